@@ -1,0 +1,468 @@
+//! Payload memory: page-aligned buffers cut from memfd slabs, and the one counted copy.
+//!
+//! Slabs are memfds so that the shm provider can hand them to a peer process of the same user. A buffer is either
+//! exclusive ([`Buf`]: plain bytes) or shared ([`Window`]: memory that a peer, the kernel or another task may change
+//! at any moment, therefore never seen as a Rust reference).
+//! Owns: the slabs. A buffer returns to its size class when its last owner lets go.
+//! Does not: zero buffers on reuse; a `Buf` of length n shows only what its owner filled in.
+//!
+//! Operation: `Pool::alloc` waits while the pool is at its limit; `try_alloc` does not.
+//! Buffers: every size class is a multiple of the page size, so payloads start page-aligned. A copy whose ends
+//! differ by 1 to 31 bytes modulo 4096 runs several times slower on common processors.
+//! Errors: a request larger than [`MAX_BUF`] is the caller's fault and never succeeds.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// The largest buffer: one SMB Direct transfer of 8 MiB and room for its headers, one size class up.
+pub const MAX_BUF: usize = 16 << 20;
+/// The smallest buffer.
+pub const MIN_BUF: usize = 4096;
+/// How much memory one slab maps. Pages are taken from the system only when they are touched.
+const SLAB_BYTES: usize = 64 << 20;
+/// Size classes double from `MIN_BUF` to `MAX_BUF`.
+const CLASSES: usize = (MAX_BUF / MIN_BUF).trailing_zeros() as usize + 1;
+
+fn class_of(len: usize) -> Option<usize> {
+    (len <= MAX_BUF).then(|| (len.max(MIN_BUF).next_power_of_two() / MIN_BUF).trailing_zeros() as usize)
+}
+
+/// A mapping of shared memory; unmapped when the last window into it is gone.
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: a mapping is an address range that stays valid until drop; all access goes through Buf (exclusive by
+// construction) or Window (raw copies only).
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd`, shared and writable.
+    pub fn new(fd: OwnedFd, len: usize) -> io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                0,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { base, len, fd })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of the mmap above, and no window outlives its Arc<Mapping>.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Creates an anonymous shared memory file of `len` bytes.
+pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+struct Slab {
+    mapping: Arc<Mapping>,
+    used: usize,
+}
+
+/// A free piece of a slab.
+#[derive(Clone, Copy)]
+struct Piece {
+    slab: u32,
+    offset: usize,
+}
+
+struct Shelves {
+    slabs: Vec<Slab>,
+    free: [Vec<Piece>; CLASSES],
+    waiting: VecDeque<Waker>,
+    in_use_bytes: usize,
+}
+
+struct PoolInner {
+    limit_bytes: usize,
+    shelves: Mutex<Shelves>,
+}
+
+/// A set of slabs with a limit. Cloning shares it.
+#[derive(Clone)]
+pub struct Pool(Arc<PoolInner>);
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("limit_bytes", &self.0.limit_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool that hands out at most `limit_bytes` at a time (rounded up to one `MAX_BUF`).
+    pub fn new(limit_bytes: usize) -> Pool {
+        Pool(Arc::new(PoolInner {
+            limit_bytes: limit_bytes.max(MAX_BUF),
+            shelves: Mutex::new(Shelves {
+                slabs: Vec::new(),
+                free: [const { Vec::new() }; CLASSES],
+                waiting: VecDeque::new(),
+                in_use_bytes: 0,
+            }),
+        }))
+    }
+
+    /// The limit in bytes.
+    pub fn limit_bytes(&self) -> usize {
+        self.0.limit_bytes
+    }
+
+    /// Bytes handed out at present, counted in whole size classes.
+    pub fn in_use_bytes(&self) -> usize {
+        self.0.lock().in_use_bytes
+    }
+
+    /// An empty buffer with room for `capacity` bytes, or `None` when the pool is at its limit.
+    ///
+    /// # Panics
+    /// When `capacity` exceeds [`MAX_BUF`]: sizes from the network are checked against protocol limits first.
+    pub fn try_alloc(&self, capacity: usize) -> Option<Buf> {
+        let class = class_of(capacity).expect("buffer request above MAX_BUF");
+        let mut shelves = self.0.lock();
+        shelves.take(class, self.0.limit_bytes).map(|piece| self.wrap(&shelves, piece, class))
+    }
+
+    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing.
+    pub async fn alloc(&self, capacity: usize) -> Buf {
+        std::future::poll_fn(|cx| self.poll_alloc(cx, capacity)).await
+    }
+
+    /// Poll form of [`Pool::alloc`].
+    pub fn poll_alloc(&self, cx: &mut Context<'_>, capacity: usize) -> Poll<Buf> {
+        let class = class_of(capacity).expect("buffer request above MAX_BUF");
+        let mut shelves = self.0.lock();
+        match shelves.take(class, self.0.limit_bytes) {
+            Some(piece) => Poll::Ready(self.wrap(&shelves, piece, class)),
+            None => {
+                shelves.waiting.push_back(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// A buffer that holds a copy of `bytes`. For headers and tests; payload moves by [`copy`].
+    pub fn buf_from(&self, bytes: &[u8]) -> Option<Buf> {
+        let mut buf = self.try_alloc(bytes.len())?;
+        buf.set_len(bytes.len());
+        buf.copy_from_slice(bytes);
+        Some(buf)
+    }
+
+    /// The slabs that exist now, in order of their number: what the shm provider hands to its peer.
+    pub fn slabs(&self) -> Vec<Arc<Mapping>> {
+        self.0.lock().slabs.iter().map(|s| s.mapping.clone()).collect()
+    }
+
+    fn wrap(&self, shelves: &Shelves, piece: Piece, class: usize) -> Buf {
+        let mapping = shelves.slabs[piece.slab as usize].mapping.clone();
+        // SAFETY: the piece lies within its slab, so the pointer stays inside the mapping.
+        let ptr = unsafe { mapping.base.add(piece.offset) };
+        let chunk = Chunk { pool: Some((self.clone(), piece, class)), mapping };
+        Buf { chunk: Arc::new(chunk), ptr, cap: MIN_BUF << class, len: 0 }
+    }
+}
+
+impl PoolInner {
+    // A panic while the lock is held would have to come from Vec growth; the shelves are consistent even then.
+    fn lock(&self) -> MutexGuard<'_, Shelves> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelves {
+    fn take(&mut self, class: usize, limit_bytes: usize) -> Option<Piece> {
+        let size = MIN_BUF << class;
+        if self.in_use_bytes + size > limit_bytes {
+            return None;
+        }
+        let piece = self.free[class].pop().or_else(|| self.cut(size))?;
+        self.in_use_bytes += size;
+        Some(piece)
+    }
+
+    /// Cuts a new piece off the youngest slab, or off a new one. What is left of the old slab stays unused: the
+    /// pages were never touched, so it costs address space only.
+    fn cut(&mut self, size: usize) -> Option<Piece> {
+        if self.slabs.last().is_none_or(|s| s.used + size > SLAB_BYTES) {
+            let mapping = memfd("weft-slab", SLAB_BYTES)
+                .and_then(|fd| Mapping::new(fd, SLAB_BYTES))
+                .map_err(|e| tracing::warn!("no memory for another buffer slab: {e}"))
+                .ok()?;
+            self.slabs.push(Slab { mapping: Arc::new(mapping), used: 0 });
+        }
+        let slab = self.slabs.len() - 1;
+        let offset = self.slabs[slab].used;
+        self.slabs[slab].used += size;
+        Some(Piece { slab: slab as u32, offset })
+    }
+}
+
+/// What keeps a piece of memory alive; gives it back to the pool on drop.
+struct Chunk {
+    pool: Option<(Pool, Piece, usize)>,
+    mapping: Arc<Mapping>,
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some((pool, piece, class)) = self.pool.take() {
+            let mut shelves = pool.0.lock();
+            shelves.in_use_bytes -= MIN_BUF << class;
+            shelves.free[class].push(piece);
+            // All waiters look again: they may want different sizes.
+            let waiting = std::mem::take(&mut shelves.waiting);
+            drop(shelves);
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// An exclusive, page-aligned buffer: bytes up to `len`, room up to `capacity`.
+pub struct Buf {
+    chunk: Arc<Chunk>,
+    ptr: NonNull<u8>,
+    cap: usize,
+    len: usize,
+}
+
+// SAFETY: a Buf is the only handle to its range (Windows are made by consuming it), so it is as Send as a Vec<u8>.
+unsafe impl Send for Buf {}
+// SAFETY: `&Buf` gives only `&[u8]`.
+unsafe impl Sync for Buf {}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({}/{})", self.len, self.cap)
+    }
+}
+
+impl Buf {
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        self.cap
+    }
+
+    /// Sets the length. Bytes beyond what was filled hold whatever the previous user left: fill before showing.
+    ///
+    /// # Panics
+    /// When `len` exceeds the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.cap);
+        self.len = len;
+    }
+
+    /// The whole room, filled or not. Slab memory is always initialised (memfds start zeroed).
+    pub fn room(&mut self) -> &mut [u8] {
+        // SAFETY: the range [ptr, ptr+cap) belongs to this Buf alone and is initialised.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }
+    }
+
+    /// Appends header bytes (not payload: that goes through [`copy`]).
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        self.set_len(start + bytes.len());
+        self[start..].copy_from_slice(bytes);
+    }
+
+    /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    /// Gives up exclusiveness: the first `len` bytes as memory that others may write.
+    pub fn into_window(self) -> Window {
+        Window { chunk: self.chunk, ptr: self.ptr, len: self.len, cap: self.cap }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `room`; len <= cap.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `room`; len <= cap.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A range of memory that somebody else may change at any time: a registered region, or a peer's region mapped here.
+///
+/// There is deliberately no way to see it as `&[u8]`. Bytes move in and out by copying, by file reads and writes,
+/// and by socket reads and writes.
+#[derive(Clone)]
+pub struct Window {
+    chunk: Arc<Chunk>,
+    ptr: NonNull<u8>,
+    len: usize,
+    cap: usize,
+}
+
+// SAFETY: a Window hands out no references; racing copies through it can tear bytes, never memory safety.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({})", self.len)
+    }
+}
+
+impl Window {
+    /// A window over a whole foreign mapping (a peer's slab).
+    pub fn over(mapping: Arc<Mapping>) -> Window {
+        let (ptr, len) = (mapping.base, mapping.len);
+        Window { chunk: Arc::new(Chunk { pool: None, mapping }), ptr, len, cap: 0 }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The sub-range `[offset, offset + len)`, or `None` when it is not inside.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays inside the mapping.
+        let ptr = unsafe { self.ptr.add(offset) };
+        Some(Window { chunk: self.chunk.clone(), ptr, len, cap: 0 })
+    }
+
+    /// Copies `bytes` to `offset`: the medium's own move (a receive, a verb), not counted as a payload copy.
+    /// Returns false, touching nothing, when the range is not inside.
+    #[must_use]
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.slice(offset, bytes.len()) else { return false };
+        // SAFETY: `to` is inside the mapping; source and destination cannot overlap because no reference into a
+        // window exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.ptr.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Copies from `offset` into `bytes`; false, touching nothing, when the range is not inside.
+    #[must_use]
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> bool {
+        let Some(from) = self.slice(offset, bytes.len()) else { return false };
+        // SAFETY: as in `write_at`.
+        unsafe { std::ptr::copy_nonoverlapping(from.ptr.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Placement of received payload by our own code: [`Window::write_at`], counted.
+    #[must_use]
+    pub fn place(&self, offset: usize, bytes: &[u8]) -> bool {
+        count(bytes.len());
+        self.write_at(offset, bytes)
+    }
+
+    /// The exclusive buffer again, once nobody else holds a window of the same memory (a whole, unsliced window
+    /// that came from [`Buf::into_window`]); otherwise the window unchanged.
+    pub fn try_into_buf(self) -> Result<Buf, Window> {
+        if self.cap == 0 || Arc::strong_count(&self.chunk) != 1 {
+            return Err(self);
+        }
+        Ok(Buf { chunk: self.chunk, ptr: self.ptr, cap: self.cap, len: self.len })
+    }
+
+    /// Where this memory lies for a peer that maps our slabs: (slab number, offset in it). `None` when it is not of
+    /// `pool`.
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        let (owner, piece, _) = self.chunk.pool.as_ref()?;
+        if !Arc::ptr_eq(&owner.0, &pool.0) {
+            return None;
+        }
+        let offset = self.ptr.as_ptr() as usize - self.chunk.mapping.base.as_ptr() as usize;
+        Some((piece.slab, offset as u64))
+    }
+
+    /// The address, for system calls in this crate.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+}
+
+impl AsFd for Mapping {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+thread_local! {
+    static COPIES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn count(bytes: usize) {
+    COPIES.with(|c| {
+        let (n, total) = c.get();
+        c.set((n + 1, total + bytes as u64));
+    });
+}
+
+/// The one copy of payload in Weft's own code. Everything that moves payload from buffer to buffer calls it (or
+/// [`Window::place`]), so a test can assert how often that happens.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn copy(to: &mut [u8], from: &[u8]) {
+    count(from.len());
+    to.copy_from_slice(from);
+}
+
+/// How many payload copies this thread has made, and of how many bytes, since it started.
+pub fn copies() -> (u64, u64) {
+    COPIES.with(Cell::get)
+}
+
+#[cfg(test)]
+mod tests;

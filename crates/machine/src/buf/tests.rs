@@ -1,0 +1,59 @@
+use super::*;
+
+#[test]
+fn buffers_are_page_aligned_and_come_back() {
+    let pool = Pool::new(MAX_BUF);
+    let mut buf = pool.try_alloc(5000).unwrap();
+    assert_eq!(buf.capacity(), 8192);
+    assert_eq!(buf.room().as_ptr() as usize % 4096, 0);
+    assert_eq!(pool.in_use_bytes(), 8192);
+    buf.extend_from_slice(b"abc");
+    let bytes = buf.freeze();
+    let tail = bytes.slice(1..);
+    drop(bytes);
+    assert_eq!(&tail[..], b"bc");
+    assert_eq!(pool.in_use_bytes(), 8192);
+    drop(tail);
+    assert_eq!(pool.in_use_bytes(), 0);
+}
+
+#[test]
+fn an_empty_pool_makes_the_request_wait() {
+    let pool = Pool::new(MAX_BUF);
+    let all = pool.try_alloc(MAX_BUF).unwrap();
+    assert!(pool.try_alloc(1).is_none());
+    let (waker, woken) = futures_util::task::new_count_waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(pool.poll_alloc(&mut cx, 1).is_pending());
+    drop(all);
+    assert_eq!(woken.get(), 1);
+    assert!(pool.poll_alloc(&mut cx, 1).is_ready());
+}
+
+#[test]
+fn windows_never_reach_outside() {
+    let pool = Pool::new(MAX_BUF);
+    let mut buf = pool.try_alloc(4096).unwrap();
+    buf.set_len(4096);
+    buf.fill(0xa5);
+    let window = buf.into_window();
+    assert!(window.slice(4096, 0).is_some());
+    assert!(window.slice(4096, 1).is_none());
+    assert!(window.slice(usize::MAX, 2).is_none());
+    assert!(!window.write_at(4090, b"too long"));
+    assert!(window.write_at(4088, b"fits in."));
+    let part = window.slice(4000, 96).unwrap();
+    assert!(part.clone().try_into_buf().is_err());
+    let window = window.try_into_buf().unwrap_err();
+    drop(part);
+    let buf = window.try_into_buf().unwrap();
+    assert_eq!(&buf[4080..], b"\xa5\xa5\xa5\xa5\xa5\xa5\xa5\xa5fits in.");
+}
+
+#[test]
+fn payload_copies_are_counted() {
+    let before = copies();
+    let mut to = [0; 4];
+    copy(&mut to, b"data");
+    assert_eq!(copies(), (before.0 + 1, before.1 + 4));
+}

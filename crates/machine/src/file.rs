@@ -1,0 +1,153 @@
+//! Open files: positioned reads and writes that try the page cache first.
+//!
+//! A read tries RWF_NOWAIT on the calling core, which never sleeps and costs one system call; only what the page
+//! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
+//! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::buf::Window;
+use crate::rt;
+
+/// An open file. Cloning shares the descriptor.
+#[derive(Clone, Debug)]
+pub struct File(Arc<OwnedFd>);
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> File {
+        File(Arc::new(fd))
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl File {
+    /// An anonymous file in memory (tmpfs pages), readable, writable and sparse.
+    pub fn in_memory(name: &str) -> io::Result<File> {
+        Ok(File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?))
+    }
+
+    /// Fills `into` from `offset`; the count is short only at the end of the file.
+    pub async fn read_at(&self, offset: u64, into: &Window) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = into.slice(done, into.len() - done).filter(|w| !w.is_empty()) {
+            let n = match sys::read_at(self.as_fd(), offset + done as u64, &rest, true) {
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                // Not in the page cache, or a file system without RWF_NOWAIT.
+                Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
+                    let file = self.clone();
+                    let at = offset + done as u64;
+                    rt::blocking(move || sys::read_at(file.as_fd(), at, &rest, false)).await?
+                }
+                Err(e) => return Err(e.into()),
+            };
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `chain` at `offset`.
+    pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
+        let mut at = offset;
+        for piece in chain {
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                let n = match rustix::io::pwrite(&self.0, rest, at) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(n) => n,
+                    Err(Errno::INTR) => continue,
+                    Err(e) => return Err(e.into()),
+                };
+                rest = &rest[n..];
+                at += n as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes data (and metadata unless `data_only`) durable.
+    pub async fn sync(&self, data_only: bool) -> io::Result<()> {
+        let file = self.clone();
+        rt::blocking(move || if data_only { rustix::fs::fdatasync(&file.0) } else { rustix::fs::fsync(&file.0) })
+            .await?;
+        Ok(())
+    }
+
+    /// Sets the size; a longer file reads as zeros at its end.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.0, len)?)
+    }
+
+    /// Size in bytes now.
+    pub fn len(&self) -> io::Result<u64> {
+        Ok(u64::try_from(rustix::fs::fstat(&self.0)?.st_size).unwrap_or(0))
+    }
+
+    /// Whether the size is zero now.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// A range of an open file: payload that has not been read yet, so a transport may splice it or read it straight
+/// into the peer's memory.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// Where the bytes are.
+    pub file: File,
+    /// First byte.
+    pub offset: u64,
+    /// How many; whoever builds the range has bounded it by the file's size. Bytes lost to a truncation in between
+    /// are sent as zeros.
+    pub len: usize,
+}
+
+impl FileRange {
+    /// Reads the range into the first `len` bytes of `into`.
+    pub async fn read_into(&self, into: &Window) -> io::Result<()> {
+        let into = into.slice(0, self.len).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut done = self.file.read_at(self.offset, &into).await?;
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while done < self.len {
+            let n = ZEROS.len().min(self.len - done);
+            let inside = into.write_at(done, &ZEROS[..n]);
+            debug_assert!(inside);
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+/// The system calls that take raw memory.
+mod sys {
+    use super::*;
+
+    pub(super) fn read_at(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        into: &Window,
+        cached_only: bool,
+    ) -> Result<usize, Errno> {
+        // SAFETY: the window's range stays mapped while `into` lives. The slice is given only to the kernel, which
+        // writes it as it would write any shared memory; nothing here reads it.
+        let room = unsafe { std::slice::from_raw_parts_mut(into.as_ptr(), into.len()) };
+        if cached_only {
+            rustix::io::preadv2(fd, &mut [io::IoSliceMut::new(room)], offset, ReadWriteFlags::NOWAIT)
+        } else {
+            rustix::io::pread(fd, room, offset)
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the hardware gives: buffers, clock, sockets, files, shared memory and cores, real and simulated.
+//!
+//! The rest of Weft sees time, memory and the network only through this crate, so the simulator can stand in
+//! for them. It is one of the two rooms where `unsafe` is allowed (`rdma::rnic` is the other).
+//!
+//! Owns: the buffer pool's slabs, the reactor of each core, every file descriptor.
+//! Does not: know any protocol.
+
+pub mod buf;
+pub mod clock;
+pub mod file;
+pub mod net;
+pub mod payload;
+pub mod rt;
+pub mod shm;
+pub mod sim;
+
+pub use buf::{Buf, Pool, Window};
+pub use clock::Time;
+pub use file::{File, FileRange};
+pub use net::{Listener, Stream};
+pub use payload::Payload;

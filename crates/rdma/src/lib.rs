@@ -1,0 +1,15 @@
+//! Verbs: move messages and memory between two processes, over any provider.
+//!
+//! What: [`Provider`] makes [`QueuePair`]s; work goes in by [`QueuePair::post`], completions come out by
+//! [`QueuePair::poll`]. Every buffer is owned: posting moves it in, its completion hands it back.
+//! Spec: RFC 5040 (RDMAP verbs behaviour), the common denominator of iWARP and InfiniBand: Send, Send with
+//! Invalidate, Write, Read, local invalidate. No immediate data, no atomics.
+//! Owns: registered memory, posted buffers. Does not: retry, reconnect, or know what a message means.
+#![forbid(unsafe_code)]
+
+pub mod iwarp;
+pub mod shm;
+pub mod wrap;
+mod verbs;
+
+pub use verbs::*;

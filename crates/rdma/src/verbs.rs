@@ -1,0 +1,352 @@
+//! The contract between providers and their users: the types, and the three traits.
+//!
+//! Spec: RFC 5040 section 5 (message formats), 8 (error semantics); design decisions in ARCHITECTURE.md.
+//! Owns: nothing. Does not: implement; see `iwarp` and `shm`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Payload};
+
+/// A steering tag: names one registered region of one queue pair (RFC 5040 1.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stag(pub u32);
+
+impl fmt::Debug for Stag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stag:{:08x}", self.0)
+    }
+}
+
+/// A range of a peer's registered memory: what chunk lists and SMB2 buffer descriptors carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// The region.
+    pub stag: Stag,
+    /// Tagged offset of the first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// What the peer may do with a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The peer may read it (RDMA Read).
+    RemoteRead,
+    /// The peer may write it (RDMA Write).
+    RemoteWrite,
+}
+
+/// Work for a queue pair. Sends, Writes and Reads of one queue pair are carried out in the order they were posted
+/// (a Read's data may arrive later; a Send posted after it is not held back).
+#[derive(Debug)]
+pub enum Work {
+    /// A message into the peer's next posted receive buffer.
+    Send {
+        /// Comes back in the completion.
+        id: u64,
+        /// The message, gathered.
+        data: Vec<Bytes>,
+        /// A region of the peer that this message also revokes (Send with Invalidate).
+        invalidate: Option<Stag>,
+        /// Ask for an event at the peer (Send with Solicited Event).
+        solicited: bool,
+        /// Whether to report success; failure is always reported.
+        signalled: bool,
+    },
+    /// A buffer for one incoming message; its capacity bounds the message.
+    Recv {
+        /// Comes back in the completion.
+        id: u64,
+        /// Where the message goes.
+        buf: Buf,
+    },
+    /// Payload into the peer's memory.
+    Write {
+        /// Comes back in the completion.
+        id: u64,
+        /// The bytes; a file range is read by the provider, into the peer's memory itself where it can.
+        data: Payload,
+        /// Where to; `len` is at least the payload's.
+        to: Segment,
+        /// Whether to report success; failure is always reported.
+        signalled: bool,
+    },
+    /// The peer's memory into `into`, from its start; always signalled.
+    Read {
+        /// Comes back in the completion.
+        id: u64,
+        /// Capacity is at least `from.len`.
+        into: Buf,
+        /// Where from.
+        from: Segment,
+    },
+}
+
+/// What became of one piece of work.
+#[derive(Debug)]
+pub struct Completion {
+    /// As posted.
+    pub id: u64,
+    /// The outcome.
+    pub result: Result<Done, WorkError>,
+}
+
+/// Success, with what the work hands back.
+#[derive(Debug)]
+pub enum Done {
+    /// The message was handed to the medium (not: placed remotely).
+    Sent,
+    /// A message arrived; `buf.len()` is its length.
+    Received {
+        /// The message.
+        buf: Buf,
+        /// The local region that the peer revoked with it.
+        invalidated: Option<Stag>,
+        /// Whether the peer asked for an event.
+        solicited: bool,
+    },
+    /// The payload was handed to the medium.
+    Written,
+    /// The peer's memory is here; `buf.len()` is `from.len`.
+    Read {
+        /// The buffer as posted, filled.
+        buf: Buf,
+    },
+}
+
+/// Why a piece of work failed. The queue pair is then in its error state: everything else flushes.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WorkError {
+    /// The queue pair ended before this work was carried out.
+    #[error("flushed: the connection ended first")]
+    Flushed,
+    /// The peer refused it: bad STag, bounds, rights (it sent a Terminate, or its table says no).
+    #[error("refused by the peer: {0}")]
+    Remote(Refusal),
+    /// The payload's file could not be read.
+    #[error("payload unreadable: {0:?}")]
+    Payload(io::ErrorKind),
+}
+
+/// Why access to a region was refused; one Terminate code each (RFC 5040 4.8, RFC 5041 7.2).
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// Unknown, revoked or foreign STag.
+    #[error("invalid STag")]
+    InvalidStag,
+    /// The range is not inside the region.
+    #[error("base or bounds violation")]
+    Bounds,
+    /// The region does not allow this kind of access.
+    #[error("access rights violation")]
+    Access,
+    /// STag belongs to another connection.
+    #[error("STag not associated with this stream")]
+    NotAssociated,
+    /// No receive buffer was posted for a Send.
+    #[error("no buffer posted for a message")]
+    NoBuffer,
+    /// A message longer than the posted buffer.
+    #[error("message too long for the posted buffer")]
+    TooLong,
+    /// More RDMA Reads at once than were agreed.
+    #[error("too many RDMA Reads outstanding")]
+    TooManyReads,
+    /// STag cannot be invalidated.
+    #[error("STag cannot be invalidated")]
+    CannotInvalidate,
+    /// Anything else: the layer, type and code of the Terminate.
+    #[error("Terminate layer {layer} type {etype} code {code:#04x}")]
+    Other {
+        /// RFC 5040 4.8 Layer.
+        layer: u8,
+        /// EType.
+        etype: u8,
+        /// Error code.
+        code: u8,
+    },
+}
+
+/// Why `post` or `register` did not take something; the caller's fault or a limit.
+#[derive(Debug, thiserror::Error)]
+pub enum PostError {
+    /// The send or receive queue is full: wait for completions.
+    #[error("queue full")]
+    QueueFull,
+    /// The region table is full.
+    #[error("region table full ({0} regions)")]
+    RegionsFull(usize),
+    /// The work contradicts itself (buffer smaller than the segment, empty Read, ...).
+    #[error("misuse: {0}")]
+    Misuse(&'static str),
+    /// The queue pair has ended.
+    #[error("connection closed")]
+    Closed,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Disconnect {
+    /// Orderly end by the peer.
+    #[error("closed by the peer")]
+    Peer,
+    /// We closed it.
+    #[error("closed here")]
+    Local,
+    /// The peer reported our fault.
+    #[error("terminated by the peer: {0}")]
+    Terminated(Refusal),
+    /// The peer broke the protocol; what it did.
+    #[error("protocol violation by the peer: {0}")]
+    Violation(&'static str),
+    /// The peer tried something that its rights do not cover.
+    #[error("refused the peer: {0}")]
+    Refused(Refusal),
+    /// The socket failed, or the peer process died.
+    #[error("connection lost: {0:?}")]
+    Lost(io::ErrorKind),
+}
+
+/// Why set-up failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The provider cannot work here; the text says why and what to do.
+    #[error("provider not available: {0}")]
+    Unavailable(String),
+    /// The peer said no; its private data.
+    #[error("rejected by the peer")]
+    Rejected(Bytes),
+    /// The peer does not speak this protocol, or broke it.
+    #[error("protocol violation during set-up: {0}")]
+    Violation(&'static str),
+    /// No answer in time.
+    #[error("timed out during {0}")]
+    TimedOut(&'static str),
+    /// The socket failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Limits of a provider and, after set-up, of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Sends, Writes and Reads posted and not completed.
+    pub max_send_work: usize,
+    /// Receive buffers posted.
+    pub max_recv_work: usize,
+    /// Inbound RDMA Reads at a time (IRD).
+    pub ird: u16,
+    /// Outbound RDMA Reads at a time (ORD). More are queued, not refused.
+    pub ord: u16,
+    /// Regions registered at a time.
+    pub max_regions: usize,
+    /// Whether payload reaches the peer's memory without the kernel.
+    pub kernel_bypass: bool,
+}
+
+/// What a side offers at set-up.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectParams {
+    /// Opaque to the provider; at most 508 bytes (RFC 6581 leaves 4 of 512 to IRD/ORD).
+    pub private_data: Bytes,
+    /// Inbound Reads wanted; 0 takes the provider's default.
+    pub ird: u16,
+    /// Outbound Reads wanted; 0 takes the provider's default.
+    pub ord: u16,
+}
+
+/// What moved over a queue pair so far, by kind: the answer to "was RDMA really used?".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes and messages sent by Send.
+    pub sent: (u64, u64),
+    /// Bytes and messages received by Send.
+    pub received: (u64, u64),
+    /// Bytes and operations written to the peer by RDMA Write.
+    pub written: (u64, u64),
+    /// Bytes and operations that the peer wrote here.
+    pub placed: (u64, u64),
+    /// Bytes and operations read from the peer by RDMA Read.
+    pub read: (u64, u64),
+    /// Bytes and operations that the peer read here.
+    pub served: (u64, u64),
+}
+
+/// Makes connections. One per kind of hardware (or its absence).
+pub trait Provider {
+    /// "iwarp", "shm", "rnic".
+    fn name(&self) -> &'static str;
+    /// Limits before negotiation.
+    fn caps(&self) -> Caps;
+    /// Listens on `addr`; port 0 picks any.
+    fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn Listener>>>;
+    /// Connects; the second value is the private data of the acceptance.
+    fn connect(
+        &self,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> LocalBoxFuture<'_, Result<(Rc<dyn QueuePair>, Bytes), ConnectError>>;
+}
+
+/// Waits for connection requests.
+pub trait Listener {
+    /// Where it listens.
+    fn local_addr(&self) -> SocketAddr;
+    /// The next peer that has *begun* to connect (a socket was accepted; nothing was read from it). Cheap and never
+    /// blocked by a silent peer; move the result to the core that will own the connection.
+    fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn Incoming>>>;
+}
+
+/// A peer that has begun to connect.
+pub trait Incoming: Send {
+    /// Performs the passive side of set-up on this core, up to the peer's request (bounded by a time limit).
+    fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>>;
+}
+
+/// A connection request that waits for an answer.
+pub trait Request {
+    /// The peer's private data.
+    fn private_data(&self) -> &Bytes;
+    /// Who asks.
+    fn peer(&self) -> String;
+    /// Says yes. Receive buffers in `recvs` are posted before the peer can send.
+    fn accept(
+        self: Box<Self>,
+        params: ConnectParams,
+        recvs: Vec<Work>,
+    ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>>;
+    /// Says no.
+    fn reject(self: Box<Self>, private_data: Bytes) -> LocalBoxFuture<'static, Result<(), ConnectError>>;
+}
+
+/// A connected pair of queues, its regions and its completions. Lives on one core.
+pub trait QueuePair {
+    /// The provider's name.
+    fn provider(&self) -> &'static str;
+    /// The limits that hold for this connection.
+    fn caps(&self) -> Caps;
+    /// Who the peer is, for logs.
+    fn peer(&self) -> String;
+    /// Opens the first `buf.len()` bytes of `buf` to the peer of this connection (and to nobody else). The segment's
+    /// `offset` is where the region starts for the peer.
+    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError>;
+    /// Takes the region back: on return the peer can no longer reach it, and nothing of a refused or late access was
+    /// or will be placed. `None` when there is no such region (for example because the peer's Send with Invalidate
+    /// already ended it and it was taken before). A region that the peer invalidated still waits here for its owner.
+    fn invalidate(&self, stag: Stag) -> Option<Buf>;
+    /// Hands over work. On error the work comes back untouched.
+    fn post(&self, work: Work) -> Result<(), (PostError, Work)>;
+    /// Appends at least one completion to `out`, or ends: `Err` comes after every posted work has completed.
+    fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>>;
+    /// What moved so far.
+    fn traffic(&self) -> Traffic;
+    /// Begins an orderly end: posted Sends go out first; then everything flushes.
+    fn close(&self);
+}

@@ -1,0 +1,11 @@
+//! SMB 3.1.1, server and client, over any [`weft_transport::Channel`].
+//!
+//! Spec: [MS-SMB2], [MS-FSCC], [MS-NLMP], [MS-SPNG]. Dialects 2.1 to 3.1.1.
+//! Owns: connections, sessions, trees, opens of the protocol. Does not: touch sockets, RDMA or the file system; the
+//! transport moves bytes, the store keeps them.
+#![forbid(unsafe_code)]
+
+pub mod auth;
+pub mod client;
+pub mod crypto;
+pub mod server;

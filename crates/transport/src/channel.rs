@@ -1,0 +1,177 @@
+//! The contract between transports and protocols: a message comes in whole, a reply goes out as a list of parts.
+//!
+//! Spec: [MS-SMBD] 3.1.4; RFC 8166 3.4 (DDP-eligible data), 4.4 (chunks).
+//! Owns: nothing. Does not: implement; see the siblings.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Payload};
+pub use weft_rdma::{Access, Segment, Stag, Traffic};
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Message {
+    /// The message, contiguous.
+    pub body: Bytes,
+    /// Payload that travelled beside the message (RDMA Read chunk pulled by us, Write chunk filled by the peer). An
+    /// RPC decoder takes it where the stream has the item's length but not its bytes (RFC 8166 3.4.3).
+    pub detached: Option<Bytes>,
+    /// Where the payload of the reply goes; give it back with the reply. Meaningless to the protocol.
+    pub ticket: Ticket,
+}
+
+/// How a peer wants the reply's payload; opaque outside this crate.
+#[derive(Debug, Default)]
+pub struct Ticket(pub(crate) TicketKind);
+
+/// The siblings' own tickets.
+#[derive(Debug, Default)]
+pub(crate) enum TicketKind {
+    /// Nothing was offered: inline.
+    #[default]
+    Inline,
+}
+
+/// A piece of an outgoing message, in stream order.
+#[derive(Debug)]
+pub enum Part {
+    /// Protocol bytes.
+    Bytes(Bytes),
+    /// Payload. RPC transports treat it as the content of an XDR opaque: they add the pad when it travels inline.
+    Payload {
+        /// What.
+        data: Payload,
+        /// Where.
+        to: To,
+    },
+}
+
+/// Where payload goes.
+#[derive(Debug)]
+pub enum To {
+    /// Into the message, at this place.
+    Inline,
+    /// Wherever the call asked; the ticket is in [`Outgoing`].
+    Ticket,
+    /// By RDMA Write into these segments, before the message is sent.
+    Segments(Vec<Segment>),
+}
+
+/// A message to send.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// The message in order.
+    pub parts: Vec<Part>,
+    /// The ticket of the call that this answers.
+    pub ticket: Ticket,
+    /// A region of the peer to revoke with this message, where the transport can (Send with Invalidate).
+    pub invalidate: Option<Stag>,
+    /// For calls: where a large payload of the answer may be put. A transport without RDMA ignores it; a filled one
+    /// comes back as [`Message::detached`] of the reply.
+    pub sink: Option<Buf>,
+}
+
+impl Outgoing {
+    /// A message of bytes alone.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Outgoing {
+        Outgoing { parts: vec![Part::Bytes(bytes.into())], ..Outgoing::default() }
+    }
+}
+
+/// Memory opened to the peer by [`Channel::expose`].
+#[derive(Debug)]
+pub struct Exposed {
+    /// What to tell the peer.
+    pub segments: Vec<Segment>,
+}
+
+/// What a transport can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest message in either direction, in bytes.
+    pub max_message: usize,
+    /// Largest payload by RDMA; `None` without RDMA.
+    pub max_rdma: Option<usize>,
+}
+
+/// Which sibling this is, and over what: shown to users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SMB over TCP.
+    Nbss,
+    /// SMB Direct.
+    Smbd,
+    /// RPC over TCP.
+    Record,
+    /// RPC over UDP.
+    Datagram,
+    /// RPC over RDMA.
+    RpcRdma,
+}
+
+/// Why a channel ended or an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The peer sent something that its specification forbids; section and fact.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+    /// The peer broke a rule of state (credits, sizes, order).
+    #[error("violation: {0}")]
+    Violation(&'static str),
+    /// We were asked for something the channel cannot do.
+    #[error("misuse: {0}")]
+    Misuse(&'static str),
+    /// The medium failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The RDMA connection ended.
+    #[error("{0}")]
+    Rdma(#[from] weft_rdma::Disconnect),
+    /// An RDMA operation was refused.
+    #[error("{0}")]
+    Work(#[from] weft_rdma::WorkError),
+    /// RDMA set-up failed.
+    #[error("{0}")]
+    Connect(#[from] weft_rdma::ConnectError),
+    /// Not in time.
+    #[error("timed out: {0}")]
+    TimedOut(&'static str),
+    /// Ended.
+    #[error("channel closed")]
+    Closed,
+}
+
+/// One connection between two peers. Lives on one core; shared by `Rc`. `send`s are put on the wire in the order in
+/// which they were *called* (not polled); `recv` is for one reader at a time.
+pub trait Channel {
+    /// Which sibling.
+    fn kind(&self) -> Kind;
+    /// "tcp", or the RDMA provider's name.
+    fn medium(&self) -> &'static str;
+    /// Who the peer is, for logs.
+    fn peer(&self) -> String;
+    /// What it can carry.
+    fn limits(&self) -> Limits;
+    /// The next message; `Ok(None)` is an orderly end.
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>>;
+    /// A message that has already arrived, without waiting: lets a server take a batch per wake-up.
+    fn try_recv(&self) -> Option<Message>;
+    /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future
+    /// does not take the message back.
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>>;
+    /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that replies to
+    /// a batch of requests leave in one system call.
+    fn cork(&self, on: bool);
+    /// Pulls the peer's memory (RDMA Read).
+    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
+    /// Opens memory to the peer. `Err(Misuse)` without RDMA.
+    fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error>;
+    /// Takes it back. After this the peer cannot reach it, whatever it does.
+    fn revoke(&self, exposed: Exposed) -> Option<Buf>;
+    /// What moved by RDMA and by Send so far. Zero RDMA counts without RDMA; then `sent` and `received` count frames.
+    fn traffic(&self) -> Traffic;
+    /// Ends the connection: what was queued goes out first.
+    fn close(&self);
+}

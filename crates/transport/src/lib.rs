@@ -1,0 +1,15 @@
+//! Messages between two peers: the switch under SMB and under ONC RPC.
+//!
+//! What: five siblings of one shape, [`Channel`]: `nbss` (SMB over TCP), `smbd` (SMB Direct), `record` (RPC over
+//! TCP), `datagram` (RPC over UDP), `rpcrdma` (RPC over RDMA).
+//! Spec: [MS-SMBD] 3.1.4 gives the list of calls; RFC 8166 the meaning of tickets.
+//! Owns: framing, credits, fragments, registered payload. Does not: look into messages.
+#![forbid(unsafe_code)]
+
+pub mod nbss;
+pub mod record;
+pub mod rpcrdma;
+pub mod smbd;
+mod channel;
+
+pub use channel::*;

@@ -1,0 +1,19 @@
+//! Every byte layout that Weft speaks, and nothing else: parse and emit. No state, no I/O, no unsafe.
+//!
+//! What: one module per header or message family, named as its specification names it.
+//! Owns: nothing. Does not: decide; a value that parsed is well-formed, not necessarily allowed.
+#![forbid(unsafe_code)]
+
+pub mod ddp;
+pub mod mount;
+pub mod mpa;
+pub mod nbss;
+pub mod nfs3;
+pub mod ntlm;
+pub mod rdmap;
+pub mod rpc;
+pub mod rpcrdma;
+pub mod smb2;
+pub mod smbd;
+pub mod spnego;
+pub mod xdr;
