@@ -27,6 +27,37 @@ pub struct Listener {
     local: SocketAddr,
 }
 
+/// A descriptor whose readability can be awaited: an eventfd, a Unix socket that someone else reads.
+pub struct Readable<T: AsFd + 'static>(PollFd<T>);
+
+impl<T: AsFd + 'static> Readable<T> {
+    /// Watches `fd` on this core.
+    pub fn new(fd: T) -> io::Result<Readable<T>> {
+        Ok(Readable(PollFd::new(fd)?))
+    }
+
+    /// Waits until the descriptor is readable (or its peer has gone). It may wake once without cause: try, and wait
+    /// again on EAGAIN.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.0.read_ready().await
+    }
+
+    /// Poll form of [`Readable::readable`].
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(cx)
+    }
+
+    /// Waits until the descriptor is writable.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.0.write_ready().await
+    }
+
+    /// The descriptor itself.
+    pub fn inner(&self) -> &T {
+        &self.0
+    }
+}
+
 impl Listener {
     /// Listens on `addr`; port 0 picks any.
     pub fn bind(addr: SocketAddr) -> io::Result<Listener> {

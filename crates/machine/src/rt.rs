@@ -3,10 +3,12 @@
 //!
 //! Owns: the loop of each core. Does not: migrate tasks between cores.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use compio_runtime::Runtime;
@@ -35,11 +37,60 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// Something that can have news without the kernel knowing: a ring in shared memory. Returns true when it woke a task.
-pub type Poller = Rc<dyn Fn() -> bool>;
+/// Something that can have news without the kernel knowing: a ring in shared memory.
+///
+/// A core asks its pollers once per turn of its loop and in each turn of its busy-poll phase. The news itself reaches
+/// a task by its waker. A poller whose core sleeps must be reachable by a file descriptor (an eventfd awaited through
+/// [`crate::net::Readable`] by some task): the order is `before_sleep`, sleep in the kernel, `after_sleep`.
+pub trait Poller {
+    /// Looks for news; true when it woke a task.
+    fn poll(&self) -> bool;
+
+    /// The core is about to sleep: tell the other side that from now on it must signal the descriptor, then look
+    /// once more. False: there is news after all (and its task was woken), do not sleep. `after_sleep` follows in
+    /// either case.
+    fn before_sleep(&self) -> bool;
+
+    /// The core is awake again: the other side need not signal any more.
+    fn after_sleep(&self);
+}
+
+/// Keeps a poller registered on the core that registered it; dropping it ends that.
+#[must_use = "dropping the guard removes the poller"]
+pub struct PollerGuard {
+    id: u64,
+    // The list is per thread.
+    _local: PhantomData<Rc<()>>,
+}
+
+type PollerList = Rc<Vec<(u64, Rc<dyn Poller>)>>;
 
 thread_local! {
-    static POLLERS: RefCell<Vec<Poller>> = const { RefCell::new(Vec::new()) };
+    // A turn iterates over a clone of the Rc, so a poller may register or remove pollers.
+    static POLLERS: RefCell<PollerList> = RefCell::new(Rc::default());
+    static NEXT_POLLER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Registers `poller` with the core of this thread.
+pub fn register_poller(poller: Rc<dyn Poller>) -> PollerGuard {
+    let id = NEXT_POLLER.get();
+    NEXT_POLLER.set(id + 1);
+    POLLERS.with_borrow_mut(|list| {
+        let mut longer = Vec::clone(list);
+        longer.push((id, poller));
+        *list = Rc::new(longer);
+    });
+    PollerGuard { id, _local: PhantomData }
+}
+
+impl Drop for PollerGuard {
+    fn drop(&mut self) {
+        // During thread exit the list may be gone already: then there is nothing to remove.
+        let _ = POLLERS.try_with(|list| {
+            let shorter: Vec<_> = list.borrow().iter().filter(|(id, _)| *id != self.id).cloned().collect();
+            *list.borrow_mut() = Rc::new(shorter);
+        });
+    }
 }
 
 /// Now: real monotonic time, or the simulation's.
@@ -74,5 +125,33 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 /// Runs `future` on a reactor of this thread until it ends.
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let runtime = Runtime::new()?;
-    Ok(runtime.block_on(future))
+    Ok(runtime.enter(|| {
+        let waker = runtime.waker();
+        let mut cx = Context::from_waker(&waker);
+        let mut future = std::pin::pin!(future);
+        loop {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                runtime.run();
+                return value;
+            }
+            let more = runtime.run();
+            let pollers = POLLERS.with_borrow(Rc::clone);
+            let mut news = more;
+            for (_, poller) in pollers.iter() {
+                news |= poller.poll();
+            }
+            if news {
+                runtime.poll_with(Some(Duration::ZERO));
+                continue;
+            }
+            let mut asleep = true;
+            for (_, poller) in pollers.iter() {
+                asleep &= poller.before_sleep();
+            }
+            runtime.poll_with(if asleep { runtime.current_timeout() } else { Some(Duration::ZERO) });
+            for (_, poller) in pollers.iter() {
+                poller.after_sleep();
+            }
+        }
+    }))
 }
