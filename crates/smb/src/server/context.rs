@@ -1,0 +1,171 @@
+//! What an operation sees: the server, its connection, session and tree, the request, and the shape of a reply.
+//!
+//! Spec: [MS-SMB2] 3.3.1 (abstract data model), 3.3.5.2 (what is checked before an operation runs).
+//! Owns: nothing beyond the operation; everything is shared by `Rc` or `Arc`. Does not: sign, encrypt, count credits
+//! or look at other requests of the compound (see [`super::connection`]).
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::{Payload, Pool};
+use weft_transport::{Channel, Segment, Stag};
+use weft_wire::smb2::{Dialect, FileId, Header, Status};
+
+use super::connection::Connection;
+use super::session::{Session, Tree};
+use super::{Config, Server};
+
+/// Bytes of an SMB2 header, reserved at the start of every [`Reply`].
+pub(crate) const HEADER_LEN: usize = 64;
+
+/// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
+///
+/// The core has already checked: the header, the session (authenticated, its signature verified or its message
+/// decrypted where that is required), the tree, and that the sequence window and the credit charge allow it.
+pub(crate) struct OpContext {
+    /// The server: configuration, sessions, start time.
+    pub server: Arc<Server>,
+    /// The connection that the request came by.
+    pub connection: Rc<Connection>,
+    /// The session that it names.
+    pub session: Arc<Session>,
+    /// The tree that it names.
+    pub tree: Arc<Tree>,
+    /// Its header.
+    pub header: Header,
+    /// The whole SMB2 message, header first, without the rest of the compound: the offsets in SMB2 structures count
+    /// from its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
+    pub message: Bytes,
+    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused.
+    pub encrypted: bool,
+    /// The FileId of the request before this one in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that
+    /// this request used; [`OpContext::file_id`] and [`OpContext::set_file_id`] keep it.
+    pub(super) file_id: Cell<Option<FileId>>,
+    /// Wakes when a CANCEL names this request.
+    pub(super) cancel: Rc<super::requests::Cancel>,
+}
+
+impl OpContext {
+    /// The body of the request, after the header.
+    pub fn body(&self) -> &[u8] {
+        self.message.get(HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// The FileId that the request means: the one that it carries, or the compound's when it is related and carries
+    /// all ones. Remembers it for the requests that follow.
+    pub fn file_id(&self, carried: FileId) -> Result<FileId, Status> {
+        let id = match self.header.is_related() {
+            true => self.file_id.get().unwrap_or(carried),
+            false => carried,
+        };
+        self.file_id.set(Some(id));
+        Ok(id)
+    }
+
+    /// What CREATE opened: requests related to it inherit it.
+    pub fn set_file_id(&self, id: FileId) {
+        self.file_id.set(Some(id));
+    }
+
+    /// The negotiated dialect.
+    pub fn dialect(&self) -> Dialect {
+        self.connection.dialect()
+    }
+
+    /// The transport: `fetch` pulls the payload of an RDMA WRITE.
+    pub fn channel(&self) -> &Rc<dyn Channel> {
+        &self.connection.channel
+    }
+
+    /// Where payload buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.server.config.pool
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.server.config
+    }
+
+    /// The most bytes that a READ, WRITE or a QUERY may move: the limit told to the client in NEGOTIATE and the
+    /// credits that it paid ([MS-SMB2] 3.3.5.2.5: 64 KiB a credit). The credit charge itself is checked by the core;
+    /// an operation compares its own length with this and answers STATUS_INVALID_PARAMETER above it.
+    pub fn max_payload(&self) -> u32 {
+        self.connection.max_payload(&self.header)
+    }
+
+    /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
+    /// ([MS-SMB2] 3.3.4.2). Call it at most once, before waiting for something that a peer decides. Not within a
+    /// compound: there the operation answers when it can.
+    #[allow(dead_code, reason = "first user is a blocking operation")]
+    pub fn pending(&self) {
+        self.connection.interim(self);
+    }
+
+    /// Ends when a CANCEL names this request; the operation then answers STATUS_CANCELLED. Operations that cannot
+    /// wait long ignore it.
+    #[allow(dead_code, reason = "first user is a blocking operation")]
+    pub async fn cancelled(&self) {
+        self.cancel.wait().await;
+    }
+}
+
+/// A successful answer (or a warning that carries data).
+///
+/// An operation emits its fixed body and its control bytes behind the reserved header:
+///
+/// ```ignore
+/// let mut reply = Reply::new();
+/// response.emit(&mut reply.message);
+/// ```
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// STATUS_SUCCESS, or a status of warning severity with which the body is still sent
+    /// (STATUS_BUFFER_OVERFLOW).
+    pub status: Status,
+    /// [`HEADER_LEN`] bytes that the core fills in, then the body. Offsets in the body count from byte 0 of this.
+    pub message: Vec<u8>,
+    /// Payload of a READ, not read yet when it is a file range: it follows `message` on the wire, or goes into
+    /// `segments`.
+    pub payload: Option<Payload>,
+    /// Segments of the client's memory that the payload goes to by RDMA Write; empty: inline.
+    pub segments: Vec<Segment>,
+    /// The region that the answer revokes (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
+    pub invalidate: Option<Stag>,
+}
+
+impl Reply {
+    /// STATUS_SUCCESS with an empty body behind the reserved header.
+    pub fn new() -> Reply {
+        Reply::with_capacity(64)
+    }
+
+    /// The same, with room for a body of `len` bytes.
+    pub fn with_capacity(len: usize) -> Reply {
+        let mut message = Vec::with_capacity(HEADER_LEN + len);
+        message.resize(HEADER_LEN, 0);
+        Reply { status: Status::SUCCESS, message, payload: None, segments: Vec::new(), invalidate: None }
+    }
+}
+
+/// An answer that is an ERROR response ([MS-SMB2] 2.2.2). `?` makes one of a plain status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Why.
+    pub status: Status,
+    /// ErrorData, for the few that carry some (STATUS_BUFFER_TOO_SMALL); mostly empty.
+    pub data: Vec<u8>,
+    /// A region that even the failed answer revokes.
+    pub invalidate: Option<Stag>,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure { status, data: Vec::new(), invalidate: None }
+    }
+}
+
+/// What `ops::dispatch` gives back.
+pub(crate) type Answer = Result<Reply, Failure>;
