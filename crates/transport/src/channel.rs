@@ -69,8 +69,14 @@ pub struct Outgoing {
     /// A region of the peer to revoke with this message, where the transport can (Send with Invalidate).
     pub invalidate: Option<Stag>,
     /// For calls: where a large payload of the answer may be put. A transport without RDMA ignores it; a filled one
-    /// comes back as [`Message::detached`] of the reply.
+    /// comes back as [`Message::detached`] of the reply. The first `len()` bytes of the buffer are offered.
     pub sink: Option<Buf>,
+    /// For RPC calls: payload behind the last part (an XDR opaque's content whose length the last part ends with), as
+    /// a buffer that the transport may open to the peer instead of copying it. SMB leaves it `None`.
+    pub source: Option<Buf>,
+    /// For RPC calls: the longest reply that can come, in bytes and without the payload that `sink` takes. A transport
+    /// with small receive buffers makes room when this exceeds them.
+    pub longest_reply: usize,
 }
 
 impl Outgoing {
@@ -94,6 +100,13 @@ pub struct Limits {
     pub max_message: usize,
     /// Largest payload by RDMA; `None` without RDMA.
     pub max_rdma: Option<usize>,
+}
+
+impl Limits {
+    /// Largest payload that can be placed beside the message: then [`Outgoing::sink`] and [`Outgoing::source`] pay.
+    pub fn placed_payload(&self) -> Option<usize> {
+        self.max_rdma
+    }
 }
 
 /// Which sibling this is, and over what: shown to users.
