@@ -1,0 +1,85 @@
+//! Bounds that a measurement must keep, as ratios of two points of one run.
+//!
+//! Owns: nothing. Does not: measure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::result::{Point, Report, Spread, Work};
+
+/// Which figure of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Figure {
+    /// Mean latency: lower is better.
+    Latency,
+    /// Bytes per second: higher is better.
+    Throughput,
+    /// Cycles per byte of both ends: lower is better.
+    CyclesPerByte,
+}
+
+impl Figure {
+    fn of(self, point: &Point) -> Spread {
+        match self {
+            Figure::Latency => point.mean,
+            Figure::Throughput => point.throughput,
+            Figure::CyclesPerByte => point.cycles_per_byte,
+        }
+    }
+
+    fn lower_is_better(self) -> bool {
+        !matches!(self, Figure::Throughput)
+    }
+}
+
+/// "`figure` of `work` over `transport`, divided by the same over `reference`, keeps `bound`".
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// The work of both.
+    pub work: Work,
+    /// What is judged.
+    pub transport: &'static str,
+    /// Against what.
+    pub reference: &'static str,
+    /// Which figure.
+    pub figure: Figure,
+    /// At most (latency, cycles) or at least (throughput) this ratio of medians.
+    pub bound: f64,
+}
+
+/// What became of a gate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The gate in words.
+    pub claim: String,
+    /// The ratio of medians; `None` when a point is missing.
+    pub ratio: Option<f64>,
+    /// Its bound.
+    pub bound: f64,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+impl Gate {
+    /// Judges the gate by `report`. A missing point does not hold.
+    pub fn judge(&self, report: &Report) -> Verdict {
+        let median = |transport| report.point(&self.work, transport).map(|p| self.figure.of(p).median);
+        let ratio = median(self.transport).zip(median(self.reference)).map(|(a, b)| a / b);
+        let lower = self.figure.lower_is_better();
+        let holds = ratio.is_some_and(|r| if lower { r <= self.bound } else { r >= self.bound });
+        let figure = match self.figure {
+            Figure::Latency => "latency",
+            Figure::Throughput => "throughput",
+            Figure::CyclesPerByte => "cycles per byte",
+        };
+        let Work { protocol, mix, size, queue_depth } = &self.work;
+        let claim = format!(
+            "{protocol} {mix} {} qd {queue_depth}: {figure} of {} against {} {} {:.3}",
+            crate::workload::size_label(u64::from(*size)),
+            self.transport,
+            self.reference,
+            if lower { "at most" } else { "at least" },
+            self.bound,
+        );
+        Verdict { claim, ratio, bound: self.bound, holds }
+    }
+}

@@ -1,0 +1,13 @@
+//! The result as JSON: the fields of [`Report`] as they are; figures in SI units (bytes, seconds, nanoseconds, cycles).
+//!
+//! Owns: nothing.
+
+use std::io;
+
+use crate::result::Report;
+
+/// Writes `report` to `out`.
+pub fn write(report: &Report, mut out: impl io::Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, report)?;
+    writeln!(out)
+}
