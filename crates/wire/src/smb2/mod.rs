@@ -1,1 +1,92 @@
-//! To be written.
+//! SMB2 and SMB3 messages: header, one module per command, the information classes of [MS-FSCC].
+//!
+//! Spec: [MS-SMB2] 2.2, [MS-FSCC] 2.4 and 2.5, [MS-ERREF] 2.3.
+//! Owns: nothing; parsed values slice the message they came from (`Bytes`), so a WRITE's data is never copied.
+//! Does not: keep state, sign, encrypt or decide.
+//!
+//! Every `parse` takes one whole message beginning with its 64-byte header, because the offsets inside a body count
+//! from there ([MS-SMB2] 2.2). A message of a compound is one slice of [`compound::split`]. Every `emit` appends a
+//! body to a buffer in which the header has just been put.
+
+pub mod command;
+mod field;
+pub mod filetime;
+pub mod header;
+pub mod negotiate;
+pub mod session_setup;
+pub mod status;
+pub mod tree_connect;
+pub mod utf16;
+
+pub use command::Command;
+pub use filetime::Filetime;
+pub use header::{HEADER_LEN, Header, Id};
+pub use status::NtStatus;
+
+/// A message that its specification does not allow: which rule it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed SMB2 message: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// A globally unique identifier in wire order.
+pub type Guid = [u8; 16];
+
+/// A dialect revision ([MS-SMB2] 2.2.3). Ordered: later revisions compare greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Dialect(pub u16);
+
+impl Dialect {
+    /// SMB 2.0.2.
+    pub const V2_0_2: Dialect = Dialect(0x0202);
+    /// SMB 2.1.
+    pub const V2_1: Dialect = Dialect(0x0210);
+    /// "Some SMB2, ask again": the answer to a multi-protocol negotiate (3.3.5.3.1).
+    pub const WILDCARD: Dialect = Dialect(0x02FF);
+    /// SMB 3.0.
+    pub const V3_0: Dialect = Dialect(0x0300);
+    /// SMB 3.0.2.
+    pub const V3_0_2: Dialect = Dialect(0x0302);
+    /// SMB 3.1.1.
+    pub const V3_1_1: Dialect = Dialect(0x0311);
+}
+
+impl std::fmt::Display for Dialect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Dialect::V2_0_2 => f.write_str("2.0.2"),
+            Dialect::V2_1 => f.write_str("2.1"),
+            Dialect::WILDCARD => f.write_str("2.???"),
+            Dialect::V3_0 => f.write_str("3.0"),
+            Dialect::V3_0_2 => f.write_str("3.0.2"),
+            Dialect::V3_1_1 => f.write_str("3.1.1"),
+            Dialect(other) => write!(f, "{other:#06x}"),
+        }
+    }
+}
+
+/// A handle as the server names it ([MS-SMB2] 2.2.14.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileId {
+    /// Survives a reconnect of a durable handle.
+    pub persistent: u64,
+    /// Unique on the connection's session.
+    pub volatile: u64,
+}
+
+impl FileId {
+    /// "The handle of the previous request of this compound" (3.3.5.2.7.2).
+    pub const RELATED: FileId = FileId { persistent: u64::MAX, volatile: u64::MAX };
+
+    /// From wire order.
+    pub fn from_bytes(bytes: [u8; 16]) -> FileId {
+        FileId { persistent: field::u64_at(&bytes, 0), volatile: field::u64_at(&bytes, 8) }
+    }
+
+    /// In wire order.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&self.persistent.to_le_bytes());
+        out[8..].copy_from_slice(&self.volatile.to_le_bytes());
+        out
+    }
+}

@@ -1,0 +1,260 @@
+//! Reading and writing little-endian fields, and the one check of an (offset, length) pair.
+//!
+//! Owns: nothing. Does not: panic on what a peer sent: `*_at` are for arrays whose length is already known.
+
+use bytes::Bytes;
+
+use super::{HEADER_LEN, Malformed};
+
+/// A set of flag bits: a newtype with named constants, unions and tests.
+macro_rules! bits {
+    ($(#[$meta:meta])* $name:ident: $int:ty { $($(#[$doc:meta])* $bit:ident = $value:expr;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            /// No bit set.
+            pub const NONE: $name = $name(0);
+            $($(#[$doc])* pub const $bit: $name = $name($value);)*
+
+            /// Whether all bits of `other` are set here.
+            #[inline]
+            pub const fn contains(self, other: $name) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// Whether any bit of `other` is set here.
+            #[inline]
+            pub const fn intersects(self, other: $name) -> bool {
+                self.0 & other.0 != 0
+            }
+
+            /// These bits without those of `other`.
+            #[inline]
+            #[must_use]
+            pub const fn without(self, other: $name) -> $name {
+                $name(self.0 & !other.0)
+            }
+        }
+
+        impl std::ops::BitOr for $name {
+            type Output = $name;
+            #[inline]
+            fn bitor(self, other: $name) -> $name {
+                $name(self.0 | other.0)
+            }
+        }
+
+        impl std::ops::BitOrAssign for $name {
+            #[inline]
+            fn bitor_assign(&mut self, other: $name) {
+                self.0 |= other.0;
+            }
+        }
+
+        impl std::ops::BitAnd for $name {
+            type Output = $name;
+            #[inline]
+            fn bitand(self, other: $name) -> $name {
+                $name(self.0 & other.0)
+            }
+        }
+    };
+}
+
+/// A code of an open set: a newtype with named constants; unknown values are kept.
+macro_rules! codes {
+    ($(#[$meta:meta])* $name:ident: $int:ty { $($(#[$doc:meta])* $code:ident = $value:expr;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $($(#[$doc])* pub const $code: $name = $name($value);)*
+
+            /// The name in the specification, when it is one of the known codes.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some(stringify!($code)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, concat!(stringify!($name), "({:#x})"), self.0),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {bits, codes};
+
+macro_rules! at {
+    ($($name:ident: $int:ty;)*) => {$(
+        /// Reads at a constant offset of bytes whose length was checked.
+        #[inline(always)]
+        pub(crate) fn $name(bytes: &[u8], at: usize) -> $int {
+            let mut value = [0; size_of::<$int>()];
+            value.copy_from_slice(&bytes[at..at + size_of::<$int>()]);
+            <$int>::from_le_bytes(value)
+        }
+    )*};
+}
+at! { u16_at: u16; u32_at: u32; u64_at: u64; i64_at: i64; }
+
+/// Sixteen bytes at a constant offset of bytes whose length was checked.
+#[inline(always)]
+pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut value = [0; N];
+    value.copy_from_slice(&bytes[at..at + N]);
+    value
+}
+
+/// The fixed part of a body: `N` bytes after the header, of which the first two say `structure_size`.
+#[inline(always)]
+pub(crate) fn fixed<const N: usize>(message: &[u8], structure_size: u16) -> Result<&[u8; N], Malformed> {
+    let body = message.get(HEADER_LEN..).and_then(<[u8]>::first_chunk::<N>).ok_or(TRUNCATED)?;
+    if u16_at(body, 0) != structure_size {
+        return Err(Malformed("StructureSize is not that of the command"));
+    }
+    Ok(body)
+}
+
+pub(crate) const TRUNCATED: Malformed = Malformed("shorter than its fixed part");
+
+/// The bytes `[offset, offset + len)` of the message, none of them before `floor`. An empty range may point anywhere.
+#[inline]
+pub(crate) fn region(
+    message: &Bytes,
+    offset: usize,
+    len: usize,
+    floor: usize,
+    what: &'static str,
+) -> Result<Bytes, Malformed> {
+    if len == 0 {
+        return Ok(Bytes::new());
+    }
+    let end = offset.checked_add(len).ok_or(Malformed(what))?;
+    if offset < floor || end > message.len() {
+        return Err(Malformed(what));
+    }
+    Ok(message.slice(offset..end))
+}
+
+/// Takes fields off the front of a slice.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (head, rest) = self.rest.split_at_checked(len).ok_or(TRUNCATED)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(TRUNCATED)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array::<1>().map(|b| b[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+/// Appending fields.
+pub(crate) trait Put {
+    fn put(&mut self, bytes: &[u8]);
+
+    #[inline(always)]
+    fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+    #[inline(always)]
+    fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+    #[inline(always)]
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+    #[inline(always)]
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+    #[inline(always)]
+    fn put_i64(&mut self, value: i64) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_zeros(&mut self, count: usize) {
+        const ZEROS: [u8; 64] = [0; 64];
+        self.put(&ZEROS[..count]);
+    }
+}
+
+impl Put for Vec<u8> {
+    #[inline(always)]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Overwrites two bytes that were put before.
+pub(crate) fn patch_u16(out: &mut [u8], at: usize, value: u16) {
+    out[at..at + 2].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Overwrites four bytes that were put before.
+pub(crate) fn patch_u32(out: &mut [u8], at: usize, value: u32) {
+    out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Pads with zeros until the length counted from `start` is a multiple of `align`.
+pub(crate) fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
+    let len = out.len() - start;
+    out.resize(start + len.next_multiple_of(align), 0);
+}
+
+/// Where the next byte of a body that began at `body` will be, counted from the header's start.
+pub(crate) fn offset(out: &[u8], body: usize) -> usize {
+    HEADER_LEN + out.len() - body
+}
+
+/// A length that fits its field because the caller's limits are below it; saturates otherwise, which the peer
+/// refuses as malformed rather than reading something else.
+pub(crate) fn len16(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
+/// Like [`len16`], for 32 bits.
+pub(crate) fn len32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

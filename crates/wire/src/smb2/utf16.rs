@@ -1,0 +1,41 @@
+//! UTF-16LE strings.
+//!
+//! Spec: [MS-SMB2] 2.2 ("Unicode strings"), [MS-DTYP] 2.1.10. Owns: nothing.
+//! Does not: accept unpaired surrogates in requests: no file of a Weft share can have such a name, so [`decode`] errs.
+//! A listing of a foreign server may hold them; there [`decode_lossy`] shows U+FFFD.
+
+use super::Malformed;
+
+/// The string, or an error for an odd number of bytes or an unpaired surrogate.
+pub fn decode(bytes: &[u8]) -> Result<String, Malformed> {
+    let units = units(bytes)?;
+    // Most names are ASCII; this keeps them off the general path.
+    if bytes.chunks_exact(2).all(|u| u[1] == 0 && u[0].is_ascii()) {
+        return Ok(bytes.iter().step_by(2).map(|&b| char::from(b)).collect());
+    }
+    char::decode_utf16(units)
+        .collect::<Result<_, _>>()
+        .map_err(|_| Malformed("unpaired surrogate in a string"))
+}
+
+/// The string with U+FFFD for each unpaired surrogate; an error for an odd number of bytes.
+pub fn decode_lossy(bytes: &[u8]) -> Result<String, Malformed> {
+    Ok(char::decode_utf16(units(bytes)?).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect())
+}
+
+/// Appends `text`, without a terminator.
+pub fn encode(text: &str, out: &mut Vec<u8>) {
+    out.extend(text.encode_utf16().flat_map(u16::to_le_bytes));
+}
+
+/// Length of `text` in bytes when encoded.
+pub fn encoded_len(text: &str) -> usize {
+    text.encode_utf16().count() * 2
+}
+
+fn units(bytes: &[u8]) -> Result<impl Iterator<Item = u16> + '_, Malformed> {
+    if !bytes.len().is_multiple_of(2) {
+        return Err(Malformed("a UTF-16 string has an odd number of bytes"));
+    }
+    Ok(bytes.chunks_exact(2).map(|u| u16::from_le_bytes([u[0], u[1]])))
+}
