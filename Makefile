@@ -1,0 +1,50 @@
+# `make` lists the targets.
+
+CARGO ?= cargo
+WEFT  := target/release/weft
+
+.PHONY: help build demo test deps fmt-check lint unit interop docs bench-demo bench-peers clean
+
+help:
+	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
+	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
+	@echo "make build        the release binary, $(WEFT)"
+	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
+	@echo "make bench-peers  SMB READ beside Debian's smbd, same independent client (installs samba)"
+
+build:
+	$(CARGO) build --release --locked -p weft
+
+demo: build
+	$(WEFT) demo --out report.html --json report.json
+
+test: deps fmt-check lint unit docs build interop
+	@echo "all of make test passed"
+
+deps:
+	bash tests/interop/deps.sh
+
+fmt-check:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+unit:
+	$(CARGO) test --workspace --locked
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+interop: build
+	python3 -m unittest discover -v -s tests/interop -t tests/interop
+
+bench-demo: build
+	$(WEFT) demo --gate --out report.html --json report.json
+
+bench-peers: build
+	bash tests/peers/run.sh
+
+clean:
+	$(CARGO) clean
+	rm -f report.html report.json

@@ -1,0 +1,122 @@
+//! The rules of the house that a compiler does not keep: arrows point down, `unsafe` stays in its rooms, every file
+//! says what it is for, and no file holds two ideas for long.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room and the rooms that it may know. ARCHITECTURE.md draws this.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("machine", &[]),
+    ("rdma", &["wire", "machine"]),
+    ("transport", &["wire", "machine", "rdma"]),
+    ("store", &["machine"]),
+    ("smb", &["wire", "machine", "transport", "store"]),
+    ("nfs", &["wire", "machine", "transport", "store"]),
+    ("load", &["machine"]),
+    ("weft", &["wire", "machine", "rdma", "transport", "store", "smb", "nfs", "load"]),
+];
+
+/// Where `unsafe` may be written.
+const UNSAFE_ROOMS: &[&str] = &["crates/machine/", "crates/rdma/src/rnic/"];
+
+/// Past this a file is asked "is this two ideas?" and split.
+const MAX_LINES: usize = 1000;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is two levels up")
+}
+
+fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() {
+            rust_files(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn sources() -> BTreeMap<String, String> {
+    let root = root();
+    let mut files = Vec::new();
+    rust_files(&root.join("crates"), &mut files);
+    files
+        .into_iter()
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("UTF-8 source");
+            let name = path.strip_prefix(&root).expect("under the root").display().to_string();
+            (name, text)
+        })
+        .collect()
+}
+
+#[test]
+fn arrows_point_down() {
+    let rooms: Vec<&str> = ARROWS.iter().map(|(room, _)| *room).collect();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(rooms.contains(&name.as_str()), "crates/{name} has no place in the house: add it to ARROWS");
+    }
+    for (room, may_know) in ARROWS {
+        let manifest = fs::read_to_string(root().join(format!("crates/{room}/Cargo.toml"))).unwrap();
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap();
+        let dependencies = dependencies.split("[dev-dependencies]").next().unwrap();
+        for line in dependencies.lines() {
+            if let Some(other) = line.strip_prefix("weft-").and_then(|l| l.split(['.', ' ', '=']).next()) {
+                assert!(may_know.contains(&other), "crates/{room} must not know crates/{other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_stays_in_its_rooms() {
+    for (name, text) in sources() {
+        if UNSAFE_ROOMS.iter().any(|room| name.starts_with(room)) || name == "crates/weft/tests/house.rs" {
+            continue;
+        }
+        let uses = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or("");
+            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
+        });
+        assert!(!uses, "{name} uses unsafe outside its rooms");
+    }
+    for (room, _) in ARROWS.iter().filter(|(room, _)| *room != "machine") {
+        let root_file = if *room == "weft" { "main.rs" } else { "lib.rs" };
+        let text = fs::read_to_string(root().join(format!("crates/{room}/src/{root_file}"))).unwrap();
+        assert!(text.contains("#![forbid(unsafe_code)]"), "crates/{room} does not forbid unsafe code");
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (name, text) in sources() {
+        // tests.rs belongs to the file that it tests.
+        if name.ends_with("/tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        assert!(text.starts_with("//!"), "{name} has no module doc");
+    }
+}
+
+#[test]
+fn no_file_holds_two_ideas_for_long() {
+    for (name, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= MAX_LINES, "{name} has {lines} lines: split it, tests into tests.rs");
+    }
+}
+
+#[test]
+fn payload_is_copied_in_one_place_only() {
+    // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere escapes the counter.
+    for (name, text) in sources() {
+        if name.starts_with("crates/machine/") || name == "crates/weft/tests/house.rs" {
+            continue;
+        }
+        assert!(!text.contains("copy_nonoverlapping"), "{name} copies memory behind the counter's back");
+    }
+}

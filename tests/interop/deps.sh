@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Other people's clients that the interop tests talk to. As root they are installed; otherwise what is missing is named.
+set -euo pipefail
+missing=()
+need() { # COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+need smbclient smbclient
+need tshark tshark
+need tcpdump tcpdump
+need nfs-ls libnfs-utils
+need cc gcc
+need cmake cmake
+# Debian's python3, not one from elsewhere: impacket is a Debian package.
+/usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
+if [ ${#missing[@]} -eq 0 ]; then
+    exit 0
+fi
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+else
+    echo "make test needs these Debian packages: ${missing[*]}" >&2
+    echo "install them: sudo apt-get install ${missing[*]}" >&2
+    exit 1
+fi
