@@ -1,1 +1,443 @@
-//! To be written.
+//! NTLM messages: NEGOTIATE, CHALLENGE, AUTHENTICATE, their AV pairs, and the NTLMv2 response inside them.
+//!
+//! Spec: [MS-NLMP] 2.2. Names are Unicode (UTF-16LE) only; OEM strings are not read.
+//! Owns: nothing. Does not: compute any key or decide who may log on (see `smb::auth`).
+//!
+//! Every message starts alike; variable fields are described by (length, room, offset from byte 0):
+//!
+//! ```text
+//! 0        8           12
+//! "NTLMSSP\0" MessageType  fixed fields and field descriptors ...  payload
+//! ```
+
+use std::ops::Range;
+
+/// First bytes of every message.
+pub const SIGNATURE: &[u8; 8] = b"NTLMSSP\0";
+/// Longest message that is read. Clients send about 500 bytes; AV pairs with long names stay far below this.
+pub const MAX_MESSAGE: usize = 16 * 1024;
+/// Where the MIC of an AUTHENTICATE message lies.
+pub const MIC: Range<usize> = 72..88;
+
+/// A message that [MS-NLMP] does not allow: section and fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed NTLM message: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// NegotiateFlags, [MS-NLMP] 2.2.2.5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u32);
+
+#[allow(missing_docs, reason = "names of [MS-NLMP] 2.2.2.5 without NTLMSSP_")]
+impl Flags {
+    pub const NEGOTIATE_UNICODE: Flags = Flags(0x0000_0001);
+    pub const REQUEST_TARGET: Flags = Flags(0x0000_0004);
+    pub const NEGOTIATE_SIGN: Flags = Flags(0x0000_0010);
+    pub const NEGOTIATE_SEAL: Flags = Flags(0x0000_0020);
+    pub const NEGOTIATE_NTLM: Flags = Flags(0x0000_0200);
+    pub const ANONYMOUS: Flags = Flags(0x0000_0800);
+    pub const NEGOTIATE_ALWAYS_SIGN: Flags = Flags(0x0000_8000);
+    pub const TARGET_TYPE_SERVER: Flags = Flags(0x0002_0000);
+    pub const NEGOTIATE_EXTENDED_SESSIONSECURITY: Flags = Flags(0x0008_0000);
+    pub const NEGOTIATE_TARGET_INFO: Flags = Flags(0x0080_0000);
+    pub const NEGOTIATE_VERSION: Flags = Flags(0x0200_0000);
+    pub const NEGOTIATE_128: Flags = Flags(0x2000_0000);
+    pub const NEGOTIATE_KEY_EXCH: Flags = Flags(0x4000_0000);
+    pub const NEGOTIATE_56: Flags = Flags(0x8000_0000);
+
+    /// Whether every flag of `other` is set.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether some flag of `other` is set.
+    pub const fn intersects(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both sets.
+    pub const fn union(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// What both have.
+    pub const fn intersection(self, other: Flags) -> Flags {
+        Flags(self.0 & other.0)
+    }
+}
+
+/// VERSION (2.2.2.10) as we send it: 10.0, no build, NTLMSSP_REVISION_W2K3. Informative only.
+const VERSION: [u8; 8] = [10, 0, 0, 0, 0, 0, 0, 15];
+
+/// NEGOTIATE_MESSAGE, 2.2.1.1. The OEM domain and workstation names, of no use to a server, are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiate {
+    /// What the client can do.
+    pub flags: Flags,
+}
+
+impl Negotiate {
+    /// Reads a message. Trailing bytes (names, version) are ignored.
+    pub fn parse(bytes: &[u8]) -> Result<Negotiate, Malformed> {
+        let message = Message::parse(bytes, 1)?;
+        Ok(Negotiate { flags: Flags(message.u32(12)?) })
+    }
+
+    /// The message without names.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = start(1);
+        out.extend(self.flags.0.to_le_bytes());
+        // No domain and no workstation: lengths 0, offsets at the end of the fixed part.
+        for _ in 0..2 {
+            out.extend([0, 0, 0, 0]);
+            out.extend(40u32.to_le_bytes());
+        }
+        out.extend(VERSION);
+        out
+    }
+}
+
+/// CHALLENGE_MESSAGE, 2.2.1.2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// What was agreed.
+    pub flags: Flags,
+    /// The server's name.
+    pub target_name: String,
+    /// The nonce.
+    pub server_challenge: [u8; 8],
+    /// AV pairs as they are on the wire, with the end mark; empty when none were sent. See [`AvPairs`].
+    pub target_info: Vec<u8>,
+}
+
+impl Challenge {
+    /// Reads a message.
+    pub fn parse(bytes: &[u8]) -> Result<Challenge, Malformed> {
+        let message = Message::parse(bytes, 2)?;
+        let flags = Flags(message.u32(20)?);
+        let server_challenge = message.array(24)?;
+        let target_info = match flags.contains(Flags::NEGOTIATE_TARGET_INFO) {
+            true => message.field(40)?.to_vec(),
+            false => Vec::new(),
+        };
+        AvPairs::parse(&target_info)?;
+        // The name is a courtesy; an OEM one is not worth failing for.
+        let target_name = match flags.contains(Flags::NEGOTIATE_UNICODE) {
+            true => text(message.field(12)?)?,
+            false => String::new(),
+        };
+        Ok(Challenge { flags, target_name, server_challenge, target_info })
+    }
+
+    /// The message.
+    pub fn emit(&self) -> Vec<u8> {
+        const FIXED: usize = 56;
+        let name = utf16(&self.target_name);
+        let mut out = start(2);
+        describe(&mut out, &name, FIXED);
+        out.extend(self.flags.0.to_le_bytes());
+        out.extend(self.server_challenge);
+        out.extend([0; 8]);
+        describe(&mut out, &self.target_info, FIXED + name.len());
+        out.extend(VERSION);
+        out.extend(name);
+        out.extend(&self.target_info);
+        out
+    }
+}
+
+/// AUTHENTICATE_MESSAGE, 2.2.1.3.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Authenticate {
+    /// What the client settled on.
+    pub flags: Flags,
+    /// LmChallengeResponse.
+    pub lm_response: Vec<u8>,
+    /// NtChallengeResponse: see [`NtlmV2Response`].
+    pub nt_response: Vec<u8>,
+    /// DomainName.
+    pub domain: String,
+    /// UserName.
+    pub user: String,
+    /// Workstation.
+    pub workstation: String,
+    /// EncryptedRandomSessionKey.
+    pub session_key: Vec<u8>,
+    /// The MIC field, where the payload leaves room for one. Whether it means anything is announced inside the
+    /// NTLMv2 response ([`AvFlags::MIC`]).
+    pub mic: Option<[u8; 16]>,
+}
+
+impl std::fmt::Debug for Authenticate {
+    /// Names only: responses and keys have no business in a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authenticate")
+            .field("flags", &self.flags)
+            .field("domain", &self.domain)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authenticate {
+    /// Reads a message.
+    pub fn parse(bytes: &[u8]) -> Result<Authenticate, Malformed> {
+        /// Where the six descriptors are: LM, NT, domain, user, workstation, session key.
+        const FIELDS: [usize; 6] = [12, 20, 28, 36, 44, 52];
+        let message = Message::parse(bytes, 3)?;
+        let flags = Flags(message.u32(60)?);
+        if !flags.contains(Flags::NEGOTIATE_UNICODE) {
+            return Err(Malformed("2.2.2.5: AUTHENTICATE without NEGOTIATE_UNICODE"));
+        }
+        // Old clients omit version and MIC: there the payload starts before the MIC ends.
+        let mut payload_start = bytes.len();
+        for at in FIELDS {
+            if !message.field(at)?.is_empty() {
+                payload_start = payload_start.min(message.u32(at + 4)? as usize);
+            }
+        }
+        let mic = match payload_start >= MIC.end {
+            true => Some(message.array(MIC.start)?),
+            false => None,
+        };
+        Ok(Authenticate {
+            flags,
+            lm_response: message.field(12)?.to_vec(),
+            nt_response: message.field(20)?.to_vec(),
+            domain: text(message.field(28)?)?,
+            user: text(message.field(36)?)?,
+            workstation: text(message.field(44)?)?,
+            session_key: message.field(52)?.to_vec(),
+            mic,
+        })
+    }
+
+    /// The message, always with a MIC field (zeros for `None`): see [`MIC`].
+    pub fn emit(&self) -> Vec<u8> {
+        let (domain, user, workstation) = (utf16(&self.domain), utf16(&self.user), utf16(&self.workstation));
+        let fields = [&self.lm_response, &self.nt_response, &domain, &user, &workstation, &self.session_key];
+        let mut out = start(3);
+        let mut at = MIC.end;
+        for field in fields {
+            describe(&mut out, field, at);
+            at += field.len();
+        }
+        out.extend(self.flags.0.to_le_bytes());
+        out.extend(VERSION);
+        out.extend(self.mic.unwrap_or_default());
+        for field in fields {
+            out.extend(field);
+        }
+        out
+    }
+}
+
+/// What an AV pair is about, 2.2.2.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "names of [MS-NLMP] 2.2.2.1 without MsvAv")]
+#[repr(u16)]
+pub enum AvId {
+    Eol = 0,
+    NbComputerName = 1,
+    NbDomainName = 2,
+    DnsComputerName = 3,
+    DnsDomainName = 4,
+    DnsTreeName = 5,
+    Flags = 6,
+    Timestamp = 7,
+    SingleHost = 8,
+    TargetName = 9,
+    ChannelBindings = 10,
+}
+
+/// Bits of MsvAvFlags.
+pub struct AvFlags;
+
+impl AvFlags {
+    /// The client provides the MIC field.
+    pub const MIC: u32 = 0x2;
+}
+
+/// A list of AV pairs, in order, without the end mark.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AvPairs<'a>(Vec<(u16, &'a [u8])>);
+
+impl<'a> AvPairs<'a> {
+    /// Reads pairs up to the end mark; no bytes at all are an empty list. What follows the mark is ignored.
+    pub fn parse(bytes: &'a [u8]) -> Result<AvPairs<'a>, Malformed> {
+        let mut pairs = Vec::new();
+        let mut rest = bytes;
+        if rest.is_empty() {
+            return Ok(AvPairs(pairs));
+        }
+        loop {
+            let (head, tail) =
+                rest.split_first_chunk::<4>().ok_or(Malformed("2.2.2.1: AV pairs without MsvAvEOL"))?;
+            let id = u16::from_le_bytes([head[0], head[1]]);
+            let len = usize::from(u16::from_le_bytes([head[2], head[3]]));
+            if id == AvId::Eol as u16 {
+                return Ok(AvPairs(pairs));
+            }
+            if len > tail.len() {
+                return Err(Malformed("2.2.2.1: AvLen beyond the message"));
+            }
+            let (value, tail) = tail.split_at(len);
+            pairs.push((id, value));
+            rest = tail;
+        }
+    }
+
+    /// The value of the first pair of this kind.
+    pub fn find(&self, id: AvId) -> Option<&'a [u8]> {
+        self.0.iter().find(|(have, _)| *have == id as u16).map(|(_, value)| *value)
+    }
+
+    /// MsvAvFlags; 0 when absent.
+    pub fn flags(&self) -> u32 {
+        self.find(AvId::Flags).and_then(|v| v.first_chunk()).map_or(0, |v| u32::from_le_bytes(*v))
+    }
+
+    /// MsvAvTimestamp: 100 ns since 1601.
+    pub fn timestamp(&self) -> Option<u64> {
+        self.find(AvId::Timestamp).and_then(|v| v.first_chunk()).map(|v| u64::from_le_bytes(*v))
+    }
+
+    /// Sets a pair: replaces the first of this kind, else appends.
+    pub fn set(&mut self, id: AvId, value: &'a [u8]) {
+        match self.0.iter_mut().find(|(have, _)| *have == id as u16) {
+            Some(pair) => pair.1 = value,
+            None => self.0.push((id as u16, value)),
+        }
+    }
+
+    /// The list with its end mark.
+    ///
+    /// # Panics
+    /// When a value is longer than 65535 bytes; parsed ones never are.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (id, value) in &self.0 {
+            out.extend(id.to_le_bytes());
+            out.extend(u16::try_from(value.len()).expect("an AV value fits 16 bits").to_le_bytes());
+            out.extend(*value);
+        }
+        out.extend([0; 4]);
+        out
+    }
+}
+
+/// NTLMv2_RESPONSE, 2.2.2.8: the proof, and the client challenge (`temp`) that it proves.
+#[derive(Clone, Copy)]
+pub struct NtlmV2Response<'a> {
+    /// NTProofStr.
+    pub proof: [u8; 16],
+    /// NTLMv2_CLIENT_CHALLENGE as it is on the wire: what the proof covers.
+    pub temp: &'a [u8],
+    /// ChallengeFromClient.
+    pub client_challenge: [u8; 8],
+    /// TimeStamp: 100 ns since 1601.
+    pub timestamp: u64,
+    /// The pairs at its end, as they are on the wire.
+    pub av_pairs: &'a [u8],
+}
+
+impl<'a> NtlmV2Response<'a> {
+    /// Reads a response. The 24 bytes of NTLMv1 are too short to be one.
+    pub fn parse(bytes: &'a [u8]) -> Result<NtlmV2Response<'a>, Malformed> {
+        let (proof, temp) =
+            bytes.split_first_chunk::<16>().ok_or(Malformed("2.2.2.8: NTLMv2 response too short"))?;
+        let (fixed, av_pairs) =
+            temp.split_first_chunk::<28>().ok_or(Malformed("2.2.2.7: client challenge too short"))?;
+        if fixed[..2] != [1, 1] {
+            return Err(Malformed("2.2.2.7: RespType and HiRespType must be 1"));
+        }
+        let eight = |at: usize| <[u8; 8]>::try_from(&fixed[at..at + 8]).expect("inside 28 bytes");
+        AvPairs::parse(av_pairs)?;
+        let timestamp = u64::from_le_bytes(eight(8));
+        Ok(NtlmV2Response { proof: *proof, temp, client_challenge: eight(16), timestamp, av_pairs })
+    }
+
+    /// NTLMv2_CLIENT_CHALLENGE, with the four zero bytes that [MS-NLMP] 3.3.2 puts at its end.
+    pub fn emit_temp(timestamp: u64, client_challenge: [u8; 8], av_pairs: &[u8]) -> Vec<u8> {
+        let mut out = vec![1, 1, 0, 0, 0, 0, 0, 0];
+        out.extend(timestamp.to_le_bytes());
+        out.extend(client_challenge);
+        out.extend([0; 4]);
+        out.extend(av_pairs);
+        out.extend([0; 4]);
+        out
+    }
+}
+
+/// UTF-16LE of a string.
+pub fn utf16(text: &str) -> Vec<u8> {
+    text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    let (units, odd) = bytes.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err(Malformed("2.2.2: Unicode string of odd length"));
+    }
+    String::from_utf16(&units.iter().map(|u| u16::from_le_bytes(*u)).collect::<Vec<_>>())
+        .map_err(|_| Malformed("2.2.2: string is not UTF-16"))
+}
+
+fn start(kind: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend(SIGNATURE);
+    out.extend(kind.to_le_bytes());
+    out
+}
+
+/// A field descriptor: length, room, offset.
+fn describe(out: &mut Vec<u8>, field: &[u8], at: usize) {
+    let len = u16::try_from(field.len()).expect("a field that we emit fits 16 bits");
+    out.extend(len.to_le_bytes());
+    out.extend(len.to_le_bytes());
+    out.extend(u32::try_from(at).expect("an offset that we emit fits 32 bits").to_le_bytes());
+}
+
+/// Checked access to a message.
+struct Message<'a>(&'a [u8]);
+
+impl<'a> Message<'a> {
+    fn parse(bytes: &'a [u8], kind: u32) -> Result<Message<'a>, Malformed> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(Malformed("message longer than we read"));
+        }
+        if !bytes.starts_with(SIGNATURE) {
+            return Err(Malformed("2.2.1: no NTLMSSP signature"));
+        }
+        let message = Message(bytes);
+        match message.u32(8)? == kind {
+            true => Ok(message),
+            false => Err(Malformed("2.2.1: not the MessageType that is expected here")),
+        }
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], Malformed> {
+        let bytes = self.0.get(at..).and_then(|b| b.first_chunk()).ok_or(Malformed("2.2.1: truncated"))?;
+        Ok(*bytes)
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, Malformed> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+
+    /// The bytes that the descriptor at `at` names.
+    fn field(&self, at: usize) -> Result<&'a [u8], Malformed> {
+        let len = usize::from(u16::from_le_bytes(self.array(at)?));
+        let offset = self.u32(at + 4)? as usize;
+        if len == 0 {
+            return Ok(&[]);
+        }
+        offset
+            .checked_add(len)
+            .and_then(|end| self.0.get(offset..end))
+            .ok_or(Malformed("2.2.1: field beyond the message"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

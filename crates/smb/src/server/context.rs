@@ -1,6 +1,12 @@
 //! What an operation sees: the server, its connection, session and tree, the request, and the shape of a reply.
 //!
 //! Spec: [MS-SMB2] 3.3.1 (abstract data model), 3.3.5.2 (what is checked before an operation runs).
+//!
+//! `ops` gives the core three things: `ops::dispatch(cx) -> Answer` carries out CREATE to SET_INFO and IOCTL by
+//! `cx.header.command`; `ops::Opens` (`Default + Send + Sync`, one in every [`Session`]) is the open table; its
+//! `close_tree` and `close_all` end opens, delete-on-close included. NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_*,
+//! ECHO and CANCEL belong to the core.
+//!
 //! Owns: nothing beyond the operation; everything is shared by `Rc` or `Arc`. Does not: sign, encrypt, count credits
 //! or look at other requests of the compound (see [`super::connection`]).
 
@@ -11,14 +17,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Payload, Pool};
 use weft_transport::{Channel, Segment, Stag};
-use weft_wire::smb2::{Dialect, FileId, Header, Status};
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus};
 
 use super::connection::Connection;
 use super::session::{Session, Tree};
 use super::{Config, Server};
 
-/// Bytes of an SMB2 header, reserved at the start of every [`Reply`].
-pub(crate) const HEADER_LEN: usize = 64;
 
 /// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
 ///
@@ -55,13 +60,11 @@ impl OpContext {
 
     /// The FileId that the request means: the one that it carries, or the compound's when it is related and carries
     /// all ones. Remembers it for the requests that follow.
-    pub fn file_id(&self, carried: FileId) -> Result<FileId, Status> {
-        let id = match self.header.is_related() {
-            true => self.file_id.get().unwrap_or(carried),
-            false => carried,
-        };
+    pub fn file_id(&self, carried: FileId) -> FileId {
+        let related = self.header.flags.contains(Flags::RELATED_OPERATIONS) && carried == FileId::RELATED;
+        let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
         self.file_id.set(Some(id));
-        Ok(id)
+        id
     }
 
     /// What CREATE opened: requests related to it inherit it.
@@ -124,7 +127,7 @@ impl OpContext {
 pub(crate) struct Reply {
     /// STATUS_SUCCESS, or a status of warning severity with which the body is still sent
     /// (STATUS_BUFFER_OVERFLOW).
-    pub status: Status,
+    pub status: NtStatus,
     /// [`HEADER_LEN`] bytes that the core fills in, then the body. Offsets in the body count from byte 0 of this.
     pub message: Vec<u8>,
     /// Payload of a READ, not read yet when it is a file range: it follows `message` on the wire, or goes into
@@ -146,7 +149,7 @@ impl Reply {
     pub fn with_capacity(len: usize) -> Reply {
         let mut message = Vec::with_capacity(HEADER_LEN + len);
         message.resize(HEADER_LEN, 0);
-        Reply { status: Status::SUCCESS, message, payload: None, segments: Vec::new(), invalidate: None }
+        Reply { status: NtStatus::SUCCESS, message, payload: None, segments: Vec::new(), invalidate: None }
     }
 }
 
@@ -154,15 +157,15 @@ impl Reply {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Why.
-    pub status: Status,
+    pub status: NtStatus,
     /// ErrorData, for the few that carry some (STATUS_BUFFER_TOO_SMALL); mostly empty.
     pub data: Vec<u8>,
     /// A region that even the failed answer revokes.
     pub invalidate: Option<Stag>,
 }
 
-impl From<Status> for Failure {
-    fn from(status: Status) -> Failure {
+impl From<NtStatus> for Failure {
+    fn from(status: NtStatus) -> Failure {
         Failure { status, data: Vec::new(), invalidate: None }
     }
 }

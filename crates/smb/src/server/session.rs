@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_store::vfs::Share;
-use weft_wire::smb2::Status;
+
 
 use super::ops::Opens;
 
