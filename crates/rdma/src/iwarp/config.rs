@@ -1,0 +1,51 @@
+//! What an iWARP provider is told at its making.
+//!
+//! Spec: RFC 5044 4.4 (CRC), 4.5 (FPDU size), 7.1.2 (time-outs); RFC 6581 9 (IRD, ORD, peer-to-peer).
+//! Owns: nothing. Does not: change after the provider was made.
+
+use std::time::Duration;
+
+/// Settings of a [`super::Provider`]. The default is what RFC 5044 asks for: CRC on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Ask for CRC32C on every FPDU. It is used when either side asks (RFC 5044 7.1.1).
+    pub crc: bool,
+    /// Inbound RDMA Reads at a time that we offer; at most 16,382 (14 bits, all ones is special).
+    pub ird: u16,
+    /// Outbound RDMA Reads at a time that we ask for; at most 16,382.
+    pub ord: u16,
+    /// Sends, Writes and Reads posted and not completed.
+    pub max_send_work: usize,
+    /// Receive buffers posted.
+    pub max_recv_work: usize,
+    /// Regions registered at a time; at most 4,096.
+    pub max_regions: usize,
+    /// Payload bytes in one FPDU; bounded by what the 16-bit length field leaves (65,517).
+    pub fpdu_payload: usize,
+    /// Ask for the peer-to-peer model as initiator (RFC 6581 9.2), so that the responder may send first.
+    pub peer_to_peer: bool,
+    /// How long the TCP connection and each MPA frame may take.
+    pub setup_timeout: Duration,
+    /// How long a closing connection may take to hand its last bytes to the peer.
+    pub close_timeout: Duration,
+    /// The TCP congestion control to use, for example `reno`; `None` leaves the system's.
+    pub congestion: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            crc: true,
+            ird: 64,
+            ord: 64,
+            max_send_work: 1024,
+            max_recv_work: 1024,
+            max_regions: 4096,
+            fpdu_payload: 61_440,
+            peer_to_peer: false,
+            setup_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(5),
+            congestion: None,
+        }
+    }
+}
