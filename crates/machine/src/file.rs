@@ -59,6 +59,22 @@ impl File {
         Ok(done)
     }
 
+    /// Like [`File::read_at`] from the page cache alone: `None` when the read would have to sleep (what was read until
+    /// then is in `into`).
+    pub fn try_read_at(&self, offset: u64, into: &Window) -> Option<io::Result<usize>> {
+        let mut done = 0;
+        while let Some(rest) = into.slice(done, into.len() - done).filter(|w| !w.is_empty()) {
+            match sys::read_at(self.as_fd(), offset + done as u64, &rest, true) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::OPNOTSUPP) => return None,
+                Err(e) => return Some(Err(e.into())),
+            }
+        }
+        Some(Ok(done))
+    }
+
     /// Writes all of `chain` at `offset`.
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         let mut at = offset;
@@ -119,7 +135,20 @@ impl FileRange {
     /// Reads the range into the first `len` bytes of `into`.
     pub async fn read_into(&self, into: &Window) -> io::Result<()> {
         let into = into.slice(0, self.len).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut done = self.file.read_at(self.offset, &into).await?;
+        let done = self.file.read_at(self.offset, &into).await?;
+        self.fill_up(&into, done);
+        Ok(())
+    }
+
+    /// Like [`FileRange::read_into`] from the page cache alone: `None` when the read would have to sleep.
+    pub fn try_read_into(&self, into: &Window) -> Option<io::Result<()>> {
+        let Some(into) = into.slice(0, self.len) else { return Some(Err(io::ErrorKind::InvalidInput.into())) };
+        let done = self.file.try_read_at(self.offset, &into)?;
+        Some(done.map(|done| self.fill_up(&into, done)))
+    }
+
+    /// Zeros where the file has shrunk since the range was made.
+    fn fill_up(&self, into: &Window, mut done: usize) {
         const ZEROS: [u8; 4096] = [0; 4096];
         while done < self.len {
             let n = ZEROS.len().min(self.len - done);
@@ -127,7 +156,6 @@ impl FileRange {
             debug_assert!(inside);
             done += n;
         }
-        Ok(())
     }
 }
 
