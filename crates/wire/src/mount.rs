@@ -1,1 +1,155 @@
-//! To be written.
+//! MOUNT version 3: from an export's path to its root handle.
+//!
+//! Spec: RFC 1813 section 5 (appendix I). Owns: nothing. Does not: decide who may mount.
+
+use bytes::Bytes;
+
+use crate::nfs3::{Handle, Xdr, xdr_struct};
+use crate::rpc::Flavor;
+use crate::xdr::{Decoder, Encoder, Malformed};
+
+/// The program number (RFC 1813 5.1.2).
+pub const PROGRAM: u32 = 100_005;
+/// Its version.
+pub const VERSION: u32 = 3;
+/// Longest path.
+pub const MAX_PATH: usize = 1024;
+/// Longest host or group name.
+pub const MAX_NAME: usize = 255;
+/// Most flavours that are parsed from a reply to MNT.
+pub const MAX_FLAVORS: usize = 32;
+
+/// Procedure numbers (RFC 1813 5.2).
+#[allow(missing_docs, reason = "the RFC's names")]
+pub mod procedure {
+    pub const NULL: u32 = 0;
+    pub const MNT: u32 = 1;
+    pub const DUMP: u32 = 2;
+    pub const UMNT: u32 = 3;
+    pub const UMNTALL: u32 = 4;
+    pub const EXPORT: u32 = 5;
+}
+
+/// dirpath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirPath(pub Bytes);
+
+impl Xdr for DirPath {
+    fn parse(d: &mut Decoder) -> Result<DirPath, Malformed> {
+        d.opaque(MAX_PATH).map(DirPath)
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.opaque(&self.0);
+    }
+}
+
+/// A host or group name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(pub Bytes);
+
+impl Xdr for Name {
+    fn parse(d: &mut Decoder) -> Result<Name, Malformed> {
+        d.opaque(MAX_NAME).map(Name)
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.opaque(&self.0);
+    }
+}
+
+/// mountstat3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountStatus(pub u32);
+
+#[allow(missing_docs, reason = "the RFC's names")]
+impl MountStatus {
+    pub const OK: MountStatus = MountStatus(0);
+    pub const NOENT: MountStatus = MountStatus(2);
+    pub const IO: MountStatus = MountStatus(5);
+    pub const ACCES: MountStatus = MountStatus(13);
+    pub const NOTDIR: MountStatus = MountStatus(20);
+    pub const SERVERFAULT: MountStatus = MountStatus(10006);
+}
+
+/// mountres3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountResult {
+    /// Mounted.
+    Ok {
+        /// The root.
+        handle: Handle,
+        /// Credentials that the server takes, best first.
+        flavors: Vec<Flavor>,
+    },
+    /// Refused.
+    Failed(MountStatus),
+}
+
+impl Xdr for MountResult {
+    fn parse(d: &mut Decoder) -> Result<MountResult, Malformed> {
+        match MountStatus(d.u32()?) {
+            MountStatus::OK => {
+                let handle = Handle::parse(d)?;
+                let count = d.length(MAX_FLAVORS)?;
+                let flavors = (0..count).map(|_| d.u32().map(Flavor)).collect::<Result<_, _>>()?;
+                Ok(MountResult::Ok { handle, flavors })
+            }
+            status => Ok(MountResult::Failed(status)),
+        }
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match self {
+            MountResult::Ok { handle, flavors } => {
+                e.u32(MountStatus::OK.0);
+                handle.emit(e);
+                e.u32(flavors.len() as u32);
+                flavors.iter().for_each(|f| e.u32(f.0));
+            }
+            MountResult::Failed(status) => e.u32(status.0),
+        }
+    }
+}
+
+/// A linked list: each item behind a one, a zero at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T: Xdr> Xdr for List<T> {
+    fn parse(d: &mut Decoder) -> Result<List<T>, Malformed> {
+        // The list cannot outgrow the stream: every item takes at least four bytes of it.
+        let mut items = Vec::new();
+        while d.bool()? {
+            items.push(T::parse(d)?);
+        }
+        Ok(List(items))
+    }
+    fn emit(&self, e: &mut Encoder) {
+        for item in &self.0 {
+            e.bool(true);
+            item.emit(e);
+        }
+        e.bool(false);
+    }
+}
+
+xdr_struct! {
+    /// mountbody: who has mounted what.
+    pub struct MountEntry {
+        /// Client.
+        pub hostname: Name,
+        /// Export.
+        pub directory: DirPath,
+    }
+}
+
+xdr_struct! {
+    /// exportnode.
+    pub struct Export {
+        /// Path.
+        pub dir: DirPath,
+        /// Who may mount it; empty is everybody.
+        pub groups: List<Name>,
+    }
+}
+
+#[cfg(test)]
+mod tests;

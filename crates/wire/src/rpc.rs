@@ -1,1 +1,332 @@
-//! To be written.
+//! ONC RPC version 2: the header of calls and replies.
+//!
+//! What: [`Call`] and [`Reply`], AUTH_NONE and AUTH_SYS credentials; arguments and results follow in the stream.
+//! Spec: RFC 5531 section 8 (messages), 9 and appendix A (authentication), 11 (record marking).
+//! Owns: nothing. Does not: match replies to calls, decide who may call.
+
+use bytes::Bytes;
+
+use crate::xdr::{Decoder, Encoder, Malformed};
+
+/// RPC version (RFC 5531 section 9).
+pub const RPC_VERSION: u32 = 2;
+/// Longest body of an `opaque_auth` (RFC 5531 8.2).
+pub const MAX_AUTH_BYTES: usize = 400;
+/// Longest machine name in AUTH_SYS (RFC 5531 appendix A).
+pub const MAX_MACHINE_NAME: usize = 255;
+/// Most supplementary groups in AUTH_SYS.
+pub const MAX_GROUPS: usize = 16;
+
+const CALL: u32 = 0;
+const REPLY: u32 = 1;
+
+/// An authentication flavour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flavor(pub u32);
+
+impl Flavor {
+    /// Nobody in particular.
+    pub const NONE: Flavor = Flavor(0);
+    /// Unix ids, unproven.
+    pub const SYS: Flavor = Flavor(1);
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// AUTH_NONE.
+    None,
+    /// AUTH_SYS.
+    Sys(AuthSys),
+    /// A flavour that is not understood here; its body is skipped.
+    Other(Flavor),
+}
+
+/// Unix ids that the client claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthSys {
+    /// Arbitrary.
+    pub stamp: u32,
+    /// The client's name.
+    pub machine_name: Bytes,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    gids: [u32; MAX_GROUPS],
+    gid_count: usize,
+}
+
+impl AuthSys {
+    /// Ids without supplementary groups.
+    pub fn new(machine_name: Bytes, uid: u32, gid: u32) -> AuthSys {
+        AuthSys { stamp: 0, machine_name, uid, gid, gids: [0; MAX_GROUPS], gid_count: 0 }
+    }
+
+    /// Supplementary groups.
+    pub fn gids(&self) -> &[u32] {
+        &self.gids[..self.gid_count]
+    }
+
+    /// Adds a supplementary group; beyond the 16th it is left out, as the protocol has no room for it.
+    pub fn push_gid(&mut self, gid: u32) {
+        if let Some(slot) = self.gids.get_mut(self.gid_count) {
+            *slot = gid;
+            self.gid_count += 1;
+        }
+    }
+
+    fn parse(body: Bytes) -> Result<AuthSys, Malformed> {
+        let mut d = Decoder::new(body);
+        let stamp = d.u32()?;
+        let machine_name = d.opaque(MAX_MACHINE_NAME)?;
+        let mut sys = AuthSys { stamp, ..AuthSys::new(machine_name, d.u32()?, d.u32()?) };
+        for _ in 0..d.length(MAX_GROUPS)? {
+            sys.push_gid(d.u32()?);
+        }
+        d.end()?;
+        Ok(sys)
+    }
+
+    fn emit(&self, e: &mut Encoder) {
+        e.u32(self.stamp);
+        e.opaque(&self.machine_name);
+        e.u32(self.uid);
+        e.u32(self.gid);
+        e.u32(self.gid_count as u32);
+        self.gids().iter().for_each(|gid| e.u32(*gid));
+    }
+}
+
+/// Why a credential is refused (`auth_stat`, RFC 5531 section 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthStat(pub u32);
+
+impl AuthStat {
+    /// Bad credential (broken body).
+    pub const BADCRED: AuthStat = AuthStat(1);
+    /// Rejected for security reasons.
+    pub const TOOWEAK: AuthStat = AuthStat(5);
+}
+
+/// The header of a call; the arguments follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Transaction.
+    pub xid: u32,
+    /// Program.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+    /// Its procedure.
+    pub procedure: u32,
+    /// Who calls.
+    pub credential: Credential,
+}
+
+/// Why a message is not a call that can be dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotACall {
+    /// Not an RPC call message at all: nothing can be answered.
+    Malformed(Malformed),
+    /// A call of another RPC version: answer [`Reply::RpcMismatch`].
+    RpcVersion {
+        /// Transaction.
+        xid: u32,
+    },
+    /// A call whose credential is broken: answer [`Reply::AuthError`].
+    Auth {
+        /// Transaction.
+        xid: u32,
+        /// What is wrong.
+        stat: AuthStat,
+    },
+}
+
+impl From<Malformed> for NotACall {
+    fn from(e: Malformed) -> NotACall {
+        NotACall::Malformed(e)
+    }
+}
+
+fn opaque_auth(d: &mut Decoder) -> Result<(Flavor, Bytes), Malformed> {
+    Ok((Flavor(d.u32()?), d.opaque(MAX_AUTH_BYTES)?))
+}
+
+impl Call {
+    /// Takes the header off the stream.
+    pub fn parse(d: &mut Decoder) -> Result<Call, NotACall> {
+        let xid = d.u32()?;
+        if d.u32()? != CALL {
+            return Err(Malformed("RFC 5531 9: not a call").into());
+        }
+        if d.u32()? != RPC_VERSION {
+            return Err(NotACall::RpcVersion { xid });
+        }
+        let (program, version, procedure) = (d.u32()?, d.u32()?, d.u32()?);
+        let (flavor, body) = opaque_auth(d)?;
+        let _verifier = opaque_auth(d)?;
+        let credential = match flavor {
+            Flavor::NONE => Credential::None,
+            Flavor::SYS => match AuthSys::parse(body) {
+                Ok(sys) => Credential::Sys(sys),
+                Err(_) => return Err(NotACall::Auth { xid, stat: AuthStat::BADCRED }),
+            },
+            other => Credential::Other(other),
+        };
+        Ok(Call { xid, program, version, procedure, credential })
+    }
+
+    /// Appends the header. A credential of another flavour is emitted with an empty body.
+    pub fn emit(&self, e: &mut Encoder) {
+        e.u32(self.xid);
+        e.u32(CALL);
+        e.u32(RPC_VERSION);
+        e.u32(self.program);
+        e.u32(self.version);
+        e.u32(self.procedure);
+        match &self.credential {
+            Credential::None => emit_none(e),
+            Credential::Sys(sys) => {
+                e.u32(Flavor::SYS.0);
+                let mut body = Encoder::with_capacity(64);
+                sys.emit(&mut body);
+                e.opaque(&body.into_bytes());
+            }
+            Credential::Other(flavor) => {
+                e.u32(flavor.0);
+                e.u32(0);
+            }
+        }
+        emit_none(e);
+    }
+}
+
+fn emit_none(e: &mut Encoder) {
+    e.u32(Flavor::NONE.0);
+    e.u32(0);
+}
+
+/// The header of a reply; results follow [`Reply::Success`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Carried out; the results follow.
+    Success,
+    /// No such program here.
+    ProgramUnavailable,
+    /// Not this version of the program.
+    ProgramMismatch {
+        /// Lowest version here.
+        low: u32,
+        /// Highest version here.
+        high: u32,
+    },
+    /// No such procedure.
+    ProcedureUnavailable,
+    /// The arguments do not parse.
+    GarbageArgs,
+    /// Our fault (out of memory and the like).
+    SystemError,
+    /// Not this RPC version.
+    RpcMismatch {
+        /// Lowest RPC version here.
+        low: u32,
+        /// Highest RPC version here.
+        high: u32,
+    },
+    /// The credential is refused.
+    AuthError(AuthStat),
+}
+
+impl Reply {
+    /// Takes xid and header off the stream.
+    pub fn parse(d: &mut Decoder) -> Result<(u32, Reply), Malformed> {
+        let xid = d.u32()?;
+        if d.u32()? != REPLY {
+            return Err(Malformed("RFC 5531 9: not a reply"));
+        }
+        let reply = match d.u32()? {
+            0 => {
+                let _verifier = opaque_auth(d)?;
+                match d.u32()? {
+                    0 => Reply::Success,
+                    1 => Reply::ProgramUnavailable,
+                    2 => Reply::ProgramMismatch { low: d.u32()?, high: d.u32()? },
+                    3 => Reply::ProcedureUnavailable,
+                    4 => Reply::GarbageArgs,
+                    5 => Reply::SystemError,
+                    _ => return Err(Malformed("RFC 5531 9: unknown accept_stat")),
+                }
+            }
+            1 => match d.u32()? {
+                0 => Reply::RpcMismatch { low: d.u32()?, high: d.u32()? },
+                1 => Reply::AuthError(AuthStat(d.u32()?)),
+                _ => return Err(Malformed("RFC 5531 9: unknown reject_stat")),
+            },
+            _ => return Err(Malformed("RFC 5531 9: unknown reply_stat")),
+        };
+        Ok((xid, reply))
+    }
+
+    /// Appends xid and header.
+    pub fn emit(&self, xid: u32, e: &mut Encoder) {
+        e.u32(xid);
+        e.u32(REPLY);
+        if let Reply::RpcMismatch { .. } | Reply::AuthError(_) = self {
+            e.u32(1);
+        } else {
+            e.u32(0);
+            emit_none(e);
+        }
+        match *self {
+            Reply::Success => e.u32(0),
+            Reply::ProgramUnavailable => e.u32(1),
+            Reply::ProgramMismatch { low, high } => {
+                e.u32(2);
+                e.u32(low);
+                e.u32(high);
+            }
+            Reply::ProcedureUnavailable => e.u32(3),
+            Reply::GarbageArgs => e.u32(4),
+            Reply::SystemError => e.u32(5),
+            Reply::RpcMismatch { low, high } => {
+                e.u32(0);
+                e.u32(low);
+                e.u32(high);
+            }
+            Reply::AuthError(stat) => {
+                e.u32(1);
+                e.u32(stat.0);
+            }
+        }
+    }
+}
+
+/// The header of one fragment of a record (RFC 5531 section 11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Whether the record ends with it.
+    pub last: bool,
+    /// Bytes that follow, below 2^31.
+    pub len: u32,
+}
+
+impl Fragment {
+    /// Bytes of the header.
+    pub const BYTES: usize = 4;
+
+    /// Any four bytes are a header; the length is for the receiver to judge.
+    pub fn parse(bytes: [u8; 4]) -> Fragment {
+        let word = u32::from_be_bytes(bytes);
+        Fragment { last: word >> 31 == 1, len: word & 0x7fff_ffff }
+    }
+
+    /// The four bytes; `None` when `len` has no room.
+    pub fn emit(&self) -> Option<[u8; 4]> {
+        let last = if self.last { 1 << 31 } else { 0 };
+        (self.len < 1 << 31).then(|| (last | self.len).to_be_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,324 @@
-//! To be written.
+//! RPC-over-RDMA version 1: the header in front of an RPC message, and the private data of its set-up.
+//!
+//! What: [`Header`] with its chunk lists parsed once into typed lists; [`PrivateData`].
+//! Spec: RFC 8166 section 4; RFC 8797 section 4. Owns: nothing.
+//! Does not: judge whether a chunk may be read or written (the region's owner does).
+//!
+//! ```text
+//! xid  vers=1  credit  proc | read list:  (1 P HLOO)* 0
+//!                           | write list: (1 n HLOO*n)* 0
+//!                           | reply chunk: 0, or 1 n HLOO*n      P position, H handle, L length, OO offset
+//! ```
+
+use bytes::Bytes;
+
+use crate::xdr::{Decoder, Encoder, Malformed};
+
+/// The version that this module speaks.
+pub const VERSION: u32 = 1;
+/// A header shorter than this is discarded unread (RFC 8166 4.5).
+pub const MIN_HEADER: usize = 28;
+/// Most segments that one header may name: a Read list of this many fills an inline threshold of 4096 bytes.
+pub const MAX_SEGMENTS: usize = 168;
+/// Default inline threshold in both directions (RFC 8166 3.3.3).
+pub const DEFAULT_THRESHOLD: usize = 1024;
+
+/// A plain segment (RFC 8166 3.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// STag.
+    pub handle: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Tagged offset.
+    pub offset: u64,
+}
+
+/// A read segment (RFC 8166 3.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSegment {
+    /// Where in the unreduced stream the chunk belongs; 0 is the whole stream.
+    pub position: u32,
+    /// Where its bytes are.
+    pub target: Segment,
+}
+
+/// A Write chunk or a Reply chunk: room that the requester offers, or in a reply how much of it was used.
+pub type WriteChunk = Vec<Segment>;
+
+/// The three chunk lists (RFC 8166 4.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunks {
+    /// Read list, as sent.
+    pub reads: Vec<ReadSegment>,
+    /// Write list.
+    pub writes: Vec<WriteChunk>,
+    /// Reply chunk.
+    pub reply: Option<WriteChunk>,
+}
+
+impl Chunks {
+    /// Bytes that [`Header::emit`] writes for these lists.
+    pub fn emitted_len(&self) -> usize {
+        let write = |chunk: &WriteChunk| 8 + 16 * chunk.len();
+        12 + 24 * self.reads.len()
+            + self.writes.iter().map(write).sum::<usize>()
+            + self.reply.as_ref().map_or(0, |chunk| write(chunk) - 4)
+    }
+}
+
+/// What the header announces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// RDMA_MSG: the (reduced) stream follows the header.
+    Msg(Chunks),
+    /// RDMA_NOMSG: the stream is in the position-zero Read chunk (call) or the Reply chunk (reply).
+    NoMsg(Chunks),
+    /// RDMA_DONE: never needed, to be ignored.
+    Done,
+    /// RDMA_ERROR: there will be no other answer.
+    Error(ErrorCode),
+}
+
+/// Why there is no RPC reply (RFC 8166 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorCode {
+    /// ERR_VERS, with the versions that the responder speaks.
+    Version {
+        /// Lowest.
+        low: u32,
+        /// Highest.
+        high: u32,
+    },
+    /// ERR_CHUNK: header or chunks cannot be used.
+    Chunk,
+}
+
+/// The header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Same as in the RPC message.
+    pub xid: u32,
+    /// The version field; [`Header::parse`] gives only 1, an RDMA_ERROR repeats that of the failing call.
+    pub version: u32,
+    /// Credits wanted (call) or granted (reply).
+    pub credits: u32,
+    /// The rest.
+    pub body: Body,
+}
+
+/// Why a header could not be used, and what a responder owes the peer for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Shorter than [`MIN_HEADER`]: say nothing.
+    Short,
+    /// Another version: RDMA_ERROR with ERR_VERS.
+    Version {
+        /// Transaction.
+        xid: u32,
+        /// The version asked for.
+        version: u32,
+    },
+    /// Anything else: RDMA_ERROR with ERR_CHUNK.
+    Chunk {
+        /// Transaction.
+        xid: u32,
+        /// Which rule it broke.
+        why: &'static str,
+    },
+}
+
+fn segment(d: &mut Decoder) -> Result<Segment, Malformed> {
+    Ok(Segment { handle: d.u32()?, length: d.u32()?, offset: d.u64()? })
+}
+
+/// Counts the segments of all lists against one limit.
+struct Budget(usize);
+
+impl Budget {
+    fn take(&mut self, count: usize) -> Result<(), Malformed> {
+        self.0 = self.0.checked_sub(count).ok_or(Malformed("too many segments"))?;
+        Ok(())
+    }
+}
+
+fn write_chunk(d: &mut Decoder, budget: &mut Budget) -> Result<WriteChunk, Malformed> {
+    let count = d.length(MAX_SEGMENTS)?;
+    budget.take(count)?;
+    if count * 16 > d.remaining() {
+        return Err(Malformed("stream ends inside a Write chunk"));
+    }
+    (0..count).map(|_| segment(d)).collect()
+}
+
+fn chunks(d: &mut Decoder) -> Result<Chunks, Malformed> {
+    let mut budget = Budget(MAX_SEGMENTS);
+    let mut chunks = Chunks::default();
+    while d.bool()? {
+        budget.take(1)?;
+        chunks.reads.push(ReadSegment { position: d.u32()?, target: segment(d)? });
+    }
+    while d.bool()? {
+        // An empty chunk also costs: a list of them must not grow without bound.
+        budget.take(1)?;
+        chunks.writes.push(write_chunk(d, &mut budget)?);
+    }
+    chunks.reply = d.optional(|d| write_chunk(d, &mut budget))?;
+    Ok(chunks)
+}
+
+fn emit_segments(e: &mut Encoder, chunk: &WriteChunk) {
+    e.u32(chunk.len() as u32);
+    for s in chunk {
+        emit_segment(e, s);
+    }
+}
+
+fn emit_segment(e: &mut Encoder, s: &Segment) {
+    e.u32(s.handle);
+    e.u32(s.length);
+    e.u64(s.offset);
+}
+
+impl Header {
+    /// Takes the header off a received message; the second value is what follows it (the RPC message after RDMA_MSG).
+    pub fn parse(message: Bytes) -> Result<(Header, Bytes), Unusable> {
+        if message.len() < MIN_HEADER && !Header::is_error(&message) {
+            return Err(Unusable::Short);
+        }
+        let mut d = Decoder::new(message);
+        let (Ok(xid), Ok(version), Ok(credits), Ok(procedure)) = (d.u32(), d.u32(), d.u32(), d.u32()) else {
+            return Err(Unusable::Short);
+        };
+        if version != VERSION && procedure != ERROR {
+            return Err(Unusable::Version { xid, version });
+        }
+        let unusable = |Malformed(why)| Unusable::Chunk { xid, why };
+        let body = match procedure {
+            MSG => Body::Msg(chunks(&mut d).map_err(unusable)?),
+            NOMSG => Body::NoMsg(chunks(&mut d).map_err(unusable)?),
+            DONE => Body::Done,
+            ERROR => Body::Error(error(&mut d).map_err(unusable)?),
+            MSGP => return Err(unusable(Malformed("RFC 8166 4.6.1: RDMA_MSGP"))),
+            _ => return Err(unusable(Malformed("RFC 8166 4.2.4: unknown rdma_proc"))),
+        };
+        Ok((Header { xid, version, credits, body }, d.rest()))
+    }
+
+    /// RDMA_ERROR is the one message that may be shorter than [`MIN_HEADER`]: ERR_CHUNK ends after 20 bytes.
+    fn is_error(message: &[u8]) -> bool {
+        message.get(12..16) == Some(&ERROR.to_be_bytes()) && message.len() >= 20
+    }
+
+    /// Appends the header.
+    pub fn emit(&self, e: &mut Encoder) {
+        e.u32(self.xid);
+        e.u32(self.version);
+        e.u32(self.credits);
+        match &self.body {
+            Body::Msg(chunks) => emit_chunks(e, MSG, chunks),
+            Body::NoMsg(chunks) => emit_chunks(e, NOMSG, chunks),
+            Body::Done => e.u32(DONE),
+            Body::Error(ErrorCode::Version { low, high }) => {
+                e.u32(ERROR);
+                e.u32(ERR_VERS);
+                e.u32(*low);
+                e.u32(*high);
+            }
+            Body::Error(ErrorCode::Chunk) => {
+                e.u32(ERROR);
+                e.u32(ERR_CHUNK);
+            }
+        }
+    }
+}
+
+const MSG: u32 = 0;
+const NOMSG: u32 = 1;
+const MSGP: u32 = 2;
+const DONE: u32 = 3;
+const ERROR: u32 = 4;
+const ERR_VERS: u32 = 1;
+const ERR_CHUNK: u32 = 2;
+
+fn emit_chunks(e: &mut Encoder, procedure: u32, chunks: &Chunks) {
+    e.u32(procedure);
+    for read in &chunks.reads {
+        e.bool(true);
+        e.u32(read.position);
+        emit_segment(e, &read.target);
+    }
+    e.bool(false);
+    for write in &chunks.writes {
+        e.bool(true);
+        emit_segments(e, write);
+    }
+    e.bool(false);
+    e.optional(chunks.reply.as_ref(), emit_segments);
+}
+
+fn error(d: &mut Decoder) -> Result<ErrorCode, Malformed> {
+    match d.u32()? {
+        ERR_VERS => Ok(ErrorCode::Version { low: d.u32()?, high: d.u32()? }),
+        ERR_CHUNK => Ok(ErrorCode::Chunk),
+        _ => Err(Malformed("RFC 8166 4.5: unknown rdma_err")),
+    }
+}
+
+/// What a side says of itself at connection set-up (RFC 8797 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateData {
+    /// Whether Send with Invalidate may be used on this connection (for a client: whether all its STags may be
+    /// invalidated remotely).
+    pub remote_invalidation: bool,
+    /// Largest message that it sends, in bytes: 1024 to 262144.
+    pub send_bytes: usize,
+    /// Largest message that it receives.
+    pub receive_bytes: usize,
+}
+
+impl Default for PrivateData {
+    /// What a peer that sends none has said (RFC 8797 5.1).
+    fn default() -> PrivateData {
+        PrivateData {
+            remote_invalidation: false,
+            send_bytes: DEFAULT_THRESHOLD,
+            receive_bytes: DEFAULT_THRESHOLD,
+        }
+    }
+}
+
+/// The format identifier (RFC 8797 section 8).
+const FORMAT: [u8; 4] = 0xf6ab_0e18_u32.to_be_bytes();
+const FORMAT_VERSION: u8 = 1;
+/// Sizes travel in steps of this many bytes (RFC 8797 4.2).
+const SIZE_STEP: usize = 1024;
+
+impl PrivateData {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8;
+
+    /// Finds it among the private data of a connection, at any offset (RFC 8797 5.2); a peer that sent none gets the
+    /// defaults.
+    pub fn find(private_data: &[u8]) -> PrivateData {
+        let found =
+            private_data.windows(PrivateData::BYTES).find(|w| w[..4] == FORMAT && w[4] == FORMAT_VERSION);
+        let Some(found) = found else { return PrivateData::default() };
+        PrivateData {
+            remote_invalidation: found[5] & 1 == 1,
+            send_bytes: (usize::from(found[6]) + 1) * SIZE_STEP,
+            receive_bytes: (usize::from(found[7]) + 1) * SIZE_STEP,
+        }
+    }
+
+    /// The eight bytes. Sizes are rounded down to whole KiB within 1 to 256 KiB.
+    pub fn emit(&self) -> [u8; PrivateData::BYTES] {
+        let size = |bytes: usize| u8::try_from((bytes / SIZE_STEP).clamp(1, 256) - 1).unwrap_or(u8::MAX);
+        let [a, b, c, d] = FORMAT;
+        let flags = u8::from(self.remote_invalidation);
+        [a, b, c, d, FORMAT_VERSION, flags, size(self.send_bytes), size(self.receive_bytes)]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,231 @@
-//! To be written.
+//! XDR: a bounds-checked cursor and an emitter.
+//!
+//! What: [`Decoder`] over one received stream, [`Encoder`] into one vector; [`Decoder::payload`] takes an opaque's
+//! content from the stream, or from where the transport put it beside the stream (RFC 8166 3.4.1).
+//! Spec: RFC 4506 section 4. Owns: the encoder's bytes. Does not: know any protocol's types.
+//!
+//! Buffers: variable-length items come back as slices of the received buffer, never copied.
+//! Errors: [`Malformed`]; every length is checked against its limit and against what is there before it is used.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Bytes that their specification forbids; says which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// Bytes of fill behind an opaque of `len` bytes (RFC 4506 4.10).
+pub const fn pad(len: usize) -> usize {
+    len.wrapping_neg() & 3
+}
+
+/// Reads items of a stream in order.
+pub struct Decoder {
+    stream: Bytes,
+    /// `at <= stream.len()`.
+    at: usize,
+    detached: Option<Bytes>,
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Decoder({}/{})", self.at, self.stream.len())
+    }
+}
+
+impl Decoder {
+    /// A cursor at the start of `stream`.
+    pub fn new(stream: Bytes) -> Decoder {
+        Decoder { stream, at: 0, detached: None }
+    }
+
+    /// A cursor over a reduced stream: the content of its one DDP-eligible item is `detached`.
+    pub fn reduced(stream: Bytes, detached: Option<Bytes>) -> Decoder {
+        Decoder { stream, at: 0, detached }
+    }
+
+    /// Where the cursor stands, in bytes.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes left in the stream.
+    pub fn remaining(&self) -> usize {
+        self.stream.len() - self.at
+    }
+
+    /// The rest of the stream.
+    pub fn rest(self) -> Bytes {
+        self.stream.slice(self.at..)
+    }
+
+    /// Checks that nothing is left.
+    pub fn end(&self) -> Result<(), Malformed> {
+        if self.remaining() == 0 { Ok(()) } else { Err(Malformed("bytes behind the last item")) }
+    }
+
+    fn take(&mut self, len: usize) -> Result<std::ops::Range<usize>, Malformed> {
+        if len > self.remaining() {
+            return Err(Malformed("stream ends inside an item"));
+        }
+        let start = self.at;
+        self.at += len;
+        Ok(start..self.at)
+    }
+
+    /// `N` bytes of fixed-length opaque data; `N` is a multiple of 4 in every protocol here.
+    pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let range = self.take(N)?;
+        self.stream[range].try_into().map_err(|_| Malformed("fixed opaque"))
+    }
+
+    /// unsigned int (RFC 4506 4.2).
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_be_bytes(self.fixed()?))
+    }
+
+    /// unsigned hyper (RFC 4506 4.5).
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_be_bytes(self.fixed()?))
+    }
+
+    /// bool (RFC 4506 4.4).
+    pub fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("bool is neither 0 nor 1")),
+        }
+    }
+
+    /// Optional-data (RFC 4506 4.19).
+    pub fn optional<T>(
+        &mut self,
+        item: impl FnOnce(&mut Decoder) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        if self.bool()? { item(self).map(Some) } else { Ok(None) }
+    }
+
+    /// opaque<limit> (RFC 4506 4.10), or a string, as a slice of the stream.
+    ///
+    /// The fill must be there; its value is not looked at, since implementations exist that leave it unset.
+    pub fn opaque(&mut self, limit: usize) -> Result<Bytes, Malformed> {
+        let range = self.opaque_range(limit)?;
+        Ok(self.stream.slice(range))
+    }
+
+    /// opaque<limit> of at most `N` bytes, copied out: for handles.
+    pub fn short_opaque<const N: usize>(&mut self) -> Result<(usize, [u8; N]), Malformed> {
+        let range = self.opaque_range(N)?;
+        let mut bytes = [0; N];
+        bytes[..range.len()].copy_from_slice(&self.stream[range.clone()]);
+        Ok((range.len(), bytes))
+    }
+
+    fn opaque_range(&mut self, limit: usize) -> Result<std::ops::Range<usize>, Malformed> {
+        let len = self.length(limit)?;
+        let range = self.take(len)?;
+        self.take(pad(len))?;
+        Ok(range)
+    }
+
+    /// The length word of a counted item, at most `limit`.
+    pub fn length(&mut self, limit: usize) -> Result<usize, Malformed> {
+        let len = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
+        if len > limit { Err(Malformed("length above its limit")) } else { Ok(len) }
+    }
+
+    /// opaque<limit> that is payload. Where the transport moved the content beside the stream, the stream holds its
+    /// length only (neither content nor fill), and the content must have that length; a Read chunk may include the
+    /// fill (RFC 8166 3.4.5.2).
+    pub fn payload(&mut self, limit: usize) -> Result<Bytes, Malformed> {
+        let Some(detached) = self.detached.take() else { return self.opaque(limit) };
+        let len = self.length(limit)?;
+        if detached.is_empty() && len > 0 {
+            // An unused Write chunk: the responder chose to answer inline (RFC 8166 4.3.2.2).
+            let range = self.take(len)?;
+            self.take(pad(len))?;
+            return Ok(self.stream.slice(range));
+        }
+        if detached.len() == len || detached.len() == len + pad(len) {
+            Ok(detached.slice(..len))
+        } else {
+            Err(Malformed("detached payload and its length differ"))
+        }
+    }
+}
+
+/// Appends items to a vector.
+#[derive(Debug, Default)]
+pub struct Encoder(Vec<u8>);
+
+impl Encoder {
+    /// An empty stream with room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Encoder {
+        Encoder(Vec::with_capacity(capacity))
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The stream.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from(self.0)
+    }
+
+    /// Takes back everything behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    /// unsigned int.
+    pub fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// unsigned hyper.
+    pub fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// bool.
+    pub fn bool(&mut self, value: bool) {
+        self.u32(u32::from(value));
+    }
+
+    /// Optional-data.
+    pub fn optional<T>(&mut self, value: Option<&T>, item: impl FnOnce(&mut Encoder, &T)) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            item(self, value);
+        }
+    }
+
+    /// Fixed-length opaque data of a multiple of 4 bytes.
+    pub fn fixed(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.len().is_multiple_of(4));
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// opaque<>, string<>: length, content, fill.
+    ///
+    /// # Panics
+    /// When `bytes` is 4 GiB or longer, which no caller can hold.
+    pub fn opaque(&mut self, bytes: &[u8]) {
+        self.u32(u32::try_from(bytes.len()).expect("an opaque below 4 GiB"));
+        self.0.extend_from_slice(bytes);
+        self.0.extend_from_slice(&[0; 3][..pad(bytes.len())]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// RFC 5531: xid 7, CALL, RPC 2, NFS v3 READ, AUTH_SYS, AUTH_NONE.
+const CALL_BYTES: &[u8] = &[
+    0, 0, 0, 7, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 2, /**/ 0, 1, 0x86, 0xa3, /**/ 0, 0, 0, 3,
+    /**/ 0, 0, 0, 6, //
+    0, 0, 0, 1, /**/ 0, 0, 0, 32, //
+    0, 0, 0, 9, /**/ 0, 0, 0, 3, b'b', b'o', b'x', 0, /**/ 0, 0, 3, 0xe8, /**/ 0, 0, 0,
+    100, //
+    0, 0, 0, 2, /**/ 0, 0, 0, 4, /**/ 0, 0, 0, 24, //
+    0, 0, 0, 0, /**/ 0, 0, 0, 0,
+];
+
+fn parse(bytes: &[u8]) -> Result<Call, NotACall> {
+    Call::parse(&mut Decoder::new(Bytes::copy_from_slice(bytes)))
+}
+
+#[test]
+fn a_call_with_unix_ids() {
+    let call = parse(CALL_BYTES).unwrap();
+    assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 100_003, 3, 6));
+    let Credential::Sys(sys) = &call.credential else { panic!("{call:?}") };
+    assert_eq!((sys.stamp, sys.uid, sys.gid, sys.gids()), (9, 1000, 100, &[4, 24][..]));
+    assert_eq!(&sys.machine_name[..], b"box");
+    let mut e = Encoder::default();
+    call.emit(&mut e);
+    assert_eq!(&e.into_bytes()[..], CALL_BYTES);
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    for len in 0..CALL_BYTES.len() {
+        assert!(parse(&CALL_BYTES[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn another_rpc_version_can_be_answered() {
+    let mut bytes = CALL_BYTES.to_vec();
+    bytes[11] = 3;
+    assert_eq!(parse(&bytes), Err(NotACall::RpcVersion { xid: 7 }));
+}
+
+#[test]
+fn a_broken_credential_can_be_answered() {
+    let seventeen_groups = {
+        let mut bytes = CALL_BYTES.to_vec();
+        bytes[55] = 17;
+        bytes
+    };
+    assert_eq!(parse(&seventeen_groups), Err(NotACall::Auth { xid: 7, stat: AuthStat::BADCRED }));
+    let bytes_behind_the_groups = {
+        let mut bytes = CALL_BYTES.to_vec();
+        bytes[55] = 1;
+        bytes
+    };
+    assert_eq!(parse(&bytes_behind_the_groups), Err(NotACall::Auth { xid: 7, stat: AuthStat::BADCRED }));
+}
+
+#[test]
+fn an_unknown_flavour_is_skipped_but_not_beyond_400_bytes() {
+    let call = |len: usize| {
+        let mut e = Encoder::default();
+        for word in [7, 0, 2, 1, 1, 1, 6] {
+            e.u32(word);
+        }
+        e.opaque(&vec![0; len]);
+        e.u32(0);
+        e.u32(0);
+        e.into_bytes()
+    };
+    assert_eq!(parse(&call(400)).unwrap().credential, Credential::Other(Flavor(6)));
+    assert!(matches!(parse(&call(401)), Err(NotACall::Malformed(_))));
+}
+
+const REPLIES: [Reply; 8] = [
+    Reply::Success,
+    Reply::ProgramUnavailable,
+    Reply::ProgramMismatch { low: 3, high: 3 },
+    Reply::ProcedureUnavailable,
+    Reply::GarbageArgs,
+    Reply::SystemError,
+    Reply::RpcMismatch { low: 2, high: 2 },
+    Reply::AuthError(AuthStat::TOOWEAK),
+];
+
+#[test]
+fn replies_come_back_and_their_truncations_do_not() {
+    for reply in REPLIES {
+        let mut e = Encoder::default();
+        reply.emit(5, &mut e);
+        let bytes = e.into_bytes();
+        let mut d = Decoder::new(bytes.clone());
+        assert_eq!(Reply::parse(&mut d), Ok((5, reply)));
+        assert_eq!(d.end(), Ok(()));
+        for len in 0..bytes.len() {
+            assert!(Reply::parse(&mut Decoder::new(bytes.slice(..len))).is_err(), "{reply:?} {len}");
+        }
+    }
+}
+
+#[test]
+fn fragment_headers() {
+    let last = Fragment::parse([0x80, 0, 1, 0]);
+    assert_eq!(last, Fragment { last: true, len: 256 });
+    assert_eq!(last.emit(), Some([0x80, 0, 1, 0]));
+    assert_eq!(Fragment { last: false, len: 1 << 31 }.emit(), None);
+}
+
+proptest! {
+    #[test]
+    fn mutations_never_panic(at in 0..CALL_BYTES.len(), flip in 1..=255_u8, cut in 0..CALL_BYTES.len()) {
+        let mut bytes = CALL_BYTES.to_vec();
+        bytes[at] ^= flip;
+        let _ = parse(&bytes);
+        let _ = parse(&bytes[..cut]);
+        let _ = Reply::parse(&mut Decoder::new(Bytes::from(bytes)));
+    }
+}
