@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The largest buffer: one SMB Direct transfer of 8 MiB and room for its headers, one size class up.
@@ -67,6 +68,21 @@ impl Mapping {
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, len, fd })
     }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte, for the atomics of `shm`.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
 }
 
 impl Drop for Mapping {
@@ -76,10 +92,12 @@ impl Drop for Mapping {
     }
 }
 
-/// Creates an anonymous shared memory file of `len` bytes.
+/// Creates an anonymous shared memory file of `len` bytes whose size nobody can change any more: a peer that shrank
+/// it would turn every later access into SIGBUS.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 
@@ -180,6 +198,11 @@ impl Pool {
     /// The slabs that exist now, in order of their number: what the shm provider hands to its peer.
     pub fn slabs(&self) -> Vec<Arc<Mapping>> {
         self.0.lock().slabs.iter().map(|s| s.mapping.clone()).collect()
+    }
+
+    /// Slab number `number`, where it exists.
+    pub fn slab(&self, number: u32) -> Option<Arc<Mapping>> {
+        self.0.lock().slabs.get(number as usize).map(|s| s.mapping.clone())
     }
 
     fn wrap(&self, shelves: &Shelves, piece: Piece, class: usize) -> Buf {
@@ -296,6 +319,24 @@ impl Buf {
         self[start..].copy_from_slice(bytes);
     }
 
+    /// Splits the buffer: the first `at` bytes (all of them filled) leave as a buffer of their own, the rest stays with
+    /// what it holds and all the remaining room. A receiver cuts finished messages off the front this way while it
+    /// goes on filling. The memory returns to the pool when all parts are gone; until then
+    /// [`Window::try_into_buf`] does not give a part back.
+    ///
+    /// # Panics
+    /// When `at` exceeds the length.
+    pub fn split_to(&mut self, at: usize) -> Buf {
+        assert!(at <= self.len);
+        let front = Buf { chunk: self.chunk.clone(), ptr: self.ptr, cap: at, len: at };
+        // SAFETY: at <= len <= cap, so the pointer stays inside the mapping. The two ranges do not overlap, so each
+        // part is the only handle to its own.
+        self.ptr = unsafe { self.ptr.add(at) };
+        self.cap -= at;
+        self.len -= at;
+        front
+    }
+
     /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
@@ -370,8 +411,7 @@ impl Window {
 
     /// The sub-range `[offset, offset + len)`, or `None` when it is not inside.
     pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
-        let end = offset.checked_add(len)?;
-        if end > self.len {
+        if !self.covers(offset, len) {
             return None;
         }
         // SAFETY: offset <= self.len, so the pointer stays inside the mapping.
@@ -379,23 +419,33 @@ impl Window {
         Some(Window { chunk: self.chunk.clone(), ptr, len, cap: 0 })
     }
 
+    fn covers(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
     /// Copies `bytes` to `offset`: the medium's own move (a receive, a verb), not counted as a payload copy.
     /// Returns false, touching nothing, when the range is not inside.
     #[must_use]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {
-        let Some(to) = self.slice(offset, bytes.len()) else { return false };
-        // SAFETY: `to` is inside the mapping; source and destination cannot overlap because no reference into a
-        // window exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.ptr.as_ptr(), bytes.len()) };
+        if !self.covers(offset, bytes.len()) {
+            return false;
+        }
+        // SAFETY: the range is inside the mapping; source and destination cannot overlap because no reference into
+        // a window exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(offset), bytes.len()) };
         true
     }
 
     /// Copies from `offset` into `bytes`; false, touching nothing, when the range is not inside.
     #[must_use]
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> bool {
-        let Some(from) = self.slice(offset, bytes.len()) else { return false };
+        if !self.covers(offset, bytes.len()) {
+            return false;
+        }
         // SAFETY: as in `write_at`.
-        unsafe { std::ptr::copy_nonoverlapping(from.ptr.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(offset), bytes.as_mut_ptr(), bytes.len())
+        };
         true
     }
 
@@ -408,8 +458,10 @@ impl Window {
 
     /// The exclusive buffer again, once nobody else holds a window of the same memory (a whole, unsliced window
     /// that came from [`Buf::into_window`]); otherwise the window unchanged.
-    pub fn try_into_buf(self) -> Result<Buf, Window> {
-        if self.cap == 0 || Arc::strong_count(&self.chunk) != 1 {
+    pub fn try_into_buf(mut self) -> Result<Buf, Window> {
+        // `get_mut` rather than a look at the count: it synchronises with the drops of other windows, so what was
+        // written through them happened before the buffer is exclusive again.
+        if self.cap == 0 || Arc::get_mut(&mut self.chunk).is_none() {
             return Err(self);
         }
         Ok(Buf { chunk: self.chunk, ptr: self.ptr, cap: self.cap, len: self.len })

@@ -1,0 +1,225 @@
+//! The socket between two processes of one host: set-up messages, passed descriptors, and the news that a peer died.
+//!
+//! Spec: unix(7): SOCK_SEQPACKET keeps message boundaries, SCM_RIGHTS passes descriptors, SO_PEERCRED names the peer's
+//! user. Owns: the sockets and the listener's path.
+//! Does not: frame, or carry payload.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::secure_dir;
+
+/// Descriptors in one message: a control segment and a doorbell, or a slab.
+const MAX_FDS: usize = 2;
+/// Connections that wait for `accept`.
+const BACKLOG: i32 = 128;
+
+/// A connected, non-blocking socket that keeps message boundaries.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+/// One message.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Its length; 0 is the end of the connection.
+    pub len: usize,
+    /// What came with it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Refuses a peer of another user. Root is no exception: shared memory means sharing a fate.
+pub fn check_same_user(peer_uid: u32, own_uid: u32) -> io::Result<()> {
+    if peer_uid == own_uid {
+        return Ok(());
+    }
+    let text = format!("shared memory peer has uid {peer_uid}, this process {own_uid}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+impl Socket {
+    /// Connects to the listener at `path` and checks that it is of the same user. Never waits: `WouldBlock` means
+    /// that the listener's backlog is full.
+    pub fn connect(path: &Path) -> io::Result<Socket> {
+        let fd = new_socket()?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Socket::trusted(fd)
+    }
+
+    /// Two ends of one connection.
+    pub fn pair() -> io::Result<(Socket, Socket)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Socket(a), Socket(b)))
+    }
+
+    /// Takes over a connected socket after checking the peer's user.
+    fn trusted(fd: OwnedFd) -> io::Result<Socket> {
+        let peer = rustix::net::sockopt::socket_peercred(&fd)?;
+        check_same_user(peer.uid.as_raw(), rustix::process::geteuid().as_raw())?;
+        Ok(Socket(fd))
+    }
+
+    /// The peer's process id, for logs.
+    pub fn peer_pid(&self) -> io::Result<i32> {
+        Ok(rustix::net::sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get())
+    }
+
+    /// Sends one message; never waits.
+    ///
+    /// # Panics
+    /// With more than two descriptors.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Receives one message into `into`; never waits. A message that does not fit, in bytes or descriptors, is
+    /// `InvalidData`.
+    pub fn try_recv(&self, into: &mut [u8]) -> io::Result<Received> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = loop {
+            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(into)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = part {
+                fds.extend(passed);
+            }
+        }
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "message longer than any of this protocol",
+            ));
+        }
+        Ok(Received { len: message.bytes, fds })
+    }
+
+    /// Whether the peer closed its end or died. The kernel closes a dying process's descriptors only after its last
+    /// thread has stopped running user code, so a peer that has hung up touches shared memory no more.
+    pub fn hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match rustix::event::poll(&mut fds, Some(&now)) {
+            Ok(_) => fds[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+            Err(_) => false,
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A listening socket at a path; the path goes when the listener does.
+#[derive(Debug)]
+pub struct PathListener {
+    fd: OwnedFd,
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+/// Holds the directory's lock, so that finding a stale socket and replacing it is one step for all processes.
+struct Locked<'a>(&'a OwnedFd);
+
+impl Locked<'_> {
+    fn new(dir: &OwnedFd) -> io::Result<Locked<'_>> {
+        loop {
+            match rustix::fs::flock(dir, FlockOperation::LockExclusive) {
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+                Ok(()) => return Ok(Locked(dir)),
+            }
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Unlocking a lock that is held cannot fail.
+        let _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+impl PathListener {
+    /// Listens at `name` in `dir`, a directory of this user (see [`secure_dir`]). A socket there that nobody
+    /// listens on any more, left by a process that was killed, is replaced; a live one is `AddrInUse`.
+    pub fn bind(dir: &Path, name: &str) -> io::Result<PathListener> {
+        let path = dir.join(name);
+        let address = SocketAddrUnix::new(&path)?;
+        let dir = secure_dir(dir)?;
+        let fd = new_socket()?;
+        let locked = Locked::new(&dir)?;
+        match rustix::net::connect(new_socket()?, &address) {
+            Err(Errno::NOENT) => {}
+            Err(Errno::CONNREFUSED) => rustix::fs::unlink(&path)?,
+            // Connected, a full backlog, or not a socket at all.
+            _ => return Err(io::ErrorKind::AddrInUse.into()),
+        }
+        rustix::net::bind(&fd, &address)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        drop(locked);
+        Ok(PathListener { fd, path, dir })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next connection; never waits. A peer of another user is closed and reported as `PermissionDenied`.
+    pub fn try_accept(&self) -> io::Result<Socket> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Socket::trusted(rustix::net::accept_with(&self.fd, flags)?)
+    }
+}
+
+impl AsFd for PathListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for PathListener {
+    fn drop(&mut self) {
+        // Under the lock, and before the descriptor closes: while it is open nobody takes the path over, so what is
+        // removed here is our own socket.
+        let _locked = Locked::new(&self.dir);
+        if let Err(e) = rustix::fs::unlink(&self.path) {
+            tracing::warn!("cannot remove {}: {e}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A control segment: shared memory seen as 64-bit atomics, the only shape that is sound while a peer writes it.
+//!
+//! Spec: memfd_create(2), F_ADD_SEALS in fcntl(2).
+//! Owns: the mapping. Does not: give meaning to a word.
+
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::SealFlags;
+
+use crate::buf::{Mapping, memfd};
+
+/// Words of shared memory. Cloning and slicing share the mapping.
+#[derive(Clone)]
+pub struct Words {
+    mapping: Arc<Mapping>,
+    first: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: the words are atomics in a mapping that outlives them.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// A new segment of `len` zero words.
+    pub fn create(name: &str, len: usize) -> io::Result<Words> {
+        let bytes = len * size_of::<AtomicU64>();
+        Ok(Words::over(Mapping::new(memfd(name, bytes)?, bytes)?))
+    }
+
+    /// Every whole word of `mapping` (a page-aligned address, so aligned for any atomic).
+    pub fn over(mapping: Mapping) -> Words {
+        let len = mapping.len() / size_of::<AtomicU64>();
+        Words { first: mapping.base().cast(), mapping: Arc::new(mapping), len }
+    }
+
+    /// A part of these words.
+    ///
+    /// # Panics
+    /// When `range` is not inside: layouts are constants, never taken from a peer.
+    pub fn part(&self, range: Range<usize>) -> Words {
+        let first = NonNull::from(&self[range.clone()]).cast();
+        Words { mapping: self.mapping.clone(), first, len: range.len() }
+    }
+
+    /// The descriptor of the whole segment, to be passed to a peer.
+    pub fn segment_fd(&self) -> BorrowedFd<'_> {
+        self.mapping.as_fd()
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the range lies inside the mapping, is initialised (memfds start zeroed) and aligned, and is only
+        // ever seen as atomics, which others may change at any time.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+/// Maps a descriptor that a peer passed, after checking what the peer could otherwise use against us: its size must
+/// be sealed (a file that shrinks under a mapping raises SIGBUS) and between `min` and `max` bytes.
+pub fn adopt(fd: OwnedFd, min: usize, max: usize) -> io::Result<Mapping> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else {
+        return refused("the peer passed something else than a memfd");
+    };
+    if !seals.contains(SealFlags::SHRINK) {
+        return refused("the peer passed a memfd that may still shrink");
+    }
+    let size = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+    if size < min.max(1) || size > max {
+        return refused("the peer passed a memfd of an unexpected size");
+    }
+    Mapping::new(fd, size)
+}
