@@ -1,1 +1,20 @@
-//! To be written.
+//! The cryptography of SMB 2 and 3: key derivation, preauthentication integrity, signing, encryption.
+//!
+//! Spec: [MS-SMB2] 3.1.4 (signing, keys, encryption), 2.2.41 (transform header), 3.2.5.3 and 3.3.5.5.3 (which labels).
+//! Owns: key schedules, wiped when dropped. Does not: decide what must be signed or encrypted, nor check session ids.
+
+mod engine;
+mod gmac;
+mod kdf;
+mod preauth;
+mod seal;
+mod sign;
+
+pub use engine::Engine;
+pub use kdf::{Profile, Role, SessionKeys};
+pub use preauth::Preauth;
+pub use seal::{Opener, SealError, Sealer, TRANSFORM_LEN, Transform};
+pub use sign::{Sender, SigningKey};
+
+#[cfg(test)]
+mod tests;

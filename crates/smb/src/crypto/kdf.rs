@@ -1,0 +1,85 @@
+//! Session keys from the key that authentication agreed on.
+//!
+//! Spec: [MS-SMB2] 3.1.4.2 (SP800-108 in counter mode, HMAC-SHA256, r = 32), 3.2.5.3.1 and 3.3.5.5.3 (labels).
+//! Owns: nothing. Does not: keep raw key bytes longer than it takes to expand them.
+
+use aws_lc_rs::hmac;
+use weft_wire::smb2::Dialect;
+use weft_wire::smb2::negotiate::{CipherId, SigningId};
+use zeroize::Zeroizing;
+
+use super::preauth::Preauth;
+use super::seal::{Opener, Sealer};
+use super::sign::SigningKey;
+
+/// Which end we are: decides which key seals and which opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// We sent NEGOTIATE.
+    Client,
+    /// We answered it.
+    Server,
+}
+
+/// What NEGOTIATE settled about keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// The signing algorithm: HMAC-SHA256 before 3.0, AES-CMAC in 3.x unless 3.1.1 negotiated another.
+    pub signing: SigningId,
+    /// The cipher, if both ends can encrypt.
+    pub cipher: Option<CipherId>,
+}
+
+/// The expanded keys of a session.
+pub struct SessionKeys {
+    /// Signs and verifies.
+    pub signing: SigningKey,
+    /// Encrypts what we send; `None` without a cipher.
+    pub sealer: Option<Sealer>,
+    /// Decrypts what we receive.
+    pub opener: Option<Opener>,
+}
+
+impl SessionKeys {
+    /// Derives the keys of a session. `preauth` is the session's chain up to and including the last SESSION_SETUP
+    /// request ([MS-SMB2] 3.3.5.5.3); dialects before 3.1.1 ignore it.
+    pub fn derive(role: Role, profile: &Profile, session_key: &[u8; 16], preauth: &Preauth) -> SessionKeys {
+        if profile.dialect < Dialect::V3_0 {
+            let signing = SigningKey::new(SigningId::HMAC_SHA256, session_key);
+            return SessionKeys { signing, sealer: None, opener: None };
+        }
+        let v311 = profile.dialect >= Dialect::V3_1_1;
+        let key = |label_311: &[u8], label_30: &[u8], context_30: &[u8], len: usize| match v311 {
+            true => kdf(session_key, label_311, preauth.value(), len),
+            false => kdf(session_key, label_30, context_30, len),
+        };
+        let signing = key(b"SMBSigningKey\0", b"SMB2AESCMAC\0", b"SmbSign\0", 16);
+        let signing = SigningKey::new(profile.signing, signing.first_chunk().expect("16 bytes were derived"));
+        let Some(cipher) = profile.cipher else {
+            return SessionKeys { signing, sealer: None, opener: None };
+        };
+        let len = if cipher == CipherId::AES_256_GCM { 32 } else { 16 };
+        // "ServerIn " with its blank is what the specification says: the server's incoming direction.
+        let c2s = key(b"SMBC2SCipherKey\0", b"SMB2AESCCM\0", b"ServerIn \0", len);
+        let s2c = key(b"SMBS2CCipherKey\0", b"SMB2AESCCM\0", b"ServerOut\0", len);
+        let (ours, theirs) = match role {
+            Role::Client => (c2s, s2c),
+            Role::Server => (s2c, c2s),
+        };
+        SessionKeys { signing, sealer: Some(Sealer::new(&ours)), opener: Some(Opener::new(&theirs)) }
+    }
+}
+
+/// SP800-108 5.1 with one iteration, which yields at most 32 bytes.
+pub(super) fn kdf(key: &[u8], label: &[u8], context: &[u8], len: usize) -> Zeroizing<Vec<u8>> {
+    assert!(len == 16 || len == 32, "one iteration of HMAC-SHA256");
+    let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
+    mac.update(&1u32.to_be_bytes());
+    mac.update(label);
+    mac.update(&[0]);
+    mac.update(context);
+    mac.update(&(len as u32 * 8).to_be_bytes());
+    Zeroizing::new(mac.sign().as_ref()[..len].to_vec())
+}

@@ -1,0 +1,111 @@
+//! Signing: 16 bytes in the header over the whole message.
+//!
+//! Spec: [MS-SMB2] 3.1.4.1, 3.1.5.1. HMAC-SHA256 (2.x), AES-128-CMAC (3.x), AES-128-GMAC (3.1.1).
+//! Owns: the key schedule. Does not: decide what is signed. Interim responses must not be: they share their MessageId
+//! with the final response, and a GMAC nonce used twice gives the key away.
+
+use aws_lc_rs::{cmac, hmac};
+use subtle::ConstantTimeEq;
+use weft_wire::smb2::negotiate::SigningId;
+use weft_wire::smb2::{Command, HEADER_LEN, header};
+
+use super::gmac::Gmac;
+
+/// Who sends the message: part of the GMAC nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A request.
+    Client,
+    /// A response.
+    Server,
+}
+
+/// A session's signing key, expanded.
+pub struct SigningKey(Algorithm);
+
+enum Algorithm {
+    HmacSha256(hmac::Key),
+    Cmac(cmac::Key),
+    Gmac(Box<Gmac>),
+}
+
+impl SigningKey {
+    /// Expands a key. An algorithm that is not one of the three, which negotiation never yields, is taken as AES-CMAC.
+    pub fn new(algorithm: SigningId, key: &[u8; 16]) -> SigningKey {
+        SigningKey(match algorithm {
+            SigningId::HMAC_SHA256 => Algorithm::HmacSha256(hmac::Key::new(hmac::HMAC_SHA256, key)),
+            SigningId::AES_GMAC => Algorithm::Gmac(Box::new(Gmac::new(key))),
+            _ => Algorithm::Cmac(cmac::Key::new(cmac::AES_128, key).expect("16 bytes are an AES-128 key")),
+        })
+    }
+
+    /// Signs a message in place: sets SMB2_FLAGS_SIGNED and fills the signature in.
+    ///
+    /// # Panics
+    /// When `message` is shorter than a header: it is one that we emitted.
+    pub fn sign(&self, sender: Sender, message: &mut [u8]) {
+        let (head, rest) = message.split_at_mut(HEADER_LEN);
+        self.sign_parts(sender, head, &[rest]);
+    }
+
+    /// The same for a message in parts: `head` starts with the header, `rest` follows it. With GMAC no part is copied
+    /// as long as all but the last are multiples of 16 bytes long, as READ responses and WRITE requests are.
+    ///
+    /// # Panics
+    /// When `head` is shorter than a header.
+    pub fn sign_parts(&self, sender: Sender, head: &mut [u8], rest: &[&[u8]]) {
+        let flags = header::Flags(u32_at(head, header::FLAGS_AT)) | header::Flags::SIGNED;
+        header::patch_flags(head, flags);
+        header::patch_signature(head, &[0; 16]);
+        let mut parts = Vec::with_capacity(1 + rest.len());
+        parts.push(&*head);
+        parts.extend_from_slice(rest);
+        let signature = self.tag(sender, &parts);
+        header::patch_signature(head, &signature);
+    }
+
+    /// Whether a message of `sender` carries the right signature, compared in constant time.
+    #[must_use]
+    pub fn verify(&self, sender: Sender, message: &[u8]) -> bool {
+        let Some((head, rest)) = message.split_first_chunk::<HEADER_LEN>() else { return false };
+        let mut zeroed = *head;
+        header::patch_signature(&mut zeroed, &[0; 16]);
+        let expected = self.tag(sender, &[&zeroed, rest]);
+        bool::from(expected[..].ct_eq(&head[header::SIGNATURE_AT..]))
+    }
+
+    fn tag(&self, sender: Sender, parts: &[&[u8]]) -> [u8; 16] {
+        let mut tag = [0; 16];
+        match &self.0 {
+            Algorithm::HmacSha256(key) => {
+                let mut mac = hmac::Context::with_key(key);
+                parts.iter().for_each(|part| mac.update(part));
+                tag.copy_from_slice(&mac.sign().as_ref()[..16]);
+            }
+            Algorithm::Cmac(key) => {
+                let mut mac = cmac::Context::with_key(key);
+                let result = parts.iter().try_for_each(|part| mac.update(part)).and_then(|()| mac.sign());
+                tag.copy_from_slice(result.expect("CMAC of memory does not fail").as_ref());
+            }
+            Algorithm::Gmac(key) => tag = key.tag(nonce(sender, parts[0]), parts),
+        }
+        tag
+    }
+}
+
+/// MessageId, then a word with the sender in bit 0 and CANCEL in bit 1.
+fn nonce(sender: Sender, head: &[u8]) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..8].copy_from_slice(&head[header::MESSAGE_ID_AT..header::MESSAGE_ID_AT + 8]);
+    let command = Command::from_code(u16::from_le_bytes([head[12], head[13]]));
+    nonce[8] = match sender {
+        Sender::Client if command == Command::Cancel => 2,
+        Sender::Client => 0,
+        Sender::Server => 1,
+    };
+    nonce
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
