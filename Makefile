@@ -37,7 +37,7 @@ docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 interop: build
-	python3 -m unittest discover -v -s tests/interop -t tests/interop
+	/usr/bin/python3 -m unittest discover -v -s tests/interop -t tests/interop
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

@@ -10,7 +10,6 @@ need tshark tshark
 need tcpdump tcpdump
 need nfs-ls libnfs-utils
 need cc gcc
-need cmake cmake
 # Debian's python3, not one from elsewhere: impacket is a Debian package.
 /usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
 if [ ${#missing[@]} -eq 0 ]; then

@@ -1,0 +1,91 @@
+"""What a server survives: garbage, silence, floods and cuts on every port, while others are served."""
+
+import contextlib
+import pathlib
+import random
+import socket
+import tempfile
+import unittest
+
+import weft
+
+
+class Hostile(unittest.TestCase):
+    def ports(self, server):
+        ready = server.ready
+        return [ready[name] for name in ("smb_port", "smbd_port", "nfs_port", "nfs_rdma_port", "mountd_port")]
+
+    def test_garbage_on_every_port(self):
+        chance = random.Random(1)
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
+            weft.smbclient(server, f"put {source} kept")
+            starts = [
+                b"",
+                b"\0\0\0\x40\xfeSMB",
+                b"\0\xff\xff\xff\xfeSMB",
+                b"\0\0\0\x40\xffSMB",
+                b"\x80\0\0\x28",
+                b"\xff\xff\xff\xff",
+                b"MPA ID Req Frame",
+                b"MPA ID Req Frame\x40\x02\xff\xff",
+                b"GET / HTTP/1.1\r\n\r\n",
+            ]
+            for port in self.ports(server):
+                for start in starts:
+                    with socket.create_connection(("127.0.0.1", port)) as peer:
+                        with contextlib.suppress(OSError):  # it may hang up on us at any byte
+                            peer.sendall(start + chance.randbytes(chance.randrange(4096)))
+            for _ in range(50):
+                for port in self.ports(server):
+                    with socket.create_connection(("127.0.0.1", port)) as peer:
+                        with contextlib.suppress(OSError):
+                            peer.sendall(chance.randbytes(chance.randrange(200)))
+            self.still_serves(server, source, work)
+
+    def test_silent_connections_do_not_stop_others(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+            source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
+            weft.smbclient(server, f"put {source} kept")
+            for port in self.ports(server):
+                for _ in range(20):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            self.still_serves(server, source, work)
+
+    def test_a_client_killed_in_the_middle_loses_nothing_acknowledged(self):
+        import subprocess
+
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            source = weft.random_file(pathlib.Path(work) / "file", 64 << 20)
+            weft.smbclient(server, f"put {source} kept")
+            for transport in ["tcp", "iwarp", "shm"]:
+                with self.subTest(transport=transport):
+                    copy = subprocess.Popen(
+                        [str(weft.WEFT), "cp", "-q", str(source), server.url("cut"), "--transport", transport],
+                        env={"WEFT_PASSWORD": weft.PASSWORD, "PATH": "/usr/bin:/bin"},
+                        stderr=subprocess.DEVNULL,
+                    )
+                    # Wait until it is well under way, then end it without notice.
+                    cut = server.folder / "cut"
+                    while copy.poll() is None and not any(
+                        p.stat().st_size > (1 << 20) for p in server.folder.iterdir() if p.name != "kept"
+                    ):
+                        pass
+                    copy.kill()
+                    copy.wait()
+                    cut.unlink(missing_ok=True)
+            self.still_serves(server, source, work)
+
+    def still_serves(self, server, source, work):
+        back = pathlib.Path(work) / "back"
+        weft.smbclient(server, f"get kept {back}")
+        self.assertTrue(weft.same(source, back))
+        for transport in ["tcp", "iwarp", "shm"]:
+            for url in [server.url("kept"), server.nfs_url("kept")]:
+                back.unlink(missing_ok=True)
+                weft.run(weft.WEFT, "cp", "-q", url, back, "--transport", transport)
+                self.assertTrue(weft.same(source, back))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,101 @@
+"""Samba's smbclient on a share: put, get, list, rename, delete; signed, encrypted, every dialect."""
+
+import pathlib
+import tempfile
+import unittest
+
+import weft
+
+SIGNED = ("--client-protection=sign",)
+ENCRYPTED = ("--client-protection=encrypt",)
+
+
+class SmbClient(unittest.TestCase):
+    def setUp(self):
+        self.work = tempfile.TemporaryDirectory(prefix="weft-client-")
+        self.addCleanup(self.work.cleanup)
+        self.source = weft.random_file(pathlib.Path(self.work.name) / "source", (3 << 20) + 17)
+        self.back = pathlib.Path(self.work.name) / "back"
+
+    def round(self, server, *options, share="data"):
+        """Every basic command once."""
+        say = lambda commands: weft.smbclient(server, commands, *options, share=share)
+        say(f"mkdir dir; cd dir; put {self.source} one; put /dev/null empty")
+        listed = say("ls dir\\*")
+        self.assertRegex(listed, r"one +A? +3145745 ")
+        self.assertRegex(listed, r"empty +A? +0 ")
+        self.back.unlink(missing_ok=True)
+        say(f"rename dir\\one dir\\two; get dir\\two {self.back}")
+        self.assertTrue(weft.same(self.source, self.back))
+        say("del dir\\two; del dir\\empty; rmdir dir")
+        self.assertNotIn("dir", say("ls").split())
+
+    def test_plain_signed_and_encrypted(self):
+        with weft.serving() as server:
+            for options in [(), SIGNED, ENCRYPTED]:
+                for share in ["data", "ram"]:
+                    with self.subTest(options=options, share=share):
+                        self.round(server, *options, share=share)
+
+    def test_every_dialect(self):
+        with weft.serving() as server:
+            for dialect in ["SMB2_10", "SMB3_00", "SMB3_02", "SMB3_11"]:
+                for options in [(), SIGNED] + ([ENCRYPTED] if dialect != "SMB2_10" else []):
+                    with self.subTest(dialect=dialect, options=options):
+                        self.round(server, "-m", dialect, *options)
+
+    def test_required_signing(self):
+        with weft.serving("--require-signing") as server:
+            self.round(server)
+            self.round(server, *SIGNED)
+
+    def test_required_encryption(self):
+        with weft.serving("--require-encryption") as server:
+            self.round(server)
+            self.round(server, *ENCRYPTED)
+            # A dialect without encryption gets nowhere.
+            said = weft.smbclient(server, "ls", "-m", "SMB2_10", check=False)
+            self.assertIn("NT_STATUS_ACCESS_DENIED", said)
+
+    def test_wrong_password_and_unknown_user_are_refused(self):
+        with weft.serving() as server:
+            for user, password in [(weft.USER, "wrong"), ("nobody", weft.PASSWORD), (weft.USER, "")]:
+                said = weft.smbclient(server, "ls", user=user, password=password, check=False)
+                self.assertIn("NT_STATUS_LOGON_FAILURE", said)
+            said = weft.run(
+                "smbclient", "//127.0.0.1/data", "-p", server.smb_port, "-N", "-c", "ls", check=False
+            )
+            self.assertNotEqual(said.returncode, 0)
+            # And the right one still gets in.
+            weft.smbclient(server, "ls")
+
+    def test_nothing_outside_the_share(self):
+        with weft.serving() as server:
+            outside = server.folder.parent / "outside"
+            outside.write_text("not shared")
+            (server.folder / "link").symlink_to(outside)
+            (server.folder / "up").symlink_to("..")
+            for name in ["..\\outside", "link", "up\\outside", "..\\..\\..\\etc\\passwd"]:
+                with self.subTest(name=name):
+                    self.back.unlink(missing_ok=True)
+                    weft.smbclient(server, f"get {name} {self.back}", check=False)
+                    self.assertTrue(not self.back.exists() or self.back.stat().st_size == 0)
+            weft.smbclient(server, f"put {self.source} ..\\planted", check=False)
+            self.assertFalse((server.folder.parent / "planted").exists())
+
+    def test_names_beyond_ascii_and_large_folders(self):
+        with weft.serving() as server:
+            name = "Grüße 漢字 😀.txt"
+            weft.smbclient(server, f'put {self.source} "{name}"')
+            self.assertTrue(weft.same(self.source, server.folder / name))
+            self.assertIn(name, weft.smbclient(server, "ls"))
+            many = server.folder / "many"
+            many.mkdir()
+            for i in range(3000):
+                (many / f"file-{i:05}").touch()
+            listed = weft.smbclient(server, "ls many\\*")
+            self.assertEqual(listed.count("file-"), 3000)
+
+
+if __name__ == "__main__":
+    unittest.main()

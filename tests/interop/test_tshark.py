@@ -1,0 +1,104 @@
+"""tshark dissects everything that Weft puts on the wire: no malformed frame, no expert error, good CRCs."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+import weft
+
+
+@unittest.skipUnless(os.geteuid() == 0, "capturing on the loopback interface needs root")
+class Tshark(unittest.TestCase):
+    def capture(self, ports, work, action):
+        """Runs `action` while tcpdump records the ports; returns the capture file."""
+        path = pathlib.Path(work) / "run.pcap"
+        expression = " or ".join(f"tcp port {port}" for port in ports)
+        # Packets as large as the loopback interface makes them; written as they come.
+        dump = subprocess.Popen(
+            ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", str(path), expression],
+            stderr=subprocess.PIPE, text=True,
+        )
+        try:
+            line = dump.stderr.readline()
+            while "listening" not in line:
+                self.assertNotEqual(line, "", "tcpdump ended")
+                line = dump.stderr.readline()
+            action()
+            # tcpdump has seen everything once its file stops growing.
+            size = -1
+            while path.stat().st_size != size:
+                size = path.stat().st_size
+                time.sleep(0.3)
+        finally:
+            dump.terminate()
+            said = dump.communicate()[1]
+        self.assertIn("0 packets dropped by kernel", said)
+        return path
+
+    def tshark(self, path, *arguments):
+        done = weft.run(
+            "tshark", "-r", path, "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.try_heuristic_first:TRUE",
+            *arguments,
+        )
+        return done.stdout
+
+    def judge(self, path, *expected):
+        for wrong in ["_ws.malformed", "_ws.expert.severity == error", "iwarp_mpa.bad_crc"]:
+            frames = self.tshark(path, "-Y", wrong) if wrong != "iwarp_mpa.bad_crc" else ""
+            self.assertEqual(frames.strip(), "", f"{wrong}:\n{frames[:3000]}")
+        text = self.tshark(path, "-V")
+        self.assertNotIn("Bad CRC", text)
+        self.assertNotIn("[Malformed", text)
+        for protocol in expected:
+            self.assertGreater(
+                len(self.tshark(path, "-Y", protocol).splitlines()), 0, f"tshark saw no {protocol} in {path}"
+            )
+        return text
+
+    def test_smb_direct_over_iwarp(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-client-") as work:
+            source = weft.random_file(pathlib.Path(work) / "source", 300_000)
+            back = pathlib.Path(work) / "back"
+
+            def action():
+                weft.run(weft.WEFT, "cp", "-q", source, server.url("file"), "--transport", "iwarp")
+                weft.run(weft.WEFT, "cp", "-q", server.url("file"), back, "--transport", "iwarp")
+
+            path = self.capture([server.ready["smbd_port"]], work, action)
+            self.assertTrue(weft.same(source, back))
+            text = self.judge(path, "iwarp_mpa", "iwarp_ddp", "iwarp_rdma", "smb_direct", "smb2")
+            self.assertIn("CRC: ", text)
+
+    def test_nfs_over_iwarp(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-client-") as work:
+            source = weft.random_file(pathlib.Path(work) / "source", 300_000)
+            back = pathlib.Path(work) / "back"
+
+            def action():
+                weft.run(weft.WEFT, "cp", "-q", source, server.nfs_url("file"), "--transport", "iwarp")
+                weft.run(weft.WEFT, "cp", "-q", server.nfs_url("file"), back, "--transport", "iwarp")
+
+            path = self.capture([server.ready["nfs_rdma_port"]], work, action)
+            self.assertTrue(weft.same(source, back))
+            self.judge(path, "iwarp_mpa", "iwarp_ddp", "iwarp_rdma", "rpcordma", "nfs")
+
+    def test_smb_over_tcp(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-client-") as work:
+            source = weft.random_file(pathlib.Path(work) / "source", 300_000)
+
+            def action():
+                weft.smbclient(server, f"put {source} file; ls; get file {work}/back; del file")
+
+            path = self.capture([server.smb_port], work, action)
+            shutil.copy(path, "/tmp/last-smb.pcap") if os.environ.get("WEFT_KEEP") else None
+            text = self.tshark(path, "-d", f"tcp.port=={server.smb_port},nbss", "-V", "-Y", "nbss")
+            self.assertNotIn("[Malformed", text)
+            self.assertIn("SMB2", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
