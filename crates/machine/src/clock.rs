@@ -4,7 +4,8 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Nanoseconds since an arbitrary origin of this process (or of the simulation).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -31,12 +32,19 @@ impl Time {
 
     /// The real clock of this process: CLOCK_MONOTONIC counted from the first call.
     pub(crate) fn monotonic() -> Time {
-        use std::sync::OnceLock;
-        use std::time::Instant;
-        static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        let origin = *ORIGIN.get_or_init(Instant::now);
-        Time(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(u64::try_from(origin().elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
+
+    /// The same moment for the standard library's clock; what it cannot express is as good as never.
+    pub(crate) fn to_instant(self) -> Instant {
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);
+        origin() + Duration::from_nanos(self.0).min(CENTURY)
+    }
+}
+
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
 }
 
 impl Add<Duration> for Time {

@@ -4,7 +4,7 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,6 +13,12 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::Window;
 use crate::rt;
+
+/// Slices that a write passes to the kernel in one call: a megabyte in page-sized pieces.
+const SLICES_PER_CALL: usize = 256;
+/// How much of a range [`crate::net::Stream::send_file`] brings into the page cache at a time: enough for the disk to
+/// stream, little enough to stay in the cache until it is sent.
+pub(crate) const WARM_BYTES: usize = 1 << 20;
 
 /// An open file. Cloning shares the descriptor.
 #[derive(Clone, Debug)]
@@ -75,20 +81,28 @@ impl File {
         Some(Ok(done))
     }
 
-    /// Writes all of `chain` at `offset`.
+    /// Writes all of `chain` at `offset`, in as few calls as the kernel allows.
+    ///
+    /// The write goes to the page cache on the calling core. (Writes that must not wait, RWF_NOWAIT, are refused by
+    /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         let mut at = offset;
-        for piece in chain {
-            let mut rest = &piece[..];
+        for batch in chain.chunks(SLICES_PER_CALL) {
+            let mut slices = [IoSlice::new(&[]); SLICES_PER_CALL];
+            for (slice, bytes) in slices.iter_mut().zip(batch) {
+                *slice = IoSlice::new(bytes);
+            }
+            let mut rest = &mut slices[..batch.len()];
+            IoSlice::advance_slices(&mut rest, 0); // drops empty slices at the front
             while !rest.is_empty() {
-                let n = match rustix::io::pwrite(&self.0, rest, at) {
+                let n = match rustix::io::pwritev(&self.0, rest, at) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Ok(n) => n,
                     Err(Errno::INTR) => continue,
                     Err(e) => return Err(e.into()),
                 };
-                rest = &rest[n..];
-                at += n as u64;
+                IoSlice::advance_slices(&mut rest, n);
+                at = at.saturating_add(n as u64);
             }
         }
         Ok(())
@@ -97,8 +111,10 @@ impl File {
     /// Makes data (and metadata unless `data_only`) durable.
     pub async fn sync(&self, data_only: bool) -> io::Result<()> {
         let file = self.clone();
-        rt::blocking(move || if data_only { rustix::fs::fdatasync(&file.0) } else { rustix::fs::fsync(&file.0) })
-            .await?;
+        rt::blocking(
+            move || if data_only { rustix::fs::fdatasync(&file.0) } else { rustix::fs::fsync(&file.0) },
+        )
+        .await?;
         Ok(())
     }
 
@@ -132,6 +148,58 @@ pub struct FileRange {
 }
 
 impl FileRange {
+    /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
+    /// last byte is not there already.
+    pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
+        let Some(last) = len.checked_sub(1) else { return Ok(()) };
+        let start = self.offset.saturating_add(from as u64);
+        let cached = |at: u64| {
+            let mut byte = [0];
+            let mut slices = [io::IoSliceMut::new(&mut byte)];
+            match rustix::io::preadv2(&self.file, &mut slices, at, ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN) => false,
+                // In the cache, past the end, or a file system that cannot tell; errors show when it is sent.
+                _ => true,
+            }
+        };
+        if cached(start) && cached(start.saturating_add(last as u64)) {
+            return Ok(());
+        }
+        let file = self.file.clone();
+        rt::blocking(move || {
+            let mut scratch = vec![0; len.min(64 << 10)];
+            let mut done = 0;
+            while done < len {
+                let room = scratch.len().min(len - done);
+                match rustix::io::pread(&file, &mut scratch[..room], start.saturating_add(done as u64)) {
+                    Ok(0) => break,
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Reads at most `len` bytes from byte `from` of the range into `staging`; past the end of the file they are
+    /// zeros. Returns how many.
+    pub(crate) fn read_or_zero(&self, from: usize, len: usize, staging: &mut [u8]) -> io::Result<usize> {
+        let room = &mut staging[..len];
+        loop {
+            match rustix::io::pread(&self.file, &mut *room, self.offset.saturating_add(from as u64)) {
+                Ok(0) => {
+                    room.fill(0);
+                    return Ok(len);
+                }
+                Ok(n) => return Ok(n),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
     /// Reads the range into the first `len` bytes of `into`.
     pub async fn read_into(&self, into: &Window) -> io::Result<()> {
         let into = into.slice(0, self.len).ok_or(io::ErrorKind::InvalidInput)?;
@@ -142,7 +210,9 @@ impl FileRange {
 
     /// Like [`FileRange::read_into`] from the page cache alone: `None` when the read would have to sleep.
     pub fn try_read_into(&self, into: &Window) -> Option<io::Result<()>> {
-        let Some(into) = into.slice(0, self.len) else { return Some(Err(io::ErrorKind::InvalidInput.into())) };
+        let Some(into) = into.slice(0, self.len) else {
+            return Some(Err(io::ErrorKind::InvalidInput.into()));
+        };
         let done = self.file.try_read_at(self.offset, &into)?;
         Some(done.map(|done| self.fill_up(&into, done)))
     }

@@ -4,30 +4,388 @@
 //! one call per batch, and the caller chooses where received bytes land (a header staging area, a region).
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
+mod socket;
+
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use compio_runtime::fd::PollFd;
-use rustix::net::{RecvFlags, SendFlags};
 
-use crate::file::FileRange;
+use crate::file::{self, FileRange};
+use crate::rt;
+use crate::sim;
 
-/// A connected byte stream. Both directions work at once through a shared reference.
-pub struct Stream {
-    fd: PollFd<OwnedFd>,
-    peer: Option<SocketAddr>,
+/// How long [`Stream::connect`] tries.
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Slices that a send passes to the kernel in one call (the kernel takes up to 1024, UIO_MAXIOV): enough for a megabyte
+/// in page-sized pieces, and few enough for the stack.
+const SLICES_PER_CALL: usize = 256;
+
+/// A connected byte stream. Both directions work at once through a shared reference; each direction has one user at a
+/// time (of two tasks that wait to receive, only the last is woken).
+pub struct Stream(Kind);
+
+enum Kind {
+    Real(socket::Stream),
+    Sim(sim::net::Stream),
+}
+
+/// A connection that no core owns yet: what [`Listener::accept`] returns, to be moved to a core and made a
+/// [`Stream`] there. Dropping it closes the connection.
+pub struct Socket(SocketKind);
+
+enum SocketKind {
+    Tcp(std::net::TcpStream),
+    Unix(UnixStream),
+    Sim(sim::net::Stream),
 }
 
 /// A listening TCP socket.
-pub struct Listener {
-    fd: PollFd<std::net::TcpListener>,
-    local: SocketAddr,
+pub struct Listener(ListenerKind);
+
+enum ListenerKind {
+    Real(socket::Listener),
+    Sim(sim::net::Listener),
 }
 
-/// A descriptor whose readability can be awaited: an eventfd, a Unix socket that someone else reads.
+impl From<std::net::TcpStream> for Socket {
+    fn from(socket: std::net::TcpStream) -> Socket {
+        Socket(SocketKind::Tcp(socket))
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(socket: UnixStream) -> Socket {
+        Socket(SocketKind::Unix(socket))
+    }
+}
+
+impl Socket {
+    /// The peer's address, where it has one.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            SocketKind::Tcp(socket) => socket.peer_addr().ok(),
+            SocketKind::Unix(_) => None,
+            SocketKind::Sim(stream) => Some(stream.peer_addr()),
+        }
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("peer", &self.peer_addr()).finish()
+    }
+}
+
+impl Listener {
+    /// Listens on `addr`; port 0 picks any.
+    pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
+        Ok(Listener(if sim::active() {
+            ListenerKind::Sim(sim::net::Listener::bind(addr)?)
+        } else {
+            ListenerKind::Real(socket::Listener::bind(addr)?)
+        }))
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        match &self.0 {
+            ListenerKind::Real(listener) => listener.local_addr(),
+            ListenerKind::Sim(listener) => listener.local_addr(),
+        }
+    }
+
+    /// The next connection, as a socket that can be moved to the core that will own it.
+    ///
+    /// Connections that fail before they are accepted are skipped; when the process runs out of descriptors or memory
+    /// this waits until some are free again. An error means that the listener itself is broken.
+    pub async fn accept(&self) -> io::Result<Socket> {
+        match &self.0 {
+            ListenerKind::Real(listener) => listener.accept().await.map(Socket::from),
+            ListenerKind::Sim(listener) => listener.accept().await.map(|s| Socket(SocketKind::Sim(s))),
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listener").field(&self.local_addr()).finish()
+    }
+}
+
+impl Stream {
+    /// Takes over a connected socket on this core. TCP sends at once (TCP_NODELAY).
+    pub fn from_socket(socket: impl Into<Socket>) -> io::Result<Stream> {
+        Ok(Stream(match socket.into().0 {
+            SocketKind::Tcp(socket) => Kind::Real(socket::Stream::from_tcp(socket)?),
+            SocketKind::Unix(socket) => Kind::Real(socket::Stream::from_unix(socket)?),
+            SocketKind::Sim(stream) => Kind::Sim(stream),
+        }))
+    }
+
+    /// [`Stream::from_socket`].
+    pub fn from_tcp(socket: impl Into<Socket>) -> io::Result<Stream> {
+        Stream::from_socket(socket)
+    }
+
+    /// Connects to `addr` by TCP, within [`CONNECT_LIMIT`].
+    pub async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        Stream::connect_within(addr, CONNECT_LIMIT).await
+    }
+
+    /// Connects to `addr` by TCP; [`io::ErrorKind::TimedOut`] after `limit`.
+    pub async fn connect_within(addr: SocketAddr, limit: Duration) -> io::Result<Stream> {
+        if sim::active() {
+            return rt::timeout(limit, sim::net::Stream::connect(addr)).await?.map(Kind::Sim).map(Stream);
+        }
+        rt::timeout(limit, socket::Stream::connect(addr)).await?.map(Kind::Real).map(Stream)
+    }
+
+    /// Connects to a Unix socket of this host.
+    pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
+        // Connecting to a Unix socket waits only for room in the backlog.
+        let path = path.to_owned();
+        Stream::from_socket(rt::blocking(move || UnixStream::connect(path)).await?)
+    }
+
+    /// The peer's address, where it has one.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Real(stream) => stream.peer_addr(),
+            Kind::Sim(stream) => Some(stream.peer_addr()),
+        }
+    }
+
+    /// The own address, where it has one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Real(stream) => stream.local_addr(),
+            Kind::Sim(stream) => Some(stream.local_addr()),
+        }
+    }
+
+    /// The descriptor, for system calls that this type does not offer; `None` under simulation.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0 {
+            Kind::Real(stream) => Some(stream.as_fd()),
+            Kind::Sim(_) => None,
+        }
+    }
+
+    /// Receives into `into`, in order, as much as one call gives; 0 is the end of the stream. Dropping the future
+    /// loses no bytes.
+    pub async fn recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_recv(cx, into)).await
+    }
+
+    /// Poll form of [`Stream::recv`].
+    pub fn poll_recv(&self, cx: &mut Context<'_>, into: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        match &self.0 {
+            Kind::Real(stream) => stream.poll_recv(cx, into),
+            Kind::Sim(stream) => stream.poll_recv(cx, into),
+        }
+    }
+
+    /// One receive that never waits: [`io::ErrorKind::WouldBlock`] when nothing is there.
+    pub fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Real(stream) => stream.try_recv(into),
+            Kind::Sim(stream) => stream.try_recv(into),
+        }
+    }
+
+    /// One send that never waits; the count may be short, and is never 0 for a non-empty send.
+    pub fn try_send(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Real(stream) => stream.try_send(from, false),
+            Kind::Sim(stream) => stream.try_send(from),
+        }
+    }
+
+    /// Poll form of a send: as much as one call takes.
+    pub fn poll_send(&self, cx: &mut Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_send_flagged(cx, from, false)
+    }
+
+    /// [`Stream::poll_send`] of bytes that more will follow at once: the last, partial segment is held back for them
+    /// (MSG_MORE; at most 200 ms).
+    pub fn poll_send_more(&self, cx: &mut Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_send_flagged(cx, from, true)
+    }
+
+    fn poll_send_flagged(
+        &self,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+        more: bool,
+    ) -> Poll<io::Result<usize>> {
+        match &self.0 {
+            Kind::Real(stream) => stream.poll_send(cx, from, more),
+            Kind::Sim(stream) => stream.poll_send(cx, from),
+        }
+    }
+
+    /// Sends all of `chain` as one gather write (more calls only when the socket buffer is full).
+    ///
+    /// A future dropped half-way has sent an unknown part: the stream is then good only for closing.
+    pub async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
+        self.send_chain(chain, false).await
+    }
+
+    /// [`Stream::send_all`] of bytes that more will follow at once, such as [`Stream::send_file`]: small headers then
+    /// travel in one segment with what follows (MSG_MORE).
+    pub async fn send_all_more(&self, chain: &[Bytes]) -> io::Result<()> {
+        self.send_chain(chain, true).await
+    }
+
+    async fn send_chain(&self, chain: &[Bytes], more: bool) -> io::Result<()> {
+        let mut rest = chain;
+        // Bytes of rest[0] that are sent already.
+        let mut skip = 0;
+        while let Some(first) = rest.first() {
+            if skip == first.len() {
+                rest = &rest[1..];
+                skip = 0;
+                continue;
+            }
+            // A short chain must not be parted from its end by the slices that fit into one call.
+            let last_call = rest.len() <= SLICES_PER_CALL;
+            let sent = std::future::poll_fn(|cx| {
+                let mut slices = [IoSlice::new(&[]); SLICES_PER_CALL];
+                let n = fill(&mut slices, rest, skip);
+                self.poll_send_flagged(cx, &slices[..n], more || !last_call)
+            });
+            let mut sent = sent.await?;
+            if sent == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            // Steps over what was sent.
+            while sent > 0 {
+                let here = rest[0].len() - skip;
+                if sent < here {
+                    skip += sent;
+                    break;
+                }
+                sent -= here;
+                rest = &rest[1..];
+                skip = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a range of a file without bringing it to user space (sendfile; by reading where the file system refuses
+    /// that). What the file has lost to a truncation is sent as zeros: the peer was promised [`FileRange::len`] bytes.
+    pub async fn send_file(&self, range: &FileRange) -> io::Result<()> {
+        let mut done = 0;
+        let mut warm = 0;
+        while done < range.len {
+            if done >= warm {
+                // Disk reads happen on a worker thread, not inside sendfile on this core.
+                warm = done + (range.len - done).min(file::WARM_BYTES);
+                range.warm(done, warm - done).await?;
+            }
+            done += std::future::poll_fn(|cx| self.poll_send_file(cx, range, done, warm)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends some of `range` between its bytes `from` and `to`; returns how many, never 0. What is not in the page
+    /// cache is read from disk inside the call ([`FileRange::warm`] prevents that).
+    ///
+    /// # Panics
+    /// When `from >= to` or `to > range.len`.
+    pub fn poll_send_file(
+        &self,
+        cx: &mut Context<'_>,
+        range: &FileRange,
+        from: usize,
+        to: usize,
+    ) -> Poll<io::Result<usize>> {
+        assert!(from < to && to <= range.len, "nothing to send");
+        match &self.0 {
+            Kind::Real(stream) => stream.poll_send_file(cx, range, from, to),
+            Kind::Sim(stream) => {
+                let mut staging = [0; socket::STAGING_BYTES];
+                let n = range.read_or_zero(from, (to - from).min(staging.len()), &mut staging)?;
+                stream.poll_send(cx, &[IoSlice::new(&staging[..n])])
+            }
+        }
+    }
+
+    /// Ends both directions: the peer sees the end of the stream, pending receives return 0.
+    pub fn shutdown(&self) {
+        match &self.0 {
+            Kind::Real(stream) => stream.shutdown(rustix::net::Shutdown::Both),
+            Kind::Sim(stream) => stream.shutdown(),
+        }
+    }
+
+    /// Ends the sending direction: the peer sees the end of the stream behind what was sent, and can still send.
+    pub fn shutdown_write(&self) {
+        match &self.0 {
+            Kind::Real(stream) => stream.shutdown(rustix::net::Shutdown::Write),
+            Kind::Sim(stream) => stream.shutdown_write(),
+        }
+    }
+
+    /// Chooses the TCP congestion control, such as `reno`. Without effect under simulation.
+    pub fn set_congestion(&self, algorithm: &str) -> io::Result<()> {
+        match self.fd() {
+            Some(fd) => Ok(rustix::net::sockopt::set_tcp_congestion(fd, algorithm)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The TCP congestion control in use; under simulation `none`.
+    pub fn congestion(&self) -> io::Result<String> {
+        match self.fd() {
+            Some(fd) => Ok(rustix::net::sockopt::tcp_congestion(fd)?),
+            None => Ok("none".into()),
+        }
+    }
+
+    /// Asks the kernel for socket buffers of these sizes in bytes (it doubles them, and caps them by its sysctls).
+    /// A buffer whose size is set no longer grows by itself. Without effect under simulation.
+    pub fn set_buffers(&self, send_bytes: usize, receive_bytes: usize) -> io::Result<()> {
+        if let Some(fd) = self.fd() {
+            rustix::net::sockopt::set_socket_send_buffer_size(fd, send_bytes)?;
+            rustix::net::sockopt::set_socket_recv_buffer_size(fd, receive_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lays `chain`, without its first `skip` bytes, out in `slices`; returns how many of them it took.
+fn fill<'a>(slices: &mut [IoSlice<'a>], chain: &'a [Bytes], skip: usize) -> usize {
+    let mut n = 0;
+    let firsts = std::iter::once(skip).chain(std::iter::repeat(0));
+    for (bytes, skip) in chain.iter().zip(firsts) {
+        if n == slices.len() {
+            break;
+        }
+        if skip < bytes.len() {
+            slices[n] = IoSlice::new(&bytes[skip..]);
+            n += 1;
+        }
+    }
+    n
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("peer", &self.peer_addr()).finish_non_exhaustive()
+    }
+}
+
+/// A descriptor whose readiness can be awaited: an eventfd, a Unix socket that someone else reads. Real cores only.
 pub struct Readable<T: AsFd + 'static>(PollFd<T>);
 
 impl<T: AsFd + 'static> Readable<T> {
@@ -52,161 +410,16 @@ impl<T: AsFd + 'static> Readable<T> {
         self.0.write_ready().await
     }
 
+    /// Poll form of [`Readable::writable`].
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_write_ready(cx)
+    }
+
     /// The descriptor itself.
     pub fn inner(&self) -> &T {
         &self.0
     }
 }
 
-impl Listener {
-    /// Listens on `addr`; port 0 picks any.
-    pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
-        let socket = std::net::TcpListener::bind(addr)?;
-        socket.set_nonblocking(true)?;
-        let local = socket.local_addr()?;
-        Ok(Listener { fd: PollFd::new(socket)?, local })
-    }
-
-    /// Where it listens.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The next connection, as a plain socket that can be moved to the core that will own it.
-    pub async fn accept(&self) -> io::Result<std::net::TcpStream> {
-        loop {
-            match self.fd.accept() {
-                Ok((socket, _)) => return Ok(socket),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.fd.accept_ready().await?,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-}
-
-impl Stream {
-    /// Takes over a connected TCP socket on this core.
-    pub fn from_tcp(socket: std::net::TcpStream) -> io::Result<Stream> {
-        socket.set_nodelay(true)?;
-        socket.set_nonblocking(true)?;
-        let peer = socket.peer_addr().ok();
-        Ok(Stream { fd: PollFd::new(OwnedFd::from(socket))?, peer })
-    }
-
-    /// Connects to `addr`.
-    pub async fn connect(addr: SocketAddr) -> io::Result<Stream> {
-        let socket = crate::rt::blocking(move || {
-            std::net::TcpStream::connect_timeout(&addr, std::time::Duration::from_secs(10))
-        })
-        .await?;
-        Stream::from_tcp(socket)
-    }
-
-    /// The peer's address, where it has one.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.peer
-    }
-
-    /// Receives into `into`, in order, as much as one call gives; 0 is the end of the stream.
-    pub async fn recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_recv(cx, into)).await
-    }
-
-    /// Poll form of [`Stream::recv`].
-    pub fn poll_recv(&self, cx: &mut Context<'_>, into: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
-        loop {
-            match self.try_recv(into) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => match self.fd.poll_read_ready(cx) {
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                    Poll::Pending => return Poll::Pending,
-                },
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => return Poll::Ready(other),
-            }
-        }
-    }
-
-    /// One receive that never waits.
-    pub fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut control = rustix::net::RecvAncillaryBuffer::default();
-        Ok(rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT)?.bytes)
-    }
-
-    /// One send that never waits; the count may be short.
-    pub fn try_send(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut control = rustix::net::SendAncillaryBuffer::default();
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        Ok(rustix::net::sendmsg(&self.fd, from, &mut control, flags)?)
-    }
-
-    /// Poll form of a send: as much as one call takes.
-    pub fn poll_send(&self, cx: &mut Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        loop {
-            match self.try_send(from) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => match self.fd.poll_write_ready(cx) {
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                    Poll::Pending => return Poll::Pending,
-                },
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => return Poll::Ready(other),
-            }
-        }
-    }
-
-    /// Sends all of `chain` as one gather write (more calls only when the socket buffer is full).
-    pub async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
-        let mut slices: Vec<IoSlice<'_>> =
-            chain.iter().filter(|b| !b.is_empty()).map(|b| IoSlice::new(b)).collect();
-        let mut rest = &mut slices[..];
-        while !rest.is_empty() {
-            // The kernel takes at most UIO_MAXIOV slices a call.
-            let batch = rest.len().min(1024);
-            let n = std::future::poll_fn(|cx| self.poll_send(cx, &rest[..batch])).await?;
-            if n == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            IoSlice::advance_slices(&mut rest, n);
-        }
-        Ok(())
-    }
-
-    /// Sends a range of a file without bringing it to user space (sendfile).
-    pub async fn send_file(&self, range: &FileRange) -> io::Result<()> {
-        let (mut offset, mut left) = (range.offset, range.len);
-        while left > 0 {
-            match rustix::fs::sendfile(&self.fd, &range.file, Some(&mut offset), left) {
-                // The file shrank under us: the peer was promised these bytes (see FileRange::len).
-                Ok(0) => {
-                    let zeros = Bytes::from_static(&[0; 4096]);
-                    while left > 0 {
-                        let n = left.min(zeros.len());
-                        self.send_all(&[zeros.slice(..n)]).await?;
-                        left -= n;
-                    }
-                }
-                Ok(n) => left -= n,
-                Err(rustix::io::Errno::AGAIN) => {
-                    std::future::poll_fn(|cx| self.fd.poll_write_ready(cx)).await?;
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends both directions: the peer sees the end of the stream, pending receives return 0.
-    pub fn shutdown(&self) {
-        // A socket that the peer closed first is already shut down.
-        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,112 +1,122 @@
-//! The reactor of a core: tasks, timers, sleeping and busy polling, over compio (io_uring, epoll where the kernel
-//! or a seccomp filter forbids io_uring).
+//! The reactor of a core: tasks, timers, sleeping and busy polling.
 //!
+//! The functions here act on the loop that runs on the calling thread: a real one (compio on io_uring or epoll), or
+//! the simulated one of [`crate::sim`], on which the same code runs under virtual time.
 //! Owns: the loop of each core. Does not: migrate tasks between cores.
 
-use std::cell::{Cell, RefCell};
+mod cores;
+mod poller;
+mod reactor;
+mod spin;
+
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::marker::PhantomData;
-use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use compio_runtime::Runtime;
-
 use crate::clock::Time;
+use crate::sim;
+
+pub use cores::{Cores, CoresOptions};
+pub use poller::{Poller, PollerGuard, register_poller};
+pub use reactor::{Counters, Driver, Options};
+pub use spin::SPIN_MAX;
 
 /// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.
 #[must_use = "dropping a task cancels it"]
-pub struct Task<T>(compio_runtime::JoinHandle<T>);
+pub struct Task<T>(TaskKind<T>);
+
+enum TaskKind<T> {
+    Real(compio_runtime::JoinHandle<T>),
+    Sim(sim::Task<T>),
+}
 
 impl<T> Task<T> {
     /// Lets the task run to its end by itself.
     pub fn detach(self) {
-        self.0.detach();
+        match self.0 {
+            TaskKind::Real(task) => task.detach(),
+            TaskKind::Sim(task) => task.detach(),
+        }
     }
-}
 
-impl<T> Future for Task<T> {
-    type Output = T;
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<T> {
-        match std::pin::Pin::new(&mut self.0).poll(cx) {
-            std::task::Poll::Pending => std::task::Poll::Pending,
-            std::task::Poll::Ready(Ok(value)) => std::task::Poll::Ready(value),
-            std::task::Poll::Ready(Err(e)) => panic!("a task that was awaited failed: {e:?}"),
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        match &self.0 {
+            TaskKind::Real(task) => task.is_finished(),
+            TaskKind::Sim(task) => task.is_finished(),
         }
     }
 }
 
-/// Something that can have news without the kernel knowing: a ring in shared memory.
-///
-/// A core asks its pollers once per turn of its loop and in each turn of its busy-poll phase. The news itself reaches
-/// a task by its waker. A poller whose core sleeps must be reachable by a file descriptor (an eventfd awaited through
-/// [`crate::net::Readable`] by some task): the order is `before_sleep`, sleep in the kernel, `after_sleep`.
-pub trait Poller {
-    /// Looks for news; true when it woke a task.
-    fn poll(&self) -> bool;
+impl<T> Unpin for Task<T> {}
 
-    /// The core is about to sleep: tell the other side that from now on it must signal the descriptor, then look
-    /// once more. False: there is news after all (and its task was woken), do not sleep. `after_sleep` follows in
-    /// either case.
-    fn before_sleep(&self) -> bool;
+impl<T> Future for Task<T> {
+    type Output = T;
 
-    /// The core is awake again: the other side need not signal any more.
-    fn after_sleep(&self);
-}
-
-/// Keeps a poller registered on the core that registered it; dropping it ends that.
-#[must_use = "dropping the guard removes the poller"]
-pub struct PollerGuard {
-    id: u64,
-    // The list is per thread.
-    _local: PhantomData<Rc<()>>,
-}
-
-type PollerList = Rc<Vec<(u64, Rc<dyn Poller>)>>;
-
-thread_local! {
-    // A turn iterates over a clone of the Rc, so a poller may register or remove pollers.
-    static POLLERS: RefCell<PollerList> = RefCell::new(Rc::default());
-    static NEXT_POLLER: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Registers `poller` with the core of this thread.
-pub fn register_poller(poller: Rc<dyn Poller>) -> PollerGuard {
-    let id = NEXT_POLLER.get();
-    NEXT_POLLER.set(id + 1);
-    POLLERS.with_borrow_mut(|list| {
-        let mut longer = Vec::clone(list);
-        longer.push((id, poller));
-        *list = Rc::new(longer);
-    });
-    PollerGuard { id, _local: PhantomData }
-}
-
-impl Drop for PollerGuard {
-    fn drop(&mut self) {
-        // During thread exit the list may be gone already: then there is nothing to remove.
-        let _ = POLLERS.try_with(|list| {
-            let shorter: Vec<_> = list.borrow().iter().filter(|(id, _)| *id != self.id).cloned().collect();
-            *list.borrow_mut() = Rc::new(shorter);
-        });
+    /// # Panics
+    /// With the task's own panic, if it panicked.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match &mut self.0 {
+            TaskKind::Real(task) => match Pin::new(task).poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(value)) => Poll::Ready(value),
+                Poll::Ready(Err(compio_runtime::JoinError::Panicked(panic))) => {
+                    std::panic::resume_unwind(panic)
+                }
+                // Only dropping the handle cancels a task, and here is the handle: its core has stopped. Whoever
+                // awaits it is about to be dropped as well.
+                Poll::Ready(Err(compio_runtime::JoinError::Cancelled)) => Poll::Pending,
+            },
+            TaskKind::Sim(task) => Pin::new(task).poll(cx),
+        }
     }
+}
+
+/// Starts a task on this core.
+///
+/// # Panics
+/// Outside [`block_on`], [`Cores`] and [`sim::Sim::run`].
+#[track_caller]
+pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
+    Task(match sim::current() {
+        Some(world) => TaskKind::Sim(world.spawn(future)),
+        None => TaskKind::Real(compio_runtime::spawn(reactor::Counted(future))),
+    })
+}
+
+/// Runs `future` on a loop of this thread until it ends. Tasks that still run then are dropped.
+pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
+    block_on_with(&Options::default(), future)
+}
+
+/// [`block_on`] with a choice of how the loop runs.
+pub fn block_on_with<F: Future>(options: &Options, future: F) -> io::Result<F::Output> {
+    reactor::block_on(options, None, future)
+}
+
+/// What the loop of this thread has done so far.
+pub fn counters() -> Counters {
+    reactor::counters()
 }
 
 /// Now: real monotonic time, or the simulation's.
 pub fn now() -> Time {
-    Time::monotonic()
+    match sim::current() {
+        Some(world) => world.now(),
+        None => Time::monotonic(),
+    }
 }
 
-/// Starts a task on this core.
-pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
-    Task(compio_runtime::spawn(future))
-}
-
-/// Waits until `deadline`.
+/// Waits until `deadline`; a deadline in the past is no wait.
 pub async fn sleep_until(deadline: Time) {
-    let wait = deadline.since(now());
-    compio_runtime::time::sleep(wait).await;
+    match sim::current() {
+        Some(world) => world.sleep_until(deadline).await,
+        None => compio_runtime::time::sleep_until(deadline.to_instant()).await,
+    }
 }
 
 /// Waits for `duration`.
@@ -114,44 +124,112 @@ pub async fn sleep(duration: Duration) {
     sleep_until(now() + duration).await;
 }
 
-/// Runs a call that may block on a worker thread.
-pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    match compio_runtime::spawn_blocking(call).await {
-        Ok(value) => value,
-        Err(e) => panic!("a blocking call failed: {e:?}"),
+/// The time given to [`timeout`] passed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+impl From<Elapsed> for io::Error {
+    fn from(_: Elapsed) -> io::Error {
+        io::ErrorKind::TimedOut.into()
     }
 }
 
-/// Runs `future` on a reactor of this thread until it ends.
-pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
-    let runtime = Runtime::new()?;
-    Ok(runtime.enter(|| {
-        let waker = runtime.waker();
-        let mut cx = Context::from_waker(&waker);
-        let mut future = std::pin::pin!(future);
-        loop {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
-                runtime.run();
-                return value;
-            }
-            let more = runtime.run();
-            let pollers = POLLERS.with_borrow(Rc::clone);
-            let mut news = more;
-            for (_, poller) in pollers.iter() {
-                news |= poller.poll();
-            }
-            if news {
-                runtime.poll_with(Some(Duration::ZERO));
-                continue;
-            }
-            let mut asleep = true;
-            for (_, poller) in pollers.iter() {
-                asleep &= poller.before_sleep();
-            }
-            runtime.poll_with(if asleep { runtime.current_timeout() } else { Some(Duration::ZERO) });
-            for (_, poller) in pollers.iter() {
-                poller.after_sleep();
-            }
+/// The output of `future`, or [`Elapsed`] (and `future` is dropped) when it takes longer than `duration`.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let mut limit = pin!(sleep(duration));
+    std::future::poll_fn(|cx| {
+        // The future first: what is ready at the deadline counts as in time.
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
         }
-    }))
+        limit.as_mut().poll(cx).map(|()| Err(Elapsed))
+    })
+    .await
 }
+
+/// Lets every other task that can run have a turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Blocking calls of this process that run at once; more wait their turn. Each core's worker threads could number four
+/// times this, so handing a call over never finds them exhausted.
+const BLOCKING_MAX: usize = 64;
+
+struct Places {
+    taken: usize,
+    waiters: Vec<Waker>,
+}
+
+static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, waiters: Vec::new() });
+
+/// One of the `BLOCKING_MAX` places; held by the call itself, so a dropped future does not free it early.
+struct Place;
+
+impl Place {
+    fn places() -> MutexGuard<'static, Places> {
+        PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take() -> Place {
+        std::future::poll_fn(|cx| {
+            let mut places = Place::places();
+            if places.taken < BLOCKING_MAX {
+                places.taken += 1;
+                return Poll::Ready(Place);
+            }
+            places.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let waiters = {
+            let mut places = Place::places();
+            places.taken -= 1;
+            std::mem::take(&mut places.waiters)
+        };
+        // All look again: the first waiter may have been dropped meanwhile.
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Runs a call that may block on a worker thread (under simulation: at once, here).
+///
+/// The call runs to its end even when the future is dropped.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    if sim::active() {
+        return call();
+    }
+    let place = Place::take().await;
+    let work = move || {
+        let _place = place;
+        call()
+    };
+    Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("finished", &self.is_finished()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

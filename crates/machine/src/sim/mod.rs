@@ -1,1 +1,93 @@
-//! To be written: the simulated twin.
+//! The simulated twin of the machine: virtual time, simulated sockets and one seed that decides everything.
+//!
+//! `Sim::new(seed).run(async { ... })` runs the same code that runs on real cores: [`crate::rt`] and [`crate::net`]
+//! look whether a simulation runs on this thread. Equal seeds give equal runs, as long as the code under test takes
+//! no randomness from elsewhere (the order of a `HashMap`, the unbiased `select!`).
+//! Owns: the world of each run. Does not: simulate files (they are real) or threads (`blocking` runs inline).
+
+mod executor;
+mod faults;
+pub(crate) mod net;
+mod rng;
+mod trace;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub(crate) use executor::{Task, active, current};
+pub use faults::{Cut, CutHow, Faults, Side};
+pub use rng::Rng;
+
+use executor::World;
+
+/// Virtual time after which a run that has not ended is taken for one that never will.
+pub const TIME_LIMIT: Duration = Duration::from_secs(3600);
+
+/// A simulated world, and the seed that it unfolds from.
+pub struct Sim(Rc<World>);
+
+impl Sim {
+    /// The world of `seed`, with a quick and faultless network.
+    pub fn new(seed: u64) -> Sim {
+        Sim(Rc::new(World::new(seed, TIME_LIMIT)))
+    }
+
+    /// With another network.
+    pub fn faults(self, faults: Faults) -> Sim {
+        self.0.net.borrow_mut().faults = faults;
+        self
+    }
+
+    /// With another limit to virtual time than [`TIME_LIMIT`].
+    pub fn time_limit(self, limit: Duration) -> Sim {
+        self.0.set_time_limit(limit);
+        self
+    }
+
+    /// Runs `future` under virtual time until it ends, then drops the tasks it left behind. A further run goes on
+    /// where time stands.
+    ///
+    /// # Panics
+    /// When every task waits and no timer is set (a deadlock; the message names where they were spawned), when time
+    /// stands still for millions of polls, or passes the limit, and with any panic of a task. The seed is printed.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.0.run(future)
+    }
+
+    /// A hash over all that has happened so far, and how many events that was: equal for equal seeds.
+    pub fn digest(&self) -> (u64, u64) {
+        self.0.trace.borrow().digest()
+    }
+}
+
+/// Changes the network of the running simulation: new connections and new bytes are subject to `faults`.
+///
+/// # Panics
+/// Outside [`Sim::run`].
+pub fn set_faults(faults: Faults) {
+    let world = current().expect("no simulation runs on this thread");
+    world.net.borrow_mut().faults = faults;
+}
+
+/// Cuts every connection of the running simulation now, in both directions.
+///
+/// # Panics
+/// Outside [`Sim::run`].
+pub fn cut_all(how: CutHow) {
+    let world = current().expect("no simulation runs on this thread");
+    net::cut_all(&world, how);
+}
+
+/// Draws from the running simulation's randomness.
+///
+/// # Panics
+/// Outside [`Sim::run`].
+pub fn with_rng<T>(draw: impl FnOnce(&mut Rng) -> T) -> T {
+    let world = current().expect("no simulation runs on this thread");
+    let mut rng = world.rng.borrow_mut();
+    draw(&mut rng)
+}
+
+#[cfg(test)]
+mod tests;

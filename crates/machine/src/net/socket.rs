@@ -1,0 +1,225 @@
+//! Real sockets: the system call first, then readiness by compio's `PollFd`.
+//!
+//! A readiness that was asked for stays asked for when its future is dropped; it then completes unheard, and the next
+//! wait in that direction ends at once, which costs one more attempt (EAGAIN) and no byte.
+//! Owns: the descriptor. Does not: loop until all is sent (see `Stream`).
+
+use std::cell::Cell;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use compio_runtime::fd::PollFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
+
+use crate::file::FileRange;
+use crate::rt;
+
+/// What is read at a time from files that sendfile refuses.
+pub(super) const STAGING_BYTES: usize = 16 << 10;
+/// How long an accept waits when the process is out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Listener {
+    fd: PollFd<std::net::TcpListener>,
+    local: SocketAddr,
+}
+
+impl Listener {
+    pub(super) fn bind(addr: SocketAddr) -> io::Result<Listener> {
+        let socket = std::net::TcpListener::bind(addr)?;
+        socket.set_nonblocking(true)?;
+        let local = socket.local_addr()?;
+        Ok(Listener { fd: PollFd::new(socket)?, local })
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<std::net::TcpStream> {
+        loop {
+            let error = match self.fd.accept() {
+                Ok((socket, _)) => return Ok(socket),
+                Err(e) => e,
+            };
+            match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN) => self.fd.accept_ready().await?,
+                // accept(2), "Error handling": what befell the connection while it waited is not the listener's fault.
+                Some(
+                    Errno::INTR
+                    | Errno::CONNABORTED
+                    | Errno::NETDOWN
+                    | Errno::PROTO
+                    | Errno::NOPROTOOPT
+                    | Errno::HOSTDOWN
+                    | Errno::NONET
+                    | Errno::HOSTUNREACH
+                    | Errno::OPNOTSUPP
+                    | Errno::NETUNREACH
+                    | Errno::TIMEDOUT
+                    | Errno::PERM,
+                ) => {}
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    tracing::warn!("cannot accept connections at {}: {error}", self.local);
+                    rt::sleep(ACCEPT_PAUSE).await;
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+pub(super) struct Stream {
+    fd: PollFd<OwnedFd>,
+    peer: Option<SocketAddr>,
+    /// A readiness may be outstanding, which holds the descriptor open.
+    waited: Cell<bool>,
+}
+
+impl Stream {
+    pub(super) fn from_tcp(socket: std::net::TcpStream) -> io::Result<Stream> {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let peer = socket.peer_addr().ok();
+        Ok(Stream { fd: PollFd::new(OwnedFd::from(socket))?, peer, waited: Cell::new(false) })
+    }
+
+    pub(super) fn from_unix(socket: UnixStream) -> io::Result<Stream> {
+        socket.set_nonblocking(true)?;
+        Ok(Stream { fd: PollFd::new(OwnedFd::from(socket))?, peer: None, waited: Cell::new(false) })
+    }
+
+    pub(super) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+        // Interrupted, a connect goes on by itself just as one in progress does (connect(2)).
+        let waiting = match rustix::net::connect(&socket, &addr) {
+            Ok(()) => false,
+            Err(Errno::INPROGRESS | Errno::INTR) => true,
+            Err(e) => return Err(e.into()),
+        };
+        let stream = Stream { fd: PollFd::new(socket)?, peer: Some(addr), waited: Cell::new(false) };
+        if waiting {
+            std::future::poll_fn(|cx| stream.poll_write_ready(cx)).await?;
+            rustix::net::sockopt::socket_error(&stream.fd)??;
+        }
+        Ok(stream)
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.waited.set(true);
+        self.fd.poll_read_ready(cx)
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.waited.set(true);
+        self.fd.poll_write_ready(cx)
+    }
+
+    pub(super) fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut control = rustix::net::RecvAncillaryBuffer::default();
+        Ok(rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT)?.bytes)
+    }
+
+    pub(super) fn try_send(&self, from: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        Ok(rustix::net::sendmsg(&self.fd, from, &mut control, flags)?)
+    }
+
+    pub(super) fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.try_recv(into) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    std::task::ready!(self.poll_read_ready(cx))?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    pub(super) fn poll_send(
+        &self,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+        more: bool,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.try_send(from, more) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    std::task::ready!(self.poll_write_ready(cx))?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    pub(super) fn poll_send_file(
+        &self,
+        cx: &mut Context<'_>,
+        range: &FileRange,
+        from: usize,
+        to: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            // An offset past what a file can have reads as a file that has shrunk.
+            let mut offset = range.offset.saturating_add(from as u64);
+            match rustix::fs::sendfile(&self.fd, &range.file, Some(&mut offset), to - from) {
+                // The file has shrunk, or this file system and sendfile do not go together: by hand.
+                Ok(0)
+                | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::SPIPE | Errno::OVERFLOW) => {
+                    let mut staging = [0; STAGING_BYTES];
+                    let n = range.read_or_zero(from, (to - from).min(staging.len()), &mut staging)?;
+                    return self.poll_send(cx, &[IoSlice::new(&staging[..n])], from + n < to);
+                }
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::AGAIN) => std::task::ready!(self.poll_write_ready(cx))?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Poll::Ready(Err(e.into())),
+            }
+        }
+    }
+
+    pub(super) fn shutdown(&self, how: Shutdown) {
+        // A socket that the peer closed first is already shut down.
+        let _ = rustix::net::shutdown(&self.fd, how);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // An outstanding readiness keeps the descriptor open until the kernel has cancelled it, which may be never
+        // if the core's loop has ended: the peer must learn of the end now.
+        if self.waited.get() {
+            self.shutdown(Shutdown::Both);
+        }
+    }
+}

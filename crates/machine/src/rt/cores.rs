@@ -1,0 +1,200 @@
+//! Cores: threads that each run a loop of their own, and a way to hand them work.
+//!
+//! A task stays on the core that started it, so connections need no locks; what moves between cores is a `Send` closure
+//! that makes the future where it will live.
+//! Owns: the threads. Does not: balance load beyond taking turns.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Poll, Waker};
+use std::thread::JoinHandle;
+
+use super::reactor::{self, Counters, Options, SharedCounters};
+
+/// How a set of cores runs.
+#[derive(Clone, Debug, Default)]
+pub struct CoresOptions {
+    /// Bind each thread to one of the CPUs this process may use, in turn.
+    pub pin: bool,
+    /// How each core's loop runs.
+    pub core: Options,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<Job>,
+    stop: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Mailbox(Mutex<Inbox>);
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        // Nothing inside the lock can panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inbox)) {
+        let waker = {
+            let mut inbox = self.lock();
+            change(&mut inbox);
+            inbox.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The life of a core: start what arrives until told to stop.
+    async fn serve(&self) {
+        loop {
+            let jobs = std::future::poll_fn(|cx| {
+                let mut inbox = self.lock();
+                if inbox.stop {
+                    return Poll::Ready(None);
+                }
+                if inbox.jobs.is_empty() {
+                    inbox.waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(std::mem::take(&mut inbox.jobs)))
+            });
+            let Some(jobs) = jobs.await else { return };
+            jobs.into_iter().for_each(|job| job());
+        }
+    }
+}
+
+struct Thread {
+    mailbox: Arc<Mailbox>,
+    counters: Arc<SharedCounters>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// A set of cores. Dropping it stops them, as [`Cores::shutdown`] does.
+pub struct Cores {
+    /// Empty under simulation, where all cores are the simulated one.
+    threads: Vec<Thread>,
+    len: usize,
+    turn: AtomicUsize,
+}
+
+impl Cores {
+    /// Starts `n` (at least one) threads named `name`-0, `name`-1, ..., each with a loop of its own.
+    pub fn start(n: usize, name: &str) -> io::Result<Cores> {
+        Cores::start_with(n, name, &CoresOptions::default())
+    }
+
+    /// [`Cores::start`] with a choice of how they run.
+    pub fn start_with(n: usize, name: &str, options: &CoresOptions) -> io::Result<Cores> {
+        let mut cores = Cores { threads: Vec::new(), len: n.max(1), turn: AtomicUsize::new(0) };
+        if crate::sim::active() {
+            return Ok(cores);
+        }
+        let cpus = if options.pin { allowed_cpus()? } else { Vec::new() };
+        for i in 0..cores.len {
+            let cpu = (!cpus.is_empty()).then(|| cpus[i % cpus.len()]);
+            cores.threads.push(start_thread(format!("{name}-{i}"), cpu, options.core.clone())?);
+        }
+        Ok(cores)
+    }
+
+    /// How many cores there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is at least one.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The number of a core, taking turns.
+    pub fn next(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.len
+    }
+
+    /// Has core `i` (modulo their number) run the future that `make` makes there, to its end or until shutdown.
+    pub fn run<M, F>(&self, i: usize, make: M)
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        // A panic of `make` is the task's, not the core's.
+        let job = move || super::spawn(async move { make().await }).detach();
+        match self.threads.get(i % self.len) {
+            Some(thread) => thread.mailbox.change(|inbox| inbox.jobs.push_back(Box::new(job))),
+            None => job(),
+        }
+    }
+
+    /// What each core's loop has done.
+    pub fn counters(&self) -> Vec<Counters> {
+        self.threads.iter().map(|thread| thread.counters.load()).collect()
+    }
+
+    /// Stops all cores, dropping what still runs on them, and waits for their threads.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            thread.mailbox.change(|inbox| inbox.stop = true);
+        }
+        for thread in &mut self.threads {
+            if let Some(handle) = thread.handle.take()
+                && let Err(panic) = handle.join()
+                && !std::thread::panicking()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+fn start_thread(name: String, cpu: Option<usize>, options: Options) -> io::Result<Thread> {
+    let mailbox = Arc::new(Mailbox::default());
+    let counters = Arc::new(SharedCounters::default());
+    let (ready, started) = mpsc::channel();
+    let (theirs, their_counters) = (mailbox.clone(), counters.clone());
+    let handle = std::thread::Builder::new().name(name).spawn(move || {
+        let life = async {
+            // The starter waits for this; it cannot have gone away.
+            let _ = ready.send(Ok(()));
+            theirs.serve().await;
+        };
+        let result = pin_to(cpu).and_then(|()| reactor::block_on(&options, Some(their_counters), life));
+        if let Err(e) = result {
+            let _ = ready.send(Err(e));
+        }
+    })?;
+    match started.recv() {
+        Ok(Ok(())) => Ok(Thread { mailbox, counters, handle: Some(handle) }),
+        Ok(Err(e)) => Err(e),
+        Err(mpsc::RecvError) => Err(io::Error::other("a core's thread ended before it started")),
+    }
+}
+
+fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+fn pin_to(cpu: Option<usize>) -> io::Result<()> {
+    if let Some(cpu) = cpu {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The loop of a core: run tasks, ask pollers, look at the kernel, spin for a while, sleep.
+//!
+//! Tasks, timers and readiness are compio's (io_uring, or epoll where the kernel or a seccomp filter forbids it); this
+//! loop adds pollers and the adaptive busy-poll phase.
+//! Owns: the core's compio runtime and counters. Does not: choose what runs on which core (see `cores`).
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use compio_driver::{DriverType, ProactorBuilder};
+use compio_runtime::{Runtime, RuntimeBuilder};
+
+use super::poller;
+use super::spin::{SPIN_MAX, Spin};
+
+/// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
+const REMOTE_WAKES: usize = 4096;
+/// A core with pollers looks at the kernel in one spin turn out of this many: a system call costs as much as dozens of
+/// looks at a ring.
+const POLLER_TURNS_PER_SYSCALL: u32 = 32;
+
+/// Which kernel interface a core waits with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driver {
+    /// io_uring where it works, else epoll.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    IoUring,
+    /// epoll.
+    Epoll,
+}
+
+/// How a core runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The kernel interface.
+    pub driver: Driver,
+    /// Longest busy-poll phase before a sleep; zero turns spinning off.
+    pub spin_max: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { driver: Driver::Auto, spin_max: SPIN_MAX }
+    }
+}
+
+/// What a core's loop has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Busy-poll phases that found something to do.
+    pub spins_won: u64,
+    /// Busy-poll phases that ended in a sleep.
+    pub spins_lost: u64,
+    /// Sleeps in the kernel, each ended by a wake-up.
+    pub sleeps: u64,
+}
+
+/// The counters where other threads can read them; only their core writes.
+#[derive(Debug, Default)]
+pub(super) struct SharedCounters {
+    spins_won: AtomicU64,
+    spins_lost: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+impl SharedCounters {
+    pub(super) fn load(&self) -> Counters {
+        Counters {
+            spins_won: self.spins_won.load(Ordering::Relaxed),
+            spins_lost: self.spins_lost.load(Ordering::Relaxed),
+            sleeps: self.sleeps.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// How often a task of this core has been polled: tells a spin whether the kernel had news.
+    static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
+    /// The counters of the loop that runs on this thread.
+    static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
+}
+
+/// What this thread's loop has done.
+pub(super) fn counters() -> Counters {
+    COUNTERS.get()
+}
+
+/// A task's future, counted.
+pub(super) struct Counted<F>(pub(super) F);
+
+impl<F: Future> Future for Counted<F> {
+    type Output = F::Output;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
+        // SAFETY: the only field is never moved out of a pinned `Counted`, which has no Drop of its own.
+        unsafe { self.map_unchecked_mut(|counted| &mut counted.0) }.poll(cx)
+    }
+}
+
+/// Wakes the future that `block_on` runs, from any thread.
+struct MainWaker {
+    woken: AtomicBool,
+    driver: Waker,
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The flag comes first: whoever the driver's waker keeps from sleeping looks at it afterwards.
+        self.woken.store(true, Ordering::Release);
+        self.driver.wake_by_ref();
+    }
+}
+
+fn build(options: &Options) -> io::Result<Runtime> {
+    let mut proactor = ProactorBuilder::new();
+    match options.driver {
+        Driver::Auto => {}
+        Driver::IoUring => _ = proactor.driver_type(DriverType::IoUring),
+        Driver::Epoll => _ = proactor.driver_type(DriverType::Poll),
+    }
+    let mut builder = RuntimeBuilder::new();
+    builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES);
+    let runtime = builder.build()?;
+    static LOGGED: Once = Once::new();
+    LOGGED.call_once(|| {
+        let driver = if runtime.driver_type().is_iouring() { "io_uring" } else { "epoll" };
+        tracing::info!(driver, "cores wait for the kernel by {driver}");
+    });
+    Ok(runtime)
+}
+
+/// Runs `future` and the tasks it spawns on this thread until `future` ends; unfinished tasks are dropped.
+pub(super) fn block_on<F: Future>(
+    options: &Options,
+    shared: Option<Arc<SharedCounters>>,
+    future: F,
+) -> io::Result<F::Output> {
+    let runtime = build(options)?;
+    let shared = shared.unwrap_or_default();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        runtime.enter(|| Core::new(&runtime, options, &shared).run_to_end(future))
+    }));
+    // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
+    drop(runtime);
+    result.map_or_else(|panic| resume_unwind(panic), Ok)
+}
+
+struct Core<'a> {
+    runtime: &'a Runtime,
+    main: Arc<MainWaker>,
+    spin: Spin,
+    counters: &'a SharedCounters,
+}
+
+impl<'a> Core<'a> {
+    fn new(runtime: &'a Runtime, options: &Options, counters: &'a SharedCounters) -> Core<'a> {
+        let main = MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() };
+        COUNTERS.set(counters.load());
+        Core { runtime, main: Arc::new(main), spin: Spin::new(options.spin_max), counters }
+    }
+
+    fn run_to_end<F: Future>(mut self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(self.main.clone());
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if self.main.woken.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return output;
+            }
+            let more = self.runtime.run();
+            let news = poller::poll_all();
+            if more || news || self.main_woken() {
+                // There is work: still look at the kernel once per round, or a busy task would starve the sockets.
+                self.look_at_kernel();
+            } else if !self.spin() {
+                self.sleep();
+            }
+        }
+    }
+
+    fn main_woken(&self) -> bool {
+        self.main.woken.load(Ordering::Acquire)
+    }
+
+    /// Collects what the kernel has, and expired timers, without waiting.
+    fn look_at_kernel(&self) {
+        // A notified driver does not wait, not even for a timeout of zero, which would set up a kernel timer.
+        self.main.driver.wake_by_ref();
+        self.runtime.poll_with(Some(Duration::ZERO));
+    }
+
+    /// The busy-poll phase; true when there is something to run.
+    fn spin(&mut self) -> bool {
+        let budget = self.spin.budget();
+        if budget.is_zero() {
+            return false;
+        }
+        let start = Instant::now();
+        let turns_per_syscall = if poller::any() { POLLER_TURNS_PER_SYSCALL } else { 1 };
+        let mut turn = 0;
+        let won = loop {
+            let polls = TASK_POLLS.get();
+            if turn % turns_per_syscall == 0 {
+                self.look_at_kernel();
+            }
+            // Running the executor also takes in wakes by other threads.
+            let more = self.runtime.run();
+            if poller::poll_all() || more || TASK_POLLS.get() != polls || self.main_woken() {
+                break true;
+            }
+            if start.elapsed() >= budget {
+                break false;
+            }
+            turn += 1;
+            std::hint::spin_loop();
+        };
+        if won {
+            self.spin.won();
+            count(&self.counters.spins_won);
+        } else {
+            self.spin.lost();
+            count(&self.counters.spins_lost);
+        }
+        COUNTERS.set(self.counters.load());
+        won
+    }
+
+    /// Sleeps in the kernel until something happens or the next timer is due.
+    fn sleep(&self) {
+        let asleep = poller::before_sleep();
+        // Pollers that look once more may have woken the main future.
+        if !asleep.quiet || self.main_woken() {
+            self.look_at_kernel();
+            return;
+        }
+        count(&self.counters.sleeps);
+        COUNTERS.set(self.counters.load());
+        self.runtime.poll_with(self.runtime.current_timeout());
+    }
+}
