@@ -3,12 +3,15 @@
 //! Owns: nothing. Does not: implement; see `backend`.
 //! Errors: [`Error`] is what both protocols map to their own codes.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{File, FileRange, Payload};
+
+use crate::opens::Opens;
 
 /// A file or directory of one share. Stable while the share is served; 1 is the root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -178,6 +181,8 @@ pub enum Op {
     Statfs,
     /// Makes a directory's entries durable: [`Outcome::Done`].
     SyncDir { dir: NodeId },
+    /// Keeps a node within reach although its name goes away: [`Outcome::Held`].
+    Hold { node: NodeId },
 }
 
 /// What an operation gives back.
@@ -198,8 +203,27 @@ pub enum Outcome {
     Target(Vec<u8>),
     /// Space.
     Space(Space),
+    /// The node stays within reach until this is dropped.
+    Held(Hold),
     /// Nothing to say.
     Done,
+}
+
+/// Keeps a node within reach: as long as it lives, attributes can be asked and set even when the name was removed.
+/// Every open of a protocol that keeps opens owns one.
+pub struct Hold(#[allow(dead_code, reason = "it works by being kept")] Arc<dyn Any + Send + Sync>);
+
+impl Hold {
+    /// Wraps whatever the backend wants kept.
+    pub fn new(kept: Arc<dyn Any + Send + Sync>) -> Hold {
+        Hold(kept)
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hold")
+    }
 }
 
 /// Why an operation failed.
@@ -269,6 +293,7 @@ pub struct OpenFile {
     /// Which node.
     pub node: NodeId,
     file: File,
+    read_only: bool,
     /// Bound on the file's size set by a ram share's limit; `None` elsewhere.
     quota: Option<Arc<dyn Quota>>,
 }
@@ -282,7 +307,12 @@ pub trait Quota: std::fmt::Debug + Send + Sync {
 impl OpenFile {
     /// Wraps a descriptor.
     pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
-        OpenFile { node, file, quota }
+        OpenFile { node, file, read_only: false, quota }
+    }
+
+    /// The same, refusing writes.
+    pub fn read_only(self) -> OpenFile {
+        OpenFile { read_only: true, ..self }
     }
 
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
@@ -294,6 +324,9 @@ impl OpenFile {
 
     /// Writes all of `chain` at `offset`.
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
+        if self.read_only {
+            return Err(Error::Access);
+        }
         if let Some(quota) = &self.quota {
             let bytes: usize = chain.iter().map(Bytes::len).sum();
             let end = offset.checked_add(bytes as u64).ok_or(Error::Invalid)?;
@@ -318,9 +351,9 @@ impl OpenFile {
     }
 }
 
-/// A share's file system, with a typed call for each operation. Cloning shares it.
+/// A share's file system, with a typed call for each operation, and the table of its opens. Cloning shares both.
 #[derive(Clone)]
-pub struct Vfs(Arc<dyn Backend>);
+pub struct Vfs(Arc<dyn Backend>, Arc<Opens>);
 
 macro_rules! expect {
     ($outcome:expr, $pattern:pat => $value:expr) => {
@@ -334,7 +367,12 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
-        Vfs(Arc::new(backend))
+        Vfs(Arc::new(backend), Arc::new(Opens::default()))
+    }
+
+    /// Who has what open, of every protocol.
+    pub fn opens(&self) -> &Arc<Opens> {
+        &self.1
     }
 
     /// "dir" or "ram".
@@ -432,6 +470,17 @@ impl Vfs {
     /// See [`Op::SyncDir`].
     pub async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
         expect!(self.0.submit(Op::SyncDir { dir }).await?, Outcome::Done => ())
+    }
+
+    /// See [`Op::Hold`].
+    pub async fn hold(&self, node: NodeId) -> Result<Hold, Error> {
+        expect!(self.0.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold)
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(e: rustix::io::Errno) -> Error {
+        io::Error::from(e).into()
     }
 }
 

@@ -1,1 +1,71 @@
-//! To be written.
+//! The backends: `dir` serves a folder of the host, `ram` a memory disk. One file each, one line in the suite's table.
+//!
+//! Owns: what the backends share, which is the rules of names and the limit on descriptors.
+//! Does not: decide who may do what with whose open file (see [`crate::opens`]).
+
+pub mod dir;
+mod names;
+pub mod ram;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+
+use crate::vfs::{Attr, Error, Exists, Kind, Make, SetAttr, SetTime, Timestamp};
+pub use dir::Dir;
+pub use ram::Ram;
+use rustix::process::{Resource, Rlimit};
+
+/// How many descriptors this process may have: the soft limit is raised to the hard one at the first call, because a
+/// file server needs one per open file and a memory disk one per file that holds data.
+fn descriptor_limit() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let now = rustix::process::getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+        if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
+            tracing::warn!("the limit on open files stays at {:?}: {e}", now.current);
+        }
+        let now = rustix::process::getrlimit(Resource::Nofile).current;
+        now.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+    })
+}
+
+/// Permissions of a file that is created without any said.
+const FILE_MODE: u32 = 0o644;
+/// As above, for directories.
+const DIR_MODE: u32 = 0o755;
+
+/// Whether an existing name answers a CREATE.
+fn may_reuse(attr: &Attr, make: &Make, exists: Exists) -> Result<(), Error> {
+    match (exists, make, attr.kind) {
+        (Exists::Fail, ..) | (_, Make::Symlink(_), _) => Err(Error::Exists),
+        (Exists::Reuse, Make::File, Kind::File) | (Exists::Reuse, Make::Dir, Kind::Dir) => Ok(()),
+        (Exists::Reuse, Make::File, Kind::Dir) => Err(Error::IsDir),
+        (Exists::Reuse, ..) => Err(Error::Exists),
+        // As it was made: empty, with the verifier for its times.
+        (Exists::Verifier(verifier), Make::File, Kind::File)
+            if attr.size == 0 && (attr.atime, attr.mtime) == verifier_times(verifier) =>
+        {
+            Ok(())
+        }
+        (Exists::Verifier(_), ..) => Err(Error::Exists),
+    }
+}
+
+/// The attributes of a new file; an exclusive CREATE keeps its verifier in the times until the client sets them
+/// (RFC 1813 3.3.8 leaves the place to the server).
+fn with_verifier(set: SetAttr, exists: Exists) -> SetAttr {
+    let Exists::Verifier(verifier) = exists else { return set };
+    let (atime, mtime) = verifier_times(verifier);
+    SetAttr { atime: Some(SetTime::To(atime)), mtime: Some(SetTime::To(mtime)), ..set }
+}
+
+/// A verifier as access and modification time. The top bit of each half is dropped so that every file system can
+/// keep the rest.
+fn verifier_times(verifier: [u8; 8]) -> (Timestamp, Timestamp) {
+    let [a, b, c, d, e, f, g, h] = verifier;
+    let half = |bytes| Timestamp { secs: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff), nanos: 0 };
+    (half([a, b, c, d]), half([e, f, g, h]))
+}

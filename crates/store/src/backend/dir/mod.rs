@@ -1,0 +1,458 @@
+//! A folder of the host as a share.
+//!
+//! What: every operation is a few system calls on one name below one directory descriptor (see `sys` for how that
+//! stays inside the folder); the node table maps [`NodeId`]s to files.
+//! Owns: descriptors of directories and files that were used lately. Does not: follow symbolic links.
+//!
+//! Operation: system calls on metadata run on the calling core: what the kernel has cached answers in one to three
+//! microseconds, less than a hop to another thread. Only what waits for the disk by design (sync) goes to a worker.
+//! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
+
+mod sys;
+mod table;
+
+pub(super) use sys::times;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::LocalBoxFuture;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use weft_machine::{File, rt};
+
+use self::sys::{Proc, Stat};
+use self::table::{MAX_NODES, Reach, Table};
+use super::names;
+use crate::vfs::{
+    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space, Vfs,
+};
+
+/// Descriptors cached for nodes, at most; a quarter of what the process may open if that is less.
+const MAX_CACHED_FDS: usize = 4096;
+/// How deep below the nearest cached directory a node may lie.
+const MAX_DEPTH: usize = 1024;
+/// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
+/// entry and happens only when the exact name does not exist.
+const MAX_FOLD_SCAN: usize = 1_000_000;
+/// Entries that one [`Op::Readdir`] returns at most, whatever was asked for.
+const MAX_ENTRIES: usize = 4096;
+
+/// Serves a folder.
+pub struct Dir {
+    table: Mutex<Table>,
+    proc: Proc,
+}
+
+impl Dir {
+    /// Serves `path`, which must be a directory; the path itself may lead through symbolic links.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Dir> {
+        let path = path.as_ref();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|e| explain(e, path, "cannot be served"))?;
+        let proc =
+            Proc::open().map_err(|e| explain(e, "/proc/self/fd".as_ref(), "is needed to open files"))?;
+        match sys::open_path(root.as_fd(), b".") {
+            Err(e @ (Errno::NOSYS | Errno::PERM)) => {
+                return Err(explain(
+                    e,
+                    path,
+                    "needs the system call openat2 (Linux 5.6; a container's seccomp profile may forbid it)",
+                ));
+            }
+            other => drop(other.map_err(|e| explain(e, path, "cannot be searched"))?),
+        }
+        let identity = sys::stat(root.as_fd())?.identity();
+        let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
+        let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
+        Ok(Dir { table: Mutex::new(table), proc })
+    }
+
+    // A panic under the lock would have to come from the growth of a map; each step leaves the table usable.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A descriptor of `node`: the cached one, or found again by walking down from the nearest cached directory.
+    fn fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
+        let mut path = Vec::new();
+        let mut at = node;
+        let mut fd = loop {
+            match self.table().reach(at)? {
+                Reach::Fd(fd) => break fd,
+                // Deeper than any real path: parents that were moved behind our back form a circle.
+                Reach::Name(..) if path.len() == MAX_DEPTH => return Err(Error::Stale),
+                Reach::Name(parent, name) => {
+                    path.push((at, name));
+                    at = parent;
+                }
+            }
+        };
+        while let Some((id, name)) = path.pop() {
+            let child = sys::open_path(fd.as_fd(), &name).map_err(|e| match e {
+                Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Stale,
+                e => e.into(),
+            })?;
+            let identity = sys::stat(child.as_fd())?.identity();
+            let mut table = self.table();
+            if identity != table.identity(id)? {
+                return Err(Error::Stale);
+            }
+            let (kept, out) = table.keep(id, Arc::new(child));
+            drop(table);
+            drop(out);
+            fd = kept;
+        }
+        Ok(fd)
+    }
+
+    /// As [`Dir::fd`] for a node that must be a directory.
+    fn dir_fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
+        if self.table().kind(node)? != Kind::Dir {
+            return Err(Error::NotDir);
+        }
+        self.fd(node)
+    }
+
+    fn seen(&self, stat: &Stat, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
+        let node = self.table().seen(stat.identity(), stat.kind(), dir, name)?;
+        Ok(stat.attr(node))
+    }
+
+    fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
+        names::check(name)?;
+        let fd = self.dir_fd(dir)?;
+        if name == b"." {
+            return self.getattr(dir);
+        }
+        if name == b".." {
+            let (parent, _) = self.table().place(dir)?;
+            return self.getattr(parent);
+        }
+        match sys::stat_at(fd.as_fd(), name) {
+            Ok(stat) => self.seen(&stat, dir, name),
+            Err(Errno::NOENT) if fold_case => {
+                let name = find_folded(&fd, name)?;
+                self.seen(&sys::stat_at(fd.as_fd(), &name)?, dir, &name)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
+        Ok(sys::stat(self.fd(node)?.as_fd())?.attr(node))
+    }
+
+    fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
+        let kind = self.table().kind(node)?;
+        let fd = self.fd(node)?;
+        self.apply(&fd, kind, set)?;
+        Ok(sys::stat(fd.as_fd())?.attr(node))
+    }
+
+    fn apply(&self, fd: &OwnedFd, kind: Kind, set: &SetAttr) -> Result<(), Error> {
+        if let Some(size) = set.size {
+            let file = self.reopen(fd, kind, true)?;
+            if i64::try_from(size).is_err() {
+                return Err(Error::NoSpace);
+            }
+            rustix::fs::ftruncate(&file, size)?;
+        }
+        // Before the mode: a change of owner clears the set-id bits.
+        if set.uid.is_some() || set.gid.is_some() {
+            sys::chown(fd.as_fd(), set.uid, set.gid)?;
+        }
+        // The permissions of a symbolic link mean nothing, and Linux has no call to set them.
+        if let Some(mode) = set.mode.filter(|_| kind != Kind::Symlink) {
+            self.proc.chmod(fd.as_fd(), Mode::from_raw_mode(mode & 0o7777))?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            self.proc.utimens(fd.as_fd(), &sys::times(set.atime, set.mtime))?;
+        }
+        Ok(())
+    }
+
+    fn reopen(&self, fd: &OwnedFd, kind: Kind, write: bool) -> Result<OwnedFd, Error> {
+        match kind {
+            Kind::File => {}
+            Kind::Dir => return Err(Error::IsDir),
+            // Opening a device or a pipe can block or act.
+            Kind::Symlink | Kind::Other => return Err(Error::Invalid),
+        }
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        Ok(self.proc.reopen(fd.as_fd(), flags)?)
+    }
+
+    fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+        let kind = self.table().kind(node)?;
+        let file = self.reopen(&*self.fd(node)?, kind, write)?;
+        let file = OpenFile::new(node, File::from(file), None);
+        Ok(if write { file } else { file.read_only() })
+    }
+
+    fn create(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        make: &Make,
+        exists: Exists,
+        set: SetAttr,
+    ) -> Result<(Attr, bool), Error> {
+        names::check_entry(name)?;
+        let fd = self.dir_fd(dir)?;
+        let set = super::with_verifier(set, exists);
+        let made = match make {
+            Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, super::FILE_MODE)).map(Some),
+            Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, super::DIR_MODE)).map(|()| None),
+            Make::Symlink(target) => {
+                names::check_target(target)?;
+                rustix::fs::symlinkat(target, &*fd, name).map(|()| None)
+            }
+        };
+        match made {
+            Ok(file) => {
+                drop(file);
+                let attr = self.finish_creation(&fd, dir, name, make, &set).inspect_err(|_| {
+                    // Half-made is worse than not made; whether it can be taken back is not up to us.
+                    let flags = rustix::fs::AtFlags::REMOVEDIR;
+                    let flags = if *make == Make::Dir { flags } else { rustix::fs::AtFlags::empty() };
+                    let _ = rustix::fs::unlinkat(&*fd, name, flags);
+                })?;
+                Ok((attr, true))
+            }
+            Err(Errno::EXIST) => self.reuse(&fd, dir, name, make, exists, &set).map(|attr| (attr, false)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Applies what creation itself did not, and gives the new file its node.
+    fn finish_creation(
+        &self,
+        fd: &OwnedFd,
+        dir: NodeId,
+        name: &[u8],
+        make: &Make,
+        set: &SetAttr,
+    ) -> Result<Attr, Error> {
+        let stat = sys::stat_at(fd.as_fd(), name)?;
+        let mut attr = self.seen(&stat, dir, name)?;
+        // The umask took bits away; setting them is a second call only where somebody asked for them.
+        let set = SetAttr { mode: set.mode.filter(|mode| mode & 0o7777 != attr.mode), ..set.clone() };
+        if set != SetAttr::default() {
+            attr = self.setattr(attr.node, &set)?;
+        }
+        debug_assert_eq!(
+            attr.kind,
+            match make {
+                Make::File => Kind::File,
+                Make::Dir => Kind::Dir,
+                Make::Symlink(_) => Kind::Symlink,
+            }
+        );
+        Ok(attr)
+    }
+
+    fn reuse(
+        &self,
+        fd: &OwnedFd,
+        dir: NodeId,
+        name: &[u8],
+        make: &Make,
+        exists: Exists,
+        set: &SetAttr,
+    ) -> Result<Attr, Error> {
+        let attr = self.seen(&sys::stat_at(fd.as_fd(), name)?, dir, name)?;
+        super::may_reuse(&attr, make, exists)?;
+        match (make, exists, set.size) {
+            (Make::File, Exists::Reuse, Some(_)) => {
+                self.setattr(attr.node, &SetAttr { size: set.size, ..SetAttr::default() })
+            }
+            _ => Ok(attr),
+        }
+    }
+
+    fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), replace: bool) -> Result<(), Error> {
+        names::check_entry(from.1)?;
+        names::check_entry(to.1)?;
+        let (from_fd, to_fd) = (self.dir_fd(from.0)?, self.dir_fd(to.0)?);
+        sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace)?;
+        // Whoever knows the file by its node finds it at its new place.
+        match sys::stat_at(to_fd.as_fd(), to.1) {
+            Ok(stat) => self.seen(&stat, to.0, to.1).map(|_| ()),
+            // Moved on by somebody else already.
+            Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        names::check_entry(name)?;
+        if self.table().kind(node)? == Kind::Dir {
+            return Err(Error::IsDir);
+        }
+        let (fd, dir) = (self.fd(node)?, self.dir_fd(dir)?);
+        Ok(self.proc.link(fd.as_fd(), dir.as_fd(), name)?)
+    }
+
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
+        if self.table().kind(node)? != Kind::Symlink {
+            return Err(Error::Invalid);
+        }
+        let fd = self.fd(node)?;
+        Ok(rustix::fs::readlinkat(&*fd, c"", Vec::new())?.into_bytes())
+    }
+
+    fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+        let fd = self.dir_fd(dir)?;
+        let open = sys::open_dir(fd.as_fd())?;
+        let (raw, end) = sys::entries(open.as_fd(), cookie, max.min(MAX_ENTRIES))?;
+        let stats: Vec<_> = raw
+            .into_iter()
+            .filter_map(|raw| match sys::stat_at(fd.as_fd(), &raw.name) {
+                Ok(stat) => Some(Ok((raw, stat))),
+                // Removed since it was listed.
+                Err(Errno::NOENT) => None,
+                Err(e) => Some(Err(e)),
+            })
+            .collect::<Result<_, _>>()?;
+        let mut table = self.table();
+        let entries = stats.into_iter().map(|(raw, stat)| {
+            let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node) })
+        });
+        Ok((entries.collect::<Result<_, Error>>()?, end))
+    }
+
+    fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+        if node == NodeId::ROOT {
+            return Err(Error::Invalid);
+        }
+        let (identity, (parent, name)) = {
+            let table = self.table();
+            (table.identity(node)?, table.place(node)?)
+        };
+        let dir = self.dir_fd(parent)?;
+        match sys::stat_at(dir.as_fd(), &name) {
+            Ok(stat) if stat.identity() == identity => Ok((parent, name.into_vec())),
+            Ok(_) | Err(Errno::NOENT) => Err(Error::Stale),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn statfs(&self) -> Result<Space, Error> {
+        let s = rustix::fs::fstatvfs(&*self.fd(NodeId::ROOT)?)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        Ok(Space {
+            total: bytes(s.f_blocks),
+            free: bytes(s.f_bfree),
+            available: bytes(s.f_bavail),
+            files: s.f_files,
+            files_free: s.f_ffree,
+        })
+    }
+
+    fn unlink(&self, dir: NodeId, name: &[u8], flags: rustix::fs::AtFlags) -> Result<(), Error> {
+        names::check_entry(name)?;
+        Ok(rustix::fs::unlinkat(&*self.dir_fd(dir)?, name, flags)?)
+    }
+
+    fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
+        Ok(match op {
+            Op::Lookup { dir, name, fold_case } => Outcome::Attr(self.lookup(dir, &name, fold_case)?),
+            Op::Getattr { node } => Outcome::Attr(self.getattr(node)?),
+            Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
+            Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
+            Op::Create { dir, name, make, exists, set } => {
+                let (attr, created) = self.create(dir, &name, &make, exists, set)?;
+                Outcome::Created { attr, created }
+            }
+            Op::Remove { dir, name } => {
+                self.unlink(dir, &name, rustix::fs::AtFlags::empty())?;
+                Outcome::Done
+            }
+            Op::Rmdir { dir, name } => {
+                self.unlink(dir, &name, rustix::fs::AtFlags::REMOVEDIR)?;
+                Outcome::Done
+            }
+            Op::Rename { from, from_name, to, to_name, replace } => {
+                self.rename((from, &from_name), (to, &to_name), replace)?;
+                Outcome::Done
+            }
+            Op::Link { node, dir, name } => {
+                self.link(node, dir, &name)?;
+                Outcome::Done
+            }
+            Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
+            Op::Readdir { dir, cookie, max } => {
+                let (entries, end) = self.readdir(dir, cookie, max)?;
+                Outcome::Entries { entries, end }
+            }
+            Op::Place { node } => {
+                let (dir, name) = self.place(node)?;
+                Outcome::Place { dir, name }
+            }
+            Op::Statfs => Outcome::Space(self.statfs()?),
+            Op::Hold { node } => Outcome::Held(Hold::new(self.fd(node)?)),
+            Op::SyncDir { .. } => unreachable!("handled where it can wait"),
+        })
+    }
+
+    async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
+        let open = sys::open_dir(self.dir_fd(dir)?.as_fd())?;
+        Ok(rt::blocking(move || rustix::fs::fsync(open)).await?)
+    }
+}
+
+impl Backend for Dir {
+    fn kind(&self) -> &'static str {
+        "dir"
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match op {
+            Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
+            op => Box::pin(std::future::ready(self.carry_out(op))),
+        }
+    }
+}
+
+impl From<Dir> for Vfs {
+    fn from(dir: Dir) -> Vfs {
+        Vfs::new(dir)
+    }
+}
+
+fn explain(e: Errno, path: &Path, what: &str) -> io::Error {
+    let e = io::Error::from(e);
+    io::Error::new(e.kind(), format!("{}: {what}: {e}", path.display()))
+}
+
+/// The mode to create with. Without one the umask of the server decides as for any program.
+fn creation_mode(set: &SetAttr, default: u32) -> Mode {
+    Mode::from_raw_mode(set.mode.unwrap_or(default) & 0o7777)
+}
+
+/// The name in `dir` that equals `name` but for case.
+fn find_folded(dir: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Error> {
+    let wanted = names::fold(name);
+    let open = sys::open_dir(dir.as_fd())?;
+    let mut cookie = 0;
+    let mut scanned = 0;
+    loop {
+        let (batch, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
+        scanned += batch.len();
+        cookie = batch.last().map_or(cookie, |last| last.cookie);
+        if let Some(found) = batch.into_iter().find(|raw| names::fold(&raw.name) == wanted) {
+            return Ok(found.name);
+        }
+        if end {
+            return Err(Error::NotFound);
+        }
+        if scanned >= MAX_FOLD_SCAN {
+            return Err(Error::Limit("entries of a directory searched without regard to case"));
+        }
+    }
+}

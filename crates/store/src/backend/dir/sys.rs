@@ -1,0 +1,224 @@
+//! The system calls of the `dir` backend, each on one name below one directory descriptor.
+//!
+//! Owns: nothing. Confinement: a name is one component (no `/`, checked before), descriptors are O_PATH, and every
+//! open asks openat2 for RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS.
+//! Does not: follow a symbolic link, ever. A descriptor is opened for I/O by its number below /proc/self/fd, which
+//! names the file that was checked and not whatever has its name by now.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps,
+};
+use rustix::io::{Errno, Result};
+use rustix::path::DecInt;
+
+use crate::vfs::{Attr, Kind, NodeId, SetTime, Timestamp};
+
+/// How openat2 may resolve: one component, no link of any kind, not out of the directory.
+const CONFINED: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// What tells one file from every other, also from a later one with the same inode number (by its birth, where the
+/// file system keeps that).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Identity {
+    device: (u32, u32),
+    inode: u64,
+    born: Option<(i64, u32)>,
+}
+
+#[cfg(test)]
+impl Identity {
+    pub(super) fn of(inode: u64) -> Identity {
+        Identity { device: (0, 0), inode, born: None }
+    }
+}
+
+/// Attributes as the kernel gives them.
+pub(super) struct Stat(Statx);
+
+impl Stat {
+    pub(super) fn identity(&self) -> Identity {
+        let s = &self.0;
+        let born = self.born().map(|t| (t.secs, t.nanos));
+        Identity { device: (s.stx_dev_major, s.stx_dev_minor), inode: s.stx_ino, born }
+    }
+
+    fn born(&self) -> Option<Timestamp> {
+        (self.0.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| timestamp(self.0.stx_btime))
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match rustix::fs::FileType::from_raw_mode(self.0.stx_mode.into()) {
+            rustix::fs::FileType::RegularFile => Kind::File,
+            rustix::fs::FileType::Directory => Kind::Dir,
+            rustix::fs::FileType::Symlink => Kind::Symlink,
+            _ => Kind::Other,
+        }
+    }
+
+    pub(super) fn attr(&self, node: NodeId) -> Attr {
+        let s = &self.0;
+        let kind = self.kind();
+        let (atime, mtime, ctime) = (timestamp(s.stx_atime), timestamp(s.stx_mtime), timestamp(s.stx_ctime));
+        Attr {
+            node,
+            kind,
+            size: if kind == Kind::Dir { 0 } else { s.stx_size },
+            allocated: s.stx_blocks.saturating_mul(512),
+            nlink: s.stx_nlink,
+            mode: u32::from(s.stx_mode) & 0o7777,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            atime,
+            mtime,
+            ctime,
+            btime: self.born().unwrap_or(atime.min(mtime).min(ctime)),
+        }
+    }
+}
+
+fn timestamp(t: StatxTimestamp) -> Timestamp {
+    Timestamp { secs: t.tv_sec, nanos: t.tv_nsec }
+}
+
+fn statx(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Stat> {
+    let flags = flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).map(Stat)
+}
+
+/// Attributes of the file behind a descriptor.
+pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
+    statx(fd, b"", AtFlags::EMPTY_PATH)
+}
+
+/// Attributes of a name in a directory.
+pub(super) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat> {
+    statx(dir, name, AtFlags::empty())
+}
+
+/// A descriptor that names a file without opening it.
+pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))
+}
+
+/// Makes a regular file that did not exist.
+pub(super) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry(|| rustix::fs::openat2(dir, name, flags, mode, CONFINED))
+}
+
+/// A directory opened for reading its entries.
+pub(super) fn open_dir(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    retry(|| rustix::fs::openat2(dir, c".", flags, Mode::empty(), CONFINED))
+}
+
+/// openat2 answers EAGAIN when a rename elsewhere kept it from being sure that nothing escaped, and EINTR as ever.
+fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..128 {
+        match call() {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    call()
+}
+
+/// /proc/self/fd, through which an O_PATH descriptor becomes one for reading and writing.
+#[derive(Debug)]
+pub(super) struct Proc(OwnedFd);
+
+impl Proc {
+    /// Opens it; fails where /proc is not mounted.
+    pub(super) fn open() -> Result<Proc> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open("/proc/self/fd", flags, Mode::empty()).map(Proc)
+    }
+
+    /// Opens the regular file that `fd` names.
+    pub(super) fn reopen(&self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+        // O_NONBLOCK has no effect on regular files; it keeps anything else from blocking a core.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))
+    }
+
+    pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
+        rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty())
+    }
+
+    pub(super) fn utimens(&self, fd: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {
+        rustix::fs::utimensat(&self.0, DecInt::new(fd.as_raw_fd()), times, AtFlags::empty())
+    }
+
+    pub(super) fn link(&self, fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        rustix::fs::linkat(&self.0, DecInt::new(fd.as_raw_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)
+    }
+}
+
+pub(super) fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    // -1 means "leave alone" to the kernel; as an id it is nobody's.
+    if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+        return Err(Errno::INVAL);
+    }
+    let (uid, gid) = (uid.map(rustix::fs::Uid::from_raw), gid.map(rustix::fs::Gid::from_raw));
+    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+}
+
+pub(super) fn rename(
+    from: (BorrowedFd<'_>, &[u8]),
+    to: (BorrowedFd<'_>, &[u8]),
+    replace: bool,
+) -> Result<()> {
+    let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
+}
+
+/// The times to set, in the kernel's form.
+pub(in crate::backend) fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
+    let spec = |t| match t {
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(SetTime::To(t)) => Timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() },
+    };
+    Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
+}
+
+/// One raw directory entry: name, and the position after it.
+pub(super) struct Raw {
+    pub(super) name: Vec<u8>,
+    pub(super) cookie: u64,
+}
+
+/// Entries after `cookie`, without `.` and `..`: at most `max`, at least one unless the directory ends (then true).
+pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Vec<Raw>, bool)> {
+    if cookie != 0 {
+        rustix::fs::seek(
+            fd,
+            rustix::fs::SeekFrom::Start(i64::try_from(cookie).map_err(|_| Errno::INVAL)? as u64),
+        )?;
+    }
+    // A name takes at most 24 + 256 bytes; more than the scan wants is read again by the next call.
+    let mut buf = Vec::<u8>::with_capacity(max.saturating_mul(64).clamp(2048, 65536));
+    let mut dir = RawDir::new(fd, buf.spare_capacity_mut());
+    let mut found = Vec::new();
+    while let Some(entry) = dir.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e),
+        };
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        if found.len() == max {
+            return Ok((found, false));
+        }
+        found.push(Raw { name: name.to_vec(), cookie: entry.next_entry_cookie() });
+    }
+    Ok((found, true))
+}

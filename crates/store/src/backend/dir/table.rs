@@ -1,0 +1,221 @@
+//! Which file a [`NodeId`] is: its identity, where it was seen last, and a descriptor while one is cached.
+//!
+//! Owns: the O_PATH descriptors. Limits: [`MAX_NODES`] nodes and a number of cached descriptors; both are given up
+//! in clock order (least recently used, roughly). A node that somebody holds, or below which nodes are known, stays.
+//! Does not: make system calls; its lock is held for a few map look-ups.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use super::sys::Identity;
+use crate::vfs::{Error, Kind, NodeId};
+
+/// How many files and directories are remembered at a time: about 200 bytes each. A node that was given up is stale
+/// to a client that still names it, and gets a new number at the next look-up.
+pub(super) const MAX_NODES: usize = 1 << 20;
+
+struct Node {
+    identity: Identity,
+    kind: Kind,
+    parent: NodeId,
+    name: Box<[u8]>,
+    /// Nodes whose parent this is.
+    children: u32,
+    /// Alive while cached or held by an open.
+    fd: Weak<OwnedFd>,
+    /// What keeps `fd` cached.
+    cached: Option<Arc<OwnedFd>>,
+    /// Looked at since the clock's hand passed: the descriptor, the node.
+    used: (bool, bool),
+}
+
+/// How to reach a node.
+pub(super) enum Reach {
+    /// By this descriptor.
+    Fd(Arc<OwnedFd>),
+    /// By opening this name in this directory.
+    Name(NodeId, Box<[u8]>),
+}
+
+/// All nodes of a share.
+pub(super) struct Table {
+    nodes: HashMap<NodeId, Node>,
+    ids: HashMap<Identity, NodeId>,
+    next: u64,
+    /// The clock over nodes: each once.
+    hand: VecDeque<NodeId>,
+    /// The clock over cached descriptors: each once.
+    cached: VecDeque<NodeId>,
+    max_cached: usize,
+    max_nodes: usize,
+}
+
+impl Table {
+    /// A table that holds the root alone.
+    pub(super) fn new(root: Identity, fd: Arc<OwnedFd>, max_nodes: usize, max_cached: usize) -> Table {
+        let node = Node {
+            identity: root,
+            kind: Kind::Dir,
+            parent: NodeId::ROOT,
+            name: Box::default(),
+            children: 0,
+            fd: Arc::downgrade(&fd),
+            // Outside the clock, so it is never closed.
+            cached: Some(fd),
+            used: (true, true),
+        };
+        Table {
+            nodes: HashMap::from([(NodeId::ROOT, node)]),
+            ids: HashMap::from([(root, NodeId::ROOT)]),
+            next: NodeId::ROOT.0 + 1,
+            hand: VecDeque::new(),
+            cached: VecDeque::new(),
+            max_cached,
+            max_nodes,
+        }
+    }
+
+    /// The node of a file that was just seen as `name` in `parent`.
+    pub(super) fn seen(
+        &mut self,
+        identity: Identity,
+        kind: Kind,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<NodeId, Error> {
+        if let Some(&id) = self.ids.get(&identity) {
+            self.moved(id, parent, name);
+            return Ok(id);
+        }
+        self.make_room()?;
+        let id = NodeId(self.next);
+        self.next += 1;
+        let node = Node {
+            identity,
+            kind,
+            parent,
+            name: name.into(),
+            children: 0,
+            fd: Weak::new(),
+            cached: None,
+            used: (false, true),
+        };
+        self.nodes.insert(id, node);
+        self.ids.insert(identity, id);
+        self.hand.push_back(id);
+        self.adopt(parent);
+        Ok(id)
+    }
+
+    fn moved(&mut self, id: NodeId, parent: NodeId, name: &[u8]) {
+        // The root has no name, whoever finds it where (a bind mount of it inside itself).
+        if id == NodeId::ROOT {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.used.1 = true;
+        if *node.name != *name {
+            node.name = name.into();
+        }
+        if node.parent != parent {
+            let old = std::mem::replace(&mut node.parent, parent);
+            self.disown(old);
+            self.adopt(parent);
+        }
+    }
+
+    fn adopt(&mut self, parent: NodeId) {
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.children += 1;
+        }
+    }
+
+    fn disown(&mut self, parent: NodeId) {
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.children = parent.children.saturating_sub(1);
+        }
+    }
+
+    /// How to reach a node; stale when it is not known.
+    pub(super) fn reach(&mut self, id: NodeId) -> Result<Reach, Error> {
+        let node = self.nodes.get_mut(&id).ok_or(Error::Stale)?;
+        node.used.1 = true;
+        Ok(match node.fd.upgrade() {
+            Some(fd) => {
+                node.used.0 = true;
+                Reach::Fd(fd)
+            }
+            None => Reach::Name(node.parent, node.name.clone()),
+        })
+    }
+
+    /// What a node is: a file never turns into something else, its name does.
+    pub(super) fn kind(&self, id: NodeId) -> Result<Kind, Error> {
+        self.nodes.get(&id).map(|node| node.kind).ok_or(Error::Stale)
+    }
+
+    /// Which file a node is.
+    pub(super) fn identity(&self, id: NodeId) -> Result<Identity, Error> {
+        self.nodes.get(&id).map(|node| node.identity).ok_or(Error::Stale)
+    }
+
+    /// Where a node was seen last.
+    pub(super) fn place(&self, id: NodeId) -> Result<(NodeId, Box<[u8]>), Error> {
+        self.nodes.get(&id).map(|node| (node.parent, node.name.clone())).ok_or(Error::Stale)
+    }
+
+    /// Caches a descriptor of a node, and returns the one that others use already if there is one. What was pushed
+    /// out of the cache is returned too, for closing it outside the lock.
+    pub(super) fn keep(&mut self, id: NodeId, fd: Arc<OwnedFd>) -> (Arc<OwnedFd>, Option<Arc<OwnedFd>>) {
+        let Some(node) = self.nodes.get_mut(&id) else { return (fd, None) };
+        let fd = node.fd.upgrade().unwrap_or(fd);
+        node.fd = Arc::downgrade(&fd);
+        if node.cached.is_none() {
+            node.cached = Some(fd.clone());
+            self.cached.push_back(id);
+        }
+        let out = if self.cached.len() > self.max_cached { self.uncache() } else { None };
+        (fd, out)
+    }
+
+    /// Gives up the cached descriptor that was not used for longest. Two rounds suffice: the first takes the marks.
+    fn uncache(&mut self) -> Option<Arc<OwnedFd>> {
+        for _ in 0..2 * self.cached.len() {
+            let id = self.cached.pop_front()?;
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            if std::mem::take(&mut node.used.0) {
+                self.cached.push_back(id);
+                continue;
+            }
+            return node.cached.take();
+        }
+        None
+    }
+
+    /// Gives up one node when the table is full. Two rounds at most, the first takes the marks: a long walk once,
+    /// then short ones.
+    fn make_room(&mut self) -> Result<(), Error> {
+        if self.nodes.len() < self.max_nodes {
+            return Ok(());
+        }
+        for _ in 0..2 * self.hand.len() {
+            let Some(id) = self.hand.pop_front() else { break };
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let busy = node.children > 0 || node.fd.strong_count() > 0;
+            if std::mem::take(&mut node.used.1) || busy {
+                self.hand.push_back(id);
+                continue;
+            }
+            let (identity, parent) = (node.identity, node.parent);
+            self.nodes.remove(&id);
+            self.ids.remove(&identity);
+            self.disown(parent);
+            return Ok(());
+        }
+        Err(Error::Limit("nodes of a share"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

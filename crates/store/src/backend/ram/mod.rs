@@ -1,0 +1,237 @@
+//! A memory disk as a share: a tree in memory, the bytes of each file in a memfd.
+//!
+//! What: files are memfds so that a READ leaves by the same path as from a folder: a file range that the transport
+//! splices or reads into the peer's memory. Nothing survives the process.
+//! Owns: everything in it. Limits: bytes (given), names ([`MAX_NAMES`] or one per page of the limit), and as many
+//! files with data as the process may have descriptors. Does not: enforce permissions, it has one user.
+
+mod quota;
+mod tree;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures_util::future::LocalBoxFuture;
+
+use self::quota::Usage;
+use self::tree::{Body, Entries, Tree};
+use super::names;
+use crate::vfs::{
+    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space, Vfs,
+};
+
+/// Names that a share can hold, whatever its size: at about 600 bytes each.
+const MAX_NAMES: usize = 1 << 20;
+/// Names that even the smallest share can hold.
+const MIN_NAMES: usize = 1 << 14;
+/// Entries that one [`Op::Readdir`] returns at most.
+const MAX_ENTRIES: usize = 4096;
+
+/// A memory disk.
+pub struct Ram(Arc<Shared>);
+
+struct Shared {
+    tree: Mutex<Tree>,
+    usage: Arc<Usage>,
+}
+
+impl Shared {
+    // A panic under the lock would have to come from the growth of a map.
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An open's claim on a node.
+struct Held {
+    shared: Weak<Shared>,
+    node: NodeId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.tree().release(self.node);
+        }
+    }
+}
+
+impl Ram {
+    /// An empty disk whose files may occupy `limit_bytes` together.
+    pub fn new(limit_bytes: u64) -> Ram {
+        super::descriptor_limit();
+        let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
+        let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES));
+        Ram(Arc::new(Shared { tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
+    }
+
+    fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
+        names::check(name)?;
+        let tree = self.0.tree();
+        let entries = tree.entries(dir)?;
+        let node = match name {
+            b"." => dir,
+            b".." => tree.parent(dir)?,
+            name => entries
+                .find(name)
+                .or_else(|| if fold_case { entries.find_folded(name) } else { None })
+                .ok_or(Error::NotFound)?,
+        };
+        tree.node(node)?.attr(node)
+    }
+
+    fn create(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        make: Make,
+        exists: Exists,
+        set: SetAttr,
+    ) -> Result<(Attr, bool), Error> {
+        names::check_entry(name)?;
+        let mut tree = self.0.tree();
+        if let Some(node) = tree.entries(dir)?.find(name) {
+            let attr = tree.node(node)?.attr(node)?;
+            super::may_reuse(&attr, &make, exists)?;
+            if let (Make::File, Exists::Reuse, Some(_)) = (&make, exists, set.size) {
+                let node = tree.node_mut(node)?;
+                node.set(&SetAttr { size: set.size, ..SetAttr::default() }, &self.0.usage)?;
+            }
+            return Ok((tree.node(node)?.attr(node)?, false));
+        }
+        let (body, mode) = match make {
+            Make::File => (Body::File(None), super::FILE_MODE),
+            Make::Dir => (Body::Dir(Entries::default()), super::DIR_MODE),
+            Make::Symlink(target) => {
+                names::check_target(&target)?;
+                (Body::Symlink(target), 0o777)
+            }
+        };
+        let is_dir = matches!(body, Body::Dir(_));
+        let node = tree.add(dir, name, body, mode)?;
+        let set = super::with_verifier(set, exists);
+        // A new file is empty; it needs no bytes to say so.
+        let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
+        let made = tree.node_mut(node)?.set(&set, &self.0.usage);
+        match made.and_then(|()| tree.node(node)?.attr(node)) {
+            Ok(attr) => Ok((attr, true)),
+            Err(e) => {
+                tree.remove(dir, name, is_dir)?;
+                Err(e)
+            }
+        }
+    }
+
+    fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
+        let mut tree = self.0.tree();
+        tree.node_mut(node)?.set(set, &self.0.usage)?;
+        tree.node(node)?.attr(node)
+    }
+
+    fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+        let data = self.0.tree().node_mut(node)?.data(&self.0.usage)?;
+        let file = OpenFile::new(node, data.file.clone(), Some(data));
+        Ok(if write { file } else { file.read_only() })
+    }
+
+    fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+        let tree = self.0.tree();
+        let mut after = tree.entries(dir)?.after(cookie);
+        let entries = after
+            .by_ref()
+            .take(max.min(MAX_ENTRIES))
+            .map(|(cookie, name, node)| {
+                Ok(Entry { name: name.to_vec(), cookie, attr: tree.node(node)?.attr(node)? })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let end = after.next().is_none();
+        Ok((entries, end))
+    }
+
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
+        match &self.0.tree().node(node)?.body {
+            Body::Symlink(target) => Ok(target.clone()),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    fn statfs(&self) -> Space {
+        let free = self.0.usage.free_bytes();
+        let tree = self.0.tree();
+        Space {
+            total: self.0.usage.limit_bytes(),
+            free,
+            available: free,
+            files: tree.max_names() as u64,
+            files_free: tree.free_names() as u64,
+        }
+    }
+
+    fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
+        Ok(match op {
+            Op::Lookup { dir, name, fold_case } => Outcome::Attr(self.lookup(dir, &name, fold_case)?),
+            Op::Getattr { node } => Outcome::Attr(self.0.tree().node(node)?.attr(node)?),
+            Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
+            Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
+            Op::Create { dir, name, make, exists, set } => {
+                let (attr, created) = self.create(dir, &name, make, exists, set)?;
+                Outcome::Created { attr, created }
+            }
+            Op::Remove { dir, name } => {
+                names::check_entry(&name)?;
+                self.0.tree().remove(dir, &name, false)?;
+                Outcome::Done
+            }
+            Op::Rmdir { dir, name } => {
+                names::check_entry(&name)?;
+                self.0.tree().remove(dir, &name, true)?;
+                Outcome::Done
+            }
+            Op::Rename { from, from_name, to, to_name, replace } => {
+                names::check_entry(&from_name)?;
+                names::check_entry(&to_name)?;
+                self.0.tree().rename((from, &from_name), (to, &to_name), replace)?;
+                Outcome::Done
+            }
+            Op::Link { node, dir, name } => {
+                names::check_entry(&name)?;
+                self.0.tree().link(node, dir, &name)?;
+                Outcome::Done
+            }
+            Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
+            Op::Readdir { dir, cookie, max } => {
+                let (entries, end) = self.readdir(dir, cookie, max)?;
+                Outcome::Entries { entries, end }
+            }
+            Op::Place { node } => {
+                let (dir, name) = self.0.tree().place(node)?;
+                Outcome::Place { dir, name }
+            }
+            Op::Statfs => Outcome::Space(self.statfs()),
+            // Memory has nothing to make durable; the answer is still wrong for what is no directory.
+            Op::SyncDir { dir } => match self.0.tree().node(dir)?.kind() {
+                Kind::Dir => Outcome::Done,
+                _ => return Err(Error::NotDir),
+            },
+            Op::Hold { node } => {
+                self.0.tree().hold(node)?;
+                Outcome::Held(Hold::new(Arc::new(Held { shared: Arc::downgrade(&self.0), node })))
+            }
+        })
+    }
+}
+
+impl Backend for Ram {
+    fn kind(&self) -> &'static str {
+        "ram"
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(std::future::ready(self.carry_out(op)))
+    }
+}
+
+impl From<Ram> for Vfs {
+    fn from(ram: Ram) -> Vfs {
+        Vfs::new(ram)
+    }
+}

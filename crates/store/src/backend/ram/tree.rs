@@ -1,0 +1,443 @@
+//! The nodes of a memory disk: directories with stable cookies, files, links.
+//!
+//! Owns: names and attributes; the bytes of files are memfds (see `quota`).
+//! Invariants: every node but the root has at least one place, or is held by an open; a directory has exactly one
+//! place; `names` and `order` of a directory list the same entries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::quota::{Data, Usage};
+use crate::backend::names::fold;
+use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Timestamp};
+
+/// Hard links of one file.
+pub(super) const MAX_LINKS: usize = 1024;
+
+/// The server's clock, in the form of file times.
+pub(super) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}
+
+/// What a node holds.
+pub(super) enum Body {
+    /// Bytes, made when they are first wanted: an empty file costs no descriptor. With it the change time of the
+    /// memfd when it was made; later ones are those of the file.
+    File(Option<(Arc<Data>, Timestamp)>),
+    /// Entries.
+    Dir(Entries),
+    /// A target.
+    Symlink(Vec<u8>),
+}
+
+/// The entries of a directory, by name and by cookie.
+#[derive(Default)]
+pub(super) struct Entries {
+    names: BTreeMap<Vec<u8>, (u64, NodeId)>,
+    order: BTreeMap<u64, Vec<u8>>,
+    last_cookie: u64,
+    /// How many names fold to each hash: says at once that no name matches without regard to case.
+    folded: HashMap<u64, u32>,
+    subdirs: u32,
+}
+
+fn fold_hash(name: &[u8]) -> u64 {
+    // FNV-1a: a false match costs a scan, nothing else.
+    fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Entries {
+    pub(super) fn find(&self, name: &[u8]) -> Option<NodeId> {
+        self.names.get(name).map(|&(_, node)| node)
+    }
+
+    pub(super) fn find_folded(&self, name: &[u8]) -> Option<NodeId> {
+        if !self.folded.contains_key(&fold_hash(name)) {
+            return None;
+        }
+        let wanted = fold(name);
+        self.names.iter().find(|(name, _)| fold(name) == wanted).map(|(_, &(_, node))| node)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn insert(&mut self, name: &[u8], node: NodeId, is_dir: bool) {
+        self.last_cookie += 1;
+        self.names.insert(name.to_vec(), (self.last_cookie, node));
+        self.order.insert(self.last_cookie, name.to_vec());
+        *self.folded.entry(fold_hash(name)).or_default() += 1;
+        self.subdirs += u32::from(is_dir);
+    }
+
+    fn remove(&mut self, name: &[u8], is_dir: bool) {
+        let Some((cookie, _)) = self.names.remove(name) else { return };
+        self.order.remove(&cookie);
+        let hash = fold_hash(name);
+        if let Some(count) = self.folded.get_mut(&hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.folded.remove(&hash);
+            }
+        }
+        self.subdirs -= u32::from(is_dir);
+    }
+
+    /// Entries after a cookie.
+    pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], NodeId)> {
+        self.order
+            .range((Bound::Excluded(cookie), Bound::Unbounded))
+            .filter_map(|(&cookie, name)| self.names.get(name).map(|&(_, node)| (cookie, &name[..], node)))
+    }
+}
+
+/// A file, directory or link.
+pub(super) struct Node {
+    pub(super) body: Body,
+    /// Directory and name, once per hard link.
+    places: Vec<(NodeId, Vec<u8>)>,
+    /// Opens that keep it although it may have no name.
+    holds: usize,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    btime: Timestamp,
+}
+
+impl Node {
+    pub(super) fn kind(&self) -> Kind {
+        match self.body {
+            Body::File(_) => Kind::File,
+            Body::Dir(_) => Kind::Dir,
+            Body::Symlink(_) => Kind::Symlink,
+        }
+    }
+
+    fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Dir(_))
+    }
+
+    pub(super) fn attr(&self, node: NodeId) -> Result<Attr, Error> {
+        let links = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        let mut attr = Attr {
+            node,
+            kind: self.kind(),
+            size: 0,
+            allocated: 0,
+            nlink: links,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        };
+        match &self.body {
+            Body::File(None) => {}
+            Body::File(Some((data, made))) => {
+                let stat = stat(data)?;
+                (attr.size, attr.allocated) = (stat.size, stat.allocated);
+                (attr.atime, attr.mtime) = (stat.atime, stat.mtime);
+                if stat.ctime != *made {
+                    attr.ctime = self.ctime.max(stat.ctime);
+                }
+            }
+            Body::Dir(entries) => attr.nlink = entries.subdirs.saturating_add(2),
+            Body::Symlink(target) => attr.size = target.len() as u64,
+        }
+        Ok(attr)
+    }
+
+    /// The bytes of a regular file, made now if there are none.
+    pub(super) fn data(&mut self, usage: &Arc<Usage>) -> Result<Arc<Data>, Error> {
+        match &mut self.body {
+            Body::File(Some((data, _))) => Ok(data.clone()),
+            Body::File(none) => {
+                let data = Arc::new(Data::new(usage.clone())?);
+                set_times(&data, Some(SetTime::To(self.atime)), Some(SetTime::To(self.mtime)))?;
+                let made = stat(&data)?.ctime;
+                *none = Some((data.clone(), made));
+                Ok(data)
+            }
+            Body::Dir(_) => Err(Error::IsDir),
+            Body::Symlink(_) => Err(Error::Invalid),
+        }
+    }
+
+    pub(super) fn set(&mut self, set: &SetAttr, usage: &Arc<Usage>) -> Result<(), Error> {
+        if let Some(size) = set.size {
+            self.data(usage)?.set_len(size)?;
+        }
+        self.mode = set.mode.map_or(self.mode, |mode| mode & 0o7777);
+        self.uid = set.uid.unwrap_or(self.uid);
+        self.gid = set.gid.unwrap_or(self.gid);
+        if let Body::File(Some((data, _))) = &self.body {
+            set_times(data, set.atime, set.mtime)?;
+        }
+        let time = |set: Option<SetTime>, old| match set {
+            None => old,
+            Some(SetTime::Now) => now(),
+            Some(SetTime::To(t)) => t,
+        };
+        self.atime = time(set.atime, self.atime);
+        self.mtime = time(set.mtime, self.mtime);
+        if *set != SetAttr::default() {
+            self.ctime = now();
+        }
+        Ok(())
+    }
+}
+
+struct Stat {
+    size: u64,
+    allocated: u64,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+}
+
+fn stat(data: &Data) -> Result<Stat, Error> {
+    let s = rustix::fs::fstat(&data.file)?;
+    let time = |secs, nanos| Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) };
+    Ok(Stat {
+        size: u64::try_from(s.st_size).unwrap_or(0),
+        allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
+        atime: time(s.st_atime, s.st_atime_nsec),
+        mtime: time(s.st_mtime, s.st_mtime_nsec),
+        ctime: time(s.st_ctime, s.st_ctime_nsec),
+    })
+}
+
+fn set_times(data: &Data, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Error> {
+    if atime.is_none() && mtime.is_none() {
+        return Ok(());
+    }
+    Ok(rustix::fs::futimens(&data.file, &super::super::dir::times(atime, mtime))?)
+}
+
+/// All nodes.
+pub(super) struct Tree {
+    nodes: HashMap<NodeId, Node>,
+    next: u64,
+    names: usize,
+    max_names: usize,
+}
+
+impl Tree {
+    /// A root and nothing else.
+    pub(super) fn new(max_names: usize) -> Tree {
+        let mut tree = Tree { nodes: HashMap::new(), next: NodeId::ROOT.0 + 1, names: 0, max_names };
+        tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o755));
+        tree
+    }
+
+    pub(super) fn max_names(&self) -> usize {
+        self.max_names
+    }
+
+    pub(super) fn free_names(&self) -> usize {
+        self.max_names.saturating_sub(self.names)
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> Result<&Node, Error> {
+        self.nodes.get(&id).ok_or(Error::Stale)
+    }
+
+    pub(super) fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, Error> {
+        self.nodes.get_mut(&id).ok_or(Error::Stale)
+    }
+
+    /// The entries of a directory.
+    pub(super) fn entries(&self, id: NodeId) -> Result<&Entries, Error> {
+        match &self.node(id)?.body {
+            Body::Dir(entries) => Ok(entries),
+            _ => Err(Error::NotDir),
+        }
+    }
+
+    /// The directory that `id`, a directory, is in; the root is in itself.
+    pub(super) fn parent(&self, id: NodeId) -> Result<NodeId, Error> {
+        match self.node(id)?.places.first() {
+            Some(&(parent, _)) => Ok(parent),
+            None if id == NodeId::ROOT => Ok(id),
+            None => Err(Error::Stale),
+        }
+    }
+
+    /// Where a node is: one of its names.
+    pub(super) fn place(&self, id: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+        if id == NodeId::ROOT {
+            return Err(Error::Invalid);
+        }
+        self.node(id)?.places.first().cloned().ok_or(Error::Stale)
+    }
+
+    /// Makes a node with a name that does not exist yet.
+    pub(super) fn add(&mut self, dir: NodeId, name: &[u8], body: Body, mode: u32) -> Result<NodeId, Error> {
+        // A removed directory that somebody holds takes no new names.
+        if dir != NodeId::ROOT && self.node(dir)?.places.is_empty() {
+            return Err(Error::NotFound);
+        }
+        self.entries(dir)?;
+        self.room_for_a_name()?;
+        let id = NodeId(self.next);
+        self.next += 1;
+        self.nodes.insert(id, new_node(body, mode));
+        self.attach(id, dir, name);
+        Ok(id)
+    }
+
+    /// Gives a file a further name.
+    pub(super) fn link(&mut self, id: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        let node = self.node(id)?;
+        if node.is_dir() {
+            return Err(Error::IsDir);
+        }
+        if node.places.len() >= MAX_LINKS {
+            return Err(Error::Limit("links of a file"));
+        }
+        if node.places.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if self.entries(dir)?.find(name).is_some() {
+            return Err(Error::Exists);
+        }
+        self.room_for_a_name()?;
+        self.attach(id, dir, name);
+        self.node_mut(id)?.ctime = now();
+        Ok(())
+    }
+
+    fn room_for_a_name(&self) -> Result<(), Error> {
+        if self.names >= self.max_names { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Takes a name away; the node goes with its last one unless it is held.
+    pub(super) fn remove(&mut self, dir: NodeId, name: &[u8], want_dir: bool) -> Result<(), Error> {
+        let id = self.entries(dir)?.find(name).ok_or(Error::NotFound)?;
+        match (&self.node(id)?.body, want_dir) {
+            (Body::Dir(entries), true) if !entries.is_empty() => return Err(Error::NotEmpty),
+            (Body::Dir(_), false) => return Err(Error::IsDir),
+            (Body::File(_) | Body::Symlink(_), true) => return Err(Error::NotDir),
+            _ => {}
+        }
+        self.detach(id, dir, name);
+        self.forget_if_unreachable(id);
+        Ok(())
+    }
+
+    /// Moves a name, replacing what is there when allowed; rename(2) in everything.
+    pub(super) fn rename(
+        &mut self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        replace: bool,
+    ) -> Result<(), Error> {
+        let id = self.entries(from.0)?.find(from.1).ok_or(Error::NotFound)?;
+        let target = self.entries(to.0)?.find(to.1);
+        if to.0 != NodeId::ROOT && self.node(to.0)?.places.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if let Some(target) = target {
+            if !replace {
+                return Err(Error::Exists);
+            }
+            if target == id {
+                return Ok(());
+            }
+        }
+        let is_dir = self.node(id)?.is_dir();
+        if is_dir {
+            let mut at = to.0;
+            while at != NodeId::ROOT {
+                if at == id {
+                    return Err(Error::Invalid);
+                }
+                at = self.parent(at)?;
+            }
+        }
+        if let Some(target) = target {
+            match (is_dir, &self.node(target)?.body) {
+                (true, Body::Dir(entries)) if !entries.is_empty() => return Err(Error::NotEmpty),
+                (true, Body::File(_) | Body::Symlink(_)) => return Err(Error::NotDir),
+                (false, Body::Dir(_)) => return Err(Error::IsDir),
+                _ => {}
+            }
+            self.detach(target, to.0, to.1);
+            self.forget_if_unreachable(target);
+        }
+        self.detach(id, from.0, from.1);
+        self.attach(id, to.0, to.1);
+        self.node_mut(id)?.ctime = now();
+        Ok(())
+    }
+
+    fn attach(&mut self, id: NodeId, dir: NodeId, name: &[u8]) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let is_dir = node.is_dir();
+        node.places.push((dir, name.to_vec()));
+        self.names += 1;
+        self.change_entries(dir, |entries| entries.insert(name, id, is_dir));
+    }
+
+    fn detach(&mut self, id: NodeId, dir: NodeId, name: &[u8]) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let is_dir = node.is_dir();
+        node.places.retain(|(d, n)| *d != dir || n != name);
+        node.ctime = now();
+        self.names -= 1;
+        self.change_entries(dir, |entries| entries.remove(name, is_dir));
+    }
+
+    fn change_entries(&mut self, dir: NodeId, change: impl FnOnce(&mut Entries)) {
+        let Some(node) = self.nodes.get_mut(&dir) else { return };
+        if let Body::Dir(entries) = &mut node.body {
+            change(entries);
+            node.mtime = now();
+            node.ctime = node.mtime;
+        }
+    }
+
+    pub(super) fn hold(&mut self, id: NodeId) -> Result<(), Error> {
+        self.node_mut(id)?.holds += 1;
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.holds -= 1;
+            self.forget_if_unreachable(id);
+        }
+    }
+
+    fn forget_if_unreachable(&mut self, id: NodeId) {
+        let gone = |node: &Node| node.places.is_empty() && node.holds == 0;
+        if id != NodeId::ROOT && self.nodes.get(&id).is_some_and(gone) {
+            self.nodes.remove(&id);
+        }
+    }
+}
+
+fn new_node(body: Body, mode: u32) -> Node {
+    let now = now();
+    Node {
+        body,
+        places: Vec::new(),
+        holds: 0,
+        mode: mode & 0o7777,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+    }
+}
