@@ -106,7 +106,7 @@ macro_rules! at {
         }
     )*};
 }
-at! { u16_at: u16; u32_at: u32; u64_at: u64; i64_at: i64; }
+at! { u16_at: u16; u32_at: u32; u64_at: u64; }
 
 /// Sixteen bytes at a constant offset of bytes whose length was checked.
 #[inline(always)]
@@ -145,6 +145,71 @@ pub(crate) fn region(
         return Err(Malformed(what));
     }
     Ok(message.slice(offset..end))
+}
+
+/// Whether `[at, at + len)` lies within `size` bytes.
+#[inline]
+pub(crate) fn fits(at: usize, len: usize, size: usize) -> bool {
+    at.checked_add(len).is_some_and(|end| end <= size)
+}
+
+/// A command whose body is two 16-bit words (StructureSize 4, reserved) in both directions.
+macro_rules! empty_body {
+    ($($name:ident: $doc:literal;)*) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name;
+
+        impl $name {
+            /// Reads it.
+            pub fn parse(message: &bytes::Bytes) -> Result<$name, $crate::smb2::Malformed> {
+                $crate::smb2::field::fixed::<4>(message, 4).map(|_| $name)
+            }
+
+            /// Appends the body.
+            pub fn emit(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&[4, 0, 0, 0]);
+            }
+        }
+    )*};
+}
+pub(crate) use empty_body;
+
+/// A response that is nothing but one output buffer (StructureSize 9): [MS-SMB2] 2.2.34, 2.2.36, 2.2.38.
+macro_rules! buffer_response {
+    ($what:literal) => {
+        /// A response.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Response {
+            /// The output buffer.
+            pub buffer: bytes::Bytes,
+        }
+
+        impl Response {
+            /// Reads it.
+            pub fn parse(message: &bytes::Bytes) -> Result<Response, $crate::smb2::Malformed> {
+                use $crate::smb2::field::{fixed, region, u16_at, u32_at};
+                let b = fixed::<8>(message, 9)?;
+                let (at, len) = (usize::from(u16_at(b, 2)), u32_at(b, 4) as usize);
+                let floor = $crate::smb2::HEADER_LEN + 8;
+                Ok(Response { buffer: region(message, at, len, floor, $what)? })
+            }
+
+            /// Appends the body.
+            pub fn emit(&self, out: &mut Vec<u8>) {
+                $crate::smb2::field::emit_buffer_response(&self.buffer, out);
+            }
+        }
+    };
+}
+pub(crate) use buffer_response;
+
+/// The body that [`buffer_response`] describes.
+pub(crate) fn emit_buffer_response(buffer: &[u8], out: &mut Vec<u8>) {
+    out.put_u16(9);
+    out.put_u16(if buffer.is_empty() { 0 } else { HEADER_LEN as u16 + 8 });
+    out.put_u32(len32(buffer.len()));
+    out.put(buffer);
 }
 
 /// Takes fields off the front of a slice.
@@ -208,10 +273,6 @@ pub(crate) trait Put {
     }
     #[inline(always)]
     fn put_u64(&mut self, value: u64) {
-        self.put(&value.to_le_bytes());
-    }
-    #[inline(always)]
-    fn put_i64(&mut self, value: i64) {
         self.put(&value.to_le_bytes());
     }
     fn put_zeros(&mut self, count: usize) {

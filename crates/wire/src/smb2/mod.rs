@@ -8,15 +8,38 @@
 //! from there ([MS-SMB2] 2.2). A message of a compound is one slice of [`compound::split`]. Every `emit` appends a
 //! body to a buffer in which the header has just been put.
 
+pub mod access;
+pub mod cancel;
+pub mod change_notify;
+pub mod channel;
+pub mod close;
 pub mod command;
+pub mod compound;
+pub mod create;
+pub mod create_context;
+pub mod echo;
+pub mod error;
 mod field;
 pub mod filetime;
+pub mod flush;
+pub mod fscc;
 pub mod header;
+pub mod ioctl;
+pub mod lock;
+pub mod logoff;
 pub mod negotiate;
+pub mod oplock_break;
+pub mod query_directory;
+pub mod query_info;
+pub mod read;
 pub mod session_setup;
+pub mod set_info;
 pub mod status;
+pub mod transform;
 pub mod tree_connect;
+pub mod tree_disconnect;
 pub mod utf16;
+pub mod write;
 
 pub use command::Command;
 pub use filetime::Filetime;

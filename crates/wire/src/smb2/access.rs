@@ -1,0 +1,124 @@
+//! Access masks, file attributes and share modes: the bits that CREATE and the information classes share.
+//!
+//! Spec: [MS-SMB2] 2.2.13.1, [MS-DTYP] 2.4.3, [MS-FSCC] 2.6. Owns: nothing. Does not: decide access.
+
+use super::field::bits;
+
+bits! {
+    /// What an open may do. For directories the low bits have other names: see the second of each pair.
+    AccessMask: u32 {
+        /// Read a file's data; list a directory.
+        FILE_READ_DATA = 0x0000_0001;
+        /// Write a file's data; add a file to a directory.
+        FILE_WRITE_DATA = 0x0000_0002;
+        /// Append to a file; add a directory to a directory.
+        FILE_APPEND_DATA = 0x0000_0004;
+        /// Read extended attributes.
+        FILE_READ_EA = 0x0000_0008;
+        /// Write extended attributes.
+        FILE_WRITE_EA = 0x0000_0010;
+        /// Execute a file; traverse a directory.
+        FILE_EXECUTE = 0x0000_0020;
+        /// Delete what is in a directory.
+        FILE_DELETE_CHILD = 0x0000_0040;
+        /// Read attributes.
+        FILE_READ_ATTRIBUTES = 0x0000_0080;
+        /// Write attributes.
+        FILE_WRITE_ATTRIBUTES = 0x0000_0100;
+        /// Delete or rename.
+        DELETE = 0x0001_0000;
+        /// Read the security descriptor.
+        READ_CONTROL = 0x0002_0000;
+        /// Change the DACL.
+        WRITE_DAC = 0x0004_0000;
+        /// Change the owner.
+        WRITE_OWNER = 0x0008_0000;
+        /// Wait on the handle; ignored by servers.
+        SYNCHRONIZE = 0x0010_0000;
+        /// Read or change the SACL.
+        ACCESS_SYSTEM_SECURITY = 0x0100_0000;
+        /// As much as the user may.
+        MAXIMUM_ALLOWED = 0x0200_0000;
+        /// Expands to everything.
+        GENERIC_ALL = 0x1000_0000;
+        /// Expands to execute.
+        GENERIC_EXECUTE = 0x2000_0000;
+        /// Expands to write.
+        GENERIC_WRITE = 0x4000_0000;
+        /// Expands to read.
+        GENERIC_READ = 0x8000_0000;
+        /// What GENERIC_ALL stands for on files ([MS-SMB2] 2.2.13.1.1).
+        FILE_ALL = 0x001F_01FF;
+        /// What GENERIC_READ stands for on files.
+        FILE_GENERIC_READ = 0x0012_0089;
+        /// What GENERIC_WRITE stands for on files.
+        FILE_GENERIC_WRITE = 0x0012_0116;
+        /// What GENERIC_EXECUTE stands for on files.
+        FILE_GENERIC_EXECUTE = 0x0012_00A0;
+    }
+}
+
+impl AccessMask {
+    /// The generic bits replaced by what they stand for on files.
+    #[must_use]
+    pub fn expand_generic(self) -> AccessMask {
+        let mut mask = self.0 & 0x0FFF_FFFF;
+        for (generic, specific) in [
+            (AccessMask::GENERIC_ALL, AccessMask::FILE_ALL),
+            (AccessMask::GENERIC_READ, AccessMask::FILE_GENERIC_READ),
+            (AccessMask::GENERIC_WRITE, AccessMask::FILE_GENERIC_WRITE),
+            (AccessMask::GENERIC_EXECUTE, AccessMask::FILE_GENERIC_EXECUTE),
+        ] {
+            if self.contains(generic) {
+                mask |= specific.0;
+            }
+        }
+        AccessMask(mask)
+    }
+}
+
+bits! {
+    /// File attributes.
+    FileAttributes: u32 {
+        /// Writes are refused.
+        READONLY = 0x0000_0001;
+        /// Not shown by default.
+        HIDDEN = 0x0000_0002;
+        /// Of the operating system.
+        SYSTEM = 0x0000_0004;
+        /// A directory.
+        DIRECTORY = 0x0000_0010;
+        /// Changed since the last backup.
+        ARCHIVE = 0x0000_0020;
+        /// Nothing special; only valid alone.
+        NORMAL = 0x0000_0080;
+        /// Temporary.
+        TEMPORARY = 0x0000_0100;
+        /// Has holes.
+        SPARSE_FILE = 0x0000_0200;
+        /// Has a reparse point.
+        REPARSE_POINT = 0x0000_0400;
+        /// Compressed.
+        COMPRESSED = 0x0000_0800;
+        /// Content is elsewhere.
+        OFFLINE = 0x0000_1000;
+        /// Not to be indexed.
+        NOT_CONTENT_INDEXED = 0x0000_2000;
+        /// Encrypted.
+        ENCRYPTED = 0x0000_4000;
+    }
+}
+
+bits! {
+    /// What other opens may do meanwhile.
+    ShareAccess: u32 {
+        /// Read.
+        READ = 0x0000_0001;
+        /// Write.
+        WRITE = 0x0000_0002;
+        /// Delete and rename.
+        DELETE = 0x0000_0004;
+        /// All three.
+        ALL = 0x0000_0007;
+    }
+}

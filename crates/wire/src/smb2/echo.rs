@@ -1,0 +1,8 @@
+//! ECHO: is the peer there?.
+//!
+//! Spec: [MS-SMB2] 2.2.28, 2.2.29. Owns: nothing. Does not: carry anything beyond its header.
+
+super::field::empty_body! {
+    Request: "A request.";
+    Response: "A response.";
+}

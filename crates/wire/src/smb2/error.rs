@@ -1,0 +1,101 @@
+//! The body of a response whose status is an error.
+//!
+//! Spec: [MS-SMB2] 2.2.2. Owns: nothing. Does not: look into symbolic link or redirect data.
+
+use bytes::Bytes;
+
+use super::field::{Put, fits, fixed, len32, pad, region, u32_at};
+use super::{HEADER_LEN, Malformed};
+
+/// ErrorId of ordinary error data.
+pub const ERROR_ID_DEFAULT: u32 = 0;
+/// ErrorId of a share redirect.
+pub const ERROR_ID_SHARE_REDIRECT: u32 = 0x7264_5253;
+
+/// What an error carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// As it is: nothing, the 4-byte length wanted (STATUS_BUFFER_TOO_SMALL) or a symbolic link.
+    Plain(Bytes),
+    /// Dialect 3.1.1: a list; never empty.
+    Contexts(Vec<ErrorContext>),
+}
+
+/// One error context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorContext {
+    /// What kind.
+    pub id: u32,
+    /// Its data.
+    pub data: Bytes,
+}
+
+impl Response {
+    /// An error without data.
+    pub const EMPTY: Response = Response::Plain(Bytes::new());
+
+    /// STATUS_BUFFER_TOO_SMALL: how many bytes are needed. 3.1.1 wants it in a context.
+    pub fn buffer_too_small(needed: u32, in_context: bool) -> Response {
+        let data = Bytes::copy_from_slice(&needed.to_le_bytes());
+        match in_context {
+            true => Response::Contexts(vec![ErrorContext { id: ERROR_ID_DEFAULT, data }]),
+            false => Response::Plain(data),
+        }
+    }
+
+    /// Reads it.
+    pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
+        const WHAT: &str = "error data";
+        let b = fixed::<8>(message, 9)?;
+        let mut data = region(message, HEADER_LEN + 8, u32_at(b, 4) as usize, HEADER_LEN + 8, WHAT)?;
+        if b[2] == 0 {
+            return Ok(Response::Plain(data));
+        }
+        let mut contexts = Vec::with_capacity(usize::from(b[2]));
+        for i in 0..b[2] {
+            let head = data.first_chunk::<8>().ok_or(Malformed(WHAT))?;
+            let (len, id) = (u32_at(head, 0) as usize, u32_at(head, 4));
+            if !fits(8, len, data.len()) {
+                return Err(Malformed(WHAT));
+            }
+            contexts.push(ErrorContext { id, data: data.slice(8..8 + len) });
+            let next = (8 + len).next_multiple_of(8);
+            if i + 1 < b[2] {
+                if next > data.len() {
+                    return Err(Malformed(WHAT));
+                }
+                data = data.slice(next..);
+            }
+        }
+        Ok(Response::Contexts(contexts))
+    }
+
+    /// Appends the body.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let mut data = Vec::new();
+        let count = match self {
+            Response::Plain(plain) => {
+                data.put(plain);
+                0
+            }
+            Response::Contexts(contexts) => {
+                for context in contexts {
+                    pad(&mut data, 0, 8);
+                    data.put_u32(len32(context.data.len()));
+                    data.put_u32(context.id);
+                    data.put(&context.data);
+                }
+                u8::try_from(contexts.len()).unwrap_or(u8::MAX)
+            }
+        };
+        out.put_u16(9);
+        out.put_u8(count);
+        out.put_u8(0);
+        out.put_u32(len32(data.len()));
+        if data.is_empty() {
+            // 2.2.2: without data one byte is sent all the same.
+            out.put_u8(0);
+        }
+        out.put(&data);
+    }
+}

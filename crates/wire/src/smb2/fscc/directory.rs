@@ -1,0 +1,251 @@
+//! Entries of a listing, in the seven layouts that clients ask for.
+//!
+//! Spec: [MS-FSCC] 2.4.8, 2.4.10, 2.4.15, 2.4.22, 2.4.23, 2.4.24, 2.4.33. Owns: the buffer that [`Writer`] fills.
+//! Does not: read directories, match patterns or trust names: a listed name may hold anything, `..\` too.
+//!
+//! ```text
+//!  0 NextEntryOffset | 4 FileIndex | 8 four times | 40 EndOfFile | 48 AllocationSize | 56 Attributes | 60 NameLength
+//! 64 then by class:  Directory   name
+//!                    Full        EaSize, name
+//!                    IdFull      EaSize, Reserved 4, FileId 8, name
+//!                    IdExtd      EaSize, ReparseTag 4, FileId 16, name
+//!                    Both        EaSize, ShortNameLength 1, Reserved 1, ShortName 24, name
+//!                    IdBoth      as Both, Reserved 2, FileId 8, name
+//! Names:             NextEntryOffset, FileIndex, NameLength, name
+//! ```
+
+use super::FileClass;
+use crate::smb2::access::FileAttributes;
+use crate::smb2::field::{Put, Reader, len32, pad, patch_u32};
+use crate::smb2::{Filetime, Malformed, utf16};
+
+/// One name of a directory. Classes leave out what they have no field for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Position in the directory; meaningless on most servers.
+    pub file_index: u32,
+    /// Birth.
+    pub creation_time: Filetime,
+    /// Last read.
+    pub last_access_time: Filetime,
+    /// Last write.
+    pub last_write_time: Filetime,
+    /// Last change of anything.
+    pub change_time: Filetime,
+    /// Bytes that it has.
+    pub end_of_file: u64,
+    /// Bytes that it occupies.
+    pub allocation_size: u64,
+    /// Attributes.
+    pub attributes: FileAttributes,
+    /// Bytes of extended attributes; with REPARSE_POINT set, the reparse tag.
+    pub ea_size: u32,
+    /// File id on its volume.
+    pub file_id: u64,
+    /// Name.
+    pub name: String,
+}
+
+/// What lies between the common part and the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Names,
+    Directory,
+    Full,
+    IdFull,
+    IdExtd,
+    Both,
+    IdBoth,
+}
+
+impl Layout {
+    fn of(class: FileClass) -> Option<Layout> {
+        Some(match class {
+            FileClass::NAMES => Layout::Names,
+            FileClass::DIRECTORY => Layout::Directory,
+            FileClass::FULL_DIRECTORY => Layout::Full,
+            FileClass::ID_FULL_DIRECTORY => Layout::IdFull,
+            FileClass::ID_EXTD_DIRECTORY => Layout::IdExtd,
+            FileClass::BOTH_DIRECTORY => Layout::Both,
+            FileClass::ID_BOTH_DIRECTORY => Layout::IdBoth,
+            _ => return None,
+        })
+    }
+
+    /// Where the name begins.
+    fn name_at(self) -> usize {
+        match self {
+            Layout::Names => 12,
+            Layout::Directory => 64,
+            Layout::Full => 68,
+            Layout::IdFull => 80,
+            Layout::IdExtd => 88,
+            Layout::Both => 94,
+            Layout::IdBoth => 104,
+        }
+    }
+}
+
+/// Whether `class` lists directories; others are STATUS_INVALID_INFO_CLASS.
+pub fn is_directory_class(class: FileClass) -> bool {
+    Layout::of(class).is_some()
+}
+
+/// Fills a buffer with entries up to a limit.
+#[derive(Debug)]
+pub struct Writer {
+    out: Vec<u8>,
+    layout: Layout,
+    limit: usize,
+    last: usize,
+    count: usize,
+}
+
+impl std::fmt::Debug for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "name at {}", self.name_at())
+    }
+}
+
+impl Writer {
+    /// A buffer of at most `limit` bytes; `None` when `class` lists no directories.
+    pub fn new(class: FileClass, limit: usize) -> Option<Writer> {
+        // Room for a typical answer; grows with what is really listed, at most to `limit`.
+        const FIRST: usize = 16 << 10;
+        let layout = Layout::of(class)?;
+        Some(Writer { out: Vec::with_capacity(limit.min(FIRST)), layout, limit, last: 0, count: 0 })
+    }
+
+    /// Appends an entry; false, with nothing changed, when it does not fit.
+    #[must_use]
+    pub fn push(&mut self, entry: &Entry) -> bool {
+        let name_len = utf16::encoded_len(&entry.name);
+        let start = self.out.len().next_multiple_of(8);
+        if start + self.layout.name_at() + name_len > self.limit {
+            return false;
+        }
+        pad(&mut self.out, 0, 8);
+        if self.count > 0 {
+            patch_u32(&mut self.out, self.last, len32(start - self.last));
+        }
+        self.last = start;
+        self.count += 1;
+        self.emit(entry, name_len);
+        true
+    }
+
+    fn emit(&mut self, entry: &Entry, name_len: usize) {
+        let out = &mut self.out;
+        out.put_u32(0);
+        out.put_u32(entry.file_index);
+        if self.layout == Layout::Names {
+            out.put_u32(len32(name_len));
+            return utf16::encode(&entry.name, out);
+        }
+        out.put_u64(entry.creation_time.0);
+        out.put_u64(entry.last_access_time.0);
+        out.put_u64(entry.last_write_time.0);
+        out.put_u64(entry.change_time.0);
+        out.put_u64(entry.end_of_file);
+        out.put_u64(entry.allocation_size);
+        out.put_u32(entry.attributes.0);
+        out.put_u32(len32(name_len));
+        if self.layout != Layout::Directory {
+            out.put_u32(entry.ea_size);
+        }
+        match self.layout {
+            Layout::Names | Layout::Directory | Layout::Full => {}
+            Layout::IdFull => {
+                out.put_u32(0);
+                out.put_u64(entry.file_id);
+            }
+            Layout::IdExtd => {
+                out.put_u32(0);
+                out.put_u64(entry.file_id);
+                out.put_u64(0);
+            }
+            // 8.3 names are not made: ShortNameLength 0.
+            Layout::Both => out.put_zeros(26),
+            Layout::IdBoth => {
+                out.put_zeros(28);
+                out.put_u64(entry.file_id);
+            }
+        }
+        utf16::encode(&entry.name, out);
+    }
+
+    /// How many entries are in.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none is in.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The buffer.
+    pub fn finish(self) -> Vec<u8> {
+        self.out
+    }
+}
+
+/// Reads a buffer of entries. Names that are not UTF-16 show U+FFFD.
+pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
+    const WHAT: Malformed = Malformed("directory entry");
+    let layout = Layout::of(class).ok_or(Malformed("not a directory class"))?;
+    let mut entries = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let next = Reader::new(rest).u32()? as usize;
+        let this = match next {
+            0 => rest,
+            _ if next >= layout.name_at() => rest.get(..next).ok_or(WHAT)?,
+            _ => return Err(WHAT),
+        };
+        entries.push(parse_one(layout, this)?);
+        rest = if next == 0 { &[] } else { &rest[next..] };
+    }
+    Ok(entries)
+}
+
+fn parse_one(layout: Layout, this: &[u8]) -> Result<Entry, Malformed> {
+    let mut r = Reader::new(this);
+    let mut entry = Entry::default();
+    r.u32()?;
+    entry.file_index = r.u32()?;
+    if layout != Layout::Names {
+        entry.creation_time = Filetime(r.u64()?);
+        entry.last_access_time = Filetime(r.u64()?);
+        entry.last_write_time = Filetime(r.u64()?);
+        entry.change_time = Filetime(r.u64()?);
+        entry.end_of_file = r.u64()?;
+        entry.allocation_size = r.u64()?;
+        entry.attributes = FileAttributes(r.u32()?);
+    }
+    let name_len = r.u32()? as usize;
+    if !matches!(layout, Layout::Names | Layout::Directory) {
+        entry.ea_size = r.u32()?;
+    }
+    match layout {
+        Layout::Names | Layout::Directory | Layout::Full => {}
+        Layout::IdFull => {
+            r.take(4)?;
+            entry.file_id = r.u64()?;
+        }
+        Layout::IdExtd => {
+            r.take(4)?;
+            entry.file_id = r.u64()?;
+            r.take(8)?;
+        }
+        Layout::Both => {
+            r.take(26)?;
+        }
+        Layout::IdBoth => {
+            r.take(28)?;
+            entry.file_id = r.u64()?;
+        }
+    }
+    entry.name = utf16::decode_lossy(r.take(name_len)?)?;
+    Ok(entry)
+}

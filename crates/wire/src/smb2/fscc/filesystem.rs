@@ -1,0 +1,276 @@
+//! File system information classes.
+//!
+//! Spec: [MS-FSCC] 2.5. Owns: nothing. Does not: ask a file system.
+
+use crate::smb2::field::{Put, Reader, bits, len32};
+use crate::smb2::{Filetime, Guid, Malformed, utf16};
+
+bits! {
+    /// What a file system can (2.5.1).
+    FsAttributes: u32 {
+        /// Names differ by case.
+        CASE_SENSITIVE_SEARCH = 0x0000_0001;
+        /// Names keep their case.
+        CASE_PRESERVED_NAMES = 0x0000_0002;
+        /// Names are Unicode.
+        UNICODE_ON_DISK = 0x0000_0004;
+        /// Access control lists.
+        PERSISTENT_ACLS = 0x0000_0008;
+        /// Holes.
+        SUPPORTS_SPARSE_FILES = 0x0000_0040;
+        /// Reparse points.
+        SUPPORTS_REPARSE_POINTS = 0x0000_0080;
+        /// POSIX unlink and rename.
+        SUPPORTS_POSIX_UNLINK_RENAME = 0x0000_0400;
+        /// Named streams.
+        NAMED_STREAMS = 0x0004_0000;
+        /// Read-only.
+        READ_ONLY_VOLUME = 0x0008_0000;
+        /// Hard links.
+        SUPPORTS_HARD_LINKS = 0x0040_0000;
+        /// Extended attributes.
+        SUPPORTS_EXTENDED_ATTRIBUTES = 0x0080_0000;
+        /// Open by file id.
+        SUPPORTS_OPEN_BY_FILE_ID = 0x0100_0000;
+    }
+}
+
+/// FileFsVolumeInformation (2.5.9).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// When the volume was made.
+    pub creation_time: Filetime,
+    /// Serial number.
+    pub serial_number: u32,
+    /// Object ids.
+    pub supports_objects: bool,
+    /// Label.
+    pub label: String,
+}
+
+impl Volume {
+    /// Length of the part that is always there.
+    pub const FIXED_LEN: usize = 18;
+
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Volume, Malformed> {
+        let mut r = Reader::new(bytes);
+        let creation_time = Filetime(r.u64()?);
+        let (serial_number, len) = (r.u32()?, r.u32()? as usize);
+        let supports_objects = r.u8()? != 0;
+        r.u8()?;
+        let label = utf16::decode_lossy(r.take(len)?)?;
+        Ok(Volume { creation_time, serial_number, supports_objects, label })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.creation_time.0);
+        out.put_u32(self.serial_number);
+        out.put_u32(len32(utf16::encoded_len(&self.label)));
+        out.put_u8(u8::from(self.supports_objects));
+        out.put_u8(0);
+        utf16::encode(&self.label, out);
+    }
+}
+
+/// FileFsSizeInformation (2.5.8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Units in all.
+    pub total_units: u64,
+    /// Units free to the caller.
+    pub available_units: u64,
+    /// Sectors of a unit.
+    pub sectors_per_unit: u32,
+    /// Bytes of a sector.
+    pub bytes_per_sector: u32,
+}
+
+impl Size {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Size, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(Size {
+            total_units: r.u64()?,
+            available_units: r.u64()?,
+            sectors_per_unit: r.u32()?,
+            bytes_per_sector: r.u32()?,
+        })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.total_units);
+        out.put_u64(self.available_units);
+        out.put_u32(self.sectors_per_unit);
+        out.put_u32(self.bytes_per_sector);
+    }
+}
+
+/// FileFsFullSizeInformation (2.5.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FullSize {
+    /// Units in all.
+    pub total_units: u64,
+    /// Units free to the caller.
+    pub caller_available_units: u64,
+    /// Units free in all.
+    pub actual_available_units: u64,
+    /// Sectors of a unit.
+    pub sectors_per_unit: u32,
+    /// Bytes of a sector.
+    pub bytes_per_sector: u32,
+}
+
+impl FullSize {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<FullSize, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(FullSize {
+            total_units: r.u64()?,
+            caller_available_units: r.u64()?,
+            actual_available_units: r.u64()?,
+            sectors_per_unit: r.u32()?,
+            bytes_per_sector: r.u32()?,
+        })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.total_units);
+        out.put_u64(self.caller_available_units);
+        out.put_u64(self.actual_available_units);
+        out.put_u32(self.sectors_per_unit);
+        out.put_u32(self.bytes_per_sector);
+    }
+}
+
+/// FileFsDeviceInformation (2.5.10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// 7: disk.
+    pub device_type: u32,
+    /// 0x20: mounted; 0x10: remote; 0x02: read-only.
+    pub characteristics: u32,
+}
+
+impl Device {
+    /// FILE_DEVICE_DISK.
+    pub const DISK: u32 = 7;
+    /// FILE_DEVICE_IS_MOUNTED.
+    pub const IS_MOUNTED: u32 = 0x20;
+
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Device, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(Device { device_type: r.u32()?, characteristics: r.u32()? })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.device_type);
+        out.put_u32(self.characteristics);
+    }
+}
+
+/// FileFsAttributeInformation (2.5.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attribute {
+    /// What it can.
+    pub attributes: FsAttributes,
+    /// Longest name in characters.
+    pub max_name_len: u32,
+    /// "NTFS" is what some clients look for.
+    pub name: String,
+}
+
+impl Attribute {
+    /// Length of the part that is always there.
+    pub const FIXED_LEN: usize = 12;
+
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Attribute, Malformed> {
+        let mut r = Reader::new(bytes);
+        let (attributes, max_name_len) = (FsAttributes(r.u32()?), r.u32()?);
+        let len = r.u32()? as usize;
+        Ok(Attribute { attributes, max_name_len, name: utf16::decode_lossy(r.take(len)?)? })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.attributes.0);
+        out.put_u32(self.max_name_len);
+        out.put_u32(len32(utf16::encoded_len(&self.name)));
+        utf16::encode(&self.name, out);
+    }
+}
+
+/// FileFsSectorSizeInformation (2.5.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SectorSize {
+    /// Logical.
+    pub logical: u32,
+    /// Physical, for atomicity.
+    pub physical_atomicity: u32,
+    /// Physical, for performance.
+    pub physical_performance: u32,
+    /// What the file system takes as physical.
+    pub effective_atomicity: u32,
+    /// 1: aligned device; 2: aligned partition; 4: no seek penalty; 8: TRIM.
+    pub flags: u32,
+    /// Alignment of sectors in bytes.
+    pub sector_alignment: u32,
+    /// Alignment of the partition in bytes.
+    pub partition_alignment: u32,
+}
+
+impl SectorSize {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<SectorSize, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(SectorSize {
+            logical: r.u32()?,
+            physical_atomicity: r.u32()?,
+            physical_performance: r.u32()?,
+            effective_atomicity: r.u32()?,
+            flags: r.u32()?,
+            sector_alignment: r.u32()?,
+            partition_alignment: r.u32()?,
+        })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.logical);
+        out.put_u32(self.physical_atomicity);
+        out.put_u32(self.physical_performance);
+        out.put_u32(self.effective_atomicity);
+        out.put_u32(self.flags);
+        out.put_u32(self.sector_alignment);
+        out.put_u32(self.partition_alignment);
+    }
+}
+
+/// FileFsObjectIdInformation (2.5.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectId {
+    /// Object id.
+    pub object_id: Guid,
+    /// Up to the server.
+    pub extended_info: [u8; 48],
+}
+
+impl ObjectId {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<ObjectId, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(ObjectId { object_id: r.array()?, extended_info: r.array()? })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put(&self.object_id);
+        out.put(&self.extended_info);
+    }
+}

@@ -1,0 +1,70 @@
+//! What changed in a directory.
+//!
+//! Spec: [MS-FSCC] 2.7.1. Owns: nothing. Does not: watch.
+
+use crate::smb2::field::{Put, Reader, codes, len32, pad, patch_u32};
+use crate::smb2::{Malformed, utf16};
+
+codes! {
+    /// What happened to a name.
+    Action: u32 {
+        /// It appeared.
+        ADDED = 1;
+        /// It went.
+        REMOVED = 2;
+        /// Its content or attributes changed.
+        MODIFIED = 3;
+        /// It was renamed: the old name.
+        RENAMED_OLD_NAME = 4;
+        /// It was renamed: the new name.
+        RENAMED_NEW_NAME = 5;
+    }
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What happened.
+    pub action: Action,
+    /// To which name, relative to the watched directory.
+    pub name: String,
+}
+
+impl Change {
+    const NAME_AT: usize = 12;
+
+    /// Reads a list.
+    pub fn parse_list(bytes: &[u8]) -> Result<Vec<Change>, Malformed> {
+        let mut changes = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let mut r = Reader::new(rest);
+            let next = r.u32()? as usize;
+            let action = Action(r.u32()?);
+            let len = r.u32()? as usize;
+            changes.push(Change { action, name: utf16::decode_lossy(r.take(len)?)? });
+            rest = match next {
+                0 => &[],
+                _ => rest.get(next..).filter(|_| next >= Change::NAME_AT).ok_or(Malformed("change entry"))?,
+            };
+        }
+        Ok(changes)
+    }
+
+    /// Appends a list; each entry is 4-byte aligned.
+    pub fn emit_list(changes: &[Change], out: &mut Vec<u8>) {
+        let start = out.len();
+        for (i, change) in changes.iter().enumerate() {
+            let at = out.len();
+            out.put_u32(0);
+            out.put_u32(change.action.0);
+            out.put_u32(len32(utf16::encoded_len(&change.name)));
+            utf16::encode(&change.name, out);
+            if i + 1 < changes.len() {
+                pad(out, start, 4);
+                let next = len32(out.len() - at);
+                patch_u32(out, at, next);
+            }
+        }
+    }
+}

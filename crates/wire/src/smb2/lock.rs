@@ -1,0 +1,85 @@
+//! LOCK: byte-range locks.
+//!
+//! Spec: [MS-SMB2] 2.2.26, 2.2.27. Owns: nothing. Does not: lock.
+
+use bytes::Bytes;
+
+use super::field::{Put, TRUNCATED, array_at, bits, empty_body, fixed, len16, u16_at, u32_at, u64_at};
+use super::{FileId, HEADER_LEN, Malformed};
+
+/// More ranges in one request are refused; clients send one or two.
+pub const MAX_LOCKS: usize = 64;
+const ELEMENT_LEN: usize = 24;
+
+bits! {
+    /// What to do with a range.
+    Flags: u32 {
+        /// Lock shared.
+        SHARED_LOCK = 0x0000_0001;
+        /// Lock exclusively.
+        EXCLUSIVE_LOCK = 0x0000_0002;
+        /// Unlock.
+        UNLOCK = 0x0000_0004;
+        /// Answer at once, do not wait.
+        FAIL_IMMEDIATELY = 0x0000_0010;
+    }
+}
+
+/// One range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What to do.
+    pub flags: Flags,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// LockSequenceNumber (4 bits) and LockSequenceIndex, for replay.
+    pub sequence: u32,
+    /// Of which file.
+    pub file: FileId,
+    /// Ranges; never empty.
+    pub locks: Vec<Element>,
+}
+
+impl Request {
+    /// Reads it.
+    pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
+        let b = fixed::<24>(message, 48)?;
+        let count = usize::from(u16_at(b, 2));
+        if count == 0 || count > MAX_LOCKS {
+            return Err(Malformed("LockCount"));
+        }
+        let at = HEADER_LEN + 24;
+        let locks = message
+            .get(at..at + count * ELEMENT_LEN)
+            .ok_or(TRUNCATED)?
+            .chunks_exact(ELEMENT_LEN)
+            .map(|l| Element { offset: u64_at(l, 0), length: u64_at(l, 8), flags: Flags(u32_at(l, 16)) })
+            .collect();
+        Ok(Request { sequence: u32_at(b, 4), file: FileId::from_bytes(array_at(b, 8)), locks })
+    }
+
+    /// Appends the body.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u16(48);
+        out.put_u16(len16(self.locks.len()));
+        out.put_u32(self.sequence);
+        out.put(&self.file.to_bytes());
+        for lock in &self.locks {
+            out.put_u64(lock.offset);
+            out.put_u64(lock.length);
+            out.put_u32(lock.flags.0);
+            out.put_u32(0);
+        }
+    }
+}
+
+empty_body! {
+    Response: "A response.";
+}

@@ -1,0 +1,77 @@
+//! QUERY_DIRECTORY: a listing, a buffer at a time.
+//!
+//! Spec: [MS-SMB2] 2.2.33, 2.2.34. Owns: nothing.
+//! Does not: lay out the entries (see [`super::fscc::directory`]).
+
+use bytes::Bytes;
+
+use super::field::{Put, array_at, bits, buffer_response, fixed, len16, region, u16_at, u32_at};
+use super::fscc::FileClass;
+use super::{FileId, HEADER_LEN, Malformed, utf16};
+
+bits! {
+    /// Flags.
+    Flags: u8 {
+        /// From the start.
+        RESTART_SCANS = 0x01;
+        /// One entry only.
+        RETURN_SINGLE_ENTRY = 0x02;
+        /// From `file_index`.
+        INDEX_SPECIFIED = 0x04;
+        /// From the start, with a new pattern.
+        REOPEN = 0x10;
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Which layout.
+    pub class: FileClass,
+    /// Flags.
+    pub flags: Flags,
+    /// Where to go on, with INDEX_SPECIFIED.
+    pub file_index: u32,
+    /// Of which directory.
+    pub file: FileId,
+    /// Largest buffer of the answer in bytes.
+    pub output_buffer_length: u32,
+    /// `*`, a name, or a pattern with `*`, `?`, `<`, `>`, `"`. Empty goes on with that of before.
+    pub pattern: String,
+}
+
+impl Request {
+    /// Reads it.
+    pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
+        let b = fixed::<32>(message, 33)?;
+        let (at, len) = (usize::from(u16_at(b, 24)), usize::from(u16_at(b, 26)));
+        let pattern = region(message, at, len, HEADER_LEN + 32, "QUERY_DIRECTORY pattern")?;
+        Ok(Request {
+            class: FileClass(b[2]),
+            flags: Flags(b[3]),
+            file_index: u32_at(b, 4),
+            file: FileId::from_bytes(array_at(b, 8)),
+            output_buffer_length: u32_at(b, 28),
+            pattern: utf16::decode(&pattern)?,
+        })
+    }
+
+    /// Appends the body.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u16(33);
+        out.put_u8(self.class.0);
+        out.put_u8(self.flags.0);
+        out.put_u32(self.file_index);
+        out.put(&self.file.to_bytes());
+        out.put_u16(HEADER_LEN as u16 + 32);
+        out.put_u16(len16(utf16::encoded_len(&self.pattern)));
+        out.put_u32(self.output_buffer_length);
+        utf16::encode(&self.pattern, out);
+        if self.pattern.is_empty() {
+            // StructureSize counts one byte of the buffer; servers insist on it.
+            out.put_u8(0);
+        }
+    }
+}
+
+buffer_response!("QUERY_DIRECTORY output");

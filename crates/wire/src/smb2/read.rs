@@ -1,0 +1,121 @@
+//! READ: bytes of a file.
+//!
+//! Spec: [MS-SMB2] 2.2.19, 2.2.20.
+//! Owns: nothing. Buffers: a parsed response's data is a slice of the message; a response is emitted without its data,
+//! so that the data may be a range of a file that nobody has read, or travel by RDMA.
+//! Does not: choose how the data travels.
+
+use bytes::Bytes;
+
+use super::channel::Channel;
+use super::field::{Put, array_at, bits, fixed, len16, region, u16_at, u32_at, u64_at};
+use super::{FileId, HEADER_LEN, Malformed};
+
+/// Where the data of a response that we emit begins, counted from its header.
+pub const RESPONSE_DATA_AT: usize = HEADER_LEN + 16;
+
+bits! {
+    /// Request flags (3.0.2 and later).
+    Flags: u8 {
+        /// Past the server's cache.
+        READ_UNBUFFERED = 0x01;
+        /// Compress the answer.
+        REQUEST_COMPRESSED = 0x02;
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Where the client would like the data to begin in the answer; not binding.
+    pub padding: u8,
+    /// Flags.
+    pub flags: Flags,
+    /// Bytes wanted.
+    pub length: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Of which file.
+    pub file: FileId,
+    /// Fewer bytes are STATUS_END_OF_FILE.
+    pub minimum_count: u32,
+    /// How the data travels.
+    pub channel: Channel,
+    /// With an RDMA channel: the length again.
+    pub remaining_bytes: u32,
+}
+
+impl Request {
+    /// Reads it.
+    #[inline]
+    pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
+        let b = fixed::<48>(message, 49)?;
+        let channel = Channel::parse(u32_at(b, 36), || {
+            let (at, len) = (usize::from(u16_at(b, 44)), usize::from(u16_at(b, 46)));
+            region(message, at, len, HEADER_LEN + 48, "READ channel information")
+        })?;
+        Ok(Request {
+            padding: b[2],
+            flags: Flags(b[3]),
+            length: u32_at(b, 4),
+            offset: u64_at(b, 8),
+            file: FileId::from_bytes(array_at(b, 16)),
+            minimum_count: u32_at(b, 32),
+            channel,
+            remaining_bytes: u32_at(b, 40),
+        })
+    }
+
+    /// Appends the body.
+    #[inline]
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let info = self.channel.info();
+        out.put_u16(49);
+        out.put_u8(self.padding);
+        out.put_u8(self.flags.0);
+        out.put_u32(self.length);
+        out.put_u64(self.offset);
+        out.put(&self.file.to_bytes());
+        out.put_u32(self.minimum_count);
+        out.put_u32(self.channel.code());
+        out.put_u32(self.remaining_bytes);
+        out.put_u16(if info.is_empty() { 0 } else { HEADER_LEN as u16 + 48 });
+        out.put_u16(len16(info.len()));
+        out.put(info);
+        if info.is_empty() {
+            // StructureSize counts one byte of the buffer; servers insist on it.
+            out.put_u8(0);
+        }
+    }
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The data, when it came in the message.
+    pub data: Bytes,
+    /// Bytes that came by RDMA instead.
+    pub data_remaining: u32,
+}
+
+impl Response {
+    /// Reads it.
+    #[inline]
+    pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
+        let b = fixed::<16>(message, 17)?;
+        let data = region(message, usize::from(b[2]), u32_at(b, 4) as usize, RESPONSE_DATA_AT, "READ data")?;
+        Ok(Response { data, data_remaining: u32_at(b, 8) })
+    }
+
+    /// Appends the body up to the data: `data_len` bytes follow in the message at [`RESPONSE_DATA_AT`],
+    /// `data_remaining` bytes have travelled by RDMA.
+    #[inline]
+    pub fn emit_head(data_len: u32, data_remaining: u32, out: &mut Vec<u8>) {
+        out.put_u16(17);
+        out.put_u8(RESPONSE_DATA_AT as u8);
+        out.put_u8(0);
+        out.put_u32(data_len);
+        out.put_u32(data_remaining);
+        out.put_u32(0);
+    }
+}
