@@ -156,6 +156,52 @@ pub enum Error {
     Closed,
 }
 
+/// Why a channel is over, in a form that every later caller can be told.
+#[derive(Clone, Debug)]
+#[allow(dead_code, reason = "each sibling ends in its own ways")]
+pub(crate) enum Ending {
+    /// The peer left in order.
+    Peer,
+    /// We closed it.
+    Local,
+    /// See [`Error::Malformed`].
+    Malformed(&'static str),
+    /// See [`Error::Violation`].
+    Violation(&'static str),
+    /// See [`Error::TimedOut`].
+    TimedOut(&'static str),
+    /// See [`Error::Io`].
+    Io(io::ErrorKind),
+    /// See [`Error::Rdma`].
+    Rdma(weft_rdma::Disconnect),
+    /// See [`Error::Work`].
+    Work(weft_rdma::WorkError),
+}
+
+#[allow(dead_code, reason = "as above")]
+impl Ending {
+    /// What a reader is told: an orderly end is not an error.
+    pub(crate) fn at_reader(&self) -> Result<Option<Message>, Error> {
+        match self {
+            Ending::Peer | Ending::Local => Ok(None),
+            _ => Err(self.at_sender()),
+        }
+    }
+
+    /// What everybody else is told.
+    pub(crate) fn at_sender(&self) -> Error {
+        match self.clone() {
+            Ending::Peer | Ending::Local => Error::Closed,
+            Ending::Malformed(what) => Error::Malformed(what),
+            Ending::Violation(what) => Error::Violation(what),
+            Ending::TimedOut(what) => Error::TimedOut(what),
+            Ending::Io(kind) => Error::Io(kind.into()),
+            Ending::Rdma(disconnect) => Error::Rdma(disconnect),
+            Ending::Work(work) => Error::Work(work),
+        }
+    }
+}
+
 /// One connection between two peers. Lives on one core; shared by `Rc`. `send`s are put on the wire in the order in
 /// which they were *called* (not polled); `recv` is for one reader at a time.
 pub trait Channel {

@@ -1,0 +1,258 @@
+//! From a byte stream to messages, with as few calls and copies as the sizes allow.
+//!
+//! What: small messages share a staging buffer, many per receive call, and leave it as slices; a large one is received
+//! into a buffer of its own. Spec: [MS-SMB2] 2.1; RFC 1002 4.3.6 (keepalives are skipped).
+//! Owns: the buffers being filled. Does not: keep what it has delivered.
+//!
+//! Buffers: bytes are copied only when a message does not fit where it began: the head of a large message that came
+//! with the call before (at most [`HEAD_BYTES`] once large messages are what comes), and the head of a small message
+//! at the end of a staging buffer. Both go through `buf::copy`, counted.
+
+use std::io::{self, IoSliceMut};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use weft_machine::{Buf, Pool, Stream, buf};
+use weft_wire::nbss::{HEADER_LEN, Header, Malformed};
+
+use crate::channel::Ending;
+
+/// Room for small messages of a busy channel: 30 READ replies of 8 KiB, or 2000 requests.
+const MAX_STAGING_BYTES: usize = 256 << 10;
+/// Room of a channel that receives little at a time.
+const MIN_STAGING_BYTES: usize = 32 << 10;
+/// A message that is longer than this and not here in full gets its own buffer.
+const LARGE_BYTES: usize = 16 << 10;
+/// How much may arrive behind a large message with the same call: the head of the next one, to be copied.
+const HEAD_BYTES: usize = 4 << 10;
+
+/// A message that is received into its own buffer.
+struct Large {
+    /// Filled up to its length.
+    buf: Buf,
+    /// Bytes of the message; the buffer has room for them.
+    len: usize,
+}
+
+/// The receiving half of a channel.
+pub(super) struct Receiver {
+    /// A finished large message, before `ready` in order.
+    finished: Option<Bytes>,
+    /// Whole small messages with their headers, in order.
+    ready: Bytes,
+    /// What came after them: its filled part is the beginning of one message, or empty.
+    staging: Option<Buf>,
+    /// When set, the stream continues in here, and the staging buffer is empty.
+    large: Option<Large>,
+    /// The next large message's length, while its buffer is not yet allocated.
+    wanted: Option<usize>,
+    /// How much one call may bring into the staging buffer: grows while small messages fill it.
+    offer: usize,
+    /// Why nothing comes after what is here.
+    ended: Option<Ending>,
+    bytes: u64,
+    messages: u64,
+}
+
+impl Default for Receiver {
+    fn default() -> Receiver {
+        Receiver {
+            finished: None,
+            ready: Bytes::new(),
+            staging: None,
+            large: None,
+            wanted: None,
+            offer: HEAD_BYTES,
+            ended: None,
+            bytes: 0,
+            messages: 0,
+        }
+    }
+}
+
+impl Receiver {
+    /// The next message, or why there is none.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+        pool: &Pool,
+        max_message: usize,
+    ) -> Poll<Result<Bytes, Ending>> {
+        loop {
+            if let Some(body) = self.ready() {
+                return Poll::Ready(Ok(body));
+            }
+            if let Some(ending) = &self.ended {
+                return Poll::Ready(Err(ending.clone()));
+            }
+            ready!(self.poll_room(cx, pool));
+            match ready!(self.poll_fill(cx, stream)) {
+                Ok(0) => self.ended = Some(self.end_of_stream()),
+                Ok(n) => self.filled(n, max_message),
+                Err(e) => self.ended = Some(Ending::Io(e.kind())),
+            }
+        }
+    }
+
+    /// A message that is here already.
+    pub(super) fn ready(&mut self) -> Option<Bytes> {
+        let body = self.finished.take().or_else(|| self.cut())?;
+        self.bytes += body.len() as u64;
+        self.messages += 1;
+        Some(body)
+    }
+
+    /// Bytes and messages delivered.
+    pub(super) fn received(&self) -> (u64, u64) {
+        (self.bytes, self.messages)
+    }
+
+    /// The first of the whole small messages. `scan` has looked at their headers.
+    fn cut(&mut self) -> Option<Bytes> {
+        loop {
+            match Header::parse(&self.ready) {
+                Ok(Header::Message { len }) => {
+                    self.ready.advance(HEADER_LEN);
+                    return Some(self.ready.split_to(len));
+                }
+                Ok(Header::KeepAlive) => self.ready.advance(HEADER_LEN),
+                Err(_) => {
+                    // The last message takes the reference to the staging buffer with it.
+                    self.ready = Bytes::new();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Makes sure that there is room for what comes next.
+    fn poll_room(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<()> {
+        if let Some(len) = self.wanted {
+            let mut own = ready!(pool.poll_alloc(cx, len));
+            self.wanted = None;
+            if let Some(staging) = &mut self.staging {
+                let head = &staging[HEADER_LEN.min(staging.len())..];
+                own.set_len(head.len());
+                buf::copy(&mut own, head);
+                let all = staging.len();
+                drop(staging.split_to(all));
+            }
+            self.offer = HEAD_BYTES;
+            self.large = Some(Large { buf: own, len });
+        }
+        // Behind a large message HEAD_BYTES do; a small one that has begun must fit as a whole.
+        let needed = match &self.staging {
+            Some(staging) => {
+                (HEADER_LEN + LARGE_BYTES).saturating_sub(staging.len()).min(self.needed(staging))
+            }
+            None => HEAD_BYTES,
+        };
+        if self.staging.as_ref().is_none_or(|staging| staging.capacity() - staging.len() < needed) {
+            let room = (4 * self.offer).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES);
+            let mut fresh = ready!(pool.poll_alloc(cx, room));
+            if let Some(begun) = self.staging.take().filter(|begun| !begun.is_empty()) {
+                fresh.set_len(begun.len());
+                buf::copy(&mut fresh, &begun);
+            }
+            self.staging = Some(fresh);
+        }
+        Poll::Ready(())
+    }
+
+    /// How many more bytes the message that has begun in `staging` needs.
+    fn needed(&self, staging: &Buf) -> usize {
+        match Header::parse(staging) {
+            Ok(Header::Message { len }) => (HEADER_LEN + len).saturating_sub(staging.len()),
+            _ => HEAD_BYTES,
+        }
+    }
+
+    /// One receive call.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<usize>> {
+        let Some(staging) = &mut self.staging else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        };
+        let begun = staging.len();
+        match &mut self.large {
+            Some(large) => {
+                let (filled, len) = (large.buf.len(), large.len);
+                stream.poll_recv(
+                    cx,
+                    &mut [
+                        IoSliceMut::new(&mut large.buf.room()[filled..len]),
+                        IoSliceMut::new(&mut staging.room()[..HEAD_BYTES]),
+                    ],
+                )
+            }
+            None => {
+                let end = (begun + self.offer).min(staging.capacity());
+                stream.poll_recv(cx, &mut [IoSliceMut::new(&mut staging.room()[begun..end])])
+            }
+        }
+    }
+
+    /// Accounts for `n` received bytes.
+    fn filled(&mut self, mut n: usize, max_message: usize) {
+        if let Some(mut large) = self.large.take() {
+            let into_large = n.min(large.len - large.buf.len());
+            large.buf.set_len(large.buf.len() + into_large);
+            n -= into_large;
+            if large.buf.len() < large.len {
+                self.large = Some(large);
+                return;
+            }
+            self.finished = Some(large.buf.freeze());
+        } else if n >= self.offer {
+            self.offer = (self.offer * 2).min(MAX_STAGING_BYTES);
+        }
+        if let Some(staging) = &mut self.staging {
+            staging.set_len(staging.len() + n);
+            self.scan(max_message);
+        }
+    }
+
+    /// Moves whole messages from the staging buffer to `ready` and decides where the one that is not whole goes on.
+    fn scan(&mut self, max_message: usize) {
+        let Some(staging) = &mut self.staging else { return };
+        let mut whole = 0;
+        loop {
+            let rest = &staging[whole..];
+            let len = match Header::parse(rest) {
+                Ok(Header::KeepAlive) => 0,
+                Ok(Header::Message { len }) => len,
+                Err(Malformed::Truncated) => break,
+                Err(e) => {
+                    self.ended = Some(Ending::Malformed(match e {
+                        Malformed::KeepAliveBody => "[MS-SMB2] 2.1: keepalive with a body",
+                        _ => "[MS-SMB2] 2.1: the first byte of the transport header is not zero",
+                    }));
+                    break;
+                }
+            };
+            if len > max_message {
+                self.ended = Some(Ending::Violation("message longer than this side accepts"));
+                break;
+            }
+            if rest.len() < HEADER_LEN + len {
+                if len > LARGE_BYTES {
+                    self.wanted = Some(len);
+                }
+                break;
+            }
+            whole += HEADER_LEN + len;
+        }
+        if whole > 0 {
+            self.ready = staging.split_to(whole).freeze();
+        }
+    }
+
+    /// The peer has sent its last byte.
+    fn end_of_stream(&self) -> Ending {
+        if self.large.is_some() || self.staging.as_ref().is_some_and(|staging| !staging.is_empty()) {
+            Ending::Io(io::ErrorKind::UnexpectedEof)
+        } else {
+            Ending::Peer
+        }
+    }
+}

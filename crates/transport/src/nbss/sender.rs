@@ -1,0 +1,427 @@
+//! From messages to a byte stream: a queue in order, gather writes, and sendfile.
+//!
+//! What: [`Sender`], a queue of items that is drained batch by batch. Spec: [MS-SMB2] 2.1.
+//! Owns: queued messages, the scratch buffer of the batch on its way. Does not: wait by itself; `poll` takes a waker.
+//!
+//! Operation: a batch is what one gather write takes: whole messages up to [`BATCH_BYTES`], or the part of a message
+//! before a long file range. Short file ranges of the batch are read from the page cache into one page-aligned
+//! scratch buffer right before the write; long ones go by sendfile after it.
+//! Errors: a short range that cannot be read takes its own message out of the queue; see [`Sender::outcome`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::mem;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, FileRange, Payload, Pool, Stream};
+use weft_wire::nbss::{HEADER_LEN, Header};
+
+use crate::channel::{Ending, Error, Outgoing, Part};
+
+/// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
+const BATCH_BYTES: usize = 128 << 10;
+/// File ranges of at least this go by sendfile (measured: see the example `nbss_cost`).
+pub(super) const SPLICE_BYTES: usize = 48 << 10;
+/// What one message may have read into the scratch buffer; the rest of its file ranges goes by sendfile.
+const LOAD_BYTES: usize = 256 << 10;
+/// Slices of one system call: 32 READ replies.
+const SLICES: usize = 96;
+/// Queued messages. SMB2 credits are 16 bits wide, so a peer that does not read cannot have more outstanding.
+const MAX_QUEUED: usize = 1 << 16;
+/// Failures remembered for callers that have not asked yet (and may have dropped their future).
+const MAX_FAILED: usize = 1024;
+/// Payload of the scratch buffer begins on its own page, see `machine::buf`.
+const PAGE: usize = 4096;
+
+/// A piece of the stream, in order.
+enum Item {
+    /// A message begins.
+    Head([u8; HEADER_LEN]),
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A short file range, not yet read.
+    Load(FileRange),
+    /// A range of the scratch buffer of the batch.
+    Loaded(usize, usize),
+    /// A long file range.
+    Splice(FileRange),
+    /// The message of this number ends.
+    End(u64),
+}
+
+impl Item {
+    fn len(&self) -> usize {
+        match self {
+            Item::Head(head) => head.len(),
+            Item::Bytes(bytes) => bytes.len(),
+            Item::Load(range) | Item::Splice(range) => range.len,
+            Item::Loaded(_, len) => *len,
+            Item::End(_) => 0,
+        }
+    }
+}
+
+/// The items at the front of the queue that are on their way.
+#[derive(Default)]
+struct Batch {
+    items: usize,
+    bytes: usize,
+    /// 0 <= sent <= bytes.
+    sent: usize,
+    scratch: Option<Buf>,
+}
+
+/// An operation that needs more than one poll.
+enum Slow {
+    /// The short range at this index of the queue, read by a worker thread.
+    Read(usize, LocalBoxFuture<'static, io::Result<Vec<Bytes>>>),
+    /// The long range at the front of the queue.
+    Splice(LocalBoxFuture<'static, io::Result<()>>),
+}
+
+/// The sending half of a channel.
+#[derive(Default)]
+pub(super) struct Sender {
+    items: VecDeque<Item>,
+    batch: Batch,
+    slow: Option<Slow>,
+    queued_bytes: usize,
+    /// Number of the next message.
+    next: u64,
+    /// All messages before this one are gone from the queue.
+    done: u64,
+    /// Messages that left the queue unsent.
+    failed: BTreeMap<u64, io::Error>,
+    waiting: BTreeMap<u64, Waker>,
+    bytes: u64,
+    messages: u64,
+}
+
+impl Sender {
+    /// Queues a message and returns its number.
+    pub(super) fn push(&mut self, outgoing: Outgoing, max_message: usize) -> Result<u64, Error> {
+        let len = outgoing.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part_len(part)));
+        if len > max_message {
+            return Err(Error::Misuse("message longer than the channel's limit"));
+        }
+        if self.next - self.done >= MAX_QUEUED as u64 {
+            return Err(Error::Misuse("more messages queued than a peer can have asked for"));
+        }
+        let head =
+            Header::Message { len }.emit().map_err(|_| Error::Misuse("message longer than 24 bits"))?;
+        self.items.push_back(Item::Head(head));
+        let mut load_budget = LOAD_BYTES;
+        for part in outgoing.parts {
+            match part {
+                Part::Bytes(bytes) => self.push_bytes(bytes),
+                Part::Payload { data: Payload::Chain(chain), .. } => {
+                    chain.into_iter().for_each(|bytes| self.push_bytes(bytes));
+                }
+                Part::Payload { data: Payload::File(range), .. } if range.len == 0 => {}
+                Part::Payload { data: Payload::File(range), .. } => {
+                    let room = range.len.next_multiple_of(PAGE);
+                    if range.len < SPLICE_BYTES && room <= load_budget {
+                        load_budget -= room;
+                        self.items.push_back(Item::Load(range));
+                    } else {
+                        self.items.push_back(Item::Splice(range));
+                    }
+                }
+            }
+        }
+        let number = self.next;
+        self.items.push_back(Item::End(number));
+        self.next += 1;
+        self.queued_bytes += HEADER_LEN + len;
+        self.bytes += len as u64;
+        self.messages += 1;
+        Ok(number)
+    }
+
+    fn push_bytes(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.items.push_back(Item::Bytes(bytes));
+        }
+    }
+
+    /// Bytes that the stream has not taken yet.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Whether nothing is queued.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Bytes and messages queued so far.
+    pub(super) fn sent(&self) -> (u64, u64) {
+        (self.bytes, self.messages)
+    }
+
+    /// Forgets what is queued: the stream has failed.
+    pub(super) fn clear(&mut self) {
+        self.slow = None;
+        self.batch = Batch::default();
+        self.items.clear();
+        self.queued_bytes = 0;
+        mem::take(&mut self.waiting).into_values().for_each(Waker::wake);
+    }
+
+    /// What became of message `number`; `None` while it is queued. A failure is told once.
+    pub(super) fn outcome(&mut self, number: u64) -> Option<io::Result<()>> {
+        if let Some(e) = self.failed.remove(&number) {
+            return Some(Err(e));
+        }
+        (number < self.done).then_some(Ok(()))
+    }
+
+    /// Wakes `waker` when message `number` is out of the queue.
+    pub(super) fn wait(&mut self, number: u64, waker: &Waker) {
+        self.waiting.entry(number).and_modify(|old| old.clone_from(waker)).or_insert_with(|| waker.clone());
+    }
+
+    /// Nobody asks about message `number` any more.
+    pub(super) fn forget(&mut self, number: u64) {
+        if !self.waiting.is_empty() {
+            self.waiting.remove(&number);
+        }
+        if !self.failed.is_empty() {
+            self.failed.remove(&number);
+        }
+    }
+
+    /// Sends until the queue is empty, or something has to be waited for.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Rc<Stream>,
+        pool: &Pool,
+    ) -> Poll<Result<(), Ending>> {
+        let result = self.poll_all(cx, stream, pool);
+        while let Some(entry) = self.waiting.first_entry().filter(|entry| *entry.key() < self.done) {
+            entry.remove().wake();
+        }
+        result.map_err(|e| Ending::Io(e.kind()))
+    }
+
+    fn poll_all(&mut self, cx: &mut Context<'_>, stream: &Rc<Stream>, pool: &Pool) -> Poll<io::Result<()>> {
+        loop {
+            if self.slow.is_some() {
+                ready!(self.poll_slow(cx))?;
+            } else if self.batch.items > 0 {
+                ready!(self.poll_batch(cx, stream))?;
+            } else {
+                match self.items.front() {
+                    None => return Poll::Ready(Ok(())),
+                    Some(Item::Splice(range)) => {
+                        let (stream, range) = (stream.clone(), range.clone());
+                        self.slow =
+                            Some(Slow::Splice(Box::pin(async move { stream.send_file(&range).await })));
+                    }
+                    Some(_) => ready!(self.poll_compose(cx, pool))?,
+                }
+            }
+        }
+    }
+
+    /// Takes the first `n` items out: the stream has them.
+    fn pop(&mut self, n: usize) {
+        for item in self.items.drain(..n) {
+            self.queued_bytes -= item.len();
+            if let Item::End(number) = item {
+                self.done = number + 1;
+            }
+        }
+    }
+
+    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.slow {
+            None => {}
+            Some(Slow::Splice(sending)) => {
+                ready!(sending.as_mut().poll(cx))?;
+                self.slow = None;
+                self.pop(1);
+            }
+            Some(Slow::Read(at, reading)) => {
+                let at = *at;
+                let read = ready!(reading.as_mut().poll(cx));
+                self.slow = None;
+                match read {
+                    // A file range becomes one buffer.
+                    Ok(chain) => match chain.into_iter().next() {
+                        Some(bytes) => self.items[at] = Item::Bytes(bytes),
+                        None => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                    },
+                    Err(e) => self.fail(at, e)?,
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Decides what the next gather write takes, and reads its short file ranges.
+    fn poll_compose(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<io::Result<()>> {
+        let (end, room) = self.extent();
+        let mut batch = Batch { items: end, ..Batch::default() };
+        if room > 0 {
+            let scratch = ready!(self.poll_load(cx, pool, end, room));
+            match scratch {
+                Loading::Done(scratch) => batch.scratch = Some(scratch),
+                Loading::Slow(at) => {
+                    if let Item::Load(range) = &self.items[at] {
+                        let read = Payload::File(range.clone());
+                        let pool = pool.clone();
+                        let reading = Box::pin(async move { read.into_chain(&pool).await });
+                        self.slow = Some(Slow::Read(at, reading));
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Loading::Failed(at, e) => return Poll::Ready(self.fail(at, e)),
+            }
+        }
+        batch.bytes = self.items.range(..end).map(Item::len).sum();
+        self.batch = batch;
+        Poll::Ready(Ok(()))
+    }
+
+    /// How many items the next batch has, and how much scratch room its file ranges need.
+    fn extent(&self) -> (usize, usize) {
+        let (mut bytes, mut room) = (0, 0);
+        for (i, item) in self.items.iter().enumerate() {
+            match item {
+                Item::Splice(_) => return (i, room),
+                Item::End(_) if bytes >= BATCH_BYTES => return (i + 1, room),
+                Item::Load(range) => room += range.len.next_multiple_of(PAGE),
+                _ => {}
+            }
+            bytes += item.len();
+        }
+        (self.items.len(), room)
+    }
+
+    /// Reads the file ranges of the first `end` items into one buffer.
+    fn poll_load(&mut self, cx: &mut Context<'_>, pool: &Pool, end: usize, room: usize) -> Poll<Loading> {
+        let mut scratch = ready!(pool.poll_alloc(cx, room));
+        scratch.set_len(room);
+        let window = scratch.into_window();
+        let mut used = 0;
+        let mut trouble = None;
+        for (i, item) in self.items.range_mut(..end).enumerate() {
+            let Item::Load(range) = item else { continue };
+            let len = range.len;
+            let read = window.slice(used, len).map(|into| range.try_read_into(&into));
+            match read {
+                Some(Some(Ok(()))) => {
+                    *item = Item::Loaded(used, len);
+                    used += len.next_multiple_of(PAGE);
+                }
+                Some(None) => trouble = Some(Loading::Slow(i)),
+                Some(Some(Err(e))) => trouble = Some(Loading::Failed(i, e)),
+                None => trouble = Some(Loading::Failed(i, io::ErrorKind::InvalidInput.into())),
+            }
+            if trouble.is_some() {
+                break;
+            }
+        }
+        let scratch = window.try_into_buf().expect("every slice of this window is gone");
+        let Some(trouble) = trouble else { return Poll::Ready(Loading::Done(scratch)) };
+        // The batch will be composed anew: what was read stays, as bytes of their own.
+        let loaded = scratch.freeze();
+        for item in self.items.range_mut(..end) {
+            if let Item::Loaded(at, len) = *item {
+                *item = Item::Bytes(loaded.slice(at..at + len));
+            }
+        }
+        Poll::Ready(trouble)
+    }
+
+    /// Takes the message around item `at` out of the queue, unless its beginning has left already.
+    fn fail(&mut self, at: usize, e: io::Error) -> io::Result<()> {
+        let Some(head) = (0..at).rev().find(|&i| matches!(self.items[i], Item::Head(_))) else {
+            return Err(e);
+        };
+        let Some(end) = (at..self.items.len()).find(|&i| matches!(self.items[i], Item::End(_))) else {
+            return Err(e);
+        };
+        // An end between the two would mean that the head belongs to an earlier message.
+        if self.items.range(head..at).any(|item| matches!(item, Item::End(_))) {
+            return Err(e);
+        }
+        for item in self.items.drain(head..=end) {
+            self.queued_bytes -= item.len();
+            self.bytes -= if matches!(item, Item::Head(_)) { 0 } else { item.len() as u64 };
+            if let Item::End(number) = item {
+                self.messages -= 1;
+                if self.failed.len() == MAX_FAILED {
+                    self.failed.pop_first();
+                }
+                self.failed.insert(number, e);
+                if let Some(waker) = self.waiting.remove(&number) {
+                    waker.wake();
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One gather write of the batch.
+    fn poll_batch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
+        let Batch { items, bytes, sent, ref scratch } = self.batch;
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut used = 0;
+        let mut skip = sent;
+        for item in self.items.range(..items) {
+            let whole: &[u8] = match item {
+                Item::Head(head) => head,
+                Item::Bytes(bytes) => bytes,
+                Item::Loaded(at, len) => {
+                    scratch.as_ref().and_then(|scratch| scratch.get(*at..at + len)).unwrap_or_default()
+                }
+                Item::Load(_) | Item::Splice(_) | Item::End(_) => &[],
+            };
+            let rest = &whole[skip.min(whole.len())..];
+            skip -= whole.len() - rest.len();
+            if rest.is_empty() {
+                continue;
+            }
+            if used == SLICES {
+                break;
+            }
+            slices[used] = IoSlice::new(rest);
+            used += 1;
+        }
+        if sent < bytes {
+            match ready!(stream.poll_send(cx, &slices[..used]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.batch.sent += n,
+            }
+        }
+        if self.batch.sent >= bytes {
+            self.batch = Batch::default();
+            self.pop(items);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// How reading a batch's file ranges went.
+enum Loading {
+    /// All are in this buffer.
+    Done(Buf),
+    /// The item at this index needs the disk.
+    Slow(usize),
+    /// The item at this index cannot be read.
+    Failed(usize, io::Error),
+}
+
+fn part_len(part: &Part) -> usize {
+    match part {
+        Part::Bytes(bytes) => bytes.len(),
+        Part::Payload { data, .. } => data.len(),
+    }
+}
