@@ -8,7 +8,7 @@
 //! one atomic while nobody has anything open. Everything else takes the mutex of one shard for a short walk.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -130,6 +130,8 @@ struct Holder {
     access: Rights,
     share: Rights,
     delete_on_close: bool,
+    /// A pending deletion takes effect when this open closes, whoever else has the node open.
+    delete_at_once: bool,
 }
 
 /// What is known about one node that is open.
@@ -217,8 +219,14 @@ impl Opens {
             self.open_nodes.fetch_add(1, Ordering::Release);
         }
         let known = shard.entry(node).or_default();
-        known.holders.push(Holder { id, access, share, delete_on_close: false });
-        Ok(Open { table: self.clone(), node, id, lock_count: known.lock_count.clone(), open: true })
+        known.holders.push(Holder { id, access, share, delete_on_close: false, delete_at_once: false });
+        Ok(Open {
+            table: self.clone(),
+            node,
+            id,
+            lock_count: known.lock_count.clone(),
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// Whether somebody without an open (NFS) may do this to `node` now.
@@ -264,8 +272,7 @@ pub struct Open {
     node: NodeId,
     id: u64,
     lock_count: Arc<AtomicUsize>,
-    /// False once closed.
-    open: bool,
+    closed: AtomicBool,
 }
 
 impl Open {
@@ -274,8 +281,11 @@ impl Open {
         self.node
     }
 
+    /// `None` once closed: a request that was overtaken by the close of its handle changes nothing any more.
     fn with<T>(&self, act: impl FnOnce(&mut Node, u64) -> T) -> Option<T> {
-        self.table.shard(self.node).get_mut(&self.node).map(|known| act(known, self.id))
+        let mut shard = self.table.shard(self.node);
+        let known = shard.get_mut(&self.node)?;
+        known.holders.iter().any(|holder| holder.id == self.id).then(|| act(known, self.id))
     }
 
     /// Removes the node's name when this open closes (and all others have).
@@ -290,6 +300,16 @@ impl Open {
     /// Removes the node's name at the last close, or no longer. Until then nobody opens it again.
     pub fn set_delete_pending(&self, pending: bool) {
         self.with(|known, _| known.delete_pending = pending);
+    }
+
+    /// Lets a pending deletion take effect when this open closes, not when the last one does (POSIX semantics: the
+    /// others keep a file without a name).
+    pub fn set_delete_at_once(&self, at_once: bool) {
+        self.with(|known, id| {
+            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
+                holder.delete_at_once = at_once;
+            }
+        });
     }
 
     /// Whether the name goes away at the last close.
@@ -359,25 +379,28 @@ impl Open {
         Ok(())
     }
 
-    /// Closes, and says whether this was the last open of a node that is to be removed. Then the caller removes the
-    /// name and drops the [`Removal`]; until that the node cannot be opened.
-    pub fn close(mut self) -> Option<Removal> {
+    /// Closes, and says whether the node's name is to be removed now. Then the caller removes it and drops the
+    /// [`Removal`]; until that the node cannot be opened. A second close does nothing.
+    pub fn close(&self) -> Option<Removal> {
         self.leave().then(|| Removal { table: self.table.clone(), node: self.node })
     }
 
-    fn leave(&mut self) -> bool {
-        if !std::mem::replace(&mut self.open, false) {
+    fn leave(&self) -> bool {
+        if self.closed.swap(true, Ordering::AcqRel) {
             return false;
         }
         let mut shard = self.table.shard(self.node);
         let Some(known) = shard.get_mut(&self.node) else { return false };
+        let mut at_once = false;
         if let Some(at) = known.holders.iter().position(|holder| holder.id == self.id) {
-            known.delete_pending |= known.holders.swap_remove(at).delete_on_close;
+            let holder = known.holders.swap_remove(at);
+            known.delete_pending |= holder.delete_on_close;
+            at_once = holder.delete_at_once;
         }
         let before = known.locks.len();
         known.locks.retain(|lock| lock.owner != self.id);
         let waiting = if known.locks.len() < before { known.locks_changed() } else { Vec::new() };
-        let remove = known.holders.is_empty() && known.delete_pending && !known.removing;
+        let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;
         self.table.forget_if_unused(&mut shard, self.node);
         drop(shard);

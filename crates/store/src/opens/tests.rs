@@ -75,6 +75,20 @@ fn the_last_close_removes() {
 }
 
 #[test]
+fn a_deletion_at_once_leaves_the_others_open() {
+    let t = table();
+    let a = t.open(NODE, Rights::DELETE, Rights::ALL).unwrap();
+    let b = t.open(NODE, Rights::READ, Rights::ALL).unwrap();
+    a.set_delete_pending(true);
+    a.set_delete_at_once(true);
+    drop(a.close().expect("removed before the last close"));
+    assert!(!b.delete_pending());
+    assert!(b.close().is_none());
+    assert!(b.close().is_none());
+    assert_eq!(t.open_nodes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_pending_deletion_can_be_called_off() {
     let t = table();
     let a = t.open(NODE, Rights::DELETE, Rights::ALL).unwrap();
@@ -166,9 +180,11 @@ fn a_waiting_lock_is_granted_when_the_way_is_free() {
     }
     let mut lock = pin!(a.lock(range(0, 10), false));
     assert!(lock.as_mut().poll(&mut cx).is_pending());
-    drop(b);
+    b.close();
     assert_eq!(woken.0.load(Ordering::SeqCst), 2);
     assert!(lock.as_mut().poll(&mut cx).is_ready());
+    // A closed open takes no locks that nobody would give back.
+    assert_eq!(b.try_lock(range(50, 1), true), Err(Refused::NotLocked));
 }
 
 #[test]
