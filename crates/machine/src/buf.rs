@@ -255,6 +255,17 @@ struct Chunk {
     mapping: Arc<Mapping>,
 }
 
+impl Chunk {
+    fn location(&self, ptr: NonNull<u8>, pool: &Pool) -> Option<(u32, u64)> {
+        let (owner, piece, _) = self.pool.as_ref()?;
+        if !Arc::ptr_eq(&owner.0, &pool.0) {
+            return None;
+        }
+        let offset = ptr.as_ptr() as usize - self.mapping.base.as_ptr() as usize;
+        Some((piece.slab, offset as u64))
+    }
+}
+
 impl Drop for Chunk {
     fn drop(&mut self) {
         if let Some((pool, piece, class)) = self.pool.take() {
@@ -340,6 +351,11 @@ impl Buf {
     /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+
+    /// Where this memory lies for a peer that maps our slabs; see [`Window::location`].
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        self.chunk.location(self.ptr, pool)
     }
 
     /// Gives up exclusiveness: the first `len` bytes as memory that others may write.
@@ -470,12 +486,7 @@ impl Window {
     /// Where this memory lies for a peer that maps our slabs: (slab number, offset in it). `None` when it is not of
     /// `pool`.
     pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
-        let (owner, piece, _) = self.chunk.pool.as_ref()?;
-        if !Arc::ptr_eq(&owner.0, &pool.0) {
-            return None;
-        }
-        let offset = self.ptr.as_ptr() as usize - self.chunk.mapping.base.as_ptr() as usize;
-        Some((piece.slab, offset as u64))
+        self.chunk.location(self.ptr, pool)
     }
 
     /// The address, for system calls in this crate.

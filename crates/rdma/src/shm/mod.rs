@@ -1,1 +1,130 @@
-//! To be written.
+//! The shared memory provider: the verbs between two processes of one user on one host, without the kernel.
+//!
+//! What: the initiator moves the bytes itself, straight between its buffers (or a file) and the peer's mapped slabs,
+//! after checking the peer's region table; rings tell the peer about messages, a doorbell wakes it when it sleeps.
+//! Spec: RFC 5040 for what the verbs mean; the layouts are our own (`layout`, `news`, `message`).
+//! Owns: control segments, mappings of peers' slabs, the listener's socket. Does not: defend data against its
+//! peer: both run as the same user, which is checked, and a user can spoil his own processes anyway.
+//!
+//! Operation: `setup` connects over a Unix socket and makes a [`queue_pair`]; the socket stays open to pass slabs
+//! and to notice death. Work is carried out inside `post` unless a file is not in the page cache.
+//! Buffers: what peers touch lies in the provider's pool, whose slabs are memfds.
+//! Errors: a refused access ends the connection on both sides, as on iWARP.
+
+mod layout;
+mod message;
+mod news;
+mod quarantine;
+mod queue_pair;
+mod regions;
+mod setup;
+mod slabs;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Pool, shm};
+
+use crate::{Caps, ConnectError, ConnectParams, Listener, QueuePair};
+
+/// Limits and places.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the sockets live: a directory of this user, mode 0700, created when missing. Both sides must agree.
+    pub dir: PathBuf,
+    /// Sends, Writes and Reads posted and not completed.
+    pub max_send_work: usize,
+    /// Receive buffers posted; at most 512.
+    pub max_recv_work: usize,
+    /// Regions registered at a time; at most 4096.
+    pub max_regions: usize,
+    /// Inbound Reads offered by default. Reads complete inside `post`, so the number is a courtesy to users that
+    /// size their queues by it.
+    pub ird: u16,
+    /// Outbound Reads wanted by default.
+    pub ord: u16,
+    /// How long the peer may take for its part of set-up.
+    pub setup_limit: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            dir: shm::runtime_dir(),
+            max_send_work: 1024,
+            max_recv_work: layout::RECV_SLOTS,
+            max_regions: layout::REGIONS,
+            ird: 32,
+            ord: 32,
+            setup_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The shared memory provider of a core.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    pool: Pool,
+    config: Config,
+}
+
+impl Provider {
+    /// A provider whose regions, receive buffers and scratch memory come from `pool`.
+    pub fn new(pool: Pool, mut config: Config) -> Provider {
+        config.max_recv_work = config.max_recv_work.min(layout::RECV_SLOTS);
+        config.max_regions = config.max_regions.min(layout::REGIONS);
+        Provider { pool, config }
+    }
+
+    fn socket_name(port: u16) -> String {
+        format!("rdma-{port}.sock")
+    }
+}
+
+impl crate::Provider for Provider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn caps(&self) -> Caps {
+        self.config.caps()
+    }
+
+    fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let listener = setup::listen(self.pool.clone(), self.config.clone(), addr)?;
+            Ok(Box::new(listener) as Box<dyn Listener>)
+        })
+    }
+
+    fn connect(
+        &self,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> LocalBoxFuture<'_, Result<(Rc<dyn QueuePair>, Bytes), ConnectError>> {
+        Box::pin(setup::connect(&self.pool, &self.config, addr, params))
+    }
+}
+
+const NAME: &str = "shm";
+
+impl Config {
+    fn caps(&self) -> Caps {
+        Caps {
+            max_send_work: self.max_send_work,
+            max_recv_work: self.max_recv_work,
+            ird: self.ird,
+            ord: self.ord,
+            max_regions: self.max_regions,
+            kernel_bypass: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The messages on the connection's socket: set-up, and slabs that are passed later.
+//!
+//! What: one datagram each, integers little-endian, descriptors beside it.
+//!
+//!     magic "weft-shm" | version:32 | kind:32 | ird:16 | ord:16 | number:32 | private data ...
+//!
+//!     kind 1 request   private data          control segment, doorbell of the connecting side
+//!          2 accept    private data          doorbell of the accepting side
+//!          3 reject    private data          -
+//!          4 slab      number of the slab    slab
+//!
+//! Owns: nothing. Does not: check the descriptors; `weft_machine::shm::adopt` does.
+
+use bytes::Bytes;
+
+/// Grows with any change of this layout, of the control segment's or of the rules between the two sides.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"weft-shm";
+const HEADER: usize = 24;
+/// Private data of a request or its answer (`ConnectParams::private_data`).
+pub(super) const MAX_PRIVATE: usize = 508;
+/// The longest message.
+pub(super) const MAX_MESSAGE: usize = HEADER + MAX_PRIVATE;
+
+/// A message without its descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Request { ird: u16, ord: u16, private_data: Bytes },
+    Accept { ird: u16, ord: u16, private_data: Bytes },
+    Reject { private_data: Bytes },
+    Slab { number: u32 },
+}
+
+impl Message {
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let (kind, ird, ord, number, private) = match self {
+            Message::Request { ird, ord, private_data } => (1u32, *ird, *ord, 0, &private_data[..]),
+            Message::Accept { ird, ord, private_data } => (2, *ird, *ord, 0, &private_data[..]),
+            Message::Reject { private_data } => (3, 0, 0, 0, &private_data[..]),
+            Message::Slab { number } => (4, 0, 0, *number, &[][..]),
+        };
+        let mut out = Vec::with_capacity(HEADER + private.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&ird.to_le_bytes());
+        out.extend_from_slice(&ord.to_le_bytes());
+        out.extend_from_slice(&u32::to_le_bytes(number));
+        out.extend_from_slice(private);
+        out
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Message, &'static str> {
+        let Some((header, private)) = bytes.split_first_chunk::<HEADER>() else {
+            return Err("set-up message too short");
+        };
+        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        if &header[..8] != MAGIC {
+            return Err("not a Weft shared memory peer");
+        }
+        if u32_at(8) != VERSION {
+            return Err("another version of the shared memory protocol");
+        }
+        if private.len() > MAX_PRIVATE {
+            return Err("private data too long");
+        }
+        let (ird, ord, number) = (u16_at(16), u16_at(18), u32_at(20));
+        let private_data = Bytes::copy_from_slice(private);
+        Ok(match u32_at(12) {
+            1 => Message::Request { ird, ord, private_data },
+            2 => Message::Accept { ird, ord, private_data },
+            3 => Message::Reject { private_data },
+            4 => Message::Slab { number },
+            _ => return Err("unknown set-up message"),
+        })
+    }
+}

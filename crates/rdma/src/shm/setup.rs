@@ -1,0 +1,297 @@
+//! Connection set-up: who meets whom, and what they pass each other.
+//!
+//! What: the connecting side creates the control segment and its doorbell and passes both with its request; the
+//! accepting side maps the segment, posts its first receive buffers and answers with its doorbell.
+//! Spec: the roles of RFC 6581 (private data, IRD and ORD) without its wire format.
+//! Owns: the listening socket. Does not: let a silent peer hold anything up; each step has the configured time limit.
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, LocalBoxFuture, select};
+use weft_machine::net::Readable;
+use weft_machine::shm::{Doorbell, PathListener, Socket, Words, adopt};
+use weft_machine::{Pool, rt};
+
+use super::layout::{SEGMENT_BYTES, SEGMENT_WORDS, Side};
+use super::message::{MAX_MESSAGE, MAX_PRIVATE, Message};
+use super::queue_pair::{Parts, ShmQueuePair};
+use super::slabs::PeerSlabs;
+use super::{Config, Provider};
+use crate::{Caps, ConnectError, ConnectParams, QueuePair, Work};
+
+/// Names tried when any port will do.
+const ANY_PORT_TRIES: u32 = 64;
+/// First of the ports that IANA leaves to everyone.
+const FIRST_DYNAMIC_PORT: u16 = 49152;
+/// Pause before another try at a listener whose backlog is full.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
+
+/// A listening socket.
+pub(super) struct ShmListener {
+    socket: Readable<PathListener>,
+    addr: SocketAddr,
+    pool: Pool,
+    config: Config,
+}
+
+/// Listens on the socket that is named after `addr`'s port.
+pub(super) fn listen(pool: Pool, config: Config, mut addr: SocketAddr) -> io::Result<ShmListener> {
+    let bind = |port| PathListener::bind(&config.dir, &Provider::socket_name(port));
+    let socket = if addr.port() != 0 {
+        bind(addr.port())?
+    } else {
+        let span = u32::from(u16::MAX - FIRST_DYNAMIC_PORT) + 1;
+        let start = RandomState::new().build_hasher().finish() as u32 % span;
+        let mut tries = (0..ANY_PORT_TRIES).map(|n| FIRST_DYNAMIC_PORT + ((start + n) % span) as u16);
+        loop {
+            let port = tries.next().ok_or(io::ErrorKind::AddrInUse)?;
+            match bind(port) {
+                Ok(socket) => {
+                    addr.set_port(port);
+                    break socket;
+                }
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+                Err(e) => return Err(e),
+            }
+        }
+    };
+    Ok(ShmListener { socket: Readable::new(socket)?, addr, pool, config })
+}
+
+impl crate::Listener for ShmListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn crate::Incoming>>> {
+        Box::pin(async move {
+            loop {
+                match self.socket.inner().try_accept() {
+                    Ok(socket) => {
+                        let (pool, config) = (self.pool.clone(), self.config.clone());
+                        return Ok(Box::new(ShmIncoming { socket, pool, config }) as Box<dyn crate::Incoming>);
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                        tracing::warn!(
+                            "refused a connection to {}: {e}",
+                            self.socket.inner().path().display()
+                        );
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        })
+    }
+}
+
+struct ShmIncoming {
+    socket: Socket,
+    pool: Pool,
+    config: Config,
+}
+
+impl crate::Incoming for ShmIncoming {
+    fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn crate::Request>, ConnectError>> {
+        Box::pin(async move {
+            let link = Readable::new(self.socket)?;
+            let (message, fds) = within(self.config.setup_limit, "shm request", receive(&link)).await?;
+            let Message::Request { ird, ord, private_data } = message else {
+                return Err(ConnectError::Violation("expected a request"));
+            };
+            let [segment, bell] = <[OwnedFd; 2]>::try_from(fds)
+                .map_err(|_| ConnectError::Violation("a request passes two descriptors"))?;
+            let segment = Words::over(adopt(segment, SEGMENT_BYTES, SEGMENT_BYTES)?);
+            let peer = describe(&link);
+            let (pool, config) = (self.pool, self.config);
+            let request =
+                ShmRequest { link, pool, config, ird, ord, private_data, segment, bell: bell.into(), peer };
+            Ok(Box::new(request) as Box<dyn crate::Request>)
+        })
+    }
+}
+
+struct ShmRequest {
+    link: Readable<Socket>,
+    pool: Pool,
+    config: Config,
+    ird: u16,
+    ord: u16,
+    private_data: Bytes,
+    segment: Words,
+    bell: Doorbell,
+    peer: String,
+}
+
+impl crate::Request for ShmRequest {
+    fn private_data(&self) -> &Bytes {
+        &self.private_data
+    }
+
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn accept(
+        self: Box<Self>,
+        params: ConnectParams,
+        recvs: Vec<Work>,
+    ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>> {
+        Box::pin(async move {
+            let private_data = checked_private_data(&params)?;
+            let (ird, ord) = wanted(&params, &self.config);
+            let ord = ord.min(self.ird);
+            let caps = Caps { ird: ird.min(self.ord), ord, ..self.config.caps() };
+            let qp = ShmQueuePair::new(Parts {
+                side: Side::Accepting,
+                link: self.link,
+                segment: self.segment,
+                our_bell: Doorbell::new()?,
+                their_bell: self.bell,
+                pool: self.pool,
+                slabs: PeerSlabs::default(),
+                caps,
+                peer: self.peer,
+            })?;
+            for recv in recvs {
+                if let Err((e, _)) = qp.post(recv) {
+                    return Err(ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, e)));
+                }
+            }
+            // Only now may the peer send: its answer comes after the buffers in the ring.
+            let answer = Message::Accept { ird, ord, private_data }.emit();
+            qp.link().send(&answer, &[qp.bell().as_fd()])?;
+            Ok(qp as Rc<dyn QueuePair>)
+        })
+    }
+
+    fn reject(self: Box<Self>, private_data: Bytes) -> LocalBoxFuture<'static, Result<(), ConnectError>> {
+        Box::pin(async move {
+            let params = ConnectParams { private_data, ..ConnectParams::default() };
+            let private_data = checked_private_data(&params)?;
+            self.link.inner().send(&Message::Reject { private_data }.emit(), &[])?;
+            Ok(())
+        })
+    }
+}
+
+/// Connects to the listener of `addr`'s port.
+pub(super) async fn connect(
+    pool: &Pool,
+    config: &Config,
+    addr: SocketAddr,
+    params: ConnectParams,
+) -> Result<(Rc<dyn QueuePair>, Bytes), ConnectError> {
+    let private_data = checked_private_data(&params)?;
+    let (our_ird, our_ord) = wanted(&params, config);
+    let socket = within(config.setup_limit, "shm connect", open(config, addr)).await?;
+    let link = Readable::new(socket)?;
+    let segment = Words::create("weft-control", SEGMENT_WORDS)?;
+    let our_bell = Doorbell::new()?;
+    let request = Message::Request { ird: our_ird, ord: our_ord, private_data }.emit();
+    link.inner().send(&request, &[segment.segment_fd(), our_bell.as_fd()])?;
+
+    let mut slabs = PeerSlabs::default();
+    let answer = async {
+        loop {
+            match receive(&link).await? {
+                // The accepting side posts receive buffers before it answers, and passes what they lie in.
+                (Message::Slab { number }, fds) => {
+                    let fd =
+                        fds.into_iter().next().ok_or(ConnectError::Violation("a slab without descriptor"))?;
+                    slabs.add(number, fd).map_err(ConnectError::Violation)?;
+                }
+                (message, mut fds) => return Ok((message, fds.pop())),
+            }
+        }
+    };
+    let (message, fd) = within(config.setup_limit, "shm answer", answer).await?;
+    let (ird, ord, private_data) = match message {
+        Message::Accept { ird, ord, private_data } => (ird, ord, private_data),
+        Message::Reject { private_data } => return Err(ConnectError::Rejected(private_data)),
+        _ => return Err(ConnectError::Violation("expected an answer")),
+    };
+    let their_bell = fd.ok_or(ConnectError::Violation("an acceptance passes one descriptor"))?.into();
+    let caps = Caps { ird: our_ird.min(ord), ord: our_ord.min(ird), ..config.caps() };
+    let peer = describe(&link);
+    let side = Side::Connecting;
+    let pool = pool.clone();
+    let qp = ShmQueuePair::new(Parts { side, link, segment, our_bell, their_bell, pool, slabs, caps, peer })?;
+    Ok((qp, private_data))
+}
+
+async fn open(config: &Config, addr: SocketAddr) -> Result<Socket, ConnectError> {
+    let path = config.dir.join(Provider::socket_name(addr.port()));
+    loop {
+        match Socket::connect(&path) {
+            Ok(socket) => return Ok(socket),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => rt::sleep(BACKLOG_PAUSE).await,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                let path = path.display();
+                return Err(ConnectError::Unavailable(format!(
+                    "nobody listens at {path}; the server must run on this host, as this user, \
+                     with the same XDG_RUNTIME_DIR"
+                )));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// One message of set-up.
+async fn receive(link: &Readable<Socket>) -> Result<(Message, Vec<OwnedFd>), ConnectError> {
+    let mut bytes = [0; MAX_MESSAGE];
+    loop {
+        match link.inner().try_recv(&mut bytes) {
+            Ok(received) if received.len == 0 => {
+                return Err(ConnectError::Io(io::ErrorKind::ConnectionReset.into()));
+            }
+            Ok(received) => {
+                let message = Message::parse(&bytes[..received.len]).map_err(ConnectError::Violation)?;
+                return Ok((message, received.fds));
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => link.readable().await?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    what: &'static str,
+    step: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    match select(std::pin::pin!(step), std::pin::pin!(rt::sleep(limit))).await {
+        Either::Left((result, _)) => result,
+        Either::Right(_) => Err(ConnectError::TimedOut(what)),
+    }
+}
+
+fn checked_private_data(params: &ConnectParams) -> Result<Bytes, ConnectError> {
+    if params.private_data.len() > MAX_PRIVATE {
+        let text = "private data longer than 508 bytes";
+        return Err(ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    Ok(params.private_data.clone())
+}
+
+/// (IRD, ORD) to offer.
+fn wanted(params: &ConnectParams, config: &Config) -> (u16, u16) {
+    let or_default = |wanted, default| if wanted == 0 { default } else { wanted };
+    (or_default(params.ird, config.ird), or_default(params.ord, config.ord))
+}
+
+fn describe(link: &Readable<Socket>) -> String {
+    match link.inner().peer_pid() {
+        Ok(pid) => format!("shm:pid {pid}"),
+        Err(_) => "shm".into(),
+    }
+}

@@ -1,0 +1,68 @@
+//! Which slabs of payload memory the two sides see of each other.
+//!
+//! What: a slab is passed over the socket when first needed, before any descriptor or region names it; the other
+//! side finds it in its socket at the latest when it meets the name.
+//! Owns: the mappings of the peer's slabs. Does not: bound how many buffers a peer may use in them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use weft_machine::shm::{Socket, adopt};
+use weft_machine::{Pool, Window};
+
+use super::message::Message;
+
+/// Slabs that a peer may pass: 64 GiB of 64 MiB slabs.
+const MAX_SLABS: usize = 1024;
+/// A slab's length in bytes.
+const MAX_SLAB_BYTES: usize = 1 << 30;
+
+/// Our slabs that the peer knows.
+#[derive(Default)]
+pub(super) struct Announced(Vec<bool>);
+
+impl Announced {
+    /// Makes sure that the peer can map slab `number` of `pool`.
+    pub(super) fn ensure(&mut self, number: u32, pool: &Pool, socket: &Socket) -> io::Result<()> {
+        let index = number as usize;
+        if self.0.get(index) == Some(&true) {
+            return Ok(());
+        }
+        let slab = pool.slab(number).filter(|_| index < MAX_SLABS).ok_or(io::ErrorKind::OutOfMemory)?;
+        socket.send(&Message::Slab { number }.emit(), &[slab.as_fd()])?;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, false);
+        }
+        self.0[index] = true;
+        Ok(())
+    }
+}
+
+/// The peer's slabs, mapped here.
+#[derive(Default)]
+pub(super) struct PeerSlabs(Vec<Option<Window>>);
+
+impl PeerSlabs {
+    /// Maps a slab that the peer has passed.
+    pub(super) fn add(&mut self, number: u32, fd: OwnedFd) -> Result<(), &'static str> {
+        let index = number as usize;
+        if index >= MAX_SLABS || matches!(self.0.get(index), Some(Some(_))) {
+            return Err("slab number out of range or passed twice");
+        }
+        let mapping = adopt(fd, 1, MAX_SLAB_BYTES).map_err(|e| {
+            tracing::debug!("slab {number} of the peer: {e}");
+            "unusable slab"
+        })?;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(Window::over(Arc::new(mapping)));
+        Ok(())
+    }
+
+    /// Slab `number`, whole.
+    pub(super) fn slab(&self, number: u32) -> Option<&Window> {
+        self.0.get(number as usize)?.as_ref()
+    }
+}
