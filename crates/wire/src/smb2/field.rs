@@ -153,6 +153,21 @@ pub(crate) fn fits(at: usize, len: usize, size: usize) -> bool {
     at.checked_add(len).is_some_and(|end| end <= size)
 }
 
+/// What follows an entry of a chained list: nothing when `next` is 0; otherwise the bytes from `next` on, of which there
+/// is at least one, and `next` lies beyond the entry's fixed part of `fixed_len` bytes.
+pub(crate) fn chained<'a>(
+    list: &'a [u8],
+    next: usize,
+    fixed_len: usize,
+    what: &'static str,
+) -> Result<&'a [u8], Malformed> {
+    match next {
+        0 => Ok(&[]),
+        _ if next >= fixed_len && next < list.len() => Ok(&list[next..]),
+        _ => Err(Malformed(what)),
+    }
+}
+
 /// A command whose body is two 16-bit words (StructureSize 4, reserved) in both directions.
 macro_rules! empty_body {
     ($($name:ident: $doc:literal;)*) => {$(

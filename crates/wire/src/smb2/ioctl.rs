@@ -7,7 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 
-use super::field::{Put, Reader, array_at, bits, codes, fixed, len16, len32, pad, patch_u32, region, u32_at};
+use super::field::{
+    Put, Reader, array_at, bits, chained, codes, fixed, len16, len32, pad, patch_u32, region, u32_at,
+};
 use super::negotiate::{Capabilities, SecurityMode};
 use super::{Dialect, FileId, Guid, HEADER_LEN, Malformed};
 
@@ -266,7 +268,6 @@ impl NetworkInterface {
 
     /// Reads a list. Entries of other address families are skipped.
     pub fn parse_list(output: &[u8]) -> Result<Vec<NetworkInterface>, Malformed> {
-        const WHAT: Malformed = Malformed("network interface list");
         let mut interfaces = Vec::new();
         let mut rest = output;
         while !rest.is_empty() && interfaces.len() < NetworkInterface::MAX {
@@ -288,10 +289,7 @@ impl NetworkInterface {
                 link_speed_bps,
                 addr,
             }));
-            rest = match next {
-                0 => &[],
-                _ => rest.get(next..).filter(|_| next >= NetworkInterface::LEN).ok_or(WHAT)?,
-            };
+            rest = chained(rest, next, NetworkInterface::LEN, "network interface list")?;
         }
         Ok(interfaces)
     }

@@ -113,3 +113,6 @@ impl FileId {
         out
     }
 }
+
+#[cfg(test)]
+mod tests;

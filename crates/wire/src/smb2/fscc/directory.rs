@@ -16,7 +16,7 @@
 
 use super::FileClass;
 use crate::smb2::access::FileAttributes;
-use crate::smb2::field::{Put, Reader, len32, pad, patch_u32};
+use crate::smb2::field::{Put, Reader, chained, len32, pad, patch_u32};
 use crate::smb2::{Filetime, Malformed, utf16};
 
 /// One name of a directory. Classes leave out what they have no field for.
@@ -192,19 +192,14 @@ impl Writer {
 
 /// Reads a buffer of entries. Names that are not UTF-16 show U+FFFD.
 pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
-    const WHAT: Malformed = Malformed("directory entry");
     let layout = Layout::of(class).ok_or(Malformed("not a directory class"))?;
     let mut entries = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let next = Reader::new(rest).u32()? as usize;
-        let this = match next {
-            0 => rest,
-            _ if next >= layout.name_at() => rest.get(..next).ok_or(WHAT)?,
-            _ => return Err(WHAT),
-        };
-        entries.push(parse_one(layout, this)?);
-        rest = if next == 0 { &[] } else { &rest[next..] };
+        let following = chained(rest, next, layout.name_at(), "directory entry")?;
+        entries.push(parse_one(layout, &rest[..rest.len() - following.len()])?);
+        rest = following;
     }
     Ok(entries)
 }

@@ -4,7 +4,7 @@
 
 use crate::smb2::access::{AccessMask, FileAttributes};
 use crate::smb2::create::FileSummary;
-use crate::smb2::field::{Put, Reader, bits, len32, pad};
+use crate::smb2::field::{Put, Reader, bits, chained, len32, pad};
 use crate::smb2::{Filetime, Malformed, utf16};
 
 /// Classes that are a fixed row of fields.
@@ -357,10 +357,7 @@ impl Stream {
             let len = r.u32()? as usize;
             let (size, allocation_size) = (r.u64()?, r.u64()?);
             streams.push(Stream { size, allocation_size, name: utf16::decode_lossy(r.take(len)?)? });
-            rest = match next {
-                0 => &[],
-                _ => rest.get(next..).filter(|_| next >= 24).ok_or(Malformed("stream entry"))?,
-            };
+            rest = chained(rest, next, 24, "stream entry")?;
         }
         Ok(streams)
     }

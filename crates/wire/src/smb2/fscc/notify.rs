@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-FSCC] 2.7.1. Owns: nothing. Does not: watch.
 
-use crate::smb2::field::{Put, Reader, codes, len32, pad, patch_u32};
+use crate::smb2::field::{Put, Reader, chained, codes, len32, pad, patch_u32};
 use crate::smb2::{Malformed, utf16};
 
 codes! {
@@ -43,10 +43,7 @@ impl Change {
             let action = Action(r.u32()?);
             let len = r.u32()? as usize;
             changes.push(Change { action, name: utf16::decode_lossy(r.take(len)?)? });
-            rest = match next {
-                0 => &[],
-                _ => rest.get(next..).filter(|_| next >= Change::NAME_AT).ok_or(Malformed("change entry"))?,
-            };
+            rest = chained(rest, next, Change::NAME_AT, "change entry")?;
         }
         Ok(changes)
     }

@@ -1,0 +1,1074 @@
+//! Each command there and back, cut at every length, and shaken.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::access::*;
+use super::channel::{Channel, Descriptor, Descriptors, MAX_DESCRIPTORS};
+use super::create_context::*;
+use super::fscc::{FileClass, FsClass, directory, file, filesystem, notify, security};
+use super::*;
+
+const FILE: FileId = FileId { persistent: 0x1122_3344_5566_7788, volatile: 0x99aa_bbcc_ddee_ff00 };
+const GUID: Guid = *b"0123456789abcdef";
+
+/// A message with this body.
+fn message(emit: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    let mut out = Vec::new();
+    Header::request(Command::Echo, 7).emit(&mut out);
+    emit(&mut out);
+    out.into()
+}
+
+/// A sample: its bytes, how many of the last are not needed, and whether they parse.
+struct Sample {
+    name: &'static str,
+    bytes: Bytes,
+    slack: usize,
+    parses: Box<dyn Fn(&Bytes) -> bool>,
+}
+
+/// Checks that `value` comes back, and makes a sample of it.
+fn sample<T: PartialEq + std::fmt::Debug + 'static>(
+    name: &'static str,
+    slack: usize,
+    value: T,
+    emit: impl FnOnce(&T, &mut Vec<u8>),
+    parse: impl Fn(&Bytes) -> Result<T, Malformed> + 'static,
+) -> Sample {
+    let bytes = message(|out| emit(&value, out));
+    assert_eq!(parse(&bytes).as_ref(), Ok(&value), "{name} comes back");
+    Sample { name, bytes, slack, parses: Box::new(move |b| parse(b).is_ok()) }
+}
+
+/// The same for what has no header before it.
+fn bare<T: PartialEq + std::fmt::Debug + 'static>(
+    name: &'static str,
+    slack: usize,
+    value: T,
+    emit: impl FnOnce(&T, &mut Vec<u8>),
+    parse: impl Fn(&[u8]) -> Result<T, Malformed> + 'static,
+) -> Sample {
+    let mut bytes = Vec::new();
+    emit(&value, &mut bytes);
+    assert_eq!(parse(&bytes).as_ref(), Ok(&value), "{name} comes back");
+    Sample { name, bytes: bytes.into(), slack, parses: Box::new(move |b| parse(b).is_ok()) }
+}
+
+fn summary() -> create::FileSummary {
+    create::FileSummary {
+        creation_time: Filetime(1),
+        last_access_time: Filetime(2),
+        last_write_time: Filetime(3),
+        change_time: Filetime(4),
+        allocation_size: 4096,
+        end_of_file: 5,
+        attributes: FileAttributes::ARCHIVE,
+    }
+}
+
+fn negotiate_contexts() -> Vec<negotiate::Context> {
+    use negotiate::*;
+    vec![
+        Context::Preauth { hashes: vec![HashId::SHA512], salt: Bytes::from_static(b"salt and pepper") },
+        Context::Encryption(vec![CipherId::AES_128_GCM, CipherId::AES_256_GCM, CipherId(77)]),
+        Context::Compression { flags: 1, algorithms: vec![1, 2, 3] },
+        Context::Netname("server.example".into()),
+        Context::Transport { flags: 1 },
+        Context::RdmaTransform(vec![1, 2]),
+        Context::Signing(vec![SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256]),
+        Context::Unknown { kind: 0x100, data: Bytes::from_static(&[1, 2, 3, 4, 5]) },
+    ]
+}
+
+fn lease(v2: bool) -> Lease {
+    Lease {
+        key: GUID,
+        state: LeaseState::READ_CACHING | LeaseState::HANDLE_CACHING,
+        flags: LeaseFlags::NONE,
+        v2: v2.then_some(LeaseV2 { parent_key: GUID, epoch: 3 }),
+    }
+}
+
+fn request_contexts() -> Vec<RequestContext> {
+    vec![
+        RequestContext::MaximalAccess(None),
+        RequestContext::MaximalAccess(Some(Filetime(9))),
+        RequestContext::OnDiskId,
+        RequestContext::Durable,
+        RequestContext::DurableReconnect(FILE),
+        RequestContext::DurableV2 { timeout_ms: 60_000, flags: DurableFlags::PERSISTENT, create_guid: GUID },
+        RequestContext::DurableReconnectV2 { file: FILE, create_guid: GUID, flags: DurableFlags::NONE },
+        RequestContext::Lease(lease(false)),
+        RequestContext::Lease(lease(true)),
+        RequestContext::Timewarp(Filetime(10)),
+        RequestContext::AllocationSize(1 << 40),
+        RequestContext::ExtendedAttributes(Bytes::from_static(&[1; 13])),
+        RequestContext::SecurityDescriptor(Bytes::from_static(&[2; 20])),
+        RequestContext::Unknown { name: Bytes::from_static(b"AAPL"), data: Bytes::from_static(&[3; 24]) },
+        RequestContext::Unknown { name: Bytes::from_static(&GUID), data: Bytes::from_static(&[4; 7]) },
+    ]
+}
+
+fn create_request(name: &str, contexts: Vec<RequestContext>) -> create::Request {
+    create::Request {
+        oplock: create::OplockLevel::LEASE,
+        impersonation: 2,
+        desired_access: AccessMask::GENERIC_READ | AccessMask::DELETE,
+        attributes: FileAttributes::NORMAL,
+        share_access: ShareAccess::ALL,
+        disposition: create::CreateDisposition::OpenIf,
+        options: create::CreateOptions::NON_DIRECTORY_FILE,
+        name: name.into(),
+        contexts,
+    }
+}
+
+fn descriptors() -> Descriptors {
+    [
+        Descriptor { offset: 0x1000, token: 0xdead_beef, length: 65536 },
+        Descriptor { offset: 0x2000, token: 7, length: 1 },
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn read_request(channel: Channel) -> read::Request {
+    read::Request {
+        padding: 0x50,
+        flags: read::Flags::READ_UNBUFFERED,
+        length: 65537,
+        offset: 1 << 33,
+        file: FILE,
+        minimum_count: 1,
+        channel,
+        remaining_bytes: 65537,
+    }
+}
+
+fn write_request(channel: Channel, data: &'static [u8]) -> write::Request {
+    write::Request {
+        offset: 1 << 34,
+        file: FILE,
+        channel,
+        remaining_bytes: 65537,
+        flags: write::Flags::WRITE_THROUGH,
+        data: Bytes::from_static(data),
+    }
+}
+
+fn emit_write(request: &write::Request, out: &mut Vec<u8>) {
+    request.emit_head(out);
+    out.extend_from_slice(&request.data);
+}
+
+fn entry(name: &str) -> directory::Entry {
+    directory::Entry {
+        file_index: 3,
+        creation_time: Filetime(1),
+        last_access_time: Filetime(2),
+        last_write_time: Filetime(3),
+        change_time: Filetime(4),
+        end_of_file: 5,
+        allocation_size: 4096,
+        attributes: FileAttributes::DIRECTORY,
+        ea_size: 6,
+        file_id: 7,
+        name: name.into(),
+    }
+}
+
+const LISTINGS: [FileClass; 7] = [
+    FileClass::DIRECTORY,
+    FileClass::FULL_DIRECTORY,
+    FileClass::BOTH_DIRECTORY,
+    FileClass::NAMES,
+    FileClass::ID_BOTH_DIRECTORY,
+    FileClass::ID_FULL_DIRECTORY,
+    FileClass::ID_EXTD_DIRECTORY,
+];
+
+fn listing(class: FileClass) -> Vec<u8> {
+    let mut writer = directory::Writer::new(class, 4096).expect("a directory class");
+    for name in ["a", "größer.txt", "日本"] {
+        assert!(writer.push(&entry(name)));
+    }
+    writer.finish()
+}
+
+fn descriptor() -> security::SecurityDescriptor {
+    use security::*;
+    SecurityDescriptor {
+        owner: Some(Sid::unix_user(1000)),
+        group: Some(Sid::unix_group(100)),
+        dacl: Some(vec![
+            Ace::Allow { flags: 3, mask: AccessMask::FILE_ALL, sid: Sid::everyone() },
+            Ace::Deny { flags: 0, mask: AccessMask::DELETE, sid: Sid::unix_user(7) },
+            Ace::Other { kind: 5, flags: 1, body: vec![9; 12] },
+        ]),
+    }
+}
+
+/// One macro line per sample whose module has the usual shape.
+macro_rules! usual {
+    ($samples:ident, $name:literal, $slack:expr, $ty:ty, $value:expr) => {
+        $samples.push(sample::<$ty>($name, $slack, $value, |v, out| v.emit(out), |b| <$ty>::parse(b)));
+    };
+}
+
+fn samples() -> Vec<Sample> {
+    let mut s = Vec::new();
+    usual!(
+        s,
+        "negotiate request",
+        0,
+        negotiate::Request,
+        negotiate::Request {
+            security_mode: negotiate::SecurityMode::SIGNING_ENABLED,
+            capabilities: negotiate::Capabilities::LARGE_MTU,
+            client_guid: GUID,
+            dialects: vec![Dialect::V2_1, Dialect::V3_0, Dialect::V3_1_1],
+            contexts: negotiate_contexts(),
+        }
+    );
+    usual!(
+        s,
+        "negotiate request before 3.1.1",
+        0,
+        negotiate::Request,
+        negotiate::Request {
+            security_mode: negotiate::SecurityMode::NONE,
+            capabilities: negotiate::Capabilities::NONE,
+            client_guid: GUID,
+            dialects: vec![Dialect::V2_0_2],
+            contexts: vec![],
+        }
+    );
+    usual!(
+        s,
+        "negotiate response",
+        0,
+        negotiate::Response,
+        negotiate::Response {
+            security_mode: negotiate::SecurityMode::SIGNING_REQUIRED,
+            dialect: Dialect::V3_1_1,
+            server_guid: GUID,
+            capabilities: negotiate::Capabilities::LARGE_MTU,
+            max_transact_size: 1 << 20,
+            max_read_size: 8 << 20,
+            max_write_size: 4 << 20,
+            system_time: Filetime(1 << 57),
+            server_start_time: Filetime::ZERO,
+            token: Bytes::from_static(b"token"),
+            contexts: negotiate_contexts(),
+        }
+    );
+    usual!(
+        s,
+        "session setup request",
+        0,
+        session_setup::Request,
+        session_setup::Request {
+            flags: session_setup::RequestFlags::BINDING,
+            security_mode: negotiate::SecurityMode::SIGNING_ENABLED,
+            capabilities: negotiate::Capabilities::DFS,
+            previous_session_id: 99,
+            token: Bytes::from_static(b"a token"),
+        }
+    );
+    usual!(
+        s,
+        "session setup response",
+        0,
+        session_setup::Response,
+        session_setup::Response {
+            flags: session_setup::SessionFlags::ENCRYPT_DATA,
+            token: Bytes::from_static(b"another"),
+        }
+    );
+    usual!(s, "logoff request", 0, logoff::Request, logoff::Request);
+    usual!(s, "logoff response", 0, logoff::Response, logoff::Response);
+    usual!(
+        s,
+        "tree connect request",
+        0,
+        tree_connect::Request,
+        tree_connect::Request { flags: tree_connect::RequestFlags::NONE, path: r"\\server\share".into() }
+    );
+    usual!(
+        s,
+        "tree connect response",
+        0,
+        tree_connect::Response,
+        tree_connect::Response {
+            share_type: tree_connect::ShareType::Disk,
+            flags: tree_connect::ShareFlags::ENCRYPT_DATA,
+            capabilities: tree_connect::ShareCapabilities::NONE,
+            maximal_access: 0x1f01ff,
+        }
+    );
+    usual!(s, "tree disconnect request", 0, tree_disconnect::Request, tree_disconnect::Request);
+    usual!(s, "tree disconnect response", 0, tree_disconnect::Response, tree_disconnect::Response);
+    usual!(s, "create request", 0, create::Request, create_request("dir\\größe 😀", request_contexts()));
+    usual!(s, "create request of the root", 1, create::Request, create_request("", vec![]));
+    usual!(
+        s,
+        "create response",
+        0,
+        create::Response,
+        create::Response {
+            oplock: create::OplockLevel::NONE,
+            flags: 1,
+            action: create::CreateAction::CREATED,
+            summary: summary(),
+            file: FILE,
+            contexts: vec![
+                ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: 0x1f01ff },
+                ResponseContext::OnDiskId { file_id: 5, volume_id: 6 },
+                ResponseContext::Durable,
+                ResponseContext::DurableV2 { timeout_ms: 1000, flags: DurableFlags::NONE },
+                ResponseContext::Lease(lease(false)),
+                ResponseContext::Lease(lease(true)),
+                ResponseContext::Unknown {
+                    name: Bytes::from_static(b"AAPL"),
+                    data: Bytes::from_static(b"pear"),
+                },
+            ],
+        }
+    );
+    usual!(
+        s,
+        "close request",
+        0,
+        close::Request,
+        close::Request { flags: close::Flags::POSTQUERY_ATTRIB, file: FILE }
+    );
+    usual!(s, "close response", 0, close::Response, close::Response { summary: Some(summary()) });
+    usual!(s, "flush request", 0, flush::Request, flush::Request { file: FILE });
+    usual!(s, "flush response", 0, flush::Response, flush::Response);
+    // The byte that only StructureSize asks for may be missing.
+    usual!(s, "read request", 1, read::Request, read_request(Channel::None));
+    usual!(s, "read request V1", 0, read::Request, read_request(Channel::RdmaV1(descriptors())));
+    usual!(
+        s,
+        "read request V1_INVALIDATE",
+        0,
+        read::Request,
+        read_request(Channel::RdmaV1Invalidate(descriptors()))
+    );
+    usual!(s, "read request of an unknown channel", 1, read::Request, read_request(Channel::Unknown(9)));
+    s.push(sample(
+        "read response",
+        0,
+        read::Response { data: Bytes::from_static(b"data"), data_remaining: 0 },
+        |v, out| {
+            read::Response::emit_head(v.data.len() as u32, v.data_remaining, out);
+            out.extend_from_slice(&v.data);
+        },
+        read::Response::parse,
+    ));
+    s.push(sample(
+        "write request",
+        0,
+        write_request(Channel::None, b"some data"),
+        emit_write,
+        write::Request::parse,
+    ));
+    s.push(sample(
+        "write request V1",
+        0,
+        write_request(Channel::RdmaV1(descriptors()), b""),
+        emit_write,
+        write::Request::parse,
+    ));
+    usual!(s, "write response", 0, write::Response, write::Response { count: 77 });
+    usual!(
+        s,
+        "lock request",
+        0,
+        lock::Request,
+        lock::Request {
+            sequence: 1,
+            file: FILE,
+            locks: vec![
+                lock::Element { offset: 1, length: 2, flags: lock::Flags::SHARED_LOCK },
+                lock::Element { offset: u64::MAX, length: 1, flags: lock::Flags::UNLOCK },
+            ],
+        }
+    );
+    usual!(s, "lock response", 0, lock::Response, lock::Response);
+    usual!(
+        s,
+        "ioctl request",
+        0,
+        ioctl::Request,
+        ioctl::Request {
+            code: ioctl::CtlCode::PIPE_TRANSCEIVE,
+            file: FILE,
+            input: Bytes::from_static(b"input"),
+            max_input_response: 0,
+            max_output_response: 4096,
+            flags: ioctl::Flags::IS_FSCTL,
+        }
+    );
+    usual!(
+        s,
+        "ioctl response",
+        0,
+        ioctl::Response,
+        ioctl::Response {
+            code: ioctl::CtlCode::WEFT_ENDPOINTS,
+            file: FILE,
+            output: Bytes::from_static(b"iwarp 127.0.0.1:5445\n"),
+        }
+    );
+    usual!(s, "cancel request", 0, cancel::Request, cancel::Request);
+    usual!(s, "echo request", 0, echo::Request, echo::Request);
+    usual!(s, "echo response", 0, echo::Response, echo::Response);
+    usual!(
+        s,
+        "query directory request",
+        0,
+        query_directory::Request,
+        query_directory::Request {
+            class: FileClass::ID_BOTH_DIRECTORY,
+            flags: query_directory::Flags::RESTART_SCANS,
+            file_index: 1,
+            file: FILE,
+            output_buffer_length: 65536,
+            pattern: "*".into(),
+        }
+    );
+    usual!(
+        s,
+        "query directory response",
+        0,
+        query_directory::Response,
+        query_directory::Response { buffer: listing(FileClass::ID_BOTH_DIRECTORY).into() }
+    );
+    usual!(
+        s,
+        "change notify request",
+        0,
+        change_notify::Request,
+        change_notify::Request {
+            flags: change_notify::Flags::WATCH_TREE,
+            output_buffer_length: 4096,
+            file: FILE,
+            completion_filter: 0xfff,
+        }
+    );
+    usual!(
+        s,
+        "change notify response",
+        0,
+        change_notify::Response,
+        change_notify::Response { buffer: Bytes::from_static(b"changes") }
+    );
+    usual!(
+        s,
+        "query info request",
+        0,
+        query_info::Request,
+        query_info::Request {
+            info_type: query_info::InfoType::SECURITY,
+            class: 0,
+            output_buffer_length: 4096,
+            additional_information: query_info::SecurityInformation::OWNER.0,
+            flags: 0,
+            file: FILE,
+            input: Bytes::from_static(b"in"),
+        }
+    );
+    usual!(
+        s,
+        "query info response",
+        0,
+        query_info::Response,
+        query_info::Response { buffer: Bytes::from_static(b"out") }
+    );
+    usual!(
+        s,
+        "set info request",
+        0,
+        set_info::Request,
+        set_info::Request {
+            info_type: query_info::InfoType::FILE,
+            class: FileClass::END_OF_FILE.0,
+            additional_information: 0,
+            file: FILE,
+            buffer: Bytes::from_static(&[1, 0, 0, 0, 0, 0, 0, 0]),
+        }
+    );
+    usual!(s, "set info response", 0, set_info::Response, set_info::Response);
+    usual!(
+        s,
+        "oplock break notification",
+        0,
+        oplock_break::Notification,
+        oplock_break::Notification::Oplock { level: create::OplockLevel::II, file: FILE }
+    );
+    usual!(
+        s,
+        "lease break notification",
+        0,
+        oplock_break::Notification,
+        oplock_break::Notification::Lease {
+            epoch: 1,
+            flags: oplock_break::ACK_REQUIRED,
+            key: GUID,
+            current: LeaseState::READ_CACHING | LeaseState::WRITE_CACHING,
+            new: LeaseState::READ_CACHING,
+        }
+    );
+    usual!(
+        s,
+        "oplock acknowledgment",
+        0,
+        oplock_break::Acknowledgment,
+        oplock_break::Acknowledgment::Oplock { level: create::OplockLevel::NONE, file: FILE }
+    );
+    usual!(
+        s,
+        "lease acknowledgment",
+        0,
+        oplock_break::Acknowledgment,
+        oplock_break::Acknowledgment::Lease { key: GUID, state: LeaseState::NONE }
+    );
+    usual!(s, "error", 1, error::Response, error::Response::EMPTY);
+    usual!(s, "error with a length", 0, error::Response, error::Response::buffer_too_small(99, false));
+    usual!(
+        s,
+        "error with contexts",
+        0,
+        error::Response,
+        error::Response::Contexts(vec![
+            error::ErrorContext { id: error::ERROR_ID_DEFAULT, data: Bytes::from_static(&[1, 2, 3]) },
+            error::ErrorContext { id: error::ERROR_ID_SHARE_REDIRECT, data: Bytes::from_static(&[4; 9]) },
+        ])
+    );
+    bare_samples(&mut s);
+    s
+}
+
+macro_rules! usual_bare {
+    ($samples:ident, $name:literal, $ty:ty, $value:expr) => {
+        $samples.push(bare::<$ty>($name, 0, $value, |v, out| v.emit(out), |b| <$ty>::parse(b)));
+    };
+}
+
+fn bare_samples(s: &mut Vec<Sample>) {
+    let header = Header { id: Id::Async(0x1234_5678_9abc_def0), ..Header::request(Command::Read, 5) };
+    let header = Header { flags: header.flags | header::Flags::ASYNC_COMMAND, ..header };
+    usual_bare!(s, "asynchronous header", Header, header);
+    usual_bare!(s, "header", Header, Header { id: Id::tree(9), ..Header::request(Command::Unknown(99), 5) });
+    s.push(bare(
+        "transform header",
+        0,
+        transform::TransformHeader {
+            signature: GUID,
+            nonce: GUID,
+            original_message_size: 1000,
+            session_id: 77,
+        },
+        |v, out| out.extend_from_slice(&v.to_bytes()),
+        transform::TransformHeader::parse,
+    ));
+    let validate = ioctl::ValidateNegotiateRequest {
+        capabilities: negotiate::Capabilities::LARGE_MTU,
+        guid: GUID,
+        security_mode: negotiate::SecurityMode::SIGNING_ENABLED,
+        dialects: vec![Dialect::V3_0, Dialect::V3_0_2],
+    };
+    usual_bare!(s, "validate negotiate request", ioctl::ValidateNegotiateRequest, validate);
+    let validated = ioctl::ValidateNegotiateResponse {
+        capabilities: negotiate::Capabilities::LARGE_MTU,
+        guid: GUID,
+        security_mode: negotiate::SecurityMode::SIGNING_ENABLED,
+        dialect: Dialect::V3_0,
+    };
+    usual_bare!(s, "validate negotiate response", ioctl::ValidateNegotiateResponse, validated);
+    let all = file::All {
+        standard: file::Standard { delete_pending: true, number_of_links: 2, ..Default::default() },
+        name: file::Name { name: "\\a\\b".into() },
+        ..Default::default()
+    };
+    usual_bare!(s, "all information", file::All, all);
+    let basic = file::Basic { creation_time: Filetime(1), ..Default::default() };
+    usual_bare!(s, "basic information", file::Basic, basic);
+    usual_bare!(s, "network open information", file::NetworkOpen, summary().into());
+    usual_bare!(s, "id information", file::Id, file::Id { volume_serial_number: 1, file_id: GUID });
+    usual_bare!(s, "disposition", file::Disposition, file::Disposition { delete_pending: true });
+    let rename = file::Rename { replace_if_exists: true, root_directory: 0, name: "new name".into() };
+    usual_bare!(s, "rename", file::Rename, rename);
+    let volume = filesystem::Volume { serial_number: 7, label: "weft".into(), ..Default::default() };
+    usual_bare!(s, "volume", filesystem::Volume, volume);
+    usual_bare!(
+        s,
+        "size",
+        filesystem::Size,
+        filesystem::Size { total_units: 9, bytes_per_sector: 512, ..Default::default() }
+    );
+    usual_bare!(
+        s,
+        "full size",
+        filesystem::FullSize,
+        filesystem::FullSize { total_units: 9, bytes_per_sector: 512, ..Default::default() }
+    );
+    usual_bare!(
+        s,
+        "device",
+        filesystem::Device,
+        filesystem::Device { device_type: filesystem::Device::DISK, characteristics: 0x20 }
+    );
+    usual_bare!(
+        s,
+        "attribute",
+        filesystem::Attribute,
+        filesystem::Attribute {
+            attributes: filesystem::FsAttributes::UNICODE_ON_DISK,
+            max_name_len: 255,
+            name: "NTFS".into(),
+        }
+    );
+    usual_bare!(
+        s,
+        "sector size",
+        filesystem::SectorSize,
+        filesystem::SectorSize { logical: 512, ..Default::default() }
+    );
+    usual_bare!(
+        s,
+        "object id",
+        filesystem::ObjectId,
+        filesystem::ObjectId { object_id: GUID, extended_info: [7; 48] }
+    );
+    usual_bare!(s, "security descriptor", security::SecurityDescriptor, descriptor());
+}
+
+#[test]
+fn a_message_cut_anywhere_is_malformed() {
+    for sample in samples() {
+        let needed = sample.bytes.len() - sample.slack;
+        for len in 0..needed {
+            // A copy of exactly this length, so that reading past it is out of bounds for sure.
+            let cut = Bytes::copy_from_slice(&sample.bytes[..len]);
+            assert!(!(sample.parses)(&cut), "{} cut to {len} of {needed}", sample.name);
+        }
+        for len in needed..=sample.bytes.len() {
+            assert!((sample.parses)(&sample.bytes.slice(..len)), "{} of {len}", sample.name);
+        }
+    }
+}
+
+#[test]
+fn every_single_bit_flip_parses_or_errs() {
+    let samples = samples();
+    for sample in &samples {
+        for bit in 0..sample.bytes.len() * 8 {
+            let mut bytes = sample.bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            (sample.parses)(&bytes.into());
+        }
+    }
+}
+
+thread_local! {
+    static SAMPLES: Vec<Sample> = samples();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
+
+    /// Several bytes at once, then given to every parser: none panics.
+    #[test]
+    fn a_shaken_message_parses_or_errs(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        SAMPLES.with(|samples| {
+            let mut bytes = which.get(samples).bytes.to_vec();
+            for (at, value) in &changes {
+                let at = at.index(bytes.len());
+                bytes[at] = *value;
+            }
+            let whole = Bytes::from(bytes);
+            let cut = whole.slice(..cut.index(whole.len() + 1));
+            for sample in samples {
+                (sample.parses)(&whole);
+                (sample.parses)(&cut);
+            }
+            for part in compound::split(whole.clone()) {
+                let _ = part.map(|p| Header::parse(&p));
+            }
+            let _ = negotiate::Smb1Negotiate::parse(&whole);
+            for class in LISTINGS {
+                let _ = directory::parse(class, &whole);
+            }
+            let _ = ioctl::NetworkInterface::parse_list(&whole);
+            let _ = file::Stream::parse_list(&whole);
+            let _ = notify::Change::parse_list(&whole);
+        });
+    }
+
+    #[test]
+    fn any_bytes_parse_or_err(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let bytes = Bytes::from(bytes);
+        SAMPLES.with(|samples| samples.iter().for_each(|s| { (s.parses)(&bytes); }));
+        for class in LISTINGS {
+            let _ = directory::parse(class, &bytes);
+        }
+        let _ = ioctl::NetworkInterface::parse_list(&bytes);
+        let _ = file::Stream::parse_list(&bytes);
+        let _ = notify::Change::parse_list(&bytes);
+    }
+
+    #[test]
+    fn a_header_comes_back(charge: u16, status: u32, command: u16, credits: u16, next: u32, mid: u64, a: u64) {
+        let header = Header {
+            credit_charge: charge,
+            status: NtStatus(status),
+            command: Command::from_code(command),
+            credits,
+            flags: header::Flags::SIGNED,
+            next_command: next,
+            message_id: mid,
+            id: Id::Sync { reserved: a as u32, tree: (a >> 32) as u32 },
+            session_id: a,
+            signature: GUID,
+        };
+        prop_assert_eq!(Header::parse(&header.to_bytes()), Ok(header));
+    }
+
+    #[test]
+    fn unix_times_come_back(secs in -11_644_473_600i64..900_000_000_000, ticks in 0u32..10_000_000) {
+        let nanos = ticks * 100;
+        prop_assert_eq!(Filetime::from_unix(secs, nanos).to_unix(), (secs, nanos));
+    }
+
+    #[test]
+    fn strings_come_back(text in "\\PC{0,40}") {
+        let mut bytes = Vec::new();
+        utf16::encode(&text, &mut bytes);
+        prop_assert_eq!(utf16::encoded_len(&text), bytes.len());
+        prop_assert_eq!(utf16::decode(&bytes), Ok(text.clone()));
+        prop_assert_eq!(utf16::decode_lossy(&bytes), Ok(text));
+    }
+}
+
+#[test]
+fn unpaired_surrogates_and_odd_lengths() {
+    assert!(utf16::decode(&[0x00, 0xd8, b'a', 0]).is_err());
+    assert_eq!(utf16::decode_lossy(&[0x00, 0xd8, b'a', 0]), Ok("\u{fffd}a".into()));
+    assert!(utf16::decode(b"abc").is_err());
+    assert!(utf16::decode_lossy(b"abc").is_err());
+}
+
+#[test]
+fn times_at_the_ends() {
+    assert_eq!(Filetime::from_unix(0, 0), Filetime(116_444_736_000_000_000));
+    assert_eq!(Filetime::from_unix(i64::MIN, 0), Filetime::ZERO);
+    assert_eq!(Filetime::from_unix(i64::MAX, 999_999_999), Filetime(i64::MAX as u64));
+    assert_eq!(Filetime::ZERO.to_set(), None);
+    assert_eq!(Filetime::FREEZE.to_set(), None);
+    assert_eq!(Filetime::THAW.to_set(), None);
+    assert_eq!(Filetime(1).to_set(), Some(Filetime(1)));
+    // No panic for any value.
+    Filetime(u64::MAX).to_unix();
+}
+
+#[test]
+fn header_bytes() {
+    let header = Header {
+        credits: 31,
+        id: Id::tree(0x0a0b_0c0d),
+        session_id: 0x1122_3344,
+        ..Header::request(Command::TreeConnect, 3)
+    };
+    #[rustfmt::skip]
+    let expected = [
+        0xfe, b'S', b'M', b'B', 64, 0, 1, 0,  0, 0, 0, 0,  3, 0, 31, 0,
+        0, 0, 0, 0,  0, 0, 0, 0,  3, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0,  0x0d, 0x0c, 0x0b, 0x0a,  0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(header.to_bytes(), expected);
+}
+
+#[test]
+fn read_request_bytes() {
+    let mut out = Vec::new();
+    let channel = Channel::RdmaV1Invalidate(
+        [Descriptor { offset: 0x0102_0304_0506_0708, token: 0x0a0b_0c0d, length: 4096 }]
+            .into_iter()
+            .collect(),
+    );
+    read::Request {
+        padding: 0x50,
+        flags: read::Flags::NONE,
+        length: 4096,
+        offset: 8192,
+        file: FileId { persistent: 1, volatile: 2 },
+        minimum_count: 0,
+        channel,
+        remaining_bytes: 4096,
+    }
+    .emit(&mut out);
+    #[rustfmt::skip]
+    let expected = [
+        49, 0, 0x50, 0,  0, 16, 0, 0,  0, 32, 0, 0, 0, 0, 0, 0,
+        1, 0, 0, 0, 0, 0, 0, 0,  2, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0,  2, 0, 0, 0,  0, 16, 0, 0,  112, 0, 16, 0,
+        8, 7, 6, 5, 4, 3, 2, 1,  0x0d, 0x0c, 0x0b, 0x0a,  0, 16, 0, 0,
+    ];
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn write_data_is_a_slice_of_the_message() {
+    let bytes = message(|out| emit_write(&write_request(Channel::None, b"payload"), out));
+    let request = write::Request::parse(&bytes).unwrap();
+    assert_eq!(request.data.as_ptr(), bytes[write::REQUEST_DATA_AT..].as_ptr());
+}
+
+#[test]
+fn channel_information_is_whole_descriptors_and_not_too_many() {
+    let mut bytes = message(|out| read_request(Channel::RdmaV1(descriptors())).emit(out)).to_vec();
+    bytes[HEADER_LEN + 46] = 17;
+    assert!(read::Request::parse(&bytes.into()).is_err());
+    let d = Descriptor { offset: 0, token: 0, length: u32::MAX };
+    let many: Descriptors = std::iter::repeat_n(d, MAX_DESCRIPTORS + 1).collect();
+    assert_eq!(many.total(), u64::from(u32::MAX) * (MAX_DESCRIPTORS as u64 + 1));
+    let bytes = message(|out| read_request(Channel::RdmaV1(many)).emit(out));
+    assert!(read::Request::parse(&bytes).is_err());
+}
+
+#[test]
+fn an_offset_into_the_header_is_refused() {
+    let mut bytes = message(|out| emit_write(&write_request(Channel::None, b"payload"), out)).to_vec();
+    bytes[HEADER_LEN + 2] = 0;
+    assert!(write::Request::parse(&bytes.into()).is_err());
+}
+
+#[test]
+fn an_extended_tree_connect_finds_its_path() {
+    let bytes = message(|out| {
+        out.extend_from_slice(&[9, 0, 4, 0, 16, 0, 8, 0]);
+        out.extend_from_slice(&[0; 16]);
+        utf16::encode(r"\\s\", out);
+    });
+    let request = tree_connect::Request::parse(&bytes).unwrap();
+    assert_eq!(request.path, r"\\s\");
+    assert_eq!(request.share(), "");
+}
+
+#[test]
+fn smb1_negotiate() {
+    let mut bytes = b"\xffSMB\x72".to_vec();
+    bytes.resize(32, 0);
+    let dialects = b"\x02NT LM 0.12\0\x02SMB 2.002\0\x02SMB 2.???\0";
+    bytes.push(0);
+    bytes.extend_from_slice(&(dialects.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(dialects);
+    let found = negotiate::Smb1Negotiate { smb_2_002: true, smb_2_wildcard: true };
+    assert_eq!(negotiate::Smb1Negotiate::parse(&bytes), Ok(found));
+    for len in 0..bytes.len() {
+        assert!(negotiate::Smb1Negotiate::parse(&bytes[..len]).is_err());
+    }
+}
+
+#[test]
+fn compounds_split_where_they_were_linked() {
+    let mut out = Vec::new();
+    let mut starts = Vec::new();
+    for (i, body) in [3usize, 8, 1].into_iter().enumerate() {
+        let start = out.len();
+        starts.push(start);
+        Header::request(Command::Echo, i as u64).emit(&mut out);
+        out.resize(out.len() + body, 0xa5);
+        if i < 2 {
+            compound::link(&mut out, start);
+        }
+    }
+    assert!(starts.iter().all(|s| s.is_multiple_of(8)));
+    let frame = Bytes::from(out.clone());
+    let parts: Vec<_> = compound::split(frame.clone()).collect::<Result<_, _>>().unwrap();
+    assert_eq!(parts.len(), 3);
+    for (i, part) in parts.iter().enumerate() {
+        assert_eq!(Header::parse(part).unwrap().message_id, i as u64);
+    }
+    for next in [1u32, 8, 63, 68, 12_345, u32::MAX, u32::MAX - 7, out.len() as u32] {
+        header::patch_next_command(&mut out, next);
+        assert!(compound::split(Bytes::from(out.clone())).any(|p| p.is_err()), "NextCommand {next}");
+    }
+    for len in 1..frame.len() {
+        // Cut inside a message after its header the cut is seen by the body's parser, before it by the split.
+        let whole = compound::split(frame.slice(..len)).filter_map(Result::ok).count();
+        assert!(whole <= 3);
+    }
+}
+
+#[test]
+fn create_contexts_that_loop_or_leave_are_refused() {
+    let good = message(|out| create_request("f", request_contexts()).emit(out));
+    let list_at = u32::from_le_bytes(good[HEADER_LEN + 48..HEADER_LEN + 52].try_into().unwrap()) as usize;
+    for next in [1u32, 4, 8, 12, 17, 1 << 20, u32::MAX] {
+        let mut bytes = good.to_vec();
+        bytes[list_at..list_at + 4].copy_from_slice(&next.to_le_bytes());
+        assert!(create::Request::parse(&bytes.into()).is_err(), "Next {next}");
+    }
+}
+
+#[test]
+fn too_many_create_contexts_are_refused() {
+    let many = vec![RequestContext::OnDiskId; MAX_CONTEXTS + 1];
+    assert!(create::Request::parse(&message(|out| create_request("f", many).emit(out))).is_err());
+}
+
+#[test]
+fn listings_come_back_in_every_layout() {
+    for class in LISTINGS {
+        let bytes = listing(class);
+        let entries = directory::parse(class, &bytes).unwrap();
+        let names: Vec<_> = entries.iter().map(|e| e.name.as_str()).collect();
+        assert_eq!(names, ["a", "größer.txt", "日本"], "{class:?}");
+        if class == FileClass::ID_BOTH_DIRECTORY {
+            assert_eq!(entries[2], entry("日本"));
+        }
+        for len in 1..bytes.len() {
+            let cut = directory::parse(class, &bytes[..len]);
+            assert!(cut.is_err(), "{class:?} cut to {len}: {cut:?}");
+        }
+    }
+    assert!(directory::Writer::new(FileClass::BASIC, 4096).is_none());
+}
+
+#[test]
+fn a_listing_stops_at_its_limit() {
+    let len = listing(FileClass::NAMES).len();
+    let mut writer = directory::Writer::new(FileClass::NAMES, len - 1).unwrap();
+    assert!(writer.push(&entry("a")));
+    assert!(writer.push(&entry("größer.txt")));
+    assert!(!writer.push(&entry("日本")));
+    assert_eq!(writer.len(), 2);
+    assert_eq!(directory::parse(FileClass::NAMES, &writer.finish()).unwrap().len(), 2);
+}
+
+#[test]
+fn other_lists_come_back() {
+    let interfaces = [
+        ioctl::NetworkInterface {
+            index: 1,
+            rss: true,
+            rdma: false,
+            link_speed_bps: 10_000_000_000,
+            addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        },
+        ioctl::NetworkInterface {
+            index: 2,
+            rss: false,
+            rdma: true,
+            link_speed_bps: 1,
+            addr: IpAddr::V6(Ipv6Addr::LOCALHOST),
+        },
+    ];
+    let mut out = Vec::new();
+    ioctl::NetworkInterface::emit_list(&interfaces, &mut out);
+    assert_eq!(out.len(), 152 * 2);
+    assert_eq!(ioctl::NetworkInterface::parse_list(&out).unwrap(), interfaces);
+    for len in 1..out.len() {
+        assert!(ioctl::NetworkInterface::parse_list(&out[..len]).is_err(), "cut to {len}");
+    }
+
+    let streams = [
+        file::Stream { size: 1, allocation_size: 4096, name: "::$DATA".into() },
+        file::Stream { size: 2, allocation_size: 0, name: ":x:$DATA".into() },
+    ];
+    let mut out = Vec::new();
+    file::Stream::emit_list(&streams, &mut out);
+    assert_eq!(file::Stream::parse_list(&out).unwrap(), streams);
+
+    let changes = [
+        notify::Change { action: notify::Action::RENAMED_OLD_NAME, name: "odd".into() },
+        notify::Change { action: notify::Action::RENAMED_NEW_NAME, name: "even".into() },
+    ];
+    let mut out = Vec::new();
+    notify::Change::emit_list(&changes, &mut out);
+    assert_eq!(notify::Change::parse_list(&out).unwrap(), changes);
+}
+
+#[test]
+fn security_descriptors_name_their_sids() {
+    assert_eq!(security::Sid::unix_user(1000).to_string(), "S-1-22-1-1000");
+    assert_eq!(security::Sid::everyone().to_string(), "S-1-1-0");
+    let mut out = Vec::new();
+    descriptor().emit(&mut out);
+    assert_eq!(out.len() % 4, 0);
+}
+
+#[test]
+fn generic_access_expands() {
+    assert_eq!(AccessMask::GENERIC_ALL.expand_generic(), AccessMask::FILE_ALL);
+    let read = (AccessMask::GENERIC_READ | AccessMask::DELETE).expand_generic();
+    assert_eq!(read, AccessMask::FILE_GENERIC_READ | AccessMask::DELETE);
+}
+
+#[test]
+fn truncation_keeps_the_fixed_part() {
+    let info = vec![1; 30];
+    assert_eq!(fscc::truncate(&mut info.clone(), 30, 20), Some(false));
+    let mut cut = info.clone();
+    assert_eq!(fscc::truncate(&mut cut, 25, 20), Some(true));
+    assert_eq!(cut.len(), 25);
+    assert_eq!(fscc::truncate(&mut info.clone(), 19, 20), None);
+}
+
+#[test]
+fn codes_have_names() {
+    assert_eq!(NtStatus::ACCESS_DENIED.to_string(), "STATUS_ACCESS_DENIED");
+    assert_eq!(NtStatus(0xC012_3456).to_string(), "NTSTATUS 0xc0123456");
+    assert!(NtStatus::ACCESS_DENIED.is_error() && !NtStatus::BUFFER_OVERFLOW.is_error());
+    assert!(NtStatus::PENDING.is_success() && !NtStatus::NO_MORE_FILES.is_success());
+    assert_eq!(format!("{:?}", FsClass(99)), "FsClass(0x63)");
+    assert_eq!(format!("{:?}", ioctl::CtlCode::WEFT_ENDPOINTS), "WEFT_ENDPOINTS");
+    assert_eq!(Dialect::V3_1_1.to_string(), "3.1.1");
+    for code in 0..0x20 {
+        assert_eq!(Command::from_code(code).code(), code);
+    }
+}
+
+/// How long the hot paths take; run with `--ignored --nocapture --release`.
+#[test]
+#[ignore = "prints numbers, asserts nothing about them"]
+fn hot_path_cost() {
+    use std::hint::black_box;
+    const N: u32 = 1_000_000;
+    let read = message(|out| read_request(Channel::None).emit(out));
+    let write = message(|out| emit_write(&write_request(Channel::None, b"some data"), out));
+    let time = |name: &str, f: &mut dyn FnMut()| {
+        let start = std::time::Instant::now();
+        (0..N).for_each(|_| f());
+        println!("{name}: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(N));
+    };
+    time("READ request: header and body", &mut || {
+        black_box((
+            Header::parse(black_box(&read)).unwrap(),
+            read::Request::parse(black_box(&read)).unwrap(),
+        ));
+    });
+    time("WRITE request: header and body", &mut || {
+        let parsed = write::Request::parse(black_box(&write)).unwrap();
+        black_box((Header::parse(black_box(&write)).unwrap(), parsed));
+    });
+    let mut out = Vec::with_capacity(256);
+    let header = Header::request(Command::Read, 1).reply(NtStatus::SUCCESS, 1);
+    time("READ response: header and head", &mut || {
+        out.clear();
+        black_box(&header).emit(&mut out);
+        read::Response::emit_head(black_box(8192), 0, &mut out);
+        black_box(&out);
+    });
+}
