@@ -351,6 +351,9 @@ impl<'a> NtlmV2Response<'a> {
         if fixed[..2] != [1, 1] {
             return Err(Malformed("2.2.2.7: RespType and HiRespType must be 1"));
         }
+        if av_pairs.is_empty() {
+            return Err(Malformed("2.2.2.7: AV pairs without MsvAvEOL"));
+        }
         let eight = |at: usize| <[u8; 8]>::try_from(&fixed[at..at + 8]).expect("inside 28 bytes");
         AvPairs::parse(av_pairs)?;
         let timestamp = u64::from_le_bytes(eight(8));

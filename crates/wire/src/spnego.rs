@@ -93,7 +93,8 @@ impl Token {
 impl NegTokenInit {
     /// A token that offers these mechanisms.
     pub fn new(mech_types: &[ObjectIdentifier], mech_token: Option<Vec<u8>>) -> NegTokenInit {
-        let list: Vec<u8> = mech_types.iter().flat_map(|oid| tlv(Tag::ObjectIdentifier, oid.as_bytes())).collect();
+        let list: Vec<u8> =
+            mech_types.iter().flat_map(|oid| tlv(Tag::ObjectIdentifier, oid.as_bytes())).collect();
         let mech_types_der = tlv(Tag::Sequence, &list);
         NegTokenInit { mech_types: mech_types.to_vec(), mech_types_der, mech_token }
     }
@@ -120,6 +121,8 @@ impl NegTokenInit {
                 token.mech_types = mech_types(field.value())?;
             } else if field.tag() == context(2) {
                 token.mech_token = Some(octets(field.value())?);
+            } else if ![1, 3, 4].map(context).contains(&field.tag()) {
+                return Err(Malformed("RFC 4178 4.2.1: unknown field"));
             }
         }
         match token.mech_types.is_empty() {
@@ -165,6 +168,8 @@ impl NegTokenResp {
                 token.response_token = Some(octets(field.value())?);
             } else if tag == context(3) {
                 token.mech_list_mic = Some(octets(field.value())?);
+            } else {
+                return Err(Malformed("RFC 4178 4.2.2: unknown field"));
             }
         }
         Ok(token)
@@ -238,7 +243,9 @@ fn octets(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
 }
 
 fn tlv(tag: Tag, content: &[u8]) -> Vec<u8> {
-    AnyRef::new(tag, content).and_then(|any| any.to_der()).expect("tokens that we emit are far below DER's limit")
+    AnyRef::new(tag, content)
+        .and_then(|any| any.to_der())
+        .expect("tokens that we emit are far below DER's limit")
 }
 
 #[cfg(test)]

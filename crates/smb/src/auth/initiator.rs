@@ -115,7 +115,9 @@ impl Initiator {
             .union(Flags::NEGOTIATE_128)
             .union(Flags::NEGOTIATE_TARGET_INFO);
         if !flags.contains(needed) {
-            return Err(AuthError::Unexpected("the server's challenge is weaker than NTLMv2 with key exchange"));
+            return Err(AuthError::Unexpected(
+                "the server's challenge is weaker than NTLMv2 with key exchange",
+            ));
         }
         let offered = AvPairs::parse(&challenge.target_info)?;
         let time = offered.timestamp().unwrap_or(now);

@@ -53,7 +53,12 @@ pub(super) fn rc4k(key: &[u8; 16], data: &[u8; 16]) -> SessionKey {
 }
 
 /// The MIC of the three messages; that of the third is taken with zeros in its MIC field.
-pub(super) fn mic(session_key: &[u8; 16], negotiate: &[u8], challenge: &[u8], authenticate: &[u8]) -> [u8; 16] {
+pub(super) fn mic(
+    session_key: &[u8; 16],
+    negotiate: &[u8],
+    challenge: &[u8],
+    authenticate: &[u8],
+) -> [u8; 16] {
     let (before, after) = authenticate.split_at(MIC.start.min(authenticate.len()));
     let after = after.get(MIC.len()..).unwrap_or_default();
     hmac_md5(session_key, &[negotiate, challenge, before, &[0; 16], after])

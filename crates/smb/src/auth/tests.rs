@@ -1,0 +1,351 @@
+//! Known answers of [MS-NLMP] 4.2.4, both sides against each other, and what an attacker would try.
+
+use std::sync::Arc;
+
+use weft_wire::ntlm::{Authenticate, AvFlags, AvPairs, Challenge, Flags, MIC, Negotiate, NtlmV2Response};
+use weft_wire::spnego::{KERBEROS, NTLMSSP, NegState, NegTokenInit, NegTokenResp};
+use zeroize::Zeroizing;
+
+use super::keys::Side;
+use super::*;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
+}
+
+fn key(text: &str) -> [u8; 16] {
+    hex(text).try_into().unwrap()
+}
+
+/// The temp of 4.2.4.1.3.
+fn temp() -> Vec<u8> {
+    hex("01 01 0000 00000000  0000000000000000  aaaaaaaaaaaaaaaa  00000000
+         0200 0c00 44006f006d00610069006e00
+         0100 0c00 530065007200760065007200
+         0000 0000  00000000")
+}
+
+#[test]
+fn ntlmv2_of_the_specification() {
+    let secret = Secret::password("Password");
+    assert_eq!(secret.0, key("a4f49c406510bdcab6824ee7c30fd852"), "4.2.2.1.2 NTOWFv1");
+    let response_key = keys::response_key(&secret, "User", "Domain");
+    assert_eq!(*response_key, key("0c868a403bfd7a93a3001ef22ef02e3f"), "4.2.4.1.1");
+    let proof = keys::proof(&response_key, &[0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef], &temp());
+    assert_eq!(proof, key("68cd0ab851e51c96aabc927bebef6a1c"), "4.2.4.2.2");
+    let base = keys::session_base_key(&response_key, &proof);
+    assert_eq!(*base, key("8de40ccadbc14a82f15cb0ad0de95ca3"), "4.2.4.1.2");
+    assert_eq!(*keys::rc4k(&base, &[0x55; 16]), key("c5dad2544fc979909 4ce1ce90bc9d03e"), "4.2.4.2.3");
+}
+
+/// 4.2.4.4 seals its plaintext first and its checksum with the stream that is left; a mechListMIC is the first use of
+/// the stream. So the checksum before sealing is compared, and the seal key by the sealed plaintext.
+#[test]
+fn session_security_of_the_specification() {
+    use rc4::{KeyInit, StreamCipher};
+    let plaintext = hex("50006c00610069006e007400650078007400");
+    let unsealed = keys::mech_list_mic(&[0x55; 16], Flags(0), Side::Client, &plaintext);
+    assert_eq!(unsealed[..], hex("01000000 7035285 1f2564309 00000000"));
+    let sealed = keys::mech_list_mic(
+        &[0x55; 16],
+        Flags::NEGOTIATE_KEY_EXCH.union(Flags::NEGOTIATE_128),
+        Side::Client,
+        &plaintext,
+    );
+    let mut expected = hex("70352851f2564309");
+    rc4::Rc4::<rc4::consts::U16>::new((&key("59f600973cc4960a25480a7c196e4c58")).into())
+        .apply_keystream(&mut expected);
+    assert_eq!(sealed[4..12], expected);
+}
+
+#[test]
+fn names_fold_one_character_for_one() {
+    assert_eq!(keys::upper("straße ÿ"), "STRAßE Ÿ");
+    let users = Users::new([("Jörg", Secret::password("x"))]);
+    assert!(users.find("JÖRG").is_some() && users.find("jörg").is_some() && users.find("jorg").is_none());
+}
+
+const NOW: u64 = 133_000_000_000_000_000;
+
+fn users() -> Arc<Users> {
+    Arc::new(Users::new([("alice", Secret::password("secret")), ("bob", Secret::password("other"))]))
+}
+
+fn acceptor() -> Acceptor {
+    Acceptor::new(users(), "WEFT".into(), *b"8 random")
+}
+
+fn initiator(user: &str, password: &str) -> (Initiator, Vec<u8>) {
+    let credentials =
+        Credentials { user: user.into(), domain: "DOM".into(), secret: Secret::password(password) };
+    let nonces = Nonces { client_challenge: *b"clientch", session_key: Zeroizing::new([0x77; 16]) };
+    Initiator::start(credentials, "server.example", nonces)
+}
+
+fn next(step: Result<Step, AuthError>) -> Vec<u8> {
+    match step {
+        Ok(Step::Continue(token)) => token,
+        Ok(Step::Done(..)) => panic!("done too early"),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn refused(step: Result<Step, AuthError>) -> AuthError {
+    match step {
+        Err(e) => e,
+        Ok(_) => panic!("accepted"),
+    }
+}
+
+/// Both sides up to the client's last token.
+fn up_to_authenticate(user: &str, password: &str) -> (Acceptor, Initiator, Vec<u8>) {
+    let mut acceptor = acceptor();
+    let (mut initiator, token) = initiator(user, password);
+    let challenge = next(acceptor.step(&token, NOW));
+    let authenticate = initiator.step(&challenge, NOW).unwrap().unwrap();
+    (acceptor, initiator, authenticate)
+}
+
+#[test]
+fn both_sides_agree() {
+    let (mut acceptor, mut initiator, token) = up_to_authenticate("ALICE", "secret");
+    let Ok(Step::Done(token, login)) = acceptor.step(&token, NOW) else { panic!("refused") };
+    assert_eq!(&*login.user, "alice", "as configured, not as typed");
+    assert_eq!(*login.session_key, *initiator.session_key());
+    assert_eq!(initiator.step(&token, NOW), Ok(None));
+    assert!(initiator.step(&token, NOW).is_err(), "it has ended");
+    assert!(acceptor.step(&token, NOW).is_err(), "it has ended");
+}
+
+#[test]
+fn the_server_proves_itself_by_its_mech_list_mic() {
+    let (mut acceptor, mut initiator, token) = up_to_authenticate("alice", "secret");
+    let Ok(Step::Done(token, _)) = acceptor.step(&token, NOW) else { panic!("refused") };
+    let mut resp = NegTokenResp::parse(&token).unwrap();
+    resp.mech_list_mic.as_mut().unwrap()[5] ^= 1;
+    assert_eq!(initiator.step(&resp.emit(), NOW), Err(AuthError::LogonFailure));
+}
+
+#[test]
+fn wrong_password_and_unknown_user_are_the_same_failure() {
+    for (user, password) in [("alice", "Secret"), ("bob", "secret"), ("eve", "secret"), ("eve", "")] {
+        let (mut acceptor, _, token) = up_to_authenticate(user, password);
+        assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure, "{user}:{password}");
+        assert!(acceptor.step(&token, NOW).is_err(), "no second guess on the same challenge");
+    }
+}
+
+/// The secret that stands in for an unknown user is not a password.
+#[test]
+fn nobody_can_log_on_as_nobody() {
+    let mut acceptor = acceptor();
+    let credentials =
+        Credentials { user: "eve".into(), domain: String::new(), secret: Secret::nt_hash([0; 16]) };
+    let nonces = Nonces { client_challenge: [1; 8], session_key: Zeroizing::new([2; 16]) };
+    let (mut initiator, token) = Initiator::start(credentials, "h", nonces);
+    let challenge = next(acceptor.step(&token, NOW));
+    let token = initiator.step(&challenge, NOW).unwrap().unwrap();
+    assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure);
+}
+
+/// Takes the client's last token apart, lets `change` tamper with the NTLM message, and puts it together again
+/// (without mechListMIC unless `keep_mic`).
+fn tampered(keep_mic: bool, change: impl FnOnce(&mut Vec<u8>)) -> Result<Step, AuthError> {
+    let (mut acceptor, _, token) = up_to_authenticate("alice", "secret");
+    let mut resp = NegTokenResp::parse(&token).unwrap();
+    change(resp.response_token.as_mut().unwrap());
+    if !keep_mic {
+        resp.mech_list_mic = None;
+    }
+    acceptor.step(&resp.emit(), NOW)
+}
+
+#[test]
+fn a_wrong_mic_is_refused() {
+    assert!(tampered(true, |_| ()).is_ok() && tampered(false, |_| ()).is_ok(), "the test itself");
+    assert_eq!(refused(tampered(false, |m| m[MIC.start] ^= 1)), AuthError::LogonFailure);
+    assert_eq!(refused(tampered(false, |m| m[MIC].fill(0))), AuthError::LogonFailure);
+}
+
+/// The MIC field cut out, all offsets moved: the proven AV pairs still announce it.
+#[test]
+fn a_stripped_mic_is_refused() {
+    let error = refused(tampered(false, |m| {
+        for at in [12, 20, 28, 36, 44, 52] {
+            let offset = u32::from_le_bytes(m[at + 4..at + 8].try_into().unwrap());
+            m[at + 4..at + 8].copy_from_slice(&(offset - 16).to_le_bytes());
+        }
+        m.drain(MIC);
+        assert_eq!(Authenticate::parse(m).unwrap().mic, None);
+    }));
+    assert_eq!(error, AuthError::LogonFailure);
+}
+
+/// The announcement taken away as well: it is covered by NTProofStr.
+#[test]
+fn the_announcement_of_the_mic_is_proven() {
+    let error = refused(tampered(false, |m| {
+        let mut message = Authenticate::parse(m).unwrap();
+        let flags = [6, 0, 4, 0, AvFlags::MIC as u8, 0, 0, 0];
+        let at = message.nt_response.windows(8).position(|w| w == flags).unwrap();
+        message.nt_response[at + 4] = 0;
+        *m = message.emit();
+    }));
+    assert_eq!(error, AuthError::LogonFailure);
+}
+
+/// A client that computes a MIC and a session key from nothing but the challenge: everything right except the proof.
+#[test]
+fn a_right_mic_without_the_password_is_refused() {
+    let mut acceptor = acceptor();
+    let negotiate = Negotiate { flags: Flags(0xe208_8297) }.emit();
+    let challenge = next(acceptor.step(&negotiate, NOW));
+    let offered = Challenge::parse(&challenge).unwrap();
+    let mut pairs = AvPairs::parse(&offered.target_info).unwrap();
+    let flags = AvFlags::MIC.to_le_bytes();
+    pairs.set(weft_wire::ntlm::AvId::Flags, &flags);
+    let mut nt_response = vec![0; 16];
+    nt_response.extend(NtlmV2Response::emit_temp(NOW, [0; 8], &pairs.emit()));
+    let mut message = Authenticate {
+        flags: offered.flags,
+        lm_response: vec![0; 24],
+        nt_response,
+        domain: String::new(),
+        user: "alice".into(),
+        workstation: String::new(),
+        session_key: vec![0; 16],
+        mic: None,
+    }
+    .emit();
+    let mic = keys::mic(&[0x77; 16], &negotiate, &challenge, &message);
+    message[MIC].copy_from_slice(&mic);
+    assert_eq!(refused(acceptor.step(&message, NOW)), AuthError::LogonFailure);
+}
+
+/// The answer to one challenge is worthless for the next.
+#[test]
+fn a_replayed_authenticate_is_refused() {
+    let (_, _, token) = up_to_authenticate("alice", "secret");
+    let mut acceptor = Acceptor::new(users(), "WEFT".into(), *b"8 others");
+    let (_, first) = initiator("alice", "secret");
+    next(acceptor.step(&first, NOW));
+    assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure);
+}
+
+#[test]
+fn a_wrong_mech_list_mic_is_refused() {
+    let (mut acceptor, _, token) = up_to_authenticate("alice", "secret");
+    let mut resp = NegTokenResp::parse(&token).unwrap();
+    resp.mech_list_mic.as_mut().unwrap()[4] ^= 1;
+    assert_eq!(refused(acceptor.step(&resp.emit(), NOW)), AuthError::LogonFailure);
+}
+
+/// Linux sends NTLM messages without SPNEGO.
+#[test]
+fn bare_ntlm_is_answered_bare() {
+    let (mut initiator, token) = initiator("alice", "secret");
+    let spnego::Token::Init(init) = spnego::Token::parse(&token).unwrap() else { panic!() };
+    let mut acceptor = acceptor();
+    let challenge = next(acceptor.step(&init.mech_token.unwrap(), NOW));
+    let wrapped = NegTokenResp { response_token: Some(challenge), ..NegTokenResp::default() };
+    let token = initiator.step(&wrapped.emit(), NOW).unwrap().unwrap();
+    let token = NegTokenResp::parse(&token).unwrap().response_token.unwrap();
+    let Ok(Step::Done(token, login)) = acceptor.step(&token, NOW) else { panic!("refused") };
+    assert_eq!((token.len(), *login.session_key), (0, *initiator.session_key()));
+}
+
+/// A client that prefers Kerberos is led to NTLM, and must then show that nobody shortened its list.
+#[test]
+fn a_client_that_prefers_kerberos_must_send_a_mech_list_mic() {
+    for with_mic in [true, false] {
+        let (mut initiator, token) = initiator("alice", "secret");
+        let spnego::Token::Init(ntlm) = spnego::Token::parse(&token).unwrap() else { panic!() };
+        let init = NegTokenInit::new(&[KERBEROS, NTLMSSP], Some(b"a ticket".to_vec()));
+        let mut acceptor = acceptor();
+        let resp = NegTokenResp::parse(&next(acceptor.step(&init.emit(), NOW))).unwrap();
+        assert_eq!((resp.neg_state, resp.supported_mech), (Some(NegState::RequestMic), Some(NTLMSSP)));
+        let negotiate = NegTokenResp { response_token: ntlm.mech_token, ..NegTokenResp::default() };
+        let challenge = next(acceptor.step(&negotiate.emit(), NOW));
+        let token = initiator.step(&challenge, NOW).unwrap().unwrap();
+        let mut resp = NegTokenResp::parse(&token).unwrap();
+        let flags = Authenticate::parse(resp.response_token.as_ref().unwrap()).unwrap().flags;
+        resp.mech_list_mic = with_mic.then(|| {
+            keys::mech_list_mic(initiator.session_key(), flags, Side::Client, &init.mech_types_der).to_vec()
+        });
+        match acceptor.step(&resp.emit(), NOW) {
+            Ok(Step::Done(..)) if with_mic => (),
+            Err(AuthError::Unexpected(_)) if !with_mic => (),
+            _ => panic!("with MIC: {with_mic}"),
+        }
+    }
+}
+
+#[test]
+fn anonymous_and_ntlmv1_are_refused() {
+    let send = |user: &str, lm_response: Vec<u8>, nt_response: Vec<u8>| {
+        let mut acceptor = acceptor();
+        next(acceptor.step(&Negotiate { flags: Flags(0xe208_8297) }.emit(), NOW));
+        let message = Authenticate {
+            flags: Flags(0xe208_8297),
+            lm_response,
+            nt_response,
+            domain: String::new(),
+            user: user.into(),
+            workstation: String::new(),
+            session_key: vec![0; 16],
+            mic: None,
+        };
+        refused(acceptor.step(&message.emit(), NOW))
+    };
+    assert_eq!(send("", vec![0], vec![]), AuthError::Anonymous);
+    assert_eq!(send("", vec![], vec![]), AuthError::Anonymous);
+    assert_eq!(send("alice", vec![0; 24], vec![0; 24]), AuthError::Obsolete);
+    assert_eq!(send("alice", vec![0; 24], vec![]), AuthError::Obsolete);
+}
+
+#[test]
+fn a_client_without_ntlm_is_refused() {
+    let init = NegTokenInit::new(&[KERBEROS], Some(vec![1]));
+    assert_eq!(refused(acceptor().step(&init.emit(), NOW)), AuthError::NoMechanism);
+}
+
+/// A server that leaves key exchange or signing out of its challenge gets nothing.
+#[test]
+fn the_client_refuses_a_weakened_challenge() {
+    for weakness in [Flags::NEGOTIATE_KEY_EXCH, Flags::NEGOTIATE_SIGN, Flags::NEGOTIATE_128] {
+        let mut acceptor = acceptor();
+        let (mut initiator, token) = initiator("alice", "secret");
+        let mut resp = NegTokenResp::parse(&next(acceptor.step(&token, NOW))).unwrap();
+        let mut challenge = Challenge::parse(resp.response_token.as_ref().unwrap()).unwrap();
+        challenge.flags.0 &= !weakness.0;
+        resp.response_token = Some(challenge.emit());
+        assert!(matches!(initiator.step(&resp.emit(), NOW), Err(AuthError::Unexpected(_))));
+    }
+}
+
+/// Every truncation of every token, and every flipped byte, is an error and never a panic, on both sides.
+#[test]
+fn damaged_tokens_are_errors() {
+    let mut acceptor = acceptor();
+    let (_, first) = initiator("alice", "secret");
+    let challenge = next(acceptor.step(&first, NOW));
+    let (_, _, last) = up_to_authenticate("alice", "secret");
+    for len in 0..first.len() {
+        assert!(self::acceptor().step(&first[..len], NOW).is_err(), "first token cut to {len}");
+    }
+    for len in 0..last.len() {
+        let (mut acceptor, _, _) = up_to_authenticate("alice", "secret");
+        assert!(acceptor.step(&last[..len], NOW).is_err(), "last token cut to {len}");
+    }
+    for at in 0..last.len() {
+        let (mut acceptor, _, _) = up_to_authenticate("alice", "secret");
+        let mut damaged = last.clone();
+        damaged[at] ^= 0x04;
+        assert!(acceptor.step(&damaged, NOW).is_err(), "last token, byte {at}");
+    }
+    for len in 0..challenge.len() {
+        let (mut initiator, _) = initiator("alice", "secret");
+        assert!(initiator.step(&challenge[..len], NOW).is_err(), "challenge cut to {len}");
+    }
+}

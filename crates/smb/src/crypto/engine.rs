@@ -6,7 +6,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::seal::{Opener, Sealer, TRANSFORM_LEN};
+use weft_wire::smb2::transform::TRANSFORM_LEN;
+
+use super::seal::{Opener, Sealer};
 
 /// A library that has AES-GCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

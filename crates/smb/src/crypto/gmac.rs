@@ -38,7 +38,8 @@ impl Drop for Gmac {
 
 impl Gmac {
     pub fn new(key: &[u8; 16]) -> Gmac {
-        let aes = UnboundCipherKey::new(&AES_128, key).and_then(EncryptingKey::ecb).expect("16 bytes are a key");
+        let aes =
+            UnboundCipherKey::new(&AES_128, key).and_then(EncryptingKey::ecb).expect("16 bytes are a key");
         let mut h = [0; 16];
         aes.encrypt(&mut h).expect("one block");
         let mut powers = [u128::from_be_bytes(h); POWERS];

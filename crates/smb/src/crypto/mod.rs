@@ -13,8 +13,9 @@ mod sign;
 pub use engine::Engine;
 pub use kdf::{Profile, Role, SessionKeys};
 pub use preauth::Preauth;
-pub use seal::{Opener, SealError, Sealer, TRANSFORM_LEN, Transform};
+pub use seal::{Opener, SealError, Sealer, transform};
 pub use sign::{Sender, SigningKey};
+pub use weft_wire::smb2::transform::TRANSFORM_LEN;
 
 #[cfg(test)]
 mod tests;

@@ -1,27 +1,19 @@
 //! Encryption: the transform header, and AES-GCM over everything behind it.
 //!
 //! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. AES-128-GCM and AES-256-GCM; CCM is never negotiated here.
-//! Owns: key schedules and the nonce counter. Does not: look up sessions; the caller reads [`Transform`] first.
+//! Owns: key schedules and the nonce counter. Does not: look up sessions; the caller reads the header with
+//! [`transform`] first.
 //! Buffers: sealing works in place behind 52 reserved bytes; opening writes into a buffer of the caller.
-//!
-//! ```text
-//!  0 FD 'S' 'M' 'B' | 4 Signature (16) | 20 Nonce (12, then 4 zeros) | 36 OriginalMessageSize | 40 Reserved
-//! 42 Flags = 1      | 44 SessionId     | 52 ciphertext                 (20..52 is authenticated, not encrypted)
-//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::aead as aws;
 use ring::aead as ring;
 use weft_machine::buf;
+use weft_wire::smb2::Malformed;
+use weft_wire::smb2::transform::{AUTHENTICATED, SIGNATURE_AT, TRANSFORM_LEN, TransformHeader};
 
 use super::engine::{Choice, Engine};
-
-/// Length of the transform header.
-pub const TRANSFORM_LEN: usize = 52;
-const MAGIC: [u8; 4] = [0xFD, b'S', b'M', b'B'];
-const SIGNATURE: std::ops::Range<usize> = 4..20;
-const AUTHENTICATED: std::ops::Range<usize> = 20..TRANSFORM_LEN;
 
 /// Why a message could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,42 +24,14 @@ pub enum SealError {
     /// The tag does not fit: forged, damaged, or another key.
     #[error("message fails authentication")]
     Forged,
-    /// Not a transform header as 2.2.41 has it.
-    #[error("malformed transform header: {0}")]
-    Malformed(&'static str),
 }
 
-/// The readable part of a transform header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transform {
-    /// Which session's keys.
-    pub session_id: u64,
-    /// Bytes of the message inside; equals the bytes that follow the header.
-    pub original_size: u32,
-}
-
-impl Transform {
-    /// Whether a message from the transport is encrypted.
-    pub fn is_one(message: &[u8]) -> bool {
-        message.starts_with(&MAGIC)
-    }
-
-    /// Reads the header of an encrypted message and checks its length.
-    pub fn parse(message: &[u8]) -> Result<Transform, SealError> {
-        let (head, sealed) =
-            message.split_first_chunk::<TRANSFORM_LEN>().ok_or(SealError::Malformed("truncated"))?;
-        if head[..4] != MAGIC {
-            return Err(SealError::Malformed("ProtocolId"));
-        }
-        if head[42..44] != [1, 0] {
-            return Err(SealError::Malformed("Flags is not Encrypted"));
-        }
-        let original_size = u32::from_le_bytes([head[36], head[37], head[38], head[39]]);
-        if original_size as usize != sealed.len() {
-            return Err(SealError::Malformed("OriginalMessageSize is not what follows"));
-        }
-        let session_id = u64::from_le_bytes(head[44..].try_into().expect("8 bytes"));
-        Ok(Transform { session_id, original_size })
+/// Reads the header of an encrypted message and checks that the length it names is what follows.
+pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
+    let header = TransformHeader::parse(message)?;
+    match header.original_message_size as usize == message.len() - TRANSFORM_LEN {
+        true => Ok(header),
+        false => Err(Malformed("OriginalMessageSize is not what follows")),
     }
 }
 
@@ -124,13 +88,14 @@ impl Sealer {
         let (head, body) = message.split_at_mut(TRANSFORM_LEN);
         let mut nonce = [0; 12];
         nonce[..8].copy_from_slice(&counter.to_le_bytes());
-        head[..4].copy_from_slice(&MAGIC);
-        head[20..32].copy_from_slice(&nonce);
-        head[32..36].fill(0);
-        let size = u32::try_from(body.len()).expect("messages are far below 4 GiB");
-        head[36..40].copy_from_slice(&size.to_le_bytes());
-        head[40..44].copy_from_slice(&[0, 0, 1, 0]);
-        head[44..].copy_from_slice(&session_id.to_le_bytes());
+        let mut header = TransformHeader {
+            signature: [0; 16],
+            nonce: [0; 16],
+            original_message_size: u32::try_from(body.len()).expect("messages are far below 4 GiB"),
+            session_id,
+        };
+        header.nonce[..12].copy_from_slice(&nonce);
+        head.copy_from_slice(&header.to_bytes());
         let aad = &head[AUTHENTICATED];
         // The only errors are lengths beyond what GCM takes (64 GiB).
         let tag: [u8; 16] = match &self.key {
@@ -145,7 +110,7 @@ impl Sealer {
                 tag.expect("length within GCM's").as_ref().try_into().expect("a tag has 16 bytes")
             }
         };
-        head[SIGNATURE].copy_from_slice(&tag);
+        head[SIGNATURE_AT..SIGNATURE_AT + 16].copy_from_slice(&tag);
         Ok(())
     }
 }
@@ -165,8 +130,8 @@ impl Opener {
         Opener { key: Key::new(choice.open, key) }
     }
 
-    /// Decrypts a message for which [`Transform::parse`] succeeded into `plain`, which is as long as its
-    /// `original_size`. On error `plain` holds nothing of use.
+    /// Decrypts a message for which [`transform`] succeeded into `plain`, which is as long as its
+    /// `original_message_size`. On error `plain` holds nothing of use.
     ///
     /// # Panics
     /// When the lengths do not match.
@@ -174,7 +139,7 @@ impl Opener {
         let (head, sealed) = message.split_at(TRANSFORM_LEN);
         assert_eq!(sealed.len(), plain.len());
         let nonce: [u8; 12] = head[20..32].try_into().expect("12 bytes");
-        let (aad, tag) = (&head[AUTHENTICATED], &head[SIGNATURE]);
+        let (aad, tag) = (&head[AUTHENTICATED], &head[SIGNATURE_AT..SIGNATURE_AT + 16]);
         match &self.key {
             Key::AwsLc(key) => {
                 let nonce = aws::Nonce::assume_unique_for_key(nonce);
