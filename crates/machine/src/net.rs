@@ -1,7 +1,8 @@
 //! Byte streams and listeners: TCP and Unix sockets, and their simulated twins.
 //!
-//! Receives and sends try the system call first and wait for readiness only on EAGAIN: on a busy connection that is
-//! one call per batch, and the caller chooses where received bytes land (a header staging area, a region).
+//! Receives and sends are plain system calls that never wait, made when the core knows the socket to be ready: on a
+//! busy connection that is one call per batch, and the caller chooses where received bytes land (a header staging
+//! area, a region).
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
 mod socket;
@@ -16,10 +17,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use compio_runtime::fd::PollFd;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::file::{self, FileRange};
 use crate::rt;
+use crate::rt::readiness::Registered;
 use crate::sim;
 
 /// How long [`Stream::connect`] tries.
@@ -386,38 +388,61 @@ impl fmt::Debug for Stream {
 }
 
 /// A descriptor whose readiness can be awaited: an eventfd, a Unix socket that someone else reads. Real cores only.
-pub struct Readable<T: AsFd + 'static>(PollFd<T>);
+pub struct Readable<T: AsFd + 'static>(Registered<T>);
 
 impl<T: AsFd + 'static> Readable<T> {
     /// Watches `fd` on this core.
     pub fn new(fd: T) -> io::Result<Readable<T>> {
-        Ok(Readable(PollFd::new(fd)?))
+        Ok(Readable(Registered::new(fd)?))
     }
 
     /// Waits until the descriptor is readable (or its peer has gone). It may wake once without cause: try, and wait
     /// again on EAGAIN.
     pub async fn readable(&self) -> io::Result<()> {
-        self.0.read_ready().await
+        std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
     /// Poll form of [`Readable::readable`].
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_read_ready(cx)
+        self.poll_level(PollFlags::IN, || self.0.clear_readable(), || self.0.poll_readable(cx))
     }
 
     /// Waits until the descriptor is writable.
     pub async fn writable(&self) -> io::Result<()> {
-        self.0.write_ready().await
+        std::future::poll_fn(|cx| self.poll_writable(cx)).await
     }
 
     /// Poll form of [`Readable::writable`].
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_write_ready(cx)
+        self.poll_level(PollFlags::OUT, || self.0.clear_writable(), || self.0.poll_writable(cx))
+    }
+
+    /// Edges alone do not do here: whoever uses the descriptor may leave part of what is there.
+    fn poll_level(
+        &self,
+        wanted: PollFlags,
+        clear: impl FnOnce(),
+        wait: impl FnOnce() -> Poll<()>,
+    ) -> Poll<io::Result<()>> {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            // POLLHUP and POLLERR are reported without being asked for.
+            match rustix::event::poll(&mut [PollFd::new(&self.0, wanted)], Some(&NOW)) {
+                Ok(0) => {
+                    // Nothing there now: the next edge counts.
+                    clear();
+                    return wait().map(Ok);
+                }
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Poll::Ready(Err(e.into())),
+            }
+        }
     }
 
     /// The descriptor itself.
     pub fn inner(&self) -> &T {
-        &self.0
+        self.0.inner()
     }
 }
 

@@ -7,6 +7,7 @@
 mod cores;
 mod poller;
 mod reactor;
+pub(crate) mod readiness;
 mod spin;
 
 use std::fmt;
@@ -222,6 +223,7 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
         let _place = place;
         call()
     };
+    let _awaits = reactor::AwaitsBlocking::new();
     Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
 }
 

@@ -1,23 +1,20 @@
-//! Real sockets: the system call first, then readiness by compio's `PollFd`.
+//! Real sockets: system calls that never wait, as long as the descriptor is taken for ready (see `rt::readiness`).
 //!
-//! A readiness that was asked for stays asked for when its future is dropped; it then completes unheard, and the next
-//! wait in that direction ends at once, which costs one more attempt (EAGAIN) and no byte.
 //! Owns: the descriptor. Does not: loop until all is sent (see `Stream`).
 
-use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use compio_runtime::fd::PollFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::file::FileRange;
 use crate::rt;
+use crate::rt::readiness::Registered;
 
 /// What is read at a time from files that sendfile refuses.
 pub(super) const STAGING_BYTES: usize = 16 << 10;
@@ -25,7 +22,7 @@ pub(super) const STAGING_BYTES: usize = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Listener {
-    fd: PollFd<std::net::TcpListener>,
+    fd: Registered<std::net::TcpListener>,
     local: SocketAddr,
 }
 
@@ -34,7 +31,7 @@ impl Listener {
         let socket = std::net::TcpListener::bind(addr)?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
-        Ok(Listener { fd: PollFd::new(socket)?, local })
+        Ok(Listener { fd: Registered::new(socket)?, local })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
@@ -43,12 +40,15 @@ impl Listener {
 
     pub(super) async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
-            let error = match self.fd.accept() {
+            let error = match self.fd.inner().accept() {
                 Ok((socket, _)) => return Ok(socket),
                 Err(e) => e,
             };
             match Errno::from_io_error(&error) {
-                Some(Errno::AGAIN) => self.fd.accept_ready().await?,
+                Some(Errno::AGAIN) => {
+                    self.fd.clear_readable();
+                    std::future::poll_fn(|cx| self.fd.poll_readable(cx)).await;
+                }
                 // accept(2), "Error handling": what befell the connection while it waited is not the listener's fault.
                 Some(
                     Errno::INTR
@@ -75,10 +75,8 @@ impl Listener {
 }
 
 pub(super) struct Stream {
-    fd: PollFd<OwnedFd>,
+    fd: Registered<OwnedFd>,
     peer: Option<SocketAddr>,
-    /// A readiness may be outstanding, which holds the descriptor open.
-    waited: Cell<bool>,
 }
 
 impl Stream {
@@ -86,12 +84,12 @@ impl Stream {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let peer = socket.peer_addr().ok();
-        Ok(Stream { fd: PollFd::new(OwnedFd::from(socket))?, peer, waited: Cell::new(false) })
+        Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, peer })
     }
 
     pub(super) fn from_unix(socket: UnixStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
-        Ok(Stream { fd: PollFd::new(OwnedFd::from(socket))?, peer: None, waited: Cell::new(false) })
+        Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, peer: None })
     }
 
     pub(super) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
@@ -105,9 +103,10 @@ impl Stream {
             Err(Errno::INPROGRESS | Errno::INTR) => true,
             Err(e) => return Err(e.into()),
         };
-        let stream = Stream { fd: PollFd::new(socket)?, peer: Some(addr), waited: Cell::new(false) };
+        let stream = Stream { fd: Registered::new(socket)?, peer: Some(addr) };
         if waiting {
-            std::future::poll_fn(|cx| stream.poll_write_ready(cx)).await?;
+            stream.fd.clear_writable();
+            std::future::poll_fn(|cx| stream.fd.poll_writable(cx)).await;
             rustix::net::sockopt::socket_error(&stream.fd)??;
         }
         Ok(stream)
@@ -121,26 +120,36 @@ impl Stream {
         SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
     }
 
-    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.waited.set(true);
-        self.fd.poll_read_ready(cx)
-    }
-
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.waited.set(true);
-        self.fd.poll_write_ready(cx)
-    }
-
     pub(super) fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let room: usize = into.iter().map(|slice| slice.len()).sum();
         let mut control = rustix::net::RecvAncillaryBuffer::default();
-        Ok(rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT)?.bytes)
+        match rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT) {
+            Ok(received) => {
+                if received.bytes < room {
+                    self.fd.drained();
+                }
+                Ok(received.bytes)
+            }
+            Err(e) => {
+                if e == Errno::AGAIN {
+                    self.fd.clear_readable();
+                }
+                Err(e.into())
+            }
+        }
     }
 
     pub(super) fn try_send(&self, from: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
         let mut control = rustix::net::SendAncillaryBuffer::default();
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        Ok(rustix::net::sendmsg(&self.fd, from, &mut control, flags)?)
+        match rustix::net::sendmsg(&self.fd, from, &mut control, flags) {
+            Err(Errno::AGAIN) => {
+                self.fd.clear_writable();
+                Err(Errno::AGAIN.into())
+            }
+            other => Ok(other?),
+        }
     }
 
     pub(super) fn poll_recv(
@@ -149,11 +158,9 @@ impl Stream {
         into: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
+            ready!(self.fd.poll_readable(cx));
             match self.try_recv(into) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    std::task::ready!(self.poll_read_ready(cx))?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 other => return Poll::Ready(other),
             }
         }
@@ -166,11 +173,9 @@ impl Stream {
         more: bool,
     ) -> Poll<io::Result<usize>> {
         loop {
+            ready!(self.fd.poll_writable(cx));
             match self.try_send(from, more) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    std::task::ready!(self.poll_write_ready(cx))?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 other => return Poll::Ready(other),
             }
         }
@@ -184,6 +189,7 @@ impl Stream {
         to: usize,
     ) -> Poll<io::Result<usize>> {
         loop {
+            ready!(self.fd.poll_writable(cx));
             // An offset past what a file can have reads as a file that has shrunk.
             let mut offset = range.offset.saturating_add(from as u64);
             match rustix::fs::sendfile(&self.fd, &range.file, Some(&mut offset), to - from) {
@@ -195,7 +201,7 @@ impl Stream {
                     return self.poll_send(cx, &[IoSlice::new(&staging[..n])], from + n < to);
                 }
                 Ok(n) => return Poll::Ready(Ok(n)),
-                Err(Errno::AGAIN) => std::task::ready!(self.poll_write_ready(cx))?,
+                Err(Errno::AGAIN) => self.fd.clear_writable(),
                 Err(Errno::INTR) => {}
                 Err(e) => return Poll::Ready(Err(e.into())),
             }
@@ -211,15 +217,5 @@ impl Stream {
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // An outstanding readiness keeps the descriptor open until the kernel has cancelled it, which may be never
-        // if the core's loop has ended: the peer must learn of the end now.
-        if self.waited.get() {
-            self.shutdown(Shutdown::Both);
-        }
     }
 }

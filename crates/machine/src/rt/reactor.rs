@@ -1,30 +1,37 @@
 //! The loop of a core: run tasks, ask pollers, look at the kernel, spin for a while, sleep.
 //!
-//! Tasks, timers and readiness are compio's (io_uring, or epoll where the kernel or a seccomp filter forbids it); this
-//! loop adds pollers and the adaptive busy-poll phase.
+//! Tasks, timers and sleeping are compio's (by io_uring, or epoll where the kernel or a seccomp filter forbids it); this
+//! loop adds pollers, cheap socket readiness (see `readiness`) and the adaptive busy-poll phase.
 //! Owns: the core's compio runtime and counters. Does not: choose what runs on which core (see `cores`).
 
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use compio_driver::{DriverType, ProactorBuilder};
+use compio_runtime::fd::PollFd;
 use compio_runtime::{Runtime, RuntimeBuilder};
 
-use super::poller;
 use super::spin::{SPIN_MAX, Spin};
+use super::{poller, readiness};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
 /// A core with pollers looks at the kernel in one spin turn out of this many: a system call costs as much as dozens of
 /// looks at a ring.
 const POLLER_TURNS_PER_SYSCALL: u32 = 32;
+/// A busy core looks at timers and finished blocking calls in one round out of this many.
+const ROUNDS_PER_COMPIO: u32 = 8;
+/// A spinning core that waits for a blocking call looks for its end in one turn out of this many.
+const TURNS_PER_COMPIO: u32 = 4;
 
 /// Which kernel interface a core waits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +96,8 @@ fn count(counter: &AtomicU64) {
 thread_local! {
     /// How often a task of this core has been polled: tells a spin whether the kernel had news.
     static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
+    /// Blocking calls that tasks of this core wait for.
+    static BLOCKING: Cell<usize> = const { Cell::new(0) };
     /// The counters of the loop that runs on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
 }
@@ -96,6 +105,22 @@ thread_local! {
 /// What this thread's loop has done.
 pub(super) fn counters() -> Counters {
     COUNTERS.get()
+}
+
+/// Says that this core waits for a blocking call, until dropped.
+pub(super) struct AwaitsBlocking(());
+
+impl AwaitsBlocking {
+    pub(super) fn new() -> AwaitsBlocking {
+        BLOCKING.set(BLOCKING.get() + 1);
+        AwaitsBlocking(())
+    }
+}
+
+impl Drop for AwaitsBlocking {
+    fn drop(&mut self) {
+        BLOCKING.set(BLOCKING.get() - 1);
+    }
 }
 
 /// A task's future, counted.
@@ -154,32 +179,44 @@ pub(super) fn block_on<F: Future>(
 ) -> io::Result<F::Output> {
     let runtime = build(options)?;
     let shared = shared.unwrap_or_default();
+    let set = readiness::Set::new()?;
+    let _entered = set.enter();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        runtime.enter(|| Core::new(&runtime, options, &shared).run_to_end(future))
+        runtime.enter(|| Ok(Core::new(&runtime, options, &shared, set)?.run_to_end(future)))
     }));
     // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
     drop(runtime);
-    result.map_or_else(|panic| resume_unwind(panic), Ok)
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 struct Core<'a> {
     runtime: &'a Runtime,
     main: Arc<MainWaker>,
+    set: Rc<readiness::Set>,
+    /// compio's watch over `set` while the core sleeps.
+    watch: PollFd<Rc<OwnedFd>>,
     spin: Spin,
     counters: &'a SharedCounters,
 }
 
 impl<'a> Core<'a> {
-    fn new(runtime: &'a Runtime, options: &Options, counters: &'a SharedCounters) -> Core<'a> {
-        let main = MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() };
+    fn new(
+        runtime: &'a Runtime,
+        options: &Options,
+        counters: &'a SharedCounters,
+        set: Rc<readiness::Set>,
+    ) -> io::Result<Core<'a>> {
+        let main = Arc::new(MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() });
         COUNTERS.set(counters.load());
-        Core { runtime, main: Arc::new(main), spin: Spin::new(options.spin_max), counters }
+        let watch = set.watch()?;
+        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), counters })
     }
 
     fn run_to_end<F: Future>(mut self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(self.main.clone());
         let mut cx = Context::from_waker(&waker);
+        let mut busy_rounds = 0u32;
         loop {
             if self.main.woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
@@ -189,8 +226,12 @@ impl<'a> Core<'a> {
             let more = self.runtime.run();
             let news = poller::poll_all();
             if more || news || self.main_woken() {
-                // There is work: still look at the kernel once per round, or a busy task would starve the sockets.
-                self.look_at_kernel();
+                // There is work: still look at the kernel in between, or a busy task would starve the sockets.
+                self.collect_readiness();
+                busy_rounds = busy_rounds.wrapping_add(1);
+                if busy_rounds.is_multiple_of(ROUNDS_PER_COMPIO) {
+                    self.look_at_compio();
+                }
             } else if !self.spin() {
                 self.sleep();
             }
@@ -201,38 +242,49 @@ impl<'a> Core<'a> {
         self.main.woken.load(Ordering::Acquire)
     }
 
-    /// Collects what the kernel has, and expired timers, without waiting.
-    fn look_at_kernel(&self) {
+    fn collect_readiness(&self) {
+        self.set.collect().expect("a core's own epoll set works");
+    }
+
+    /// Collects what compio has (finished blocking calls, expired timers) without waiting.
+    fn look_at_compio(&self) {
         // A notified driver does not wait, not even for a timeout of zero, which would set up a kernel timer.
         self.main.driver.wake_by_ref();
         self.runtime.poll_with(Some(Duration::ZERO));
     }
 
-    /// The busy-poll phase; true when there is something to run.
+    /// The busy-poll phase, at least one look at everything; true when there is something to run.
     fn spin(&mut self) -> bool {
         let budget = self.spin.budget();
-        if budget.is_zero() {
-            return false;
-        }
         let start = Instant::now();
+        let timer = self.runtime.current_timeout().map(|wait| start + wait);
         let turns_per_syscall = if poller::any() { POLLER_TURNS_PER_SYSCALL } else { 1 };
-        let mut turn = 0;
+        let mut turn = 0u32;
         let won = loop {
+            let now = Instant::now();
+            let last = now.duration_since(start) >= budget;
             let polls = TASK_POLLS.get();
-            if turn % turns_per_syscall == 0 {
-                self.look_at_kernel();
+            if last || turn.is_multiple_of(turns_per_syscall) {
+                self.collect_readiness();
+            }
+            let blocked = BLOCKING.get() > 0 && turn.is_multiple_of(TURNS_PER_COMPIO);
+            if last || blocked || timer.is_some_and(|timer| timer <= now) {
+                self.look_at_compio();
             }
             // Running the executor also takes in wakes by other threads.
             let more = self.runtime.run();
             if poller::poll_all() || more || TASK_POLLS.get() != polls || self.main_woken() {
                 break true;
             }
-            if start.elapsed() >= budget {
+            if last {
                 break false;
             }
-            turn += 1;
+            turn = turn.wrapping_add(1);
             std::hint::spin_loop();
         };
+        if budget.is_zero() {
+            return won;
+        }
         if won {
             self.spin.won();
             count(&self.counters.spins_won);
@@ -249,11 +301,18 @@ impl<'a> Core<'a> {
         let asleep = poller::before_sleep();
         // Pollers that look once more may have woken the main future.
         if !asleep.quiet || self.main_woken() {
-            self.look_at_kernel();
             return;
+        }
+        // A watch that ended unheard since the last sleep answers once: set it again. What became ready meanwhile ends
+        // the new one at once.
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(watched) = self.watch.poll_read_ready(&mut cx) {
+            watched.expect("a core's own epoll set can be watched");
         }
         count(&self.counters.sleeps);
         COUNTERS.set(self.counters.load());
         self.runtime.poll_with(self.runtime.current_timeout());
+        drop(asleep);
+        self.collect_readiness();
     }
 }
