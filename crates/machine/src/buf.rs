@@ -348,6 +348,11 @@ impl Buf {
         front
     }
 
+    /// Whether other parts of a split buffer are alive, so that [`Window::try_into_buf`] would not give this one back.
+    pub fn is_part(&self) -> bool {
+        Arc::strong_count(&self.chunk) > 1
+    }
+
     /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FileType, FlockOperation};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -179,6 +179,10 @@ impl Drop for Locked<'_> {
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    rustix::fs::lstat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+}
+
 impl PathListener {
     /// Listens at `name` in `dir`, a directory of this user (see [`secure_dir`]). A socket there that nobody
     /// listens on any more, left by a process that was killed, is replaced; a live one is `AddrInUse`.
@@ -190,8 +194,8 @@ impl PathListener {
         let locked = Locked::new(&dir)?;
         match rustix::net::connect(new_socket()?, &address) {
             Err(Errno::NOENT) => {}
-            Err(Errno::CONNREFUSED) => rustix::fs::unlink(&path)?,
-            // Connected, a full backlog, or not a socket at all.
+            Err(Errno::CONNREFUSED) if is_socket(&path) => rustix::fs::unlink(&path)?,
+            // Connected, a full backlog, or not a socket at all: not ours to remove.
             _ => return Err(io::ErrorKind::AddrInUse.into()),
         }
         rustix::net::bind(&fd, &address)?;

@@ -334,7 +334,7 @@ impl Inner {
     // ---- carrying out work ----
 
     fn post_recv(&self, state: &mut State, id: u64, buf: Buf) -> Result<(), (PostError, Work)> {
-        let Some((slab, offset)) = buf.location(&self.pool) else {
+        let Some((slab, offset)) = buf.location(&self.pool).filter(|_| !buf.is_part()) else {
             return Err((FOREIGN_BUFFER, Work::Recv { id, buf }));
         };
         let Some(slot) = state.free_slots.pop() else {
@@ -690,7 +690,7 @@ fn next_recv(state: &mut State) -> Result<Option<Posted>, &'static str> {
     }
 }
 
-const FOREIGN_BUFFER: PostError = PostError::Misuse("buffer not of the provider's pool");
+const FOREIGN_BUFFER: PostError = PostError::Misuse("buffer not a whole one of the provider's pool");
 
 /// What is wrong with a Send, Write or Read.
 fn check(work: &Work, posted: usize, limit: usize) -> Result<(), PostError> {
@@ -755,7 +755,7 @@ impl QueuePair for ShmQueuePair {
         if state.ended.is_some() {
             return Err(PostError::Closed);
         }
-        let (slab, _) = buf.location(&inner.pool).ok_or(FOREIGN_BUFFER)?;
+        let (slab, _) = buf.location(&inner.pool).filter(|_| !buf.is_part()).ok_or(FOREIGN_BUFFER)?;
         if state.announced.ensure(slab, &inner.pool, inner.link.inner()).is_err() {
             return Err(PostError::Closed);
         }
