@@ -1,0 +1,151 @@
+//! One function per wire module that must survive any bytes: the fuzzers run them, and so does a short smoke in
+//! `cargo test` (crates/wire/tests/fuzz_smoke.rs). Adding a target is one function and one line in [`TARGETS`].
+
+use bytes::Bytes;
+use weft_wire::nfs3::Xdr;
+use weft_wire::smb2::{self, compound};
+use weft_wire::xdr::Decoder;
+use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, rdmap, rpc, rpcrdma, smbd, spnego};
+
+/// All targets by name.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("mpa", mpa),
+    ("ddp_rdmap", ddp_rdmap),
+    ("nbss", nbss),
+    ("smbd", smbd),
+    ("smb2", smb2_message),
+    ("fscc", fscc),
+    ("ntlm", ntlm),
+    ("spnego", spnego),
+    ("rpc", rpc),
+    ("rpcrdma", rpcrdma),
+    ("nfs3", nfs3),
+    ("mount", mount),
+];
+
+/// MPA set-up frames.
+pub fn mpa(data: &[u8]) {
+    let _ = mpa::Frame::parse(data);
+}
+
+/// DDP headers and what RDMAP puts behind them.
+pub fn ddp_rdmap(data: &[u8]) {
+    let _ = ddp::Header::parse(data);
+    let _ = rdmap::ReadRequest::parse(data);
+    let _ = rdmap::Terminate::parse(data);
+    if let Some(control) = data.first() {
+        let _ = rdmap::Opcode::parse(*control);
+    }
+}
+
+/// Direct TCP framing.
+pub fn nbss(data: &[u8]) {
+    let _ = nbss::Header::parse(data);
+}
+
+/// SMB Direct.
+pub fn smbd(data: &[u8]) {
+    let _ = smbd::NegotiateRequest::parse(data);
+    let _ = smbd::NegotiateResponse::parse(data);
+    let _ = smbd::DataTransfer::parse(data);
+    let _ = smbd::BufferDescriptorV1::parse_array(data);
+    let _ = smbd::ReadDepths::parse(data);
+}
+
+/// Every SMB2 command, as request and as response, alone and in compounds.
+pub fn smb2_message(data: &[u8]) {
+    let _ = smb2::negotiate::Smb1Negotiate::parse(data);
+    let _ = smb2::transform::TransformHeader::parse(data);
+    for message in compound::split(Bytes::copy_from_slice(data)) {
+        let Ok(message) = message else { return };
+        let _ = smb2::Header::parse(&message);
+        let m = &message;
+        let _ = smb2::negotiate::Request::parse(m).is_ok() | smb2::negotiate::Response::parse(m).is_ok();
+        let _ = smb2::session_setup::Request::parse(m).is_ok() | smb2::session_setup::Response::parse(m).is_ok();
+        let _ = smb2::tree_connect::Request::parse(m).is_ok() | smb2::tree_connect::Response::parse(m).is_ok();
+        let _ = smb2::create::Request::parse(m).is_ok() | smb2::create::Response::parse(m).is_ok();
+        let _ = smb2::close::Request::parse(m).is_ok() | smb2::close::Response::parse(m).is_ok();
+        let _ = smb2::read::Request::parse(m).is_ok() | smb2::read::Response::parse(m).is_ok();
+        let _ = smb2::write::Request::parse(m).is_ok() | smb2::write::Response::parse(m).is_ok();
+        let _ = smb2::flush::Request::parse(m).is_ok() | smb2::lock::Request::parse(m).is_ok();
+        let _ = smb2::ioctl::Request::parse(m).is_ok() | smb2::ioctl::Response::parse(m).is_ok();
+        let _ = smb2::query_directory::Request::parse(m).is_ok() | smb2::query_directory::Response::parse(m).is_ok();
+        let _ = smb2::change_notify::Request::parse(m).is_ok() | smb2::change_notify::Response::parse(m).is_ok();
+        let _ = smb2::query_info::Request::parse(m).is_ok() | smb2::query_info::Response::parse(m).is_ok();
+        let _ = smb2::set_info::Request::parse(m).is_ok() | smb2::set_info::Response::parse(m).is_ok();
+        let _ = smb2::oplock_break::Notification::parse(m).is_ok();
+        let _ = smb2::oplock_break::Acknowledgment::parse(m).is_ok();
+        let _ = smb2::error::Response::parse(m);
+    }
+}
+
+/// Information classes and FSCTL buffers.
+pub fn fscc(data: &[u8]) {
+    use smb2::fscc::{directory, file, filesystem, notify, security};
+    let _ = file::All::parse(data).is_ok() | file::Rename::parse(data).is_ok() | file::Name::parse(data).is_ok();
+    let _ = file::Stream::parse_list(data).is_ok() | notify::Change::parse_list(data).is_ok();
+    let _ = filesystem::Volume::parse(data).is_ok() | filesystem::Attribute::parse(data).is_ok();
+    let _ = security::SecurityDescriptor::parse(data);
+    let _ = smb2::ioctl::ValidateNegotiateRequest::parse(data);
+    let _ = smb2::ioctl::NetworkInterface::parse_list(data);
+    for class in 0..=u8::MAX {
+        let _ = directory::parse(smb2::fscc::FileClass(class), data);
+    }
+}
+
+/// NTLM messages and what is inside them.
+pub fn ntlm(data: &[u8]) {
+    let _ = ntlm::Negotiate::parse(data).is_ok() | ntlm::Challenge::parse(data).is_ok();
+    let _ = ntlm::Authenticate::parse(data);
+    if let Ok(pairs) = ntlm::AvPairs::parse(data) {
+        drop(pairs);
+    }
+    let _ = ntlm::NtlmV2Response::parse(data);
+}
+
+/// SPNEGO tokens.
+pub fn spnego(data: &[u8]) {
+    let _ = spnego::Token::parse(data);
+    let _ = spnego::NegTokenInit::parse(data);
+    let _ = spnego::NegTokenResp::parse(data);
+}
+
+/// ONC RPC calls and replies.
+pub fn rpc(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let _ = rpc::Call::parse(&mut Decoder::new(bytes.clone()));
+    let _ = rpc::Reply::parse(&mut Decoder::new(bytes));
+}
+
+/// RPC-over-RDMA headers with their chunk lists.
+pub fn rpcrdma(data: &[u8]) {
+    let _ = rpcrdma::Header::parse(Bytes::copy_from_slice(data));
+}
+
+/// NFSv3 arguments and results, whole and reduced (payload detached).
+pub fn nfs3(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    macro_rules! each {
+        ($($type:ty),* $(,)?) => {
+            $(let _ = <$type>::parse(&mut Decoder::new(bytes.clone()));)*
+        };
+    }
+    each!(
+        nfs3::Attributes, nfs3::GetattrArgs, nfs3::GetattrOk, nfs3::SetattrArgs, nfs3::AccessArgs, nfs3::AccessOk,
+        nfs3::LookupArgs, nfs3::LookupOk, nfs3::ReadlinkOk, nfs3::ReadArgs, nfs3::ReadOk, nfs3::WriteArgs,
+        nfs3::WriteOk, nfs3::CreateArgs, nfs3::CreateOk, nfs3::MkdirArgs, nfs3::SymlinkArgs, nfs3::MknodArgs,
+        nfs3::RemoveArgs, nfs3::RenameArgs, nfs3::LinkArgs, nfs3::ReaddirArgs, nfs3::ReaddirOk,
+        nfs3::ReaddirplusArgs, nfs3::ReaddirplusOk, nfs3::CommitArgs, nfs3::CommitOk,
+    );
+    let middle = data.len() / 2;
+    let detached = Some(bytes.slice(middle..));
+    let _ = nfs3::WriteArgs::parse(&mut Decoder::reduced(bytes.slice(..middle), detached.clone()));
+    let _ = nfs3::ReadOk::parse(&mut Decoder::reduced(bytes.slice(..middle), detached));
+}
+
+/// MOUNT arguments and results.
+pub fn mount(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let _ = mount::DirPath::parse(&mut Decoder::new(bytes.clone()));
+    let _ = mount::MountResult::parse(&mut Decoder::new(bytes));
+}
