@@ -32,6 +32,8 @@ pub(crate) enum TicketKind {
     /// Nothing was offered: inline.
     #[default]
     Inline,
+    /// The call's Write list and Reply chunk.
+    RpcRdma(crate::rpcrdma::CallTicket),
 }
 
 /// A piece of an outgoing message, in stream order.
@@ -158,8 +160,7 @@ pub enum Error {
 
 /// Why a channel is over, in a form that every later caller can be told.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "each sibling ends in its own ways")]
-pub(crate) enum Ending {
+pub enum Ending {
     /// The peer left in order.
     Peer,
     /// We closed it.
@@ -178,10 +179,9 @@ pub(crate) enum Ending {
     Work(weft_rdma::WorkError),
 }
 
-#[allow(dead_code, reason = "as above")]
 impl Ending {
     /// What a reader is told: an orderly end is not an error.
-    pub(crate) fn at_reader(&self) -> Result<Option<Message>, Error> {
+    pub fn at_reader(&self) -> Result<Option<Message>, Error> {
         match self {
             Ending::Peer | Ending::Local => Ok(None),
             _ => Err(self.at_sender()),
@@ -189,7 +189,7 @@ impl Ending {
     }
 
     /// What everybody else is told.
-    pub(crate) fn at_sender(&self) -> Error {
+    pub fn at_sender(&self) -> Error {
         match self.clone() {
             Ending::Peer | Ending::Local => Error::Closed,
             Ending::Malformed(what) => Error::Malformed(what),

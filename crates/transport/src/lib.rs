@@ -11,5 +11,7 @@ pub mod record;
 pub mod rpcrdma;
 pub mod smbd;
 mod channel;
+mod sent;
+mod framed;
 
 pub use channel::*;

@@ -1,42 +1,16 @@
 //! SMB over TCP: each message behind a zero byte and a 24-bit length.
 //!
-//! What: [`Nbss`], a [`Channel`] over a byte stream. Spec: [MS-SMB2] 2.1 (Direct TCP).
-//! Owns: the stream, the receive staging buffer, the queue of unsent messages and its writer task.
-//! Does not: do RDMA, look into messages, or retry.
-//!
-//! Operation: whoever calls `send` drains the queue at once, as far as the socket takes it; only what is left waits
-//! for the writer task. A corked channel drains at the uncork or when its reader would sleep.
-//! Buffers: received messages are slices of pool buffers that were filled by the kernel; sent payload leaves from
-//! the caller's buffers, from one scratch buffer per gather write, or from the page cache.
-//! Errors: a payload that cannot be read before its message began fails that `send` alone; everything else ends the
-//! channel.
+//! What: [`Nbss`], a [`Channel`](crate::Channel) over a byte stream. Spec: [MS-SMB2] 2.1 (Direct TCP); RFC 1002 4.3.6
+//! (keepalives are skipped).
+//! Owns: nothing beyond the framed stream. Does not: do RDMA, look into messages, or retry.
 
-mod receiver;
-mod sender;
-
-use std::cell::RefCell;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
-use weft_machine::buf::MAX_BUF;
-use weft_machine::{Buf, Pool, Stream, rt};
-use weft_wire::nbss;
+use weft_machine::{Pool, Stream};
+use weft_wire::nbss::{self, Header, Malformed};
 
-use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Ticket, Traffic,
-};
-use receiver::Receiver;
-use sender::Sender;
-
-/// How long a closed channel goes on sending what was queued to a peer that does not read.
-const LINGER: Duration = Duration::from_secs(5);
-/// Bytes that a corked channel holds back at most.
-const CORK_BYTES: usize = 1 << 20;
+use crate::channel::Kind;
+use crate::framed::{Framed, Framing, Head};
 
 /// What a channel over TCP is willing to do.
 #[derive(Clone, Copy, Debug)]
@@ -53,245 +27,34 @@ impl Default for Config {
 }
 
 /// SMB over TCP. Dropping it closes the channel.
-pub struct Nbss(Rc<Inner>);
-
-struct Inner {
-    stream: Rc<Stream>,
-    pool: Pool,
-    max_message: usize,
-    peer: String,
-    receiver: RefCell<Receiver>,
-    tx: RefCell<Tx>,
-}
-
-/// The sending half's state around its queue.
-struct Tx {
-    sender: Sender,
-    corked: bool,
-    /// The writer task waits for the socket, a file or the pool; until it is woken there is no use in trying.
-    waiting: bool,
-    closing: bool,
-    ended: Option<Ending>,
-    /// The writer task's.
-    waker: Waker,
-}
+pub type Nbss = Framed<DirectTcp>;
 
 impl Nbss {
     /// Takes over a connected stream. Buffers come from `pool`.
     pub fn new(stream: Stream, pool: Pool, config: Config) -> Rc<Nbss> {
-        let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
-        let inner = Rc::new(Inner {
-            stream: Rc::new(stream),
-            pool,
-            max_message: config.max_message.min(nbss::MAX_MESSAGE).min(MAX_BUF),
-            peer,
-            receiver: RefCell::new(Receiver::default()),
-            tx: RefCell::new(Tx {
-                sender: Sender::default(),
-                corked: false,
-                waiting: false,
-                closing: false,
-                ended: None,
-                waker: Waker::noop().clone(),
-            }),
-        });
-        rt::spawn(inner.clone().write()).detach();
-        Rc::new(Nbss(inner))
+        Framed::over(stream, pool, config.max_message)
     }
 }
 
-impl Drop for Nbss {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
+/// The framing of [MS-SMB2] 2.1.
+pub enum DirectTcp {}
 
-impl Inner {
-    /// The writer task: finishes what callers could not.
-    async fn write(self: Rc<Inner>) {
-        poll_fn(|cx| self.poll_write(cx)).await;
-        // Closed or broken. What was queued before a close still goes out, if the peer takes it.
-        let drained = rt::timeout(LINGER, poll_fn(|cx| self.poll_drained(cx))).await;
-        if drained.is_err() {
-            tracing::debug!(peer = %self.peer, "closed with messages that the peer did not take");
-        }
-        self.stream.shutdown();
-        self.tx.borrow_mut().end(Ending::Local);
-    }
+impl Framing for DirectTcp {
+    const KIND: Kind = Kind::Nbss;
+    const XDR: bool = false;
+    const MAX_FRAME: usize = nbss::MAX_MESSAGE;
 
-    /// Ends when the channel is closing or has ended.
-    fn poll_write(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let tx = &mut *self.tx.borrow_mut();
-        tx.waker.clone_from(cx.waker());
-        tx.waiting = false;
-        if !tx.corked {
-            tx.drain(&self.stream, &self.pool);
-        }
-        if tx.closing || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// Ends when nothing is queued any more.
-    fn poll_drained(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let tx = &mut *self.tx.borrow_mut();
-        tx.waker.clone_from(cx.waker());
-        tx.waiting = false;
-        tx.drain(&self.stream, &self.pool);
-        if tx.sender.is_empty() || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// The next message; waits only with `cx`.
-    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Error>> {
-        let mut receiver = self.receiver.borrow_mut();
-        match receiver.poll(cx, &self.stream, &self.pool, self.max_message) {
-            Poll::Ready(Ok(body)) => Poll::Ready(Ok(Some(message(body)))),
-            Poll::Ready(Err(ending)) => Poll::Ready(ending.at_reader()),
-            Poll::Pending => {
-                let tx = &mut *self.tx.borrow_mut();
-                // The reader sleeps, so there is no batch that replies could wait for.
-                if std::mem::take(&mut tx.corked) {
-                    tx.drain(&self.stream, &self.pool);
-                }
-                if tx.closing { Poll::Ready(Ok(None)) } else { Poll::Pending }
-            }
-        }
-    }
-}
-
-fn message(body: Bytes) -> Message {
-    Message { body, detached: None, ticket: Ticket::default() }
-}
-
-impl Tx {
-    /// Sends as much as can be sent now. What cannot wakes the writer task later.
-    fn drain(&mut self, stream: &Rc<Stream>, pool: &Pool) {
-        if self.waiting || self.ended.is_some() {
-            return;
-        }
-        let mut cx = Context::from_waker(&self.waker);
-        match self.sender.poll(&mut cx, stream, pool) {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(ending)) => self.end(ending),
-            Poll::Pending => self.waiting = true,
+    fn parse(header: [u8; nbss::HEADER_LEN]) -> Result<Head, &'static str> {
+        match Header::parse(&header) {
+            Ok(Header::Message { len }) => Ok(Head::Frame { len, last: true }),
+            Ok(Header::KeepAlive) => Ok(Head::Nothing),
+            Err(Malformed::KeepAliveBody) => Err("[MS-SMB2] 2.1: keepalive with a body"),
+            Err(_) => Err("[MS-SMB2] 2.1: the first byte of the transport header is not zero"),
         }
     }
 
-    /// Only the first reason counts. The writer task then shuts the socket down, which wakes the reader.
-    fn end(&mut self, ending: Ending) {
-        if self.ended.is_none() {
-            self.ended = Some(ending);
-            self.sender.clear();
-            self.waker.wake_by_ref();
-        }
-    }
-}
-
-/// Waits until the socket has taken one message.
-struct Taken {
-    inner: Rc<Inner>,
-    number: u64,
-}
-
-impl Future for Taken {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let tx = &mut *self.inner.tx.borrow_mut();
-        if let Some(outcome) = tx.sender.outcome(self.number) {
-            return Poll::Ready(outcome.map_err(Error::Io));
-        }
-        if let Some(ending) = &tx.ended {
-            return Poll::Ready(Err(ending.at_sender()));
-        }
-        tx.sender.wait(self.number, cx.waker());
-        Poll::Pending
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.inner.tx.borrow_mut().sender.forget(self.number);
-    }
-}
-
-impl Channel for Nbss {
-    fn kind(&self) -> Kind {
-        Kind::Nbss
-    }
-
-    fn medium(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn peer(&self) -> String {
-        self.0.peer.clone()
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { max_message: self.0.max_message, max_rdma: None }
-    }
-
-    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
-        Box::pin(poll_fn(|cx| self.0.poll_recv(cx)))
-    }
-
-    fn try_recv(&self) -> Option<Message> {
-        self.0.receiver.borrow_mut().ready().map(message)
-    }
-
-    fn send(&self, outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
-        let tx = &mut *self.0.tx.borrow_mut();
-        if let Some(ending) = &tx.ended {
-            return Box::pin(std::future::ready(Err(ending.at_sender())));
-        }
-        if tx.closing {
-            return Box::pin(std::future::ready(Err(Error::Closed)));
-        }
-        let number = match tx.sender.push(outgoing, self.0.max_message) {
-            Ok(number) => number,
-            Err(e) => return Box::pin(std::future::ready(Err(e))),
-        };
-        if !tx.corked || tx.sender.queued_bytes() >= CORK_BYTES {
-            tx.drain(&self.0.stream, &self.0.pool);
-        }
-        match tx.sender.outcome(number) {
-            Some(outcome) => Box::pin(std::future::ready(outcome.map_err(Error::Io))),
-            None => Box::pin(Taken { inner: self.0.clone(), number }),
-        }
-    }
-
-    fn cork(&self, on: bool) {
-        let tx = &mut *self.0.tx.borrow_mut();
-        tx.corked = on;
-        if !on {
-            tx.drain(&self.0.stream, &self.0.pool);
-        }
-    }
-
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(std::future::ready(Err(Error::Misuse("RDMA Read over TCP"))))
-    }
-
-    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
-        Err(Error::Misuse("memory exposed over TCP"))
-    }
-
-    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
-        None
-    }
-
-    fn traffic(&self) -> Traffic {
-        Traffic {
-            sent: self.0.tx.borrow().sender.sent(),
-            received: self.0.receiver.borrow().received(),
-            ..Traffic::default()
-        }
-    }
-
-    fn close(&self) {
-        let tx = &mut *self.0.tx.borrow_mut();
-        tx.corked = false;
-        tx.closing = true;
-        tx.waker.wake_by_ref();
+    fn emit(len: usize) -> Option<[u8; nbss::HEADER_LEN]> {
+        Header::Message { len }.emit().ok()
     }
 }
 

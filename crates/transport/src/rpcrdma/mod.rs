@@ -1,1 +1,141 @@
-//! To be written.
+//! RPC over RDMA: calls and replies by Send, payload by RDMA Read and Write.
+//!
+//! What: [`connect`] and [`accept`] give an [`RpcRdma`], a [`Channel`] over a queue pair, as client or as server.
+//! Spec: RFC 8166; RFC 8797 (private data). Owns: the queue pair, its receive buffers, the queue of unsent messages.
+//! Does not: look into RPC messages beyond their xid; retransmit; do both roles on one connection (RFC 8167).
+//!
+//! Operation: `responder` and `requester` are state machines that take messages and give work; `driver` binds one of
+//! them to the queue pair, the pool and the files. Whoever waits (a reader, a sender) drives.
+
+mod chunks;
+mod driver;
+mod requester;
+mod responder;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Buf, Pool};
+use weft_rdma::{ConnectParams, Provider, QueuePair, Request, Work};
+use weft_wire::rpcrdma::PrivateData;
+
+use crate::channel::Error;
+pub use driver::RpcRdma;
+use driver::{Role, receive_buffer};
+use requester::Requester;
+pub(crate) use responder::CallTicket;
+use responder::Responder;
+
+/// What a side offers and accepts.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Largest message sent and received inline, in bytes: whole KiB from 1024 to 256 KiB. A peer that does not say
+    /// what it receives gets 1024 (RFC 8797 5.1).
+    pub inline_bytes: usize,
+    /// Server: credits granted. Client: credits asked for. At least 1.
+    pub credits: u32,
+    /// Longest RPC message without its payload, both ways.
+    pub max_message: usize,
+    /// Largest payload by RDMA, both ways.
+    pub max_payload: usize,
+    /// Offer to revoke (server) or to have revoked (client) memory by Send with Invalidate.
+    pub remote_invalidation: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            inline_bytes: 4096,
+            credits: 64,
+            max_message: (1 << 20) + (64 << 10),
+            max_payload: 1 << 20,
+            remote_invalidation: true,
+        }
+    }
+}
+
+impl Config {
+    fn normal(self) -> Config {
+        Config {
+            inline_bytes: self.inline_bytes.clamp(1024, 256 << 10) & !1023,
+            credits: self.credits.max(1),
+            // A whole chunk is pulled into one buffer.
+            max_message: self.max_message.min(MAX_BUF),
+            max_payload: self.max_payload.min(MAX_BUF - 3),
+            ..self
+        }
+    }
+
+    fn private_data(&self) -> PrivateData {
+        PrivateData {
+            remote_invalidation: self.remote_invalidation,
+            send_bytes: self.inline_bytes,
+            receive_bytes: self.inline_bytes,
+        }
+    }
+
+    fn params(&self) -> ConnectParams {
+        let private_data = Bytes::copy_from_slice(&self.private_data().emit());
+        ConnectParams { private_data, ..ConnectParams::default() }
+    }
+}
+
+/// Connects to a server. Buffers come from `pool`.
+pub async fn connect(
+    provider: &dyn Provider,
+    addr: SocketAddr,
+    config: Config,
+    pool: Pool,
+) -> Result<Rc<RpcRdma>, Error> {
+    let mut config = config.normal();
+    config.credits =
+        config.credits.min(u32::try_from(provider.caps().max_recv_work).unwrap_or(u32::MAX).max(1));
+    let (qp, answer) = provider.connect(addr, config.params()).await?;
+    client(qp, &answer, config, pool).await
+}
+
+/// The client's end of a queue pair that is connected already; `answer` is the private data of the acceptance.
+async fn client(
+    qp: Rc<dyn QueuePair>,
+    answer: &[u8],
+    config: Config,
+    pool: Pool,
+) -> Result<Rc<RpcRdma>, Error> {
+    let peer = PrivateData::find(answer);
+    let terms = requester::Terms {
+        threshold: config.inline_bytes.min(peer.receive_bytes),
+        reply_threshold: config.inline_bytes.min(peer.send_bytes),
+        credits: config.credits,
+    };
+    // The server sends only what it was asked for, so these are there in time (RFC 8166 3.3.1).
+    for _ in 0..config.credits {
+        let buf = pool.alloc(config.inline_bytes).await;
+        qp.post(receive_buffer(buf)).map_err(|(e, _)| requester::post_error(e))?;
+    }
+    Ok(RpcRdma::new(qp, pool, config, Role::Requester(Requester::new(terms))))
+}
+
+/// Accepts a client. Buffers come from `pool`.
+pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Result<Rc<RpcRdma>, Error> {
+    let config = config.normal();
+    let peer = PrivateData::find(request.private_data());
+    let mut recvs: Vec<Work> = Vec::new();
+    for _ in 0..config.credits {
+        let buf: Buf = pool.alloc(config.inline_bytes).await;
+        recvs.push(receive_buffer(buf));
+    }
+    let terms = responder::Terms {
+        threshold: config.inline_bytes.min(peer.receive_bytes),
+        credits: config.credits,
+        max_message: config.max_message,
+        max_payload: config.max_payload,
+        remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
+    };
+    let qp = request.accept(config.params(), recvs).await?;
+    Ok(RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms))))
+}
+
+#[cfg(test)]
+mod tests;

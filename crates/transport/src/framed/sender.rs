@@ -1,6 +1,6 @@
 //! From messages to a byte stream: a queue in order, gather writes, and sendfile.
 //!
-//! What: [`Sender`], a queue of items that is drained batch by batch. Spec: [MS-SMB2] 2.1.
+//! What: [`Sender`], a queue of items that is drained batch by batch. Spec: that of the [`Framing`].
 //! Owns: queued messages, the scratch buffer of the batch on its way. Does not: wait by itself; `poll` takes a waker.
 //!
 //! Operation: a batch is what one gather write takes: whole messages up to [`BATCH_BYTES`], or the part of a message
@@ -17,9 +17,10 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, FileRange, Payload, Pool, Stream};
-use weft_wire::nbss::{HEADER_LEN, Header};
+use weft_wire::xdr::pad;
 
-use crate::channel::{Ending, Error, Outgoing, Part};
+use super::{Framing, HEADER_LEN};
+use crate::channel::{Ending, Error, Outgoing, Part, To};
 
 /// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
 const BATCH_BYTES: usize = 128 << 10;
@@ -102,19 +103,23 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Queues a message and returns its number.
-    pub(super) fn push(&mut self, outgoing: Outgoing, max_message: usize) -> Result<u64, Error> {
-        let len = outgoing.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part_len(part)));
+    pub(super) fn push<F: Framing>(&mut self, outgoing: Outgoing, max_message: usize) -> Result<u64, Error> {
+        let Outgoing { mut parts, source, .. } = outgoing;
+        if let Some(source) = source {
+            parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
+        }
+        let len = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part_len::<F>(part)));
         if len > max_message {
             return Err(Error::Misuse("message longer than the channel's limit"));
         }
         if self.next - self.done >= MAX_QUEUED as u64 {
             return Err(Error::Misuse("more messages queued than a peer can have asked for"));
         }
-        let head =
-            Header::Message { len }.emit().map_err(|_| Error::Misuse("message longer than 24 bits"))?;
+        let head = F::emit(len).ok_or(Error::Misuse("message longer than its header can say"))?;
         self.items.push_back(Item::Head(head));
         let mut load_budget = LOAD_BYTES;
-        for part in outgoing.parts {
+        for part in parts {
+            let fill = fill::<F>(&part);
             match part {
                 Part::Bytes(bytes) => self.push_bytes(bytes),
                 Part::Payload { data: Payload::Chain(chain), .. } => {
@@ -131,6 +136,7 @@ impl Sender {
                     }
                 }
             }
+            self.push_bytes(Bytes::from_static(&[0; 3][..fill]));
         }
         let number = self.next;
         self.items.push_back(Item::End(number));
@@ -419,9 +425,18 @@ enum Loading {
     Failed(usize, io::Error),
 }
 
-fn part_len(part: &Part) -> usize {
+/// Fill that travels behind a part.
+fn fill<F: Framing>(part: &Part) -> usize {
     match part {
+        Part::Payload { data, .. } if F::XDR => pad(data.len()),
+        _ => 0,
+    }
+}
+
+fn part_len<F: Framing>(part: &Part) -> usize {
+    let len = match part {
         Part::Bytes(bytes) => bytes.len(),
         Part::Payload { data, .. } => data.len(),
-    }
+    };
+    len.saturating_add(fill::<F>(part))
 }

@@ -1,20 +1,21 @@
 //! From a byte stream to messages, with as few calls and copies as the sizes allow.
 //!
 //! What: small messages share a staging buffer, many per receive call, and leave it as slices; a large one is received
-//! into a buffer of its own. Spec: [MS-SMB2] 2.1; RFC 1002 4.3.6 (keepalives are skipped).
+//! into a buffer of its own; a message of several frames is joined. Spec: that of the [`Framing`].
 //! Owns: the buffers being filled. Does not: keep what it has delivered.
 //!
 //! Buffers: bytes are copied only when a message does not fit where it began: the head of a large message that came
 //! with the call before (at most [`HEAD_BYTES`] once large messages are what comes), and the head of a small message
-//! at the end of a staging buffer. Both go through `buf::copy`, counted.
+//! at the end of a staging buffer. Both go through `buf::copy`, counted, as does the joining of frames.
 
 use std::io::{self, IoSliceMut};
+use std::marker::PhantomData;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use weft_machine::{Buf, Pool, Stream, buf};
-use weft_wire::nbss::{HEADER_LEN, Header, Malformed};
 
+use super::{Framing, HEADER_LEN, Head};
 use crate::channel::Ending;
 
 /// Room for small messages of a busy channel: 30 READ replies of 8 KiB, or 2000 requests.
@@ -25,40 +26,48 @@ const MIN_STAGING_BYTES: usize = 32 << 10;
 const LARGE_BYTES: usize = 16 << 10;
 /// How much may arrive behind a large message with the same call: the head of the next one, to be copied.
 const HEAD_BYTES: usize = 4 << 10;
+/// Frames of one message; a peer that sends one byte in each must not cost a buffer for each.
+const MAX_FRAMES: usize = 1024;
 
 /// A message that is received into its own buffer.
 struct Large {
     /// Filled up to its length.
     buf: Buf,
-    /// Bytes of the message; the buffer has room for them.
+    /// Bytes of the frame; the buffer has room for them.
     len: usize,
+    /// Whether the message ends with it.
+    last: bool,
 }
 
 /// The receiving half of a channel.
-pub(super) struct Receiver {
-    /// A finished large message, before `ready` in order.
-    finished: Option<Bytes>,
-    /// Whole small messages with their headers, in order.
+pub(super) struct Receiver<F> {
+    /// A finished large frame, before `ready` in order, and whether the message ends with it.
+    finished: Option<(Bytes, bool)>,
+    /// Whole small frames with their headers, in order.
     ready: Bytes,
+    /// Frames of a message whose last is not here.
+    begun: Vec<Bytes>,
     /// What came after them: its filled part is the beginning of one message, or empty.
     staging: Option<Buf>,
     /// When set, the stream continues in here, and the staging buffer is empty.
     large: Option<Large>,
-    /// The next large message's length, while its buffer is not yet allocated.
-    wanted: Option<usize>,
+    /// The next large frame's length and whether it is a last one, while its buffer is not yet allocated.
+    wanted: Option<(usize, bool)>,
     /// How much one call may bring into the staging buffer: grows while small messages fill it.
     offer: usize,
     /// Why nothing comes after what is here.
     ended: Option<Ending>,
     bytes: u64,
     messages: u64,
+    framing: PhantomData<F>,
 }
 
-impl Default for Receiver {
-    fn default() -> Receiver {
+impl<F> Default for Receiver<F> {
+    fn default() -> Receiver<F> {
         Receiver {
             finished: None,
             ready: Bytes::new(),
+            begun: Vec::new(),
             staging: None,
             large: None,
             wanted: None,
@@ -66,11 +75,12 @@ impl Default for Receiver {
             ended: None,
             bytes: 0,
             messages: 0,
+            framing: PhantomData,
         }
     }
 }
 
-impl Receiver {
+impl<F: Framing> Receiver<F> {
     /// The next message, or why there is none.
     pub(super) fn poll(
         &mut self,
@@ -80,7 +90,7 @@ impl Receiver {
         max_message: usize,
     ) -> Poll<Result<Bytes, Ending>> {
         loop {
-            if let Some(body) = self.ready() {
+            if let Some(body) = self.ready(max_message) {
                 return Poll::Ready(Ok(body));
             }
             if let Some(ending) = &self.ended {
@@ -96,11 +106,50 @@ impl Receiver {
     }
 
     /// A message that is here already.
-    pub(super) fn ready(&mut self) -> Option<Bytes> {
-        let body = self.finished.take().or_else(|| self.cut())?;
-        self.bytes += body.len() as u64;
-        self.messages += 1;
-        Some(body)
+    pub(super) fn ready(&mut self, max_message: usize) -> Option<Bytes> {
+        loop {
+            let (frame, last) = self.finished.take().or_else(|| self.cut())?;
+            let body = if last && self.begun.is_empty() {
+                frame
+            } else {
+                if let Err(ending) = self.begin(frame, max_message) {
+                    self.ended = Some(ending);
+                    self.ready = Bytes::new();
+                    return None;
+                }
+                if !last {
+                    continue;
+                }
+                self.join()
+            };
+            self.bytes += body.len() as u64;
+            self.messages += 1;
+            return Some(body);
+        }
+    }
+
+    /// Keeps a frame until the message that it belongs to is whole.
+    fn begin(&mut self, frame: Bytes, max_message: usize) -> Result<(), Ending> {
+        let len: usize = self.begun.iter().map(Bytes::len).sum();
+        if len + frame.len() > max_message {
+            return Err(Ending::Violation("message longer than this side accepts"));
+        }
+        if self.begun.len() == MAX_FRAMES {
+            return Err(Ending::Violation("message of more frames than this side accepts"));
+        }
+        self.begun.push(frame);
+        Ok(())
+    }
+
+    fn join(&mut self) -> Bytes {
+        let mut whole = vec![0; self.begun.iter().map(Bytes::len).sum()];
+        let mut rest = &mut whole[..];
+        for frame in self.begun.drain(..) {
+            let (to, behind) = rest.split_at_mut(frame.len());
+            buf::copy(to, &frame);
+            rest = behind;
+        }
+        Bytes::from(whole)
     }
 
     /// Bytes and messages delivered.
@@ -108,16 +157,16 @@ impl Receiver {
         (self.bytes, self.messages)
     }
 
-    /// The first of the whole small messages. `scan` has looked at their headers.
-    fn cut(&mut self) -> Option<Bytes> {
+    /// The first of the whole small frames. `scan` has looked at their headers.
+    fn cut(&mut self) -> Option<(Bytes, bool)> {
         loop {
-            match Header::parse(&self.ready) {
-                Ok(Header::Message { len }) => {
+            match head::<F>(&self.ready) {
+                Some(Ok(Head::Frame { len, last })) => {
                     self.ready.advance(HEADER_LEN);
-                    return Some(self.ready.split_to(len));
+                    return Some((self.ready.split_to(len), last));
                 }
-                Ok(Header::KeepAlive) => self.ready.advance(HEADER_LEN),
-                Err(_) => {
+                Some(Ok(Head::Nothing)) => self.ready.advance(HEADER_LEN),
+                Some(Err(_)) | None => {
                     // The last message takes the reference to the staging buffer with it.
                     self.ready = Bytes::new();
                     return None;
@@ -128,7 +177,7 @@ impl Receiver {
 
     /// Makes sure that there is room for what comes next.
     fn poll_room(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<()> {
-        if let Some(len) = self.wanted {
+        if let Some((len, last)) = self.wanted {
             let mut own = ready!(pool.poll_alloc(cx, len));
             self.wanted = None;
             if let Some(staging) = &mut self.staging {
@@ -139,7 +188,7 @@ impl Receiver {
                 drop(staging.split_to(all));
             }
             self.offer = HEAD_BYTES;
-            self.large = Some(Large { buf: own, len });
+            self.large = Some(Large { buf: own, len, last });
         }
         // Behind a large message HEAD_BYTES do; a small one that has begun must fit as a whole.
         let needed = match &self.staging {
@@ -162,8 +211,8 @@ impl Receiver {
 
     /// How many more bytes the message that has begun in `staging` needs.
     fn needed(&self, staging: &Buf) -> usize {
-        match Header::parse(staging) {
-            Ok(Header::Message { len }) => (HEADER_LEN + len).saturating_sub(staging.len()),
+        match head::<F>(staging) {
+            Some(Ok(Head::Frame { len, .. })) => (HEADER_LEN + len).saturating_sub(staging.len()),
             _ => HEAD_BYTES,
         }
     }
@@ -202,7 +251,7 @@ impl Receiver {
                 self.large = Some(large);
                 return;
             }
-            self.finished = Some(large.buf.freeze());
+            self.finished = Some((large.buf.freeze(), large.last));
         } else if n >= self.offer {
             self.offer = (self.offer * 2).min(MAX_STAGING_BYTES);
         }
@@ -218,15 +267,12 @@ impl Receiver {
         let mut whole = 0;
         loop {
             let rest = &staging[whole..];
-            let len = match Header::parse(rest) {
-                Ok(Header::KeepAlive) => 0,
-                Ok(Header::Message { len }) => len,
-                Err(Malformed::Truncated) => break,
-                Err(e) => {
-                    self.ended = Some(Ending::Malformed(match e {
-                        Malformed::KeepAliveBody => "[MS-SMB2] 2.1: keepalive with a body",
-                        _ => "[MS-SMB2] 2.1: the first byte of the transport header is not zero",
-                    }));
+            let (len, last) = match head::<F>(rest) {
+                Some(Ok(Head::Nothing)) => (0, true),
+                Some(Ok(Head::Frame { len, last })) => (len, last),
+                None => break,
+                Some(Err(why)) => {
+                    self.ended = Some(Ending::Malformed(why));
                     break;
                 }
             };
@@ -236,7 +282,7 @@ impl Receiver {
             }
             if rest.len() < HEADER_LEN + len {
                 if len > LARGE_BYTES {
-                    self.wanted = Some(len);
+                    self.wanted = Some((len, last));
                 }
                 break;
             }
@@ -249,10 +295,16 @@ impl Receiver {
 
     /// The peer has sent its last byte.
     fn end_of_stream(&self) -> Ending {
-        if self.large.is_some() || self.staging.as_ref().is_some_and(|staging| !staging.is_empty()) {
+        let inside = self.large.is_some() || !self.begun.is_empty();
+        if inside || self.staging.as_ref().is_some_and(|staging| !staging.is_empty()) {
             Ending::Io(io::ErrorKind::UnexpectedEof)
         } else {
             Ending::Peer
         }
     }
+}
+
+/// The header at the start of `bytes`; `None` while it is not whole.
+fn head<F: Framing>(bytes: &[u8]) -> Option<Result<Head, &'static str>> {
+    bytes.first_chunk::<HEADER_LEN>().map(|header| F::parse(*header))
 }

@@ -1,0 +1,496 @@
+//! Binds one side's state machine to its queue pair, the pool and the files.
+//!
+//! What: [`RpcRdma`]: the channel. Spec: none of its own. Owns: queues between the channel's users and the queue pair.
+//! Does not: decide anything that RFC 8166 decides.
+//!
+//! Operation: `drive` moves everything that can move: posts queued work, takes completions, finds buffers for pulls,
+//! prepares the oldest unsent message. It is called by `send` without waiting and by every future that waits; the one
+//! that called last is woken by the queue pair, does the work for all and wakes the others it concerns. One that
+//! leaves passes the wake-up on ([`Inner::hand_over`]).
+//! Buffers: a received message is handed up as a slice of the receive buffer when the pool has a fresh one to post in
+//! its place; else it is copied, so that the peer's credits stay backed by buffers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use slab::Slab;
+use weft_machine::{Buf, Payload, Pool};
+use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
+
+use super::Config;
+use super::requester::{Prepared, Requester, Shape, prepare};
+use super::responder::{Out, Responder, id};
+use crate::channel::{
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic,
+};
+
+/// Messages that wait to be sent; more is a caller that ignores its futures.
+const MAX_UNSENT: usize = 1 << 16;
+
+/// Which side of RPC this is.
+pub(super) enum Role {
+    Responder(Responder),
+    Requester(Requester),
+}
+
+/// RPC over RDMA. Dropping it closes the connection.
+pub struct RpcRdma(Rc<Inner>);
+
+struct Inner {
+    qp: Rc<dyn QueuePair>,
+    pool: Pool,
+    config: Config,
+    state: RefCell<State>,
+    /// The task that waits in `recv`.
+    reader: RefCell<Option<Waker>>,
+}
+
+struct State {
+    role: Role,
+    out: Out,
+    /// Called but not yet with the state machine, oldest first.
+    unsent: VecDeque<(Outgoing, Rc<Sent>)>,
+    /// The oldest of them, being prepared.
+    preparing: Option<(LocalBoxFuture<'static, Result<Ready, Error>>, Rc<Sent>)>,
+    /// Sends on the queue pair, by key.
+    sends: Slab<Rc<Sent>>,
+    closing: bool,
+    ended: Option<Ending>,
+    completions: Vec<Completion>,
+}
+
+/// A message whose bytes are all where they have to be.
+enum Ready {
+    Reply(Outgoing),
+    Call(Prepared),
+}
+
+/// The state of one send, shared with its future.
+#[derive(Default)]
+struct Sent {
+    outcome: Cell<Option<Result<(), Error>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Sent {
+    fn finish(&self, outcome: Result<(), Error>) {
+        self.outcome.set(Some(outcome));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+pub(super) fn receive_buffer(buf: Buf) -> Work {
+    Work::Recv { id: id::RECV, buf }
+}
+
+impl RpcRdma {
+    pub(super) fn new(qp: Rc<dyn QueuePair>, pool: Pool, config: Config, role: Role) -> Rc<RpcRdma> {
+        let state = State {
+            role,
+            out: Out::default(),
+            unsent: VecDeque::new(),
+            preparing: None,
+            sends: Slab::new(),
+            closing: false,
+            ended: None,
+            completions: Vec::new(),
+        };
+        let inner = Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) };
+        Rc::new(RpcRdma(Rc::new(inner)))
+    }
+}
+
+impl Drop for RpcRdma {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Inner {
+    /// Moves what can move. The queue pair wakes `cx` when more can.
+    fn drive(&self, cx: &mut Context<'_>) {
+        let state = &mut *self.state.borrow_mut();
+        loop {
+            state.advance(cx, self);
+            if state.ended.is_some() {
+                return;
+            }
+            let mut completions = std::mem::take(&mut state.completions);
+            let polled = self.qp.poll(cx, &mut completions);
+            let progress = !completions.is_empty();
+            for completion in completions.drain(..) {
+                if let Err(ending) = state.completed(completion, self) {
+                    state.end(ending, self);
+                    break;
+                }
+            }
+            state.completions = completions;
+            match polled {
+                Poll::Ready(Err(disconnect)) => {
+                    let ending = match disconnect {
+                        weft_rdma::Disconnect::Peer => Ending::Peer,
+                        weft_rdma::Disconnect::Local => Ending::Local,
+                        other => Ending::Rdma(other),
+                    };
+                    return state.end(ending, self);
+                }
+                Poll::Ready(Ok(())) => {}
+                // What the completions brought has to move before anybody sleeps.
+                Poll::Pending if progress => {}
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// Like `drive`, without a task to wake: what needs one is left to the next that waits.
+    fn try_advance(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.advance(&mut Context::from_waker(Waker::noop()), self);
+        if state.preparing.is_some() {
+            self.wake_reader();
+        }
+    }
+
+    fn wake_reader(&self) {
+        if let Some(reader) = &*self.reader.borrow() {
+            reader.wake_by_ref();
+        }
+    }
+
+    /// A waiting sender has ended: somebody else must be the one whom the queue pair wakes.
+    fn hand_over(&self) {
+        if self.reader.borrow().is_some() {
+            return self.wake_reader();
+        }
+        let state = self.state.borrow();
+        let mut waiting =
+            state.sends.iter().map(|(_, sent)| sent).chain(state.unsent.iter().map(|(_, sent)| sent));
+        let next = waiting.find_map(|sent| sent.waker.borrow().clone());
+        drop(state);
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    fn advance(&mut self, cx: &mut Context<'_>, inner: &Inner) {
+        self.pull(cx, &inner.pool);
+        self.send_unsent(cx, inner);
+        self.post(inner);
+        let drained = self.unsent.is_empty() && self.preparing.is_none() && self.out.work.is_empty();
+        if self.closing && drained && self.ended.is_none() {
+            inner.qp.close();
+        }
+    }
+
+    /// Finds buffers for calls whose chunks wait to be pulled.
+    fn pull(&mut self, cx: &mut Context<'_>, pool: &Pool) {
+        let Role::Responder(responder) = &mut self.role else { return };
+        'calls: while let Some(wanted) = responder.wanted() {
+            let mut bufs = Vec::with_capacity(wanted.len());
+            for len in wanted {
+                match pool.try_alloc(len) {
+                    Some(buf) => bufs.push(buf),
+                    None => {
+                        // What it holds goes back while it waits, or two such calls could block each other.
+                        drop(bufs);
+                        if pool.poll_alloc(cx, len).is_pending() {
+                            return;
+                        }
+                        continue 'calls;
+                    }
+                }
+            }
+            responder.provide(bufs, &mut self.out);
+        }
+    }
+
+    /// Gives unsent messages to the state machine, in order.
+    fn send_unsent(&mut self, cx: &mut Context<'_>, inner: &Inner) {
+        loop {
+            if let Some((preparing, _)) = &mut self.preparing {
+                let Poll::Ready(ready) = preparing.as_mut().poll(cx) else { return };
+                if let Some((_, sent)) = self.preparing.take() {
+                    match ready {
+                        Ok(ready) => self.issue(ready, sent, inner),
+                        Err(e) => self.failed(sent, e, inner),
+                    }
+                }
+                continue;
+            }
+            if let Role::Requester(requester) = &self.role
+                && !requester.admits()
+            {
+                return;
+            }
+            let Some((outgoing, sent)) = self.unsent.pop_front() else { return };
+            match &self.role {
+                Role::Responder(responder) if responder.must_load(&outgoing) => {
+                    let loading = load(outgoing, inner.pool.clone());
+                    self.preparing = Some((Box::pin(loading), sent));
+                }
+                Role::Responder(_) => self.issue(Ready::Reply(outgoing), sent, inner),
+                Role::Requester(requester) => match Shape::of(&outgoing, requester.terms()) {
+                    Ok(shape) => {
+                        let pool = inner.pool.clone();
+                        let preparing = async move { Ok(Ready::Call(prepare(outgoing, shape, pool).await?)) };
+                        self.preparing = Some((Box::pin(preparing), sent));
+                    }
+                    Err(e) => sent.finish(Err(e)),
+                },
+            }
+        }
+    }
+
+    fn issue(&mut self, ready: Ready, sent: Rc<Sent>, inner: &Inner) {
+        let entry = self.sends.vacant_entry();
+        let send_id = id::SEND | entry.key() as u64;
+        let issued = match (&mut self.role, ready) {
+            (Role::Responder(responder), Ready::Reply(reply)) => {
+                responder.reply(reply, send_id, &mut self.out)
+            }
+            (Role::Requester(requester), Ready::Call(call)) => {
+                requester.call(call, &*inner.qp, send_id, &mut self.out)
+            }
+            _ => Err(Error::Misuse("a message for the other role")),
+        };
+        match issued {
+            Ok(()) => {
+                entry.insert(sent);
+            }
+            Err(e) => self.failed(sent, e, inner),
+        }
+    }
+
+    /// A reply that cannot be sent leaves its caller waiting for ever, so the connection has to end
+    /// (RFC 8166 4.5.4); a call that cannot be sent fails alone.
+    fn failed(&mut self, sent: Rc<Sent>, e: Error, inner: &Inner) {
+        if matches!(self.role, Role::Responder(_)) {
+            tracing::debug!("reply not sent: {e}");
+            self.end(Ending::Violation("a reply could not be sent"), inner);
+        }
+        sent.finish(Err(e));
+    }
+
+    fn post(&mut self, inner: &Inner) {
+        while let Some(work) = self.out.work.pop_front() {
+            match inner.qp.post(work) {
+                Ok(()) => {}
+                // Completions make room.
+                Err((PostError::QueueFull, work)) => return self.out.work.push_front(work),
+                // `poll` says why.
+                Err((PostError::Closed, _)) => return self.out.work.clear(),
+                Err((PostError::Misuse(why), _)) => return self.end(Ending::Violation(why), inner),
+                Err((PostError::RegionsFull(_), _)) => {
+                    return self.end(Ending::Violation("region table full"), inner);
+                }
+            }
+        }
+    }
+
+    fn completed(&mut self, completion: Completion, inner: &Inner) -> Result<(), Ending> {
+        let (kind, key) = (id::kind(completion.id), id::key(completion.id));
+        match completion.result {
+            Ok(Done::Received { buf, .. }) => {
+                let message = self.repost(buf, inner);
+                match &mut self.role {
+                    Role::Responder(responder) => responder.received(message, &mut self.out),
+                    Role::Requester(requester) => requester.received(message, &*inner.qp, &mut self.out)?,
+                }
+            }
+            Ok(Done::Read { buf }) => {
+                if let Role::Responder(responder) = &mut self.role {
+                    responder.pulled(key, buf, &mut self.out);
+                }
+            }
+            Ok(Done::Sent | Done::Written) => {
+                if kind == id::SEND
+                    && let Some(sent) = self.sends.try_remove(key)
+                {
+                    sent.finish(Ok(()));
+                }
+            }
+            Err(e) => {
+                if kind == id::SEND
+                    && let Some(sent) = self.sends.try_remove(key)
+                {
+                    sent.finish(Err(e.clone().into()));
+                }
+                // The queue pair is in its error state; the reason of the first failure is the one to tell. Flushed
+                // work has none, and `poll` will say it.
+                if e != weft_rdma::WorkError::Flushed && self.ended.is_none() {
+                    return Err(Ending::Work(e));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the message out of a receive buffer and posts a buffer for the next.
+    fn repost(&mut self, buf: Buf, inner: &Inner) -> Bytes {
+        let (message, next) = match inner.pool.try_alloc(inner.config.inline_bytes) {
+            Some(next) => (buf.freeze(), next),
+            None => (Bytes::copy_from_slice(&buf), buf),
+        };
+        if let Err((e, _)) = inner.qp.post(receive_buffer(next))
+            && !matches!(e, PostError::Closed)
+        {
+            self.end(Ending::Violation("a receive buffer could not be posted"), inner);
+        }
+        message
+    }
+
+    /// Only the first reason counts.
+    fn end(&mut self, ending: Ending, inner: &Inner) {
+        if self.ended.is_some() {
+            return;
+        }
+        inner.qp.close();
+        self.out.work.clear();
+        let unsent = std::mem::take(&mut self.unsent).into_iter().map(|(_, sent)| sent);
+        let preparing = self.preparing.take().map(|(_, sent)| sent);
+        for sent in self.sends.drain().chain(preparing).chain(unsent) {
+            sent.finish(Err(ending.at_sender()));
+        }
+        self.ended = Some(ending);
+        inner.wake_reader();
+    }
+}
+
+/// Reads the file ranges of a reply that travel in its stream.
+async fn load(mut reply: Outgoing, pool: Pool) -> Result<Ready, Error> {
+    for part in &mut reply.parts {
+        if let Part::Payload { data, .. } = part
+            && matches!(data, Payload::File(_))
+        {
+            let file = std::mem::replace(data, Payload::Chain(Vec::new()));
+            *data = Payload::Chain(file.into_chain(&pool).await?);
+        }
+    }
+    Ok(Ready::Reply(reply))
+}
+
+/// Waits until the queue pair has taken one message.
+struct Taken {
+    inner: Rc<Inner>,
+    sent: Rc<Sent>,
+    /// Whether it may be the one whom the queue pair wakes.
+    waited: bool,
+}
+
+impl Future for Taken {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.sent.outcome.take() {
+            return Poll::Ready(outcome);
+        }
+        self.waited = true;
+        *self.sent.waker.borrow_mut() = Some(cx.waker().clone());
+        self.inner.drive(cx);
+        match self.sent.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.sent.waker.take();
+        if self.waited {
+            self.inner.hand_over();
+        }
+    }
+}
+
+impl Channel for RpcRdma {
+    fn kind(&self) -> Kind {
+        Kind::RpcRdma
+    }
+
+    fn medium(&self) -> &'static str {
+        self.0.qp.provider()
+    }
+
+    fn peer(&self) -> String {
+        self.0.qp.peer()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_message: self.0.config.max_message, max_rdma: Some(self.0.config.max_payload) }
+    }
+
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(poll_fn(|cx| {
+            if let Some(message) = self.try_recv() {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            *self.0.reader.borrow_mut() = Some(cx.waker().clone());
+            self.0.drive(cx);
+            if let Some(message) = self.try_recv() {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            match &self.0.state.borrow().ended {
+                Some(ending) => Poll::Ready(ending.at_reader()),
+                None => Poll::Pending,
+            }
+        }))
+    }
+
+    fn try_recv(&self) -> Option<Message> {
+        self.0.state.borrow_mut().out.messages.pop_front()
+    }
+
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let sent = Rc::new(Sent::default());
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            let refusal = match &state.ended {
+                Some(ending) => Some(ending.at_sender()),
+                None if state.closing => Some(Error::Closed),
+                None if state.unsent.len() >= MAX_UNSENT => Some(Error::Misuse("too many unsent messages")),
+                None => None,
+            };
+            if let Some(e) = refusal {
+                return Box::pin(std::future::ready(Err(e)));
+            }
+            state.unsent.push_back((message, sent.clone()));
+        }
+        self.0.try_advance();
+        Box::pin(Taken { inner: self.0.clone(), sent, waited: false })
+    }
+
+    /// Sends are not gathered: each is one work request, and the provider gathers what it can.
+    fn cork(&self, _on: bool) {}
+
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(std::future::ready(Err(Error::Misuse("RPC pulls what its Read list names"))))
+    }
+
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
+        Err(Error::Misuse("RPC offers memory by source and sink"))
+    }
+
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.qp.traffic()
+    }
+
+    fn close(&self) {
+        self.0.state.borrow_mut().closing = true;
+        self.0.try_advance();
+    }
+}

@@ -1,0 +1,392 @@
+//! The server's side of RPC-over-RDMA: calls come in whole, replies go out as the call asked.
+//!
+//! What: [`Responder`]: takes received messages and finished Reads, gives work for the queue pair and whole calls.
+//! Spec: RFC 8166 3.4.5 (pulling), 3.4.6 (pushing), 4.5 (errors); RFC 8797 4.1 (remote invalidation).
+//! Owns: calls whose chunks are being pulled. Does not: post, allocate or wait (the driver does).
+//!
+//! Operation: a call is shown only when all of it is here: the stream, from the message or from the position-zero chunk,
+//! and beside it the payload of its one other Read chunk.
+//! Errors: a header or a chunk list that breaks a rule is answered with RDMA_ERROR; the connection goes on.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use weft_machine::{Buf, Payload, buf};
+use weft_rdma::{Segment, Stag, Work};
+use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, Unusable, VERSION, WriteChunk};
+use weft_wire::xdr::{Encoder, pad};
+
+use super::chunks::{self, Reads};
+use crate::channel::{Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+
+/// What a call said about its reply.
+#[derive(Debug)]
+pub(crate) struct CallTicket {
+    xid: u32,
+    writes: Vec<WriteChunk>,
+    reply: Option<WriteChunk>,
+    /// A region of the call, which the reply may revoke.
+    invalidate: Option<Stag>,
+}
+
+/// What limits and negotiation say about a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Largest message to the peer.
+    pub threshold: usize,
+    /// Credits granted with every reply; never zero, which a peer would read as one (RFC 8166 3.3.1).
+    pub credits: u32,
+    /// Largest stream that is pulled or pushed by chunks.
+    pub max_message: usize,
+    /// Largest payload that is pulled.
+    pub max_payload: usize,
+    /// Whether Send with Invalidate was agreed.
+    pub remote_invalidation: bool,
+}
+
+/// A call with Read chunks.
+#[derive(Debug)]
+struct Pull {
+    ticket: CallTicket,
+    /// What came inline; `None` when the stream is in the position-zero chunk.
+    inline: Option<Bytes>,
+    /// Whether there is a payload chunk, possibly of no bytes.
+    detached: bool,
+    /// The position-zero chunk and the payload chunk.
+    gathers: [Gather; 2],
+    /// Reads that have not finished.
+    left: usize,
+}
+
+/// One chunk on its way here.
+#[derive(Debug, Default)]
+struct Gather {
+    segments: Vec<Segment>,
+    /// Where it will be contiguous: the buffer of its only Read, else one that its Reads are copied to.
+    whole: Option<Buf>,
+}
+
+impl Gather {
+    fn new(segments: Vec<Segment>) -> Gather {
+        Gather { segments, whole: None }
+    }
+
+    fn len(&self) -> usize {
+        self.segments.iter().map(|s| s.len as usize).sum()
+    }
+
+    /// Buffers that it needs: one for each Read, behind one for the whole where there are several.
+    fn wanted(&self) -> impl Iterator<Item = usize> {
+        let whole = (self.segments.len() > 1).then(|| self.len());
+        whole.into_iter().chain(self.segments.iter().map(|s| s.len as usize))
+    }
+
+    /// The `n`th Read is here.
+    fn filled(&mut self, n: usize, piece: Buf) {
+        match &mut self.whole {
+            None => self.whole = Some(piece),
+            Some(whole) => {
+                let at: usize = self.segments.iter().take(n).map(|s| s.len as usize).sum();
+                if let Some(to) = whole.get_mut(at..at + piece.len()) {
+                    buf::copy(to, &piece);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self) -> Bytes {
+        self.whole.take().map(Buf::freeze).unwrap_or_default()
+    }
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub(super) struct Responder {
+    terms: Terms,
+    /// Calls that wait for buffers, oldest first.
+    waiting: VecDeque<Pull>,
+    /// Calls whose Reads are posted.
+    pulling: slab::Slab<Pull>,
+}
+
+/// Reads of one pull are told apart by the low bits of their id.
+const READ_INDEX_BITS: u32 = 8;
+
+/// What the state machine produced.
+#[derive(Debug, Default)]
+pub(super) struct Out {
+    /// To be posted in this order.
+    pub work: VecDeque<Work>,
+    /// To be handed up.
+    pub messages: VecDeque<Message>,
+}
+
+/// Ids of work: what kind, and which.
+pub(super) mod id {
+    pub const RECV: u64 = 0;
+    pub const WRITE: u64 = 1 << 56;
+    pub const READ: u64 = 2 << 56;
+    pub const SEND: u64 = 3 << 56;
+    const KEY: u64 = (1 << 56) - 1;
+    pub fn kind(id: u64) -> u64 {
+        id & !KEY
+    }
+    pub fn key(id: u64) -> usize {
+        (id & KEY) as usize
+    }
+}
+
+impl Responder {
+    pub fn new(terms: Terms) -> Responder {
+        debug_assert!(terms.credits > 0);
+        Responder { terms, waiting: VecDeque::new(), pulling: slab::Slab::new() }
+    }
+
+    /// A message arrived.
+    pub fn received(&mut self, message: Bytes, out: &mut Out) {
+        match Header::parse(message) {
+            Ok((Header { xid, body: Body::Msg(chunks), .. }, stream)) => {
+                self.call(xid, chunks, Some(stream), out)
+            }
+            Ok((Header { xid, body: Body::NoMsg(chunks), .. }, _)) => self.call(xid, chunks, None, out),
+            // RFC 8166 4.6.2, 4.2.4: silently discarded.
+            Ok((Header { body: Body::Done | Body::Error(_), .. }, _)) | Err(Unusable::Short) => {}
+            Err(Unusable::Version { xid, version }) => {
+                self.refuse(xid, version, ErrorCode::Version { low: VERSION, high: VERSION }, out);
+            }
+            Err(Unusable::Chunk { xid, why }) => {
+                tracing::debug!(xid, why, "unusable RPC-over-RDMA header");
+                self.refuse(xid, VERSION, ErrorCode::Chunk, out);
+            }
+        }
+    }
+
+    fn call(&mut self, xid: u32, chunks: Chunks, stream: Option<Bytes>, out: &mut Out) {
+        let invalidate = self.terms.remote_invalidation.then(|| any_stag(&chunks)).flatten();
+        let reads = chunks::group(&chunks.reads);
+        let ticket = CallTicket { xid, writes: chunks.writes, reply: chunks.reply, invalidate };
+        let checked = reads.and_then(|reads| self.check(xid, &reads, stream.as_ref()).map(|()| reads));
+        match (checked, stream) {
+            (Err(why), _) => {
+                tracing::debug!(xid, why, "unusable chunks");
+                self.refuse(xid, VERSION, ErrorCode::Chunk, out);
+            }
+            (Ok(reads), Some(body)) if reads.payload.is_empty() => {
+                // A payload chunk without bytes is a payload of length zero.
+                let detached = (reads.position != 0).then(Bytes::new);
+                out.messages.push_back(Message {
+                    body,
+                    detached,
+                    ticket: Ticket(TicketKind::RpcRdma(ticket)),
+                });
+            }
+            (Ok(reads), inline) => {
+                let left = reads.stream.len() + reads.payload.len();
+                let detached = reads.position != 0;
+                let gathers = [Gather::new(reads.stream), Gather::new(reads.payload)];
+                self.waiting.push_back(Pull { ticket, inline, detached, gathers, left });
+            }
+        }
+    }
+
+    /// RFC 8166 4.5.2 and our own limits.
+    fn check(&self, xid: u32, reads: &Reads, stream: Option<&Bytes>) -> Result<(), &'static str> {
+        let total = |chunk: &[Segment]| chunk.iter().map(|s| u64::from(s.len)).sum::<u64>();
+        let stream_len = match stream {
+            Some(_) if !reads.stream.is_empty() => return Err("position-zero chunk beside a message"),
+            Some(stream) if stream.get(..4) != Some(&xid.to_be_bytes()) => {
+                return Err("RFC 8166 4.2.1: xid of header and message differ");
+            }
+            Some(stream) => stream.len() as u64,
+            None => total(&reads.stream),
+        };
+        if stream_len == 0 {
+            return Err("RFC 8166 4.5.2: RDMA_NOMSG without a position-zero chunk");
+        }
+        if stream_len > self.terms.max_message as u64 {
+            return Err("position-zero chunk above the limit");
+        }
+        if reads.position as u64 > stream_len {
+            return Err("position behind the end of the stream");
+        }
+        // The fill may be part of the chunk (RFC 8166 3.4.5.2).
+        if total(&reads.payload) > self.terms.max_payload as u64 + 3 {
+            return Err("payload chunk above the limit");
+        }
+        Ok(())
+    }
+
+    /// The buffers that the oldest waiting call needs, all at once: one that held some while it waits for others could
+    /// starve its siblings for ever.
+    pub fn wanted(&self) -> Option<Vec<usize>> {
+        let pull = self.waiting.front()?;
+        Some(pull.gathers.iter().flat_map(Gather::wanted).collect())
+    }
+
+    /// They are here, in that order: the call's Reads go out.
+    pub fn provide(&mut self, bufs: Vec<Buf>, out: &mut Out) {
+        let Some(mut pull) = self.waiting.pop_front() else { return };
+        let entry = self.pulling.vacant_entry();
+        let mut bufs = bufs.into_iter();
+        let mut id = id::READ | (entry.key() as u64) << READ_INDEX_BITS;
+        for gather in &mut pull.gathers {
+            if gather.segments.len() > 1 {
+                gather.whole = bufs.next().map(|mut whole| {
+                    whole.set_len(gather.len());
+                    whole
+                });
+            }
+            for (from, into) in gather.segments.iter().zip(bufs.by_ref()) {
+                out.work.push_back(Work::Read { id, into, from: *from });
+                id += 1;
+            }
+        }
+        entry.insert(pull);
+    }
+
+    /// A Read finished.
+    pub fn pulled(&mut self, key: usize, buf: Buf, out: &mut Out) {
+        let (key, index) = (key >> READ_INDEX_BITS, key & ((1 << READ_INDEX_BITS) - 1));
+        let Some(pull) = self.pulling.get_mut(key) else { return };
+        let [stream, payload] = &mut pull.gathers;
+        match index.checked_sub(stream.segments.len()) {
+            None => stream.filled(index, buf),
+            Some(index) => payload.filled(index, buf),
+        }
+        pull.left -= 1;
+        if pull.left == 0 {
+            let pull = self.pulling.remove(key);
+            self.assembled(pull, out);
+        }
+    }
+
+    fn assembled(&mut self, pull: Pull, out: &mut Out) {
+        let Pull { ticket, inline, detached, gathers: [mut stream, mut payload], .. } = pull;
+        let body = inline.unwrap_or_else(|| stream.take());
+        if body.get(..4) != Some(&ticket.xid.to_be_bytes()) {
+            tracing::debug!(xid = ticket.xid, "xid of header and pulled message differ");
+            return self.refuse(ticket.xid, VERSION, ErrorCode::Chunk, out);
+        }
+        let detached = detached.then(|| payload.take());
+        out.messages.push_back(Message { body, detached, ticket: Ticket(TicketKind::RpcRdma(ticket)) });
+    }
+
+    /// Whether this reply holds file ranges that have to be read first, because they travel in the stream.
+    pub fn must_load(&self, reply: &Outgoing) -> bool {
+        reply.parts.iter().any(|part| match part {
+            Part::Payload { data: Payload::File(_), to: To::Inline } => true,
+            Part::Payload { data: Payload::File(_), to: To::Ticket } => !has_write_chunk(&reply.ticket),
+            _ => false,
+        })
+    }
+
+    /// Sends a reply; `send_id` comes back in the completion of its Send.
+    pub fn reply(&mut self, reply: Outgoing, send_id: u64, out: &mut Out) -> Result<(), Error> {
+        let ticket = match reply.ticket.0 {
+            TicketKind::RpcRdma(ticket) => ticket,
+            TicketKind::Inline => {
+                let xid = xid_of(&reply.parts).ok_or(Error::Misuse("an RPC message starts with its xid"))?;
+                CallTicket { xid, writes: Vec::new(), reply: None, invalidate: None }
+            }
+            #[allow(unreachable_patterns, reason = "siblings may have tickets of their own")]
+            _ => return Err(Error::Misuse("the ticket of another transport")),
+        };
+        let CallTicket { xid, mut writes, reply: mut reply_chunk, invalidate } = ticket;
+        let mut work = VecDeque::new();
+        let mut stream: Vec<Bytes> = Vec::with_capacity(reply.parts.len() + 2);
+        let mut next_write = 0;
+        for part in reply.parts {
+            let data = match part {
+                Part::Bytes(bytes) => {
+                    stream.push(bytes);
+                    continue;
+                }
+                Part::Payload { to: To::Segments(_), .. } => {
+                    return Err(Error::Misuse("RPC names memory by its ticket"));
+                }
+                Part::Payload { data, to: To::Ticket } => {
+                    // RFC 8166 4.3.2.3: an empty chunk asks for this item inline.
+                    let slot = writes.get_mut(next_write);
+                    next_write += 1;
+                    match slot.filter(|chunk| !chunk.is_empty()) {
+                        Some(chunk) if chunks::len(chunk) >= data.len() as u64 => {
+                            *chunk = chunks::fill(std::mem::take(chunk), data, id::WRITE, &mut work);
+                            continue;
+                        }
+                        Some(_) => {
+                            tracing::debug!(xid, "Write chunk too small for the result");
+                            return self.refuse_signalled(xid, send_id, out);
+                        }
+                        None => data,
+                    }
+                }
+                Part::Payload { data, to: To::Inline } => data,
+            };
+            let Payload::Chain(chain) = data else {
+                return Err(Error::Misuse("a file range in the stream was not loaded"));
+            };
+            let fill = pad(chain.iter().map(Bytes::len).sum());
+            stream.extend(chain);
+            stream.push(Bytes::from_static(&[0; 3][..fill]));
+        }
+        let mut next_unused = |chunk: &mut WriteChunk| *chunk = chunks::unused(std::mem::take(chunk));
+        writes.iter_mut().skip(next_write).for_each(&mut next_unused);
+        let stream_len: usize = stream.iter().map(Bytes::len).sum();
+        let mut lists = Chunks { reads: Vec::new(), writes, reply: reply_chunk.take() };
+        let header_len = 16 + lists.emitted_len();
+        let body = if header_len + stream_len <= self.terms.threshold {
+            lists.reply = lists.reply.map(chunks::unused);
+            Body::Msg(lists)
+        } else {
+            let room = lists.reply.as_ref().map_or(0, |chunk| chunks::len(chunk));
+            if room < stream_len as u64 || header_len > self.terms.threshold {
+                tracing::debug!(xid, stream_len, room, "reply has no room");
+                return self.refuse_signalled(xid, send_id, out);
+            }
+            let payload = Payload::Chain(std::mem::take(&mut stream));
+            lists.reply = lists.reply.map(|chunk| chunks::fill(chunk, payload, id::WRITE, &mut work));
+            Body::NoMsg(lists)
+        };
+        let mut e = Encoder::with_capacity(header_len);
+        Header { xid, version: VERSION, credits: self.terms.credits, body }.emit(&mut e);
+        let mut data = vec![e.into_bytes()];
+        data.extend(stream.into_iter().filter(|bytes| !bytes.is_empty()));
+        out.work.append(&mut work);
+        // The Send is last and signalled: its completion says that the Writes before it are done too.
+        out.work.push_back(Work::Send { id: send_id, data, invalidate, solicited: false, signalled: true });
+        Ok(())
+    }
+
+    /// There will be no RPC reply (RFC 8166 4.5).
+    fn refuse(&mut self, xid: u32, version: u32, code: ErrorCode, out: &mut Out) {
+        out.work.push_back(self.error(xid, version, code, id::WRITE));
+    }
+
+    fn refuse_signalled(&mut self, xid: u32, send_id: u64, out: &mut Out) -> Result<(), Error> {
+        out.work.push_back(self.error(xid, VERSION, ErrorCode::Chunk, send_id));
+        Ok(())
+    }
+
+    fn error(&self, xid: u32, version: u32, code: ErrorCode, id: u64) -> Work {
+        let mut e = Encoder::with_capacity(28);
+        Header { xid, version, credits: self.terms.credits, body: Body::Error(code) }.emit(&mut e);
+        Work::Send { id, data: vec![e.into_bytes()], invalidate: None, solicited: false, signalled: true }
+    }
+}
+
+fn has_write_chunk(ticket: &Ticket) -> bool {
+    matches!(&ticket.0, TicketKind::RpcRdma(CallTicket { writes, .. }) if writes.iter().any(|c| !c.is_empty()))
+}
+
+fn any_stag(chunks: &Chunks) -> Option<Stag> {
+    let write = chunks.writes.iter().chain(&chunks.reply).flatten().next();
+    write.or(chunks.reads.first().map(|r| &r.target)).map(|s| Stag(s.handle))
+}
+
+/// The first four bytes of an RPC message.
+pub(super) fn xid_of(parts: &[Part]) -> Option<u32> {
+    match parts.first()? {
+        Part::Bytes(bytes) => bytes.first_chunk().map(|xid| u32::from_be_bytes(*xid)),
+        Part::Payload { .. } => None,
+    }
+}

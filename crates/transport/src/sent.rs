@@ -1,0 +1,114 @@
+//! Which queued messages the medium has taken: the numbers behind the futures of `Channel::send`.
+//!
+//! What: [`Sent`], a count and whoever waits for it; messages are taken in the order of their numbers.
+//! Owns: wakers, and failures until they are told. Does not: own messages.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::task::Waker;
+
+/// Failures remembered for callers that have not asked yet (and may have dropped their future).
+const MAX_FAILED: usize = 1024;
+
+/// The numbers of a channel's messages.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    /// Number of the next message.
+    next: u64,
+    /// All messages before this one are taken, except those in `failed`.
+    done: u64,
+    failed: BTreeMap<u64, io::Error>,
+    waiting: BTreeMap<u64, Waker>,
+}
+
+impl Sent {
+    /// The number of a new message.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Messages that are neither taken nor known to have failed.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.next - self.done
+    }
+
+    /// The medium has taken message `number` and all before it. Call [`Sent::wake`] when the batch is over.
+    pub(crate) fn done(&mut self, number: u64) {
+        self.done = self.done.max(number + 1);
+    }
+
+    /// Message `number` will not be sent; the channel goes on.
+    pub(crate) fn fail(&mut self, number: u64, e: io::Error) {
+        if self.failed.len() == MAX_FAILED {
+            self.failed.pop_first();
+        }
+        self.failed.insert(number, e);
+        if let Some(waker) = self.waiting.remove(&number) {
+            waker.wake();
+        }
+    }
+
+    /// Wakes those whose messages are taken.
+    pub(crate) fn wake(&mut self) {
+        while let Some(entry) = self.waiting.first_entry().filter(|entry| *entry.key() < self.done) {
+            entry.remove().wake();
+        }
+    }
+
+    /// Wakes everybody: the channel has ended.
+    pub(crate) fn wake_all(&mut self) {
+        mem::take(&mut self.waiting).into_values().for_each(Waker::wake);
+    }
+
+    /// What became of message `number`; `None` while it is queued. A failure is told once.
+    pub(crate) fn outcome(&mut self, number: u64) -> Option<io::Result<()>> {
+        if !self.failed.is_empty()
+            && let Some(e) = self.failed.remove(&number)
+        {
+            return Some(Err(e));
+        }
+        (number < self.done).then_some(Ok(()))
+    }
+
+    /// Wakes `waker` when something becomes of message `number`.
+    pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
+        self.waiting.entry(number).and_modify(|old| old.clone_from(waker)).or_insert_with(|| waker.clone());
+    }
+
+    /// Nobody asks about message `number` any more.
+    pub(crate) fn forget(&mut self, number: u64) {
+        self.waiting.remove(&number);
+        self.failed.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_come_in_order_and_failures_once() {
+        let mut sent = Sent::default();
+        let numbers = [sent.number(), sent.number(), sent.number()];
+        assert_eq!(sent.outstanding(), 3);
+        assert!(sent.outcome(numbers[0]).is_none());
+        sent.fail(numbers[1], io::ErrorKind::Other.into());
+        sent.done(numbers[2]);
+        assert!(matches!(sent.outcome(numbers[0]), Some(Ok(()))));
+        assert!(matches!(sent.outcome(numbers[1]), Some(Err(_))));
+        assert!(matches!(sent.outcome(numbers[2]), Some(Ok(()))));
+        assert_eq!(sent.outstanding(), 0);
+    }
+
+    #[test]
+    fn failures_that_nobody_asks_about_are_bounded() {
+        let mut sent = Sent::default();
+        for _ in 0..3 * MAX_FAILED {
+            let number = sent.number();
+            sent.fail(number, io::ErrorKind::Other.into());
+        }
+        assert_eq!(sent.failed.len(), MAX_FAILED);
+    }
+}
