@@ -1,1 +1,431 @@
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
 
+use super::*;
+use crate::net::Readable;
+
+/// Runs `test` on a real loop of each driver that works here, and on epoll in any case.
+fn on_each_driver<F: Future>(test: impl Fn() -> F) {
+    for driver in [Driver::Auto, Driver::Epoll] {
+        let options = Options { driver, ..Options::default() };
+        block_on_with(&options, test()).expect("the loop starts");
+    }
+}
+
+/// Tells when it is dropped.
+struct OnDrop(Rc<Cell<bool>>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+#[test]
+fn timers_end_in_the_order_of_their_deadlines() {
+    on_each_driver(|| async {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let start = now();
+        let tasks: Vec<_> = [5, 1, 3, 0, 2]
+            .into_iter()
+            .map(|ms| {
+                let order = order.clone();
+                spawn(async move {
+                    sleep_until(start + Duration::from_millis(ms)).await;
+                    order.borrow_mut().push(ms);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 5]);
+        assert!(now().since(start) >= Duration::from_millis(5), "no timer ends early");
+    });
+}
+
+#[test]
+fn timeout_gives_the_output_or_drops_the_future() {
+    on_each_driver(|| async {
+        assert_eq!(timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
+        assert_eq!(timeout(Duration::ZERO, async { 7 }).await, Ok(7), "what is ready at once is in time");
+        let dropped = Rc::new(Cell::new(false));
+        let witness = OnDrop(dropped.clone());
+        let never = async move {
+            let _witness = witness;
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(timeout(Duration::from_millis(1), never).await, Err(Elapsed));
+        assert!(dropped.get());
+        assert_eq!(io::Error::from(Elapsed).kind(), io::ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn dropping_a_task_cancels_it_and_detaching_does_not() {
+    on_each_driver(|| async {
+        let dropped = Rc::new(Cell::new(false));
+        let witness = OnDrop(dropped.clone());
+        let task = spawn(async move {
+            let _witness = witness;
+            std::future::pending::<()>().await;
+        });
+        yield_now().await;
+        assert!(!task.is_finished());
+        drop(task);
+        while !dropped.get() {
+            yield_now().await;
+        }
+        let ran = Rc::new(Cell::new(false));
+        let theirs = ran.clone();
+        spawn(async move { theirs.set(true) }).detach();
+        while !ran.get() {
+            yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn what_still_runs_at_the_end_is_dropped() {
+    let dropped = Rc::new(Cell::new(false));
+    let witness = OnDrop(dropped.clone());
+    block_on(async move {
+        spawn(async move {
+            let _witness = witness;
+            std::future::pending::<()>().await;
+        })
+        .detach();
+        yield_now().await;
+    })
+    .expect("the loop starts");
+    assert!(dropped.get());
+}
+
+#[test]
+#[should_panic(expected = "the task's own words")]
+fn an_awaited_task_passes_its_panic_on() {
+    let result = block_on(async { spawn(async { panic!("the task's own words") }).await });
+    result.expect("the loop starts")
+}
+
+#[test]
+fn a_panic_of_the_main_future_still_drops_the_tasks() {
+    let dropped = Rc::new(Cell::new(false));
+    let witness = OnDrop(dropped.clone());
+    let run = std::panic::AssertUnwindSafe(move || {
+        block_on(async move {
+            spawn(async move {
+                let _witness = witness;
+                std::future::pending::<()>().await;
+            })
+            .detach();
+            yield_now().await;
+            panic!("on purpose");
+        })
+    });
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert!(dropped.get());
+    // The thread is fit for another loop.
+    assert_eq!(block_on(async { 1 }).expect("the loop starts"), 1);
+}
+
+#[test]
+fn blocking_calls_run_elsewhere_and_any_number_gets_its_turn() {
+    on_each_driver(|| async {
+        let here = std::thread::current().id();
+        assert_ne!(blocking(|| std::thread::current().id()).await, here);
+        let running = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..BLOCKING_MAX * 3)
+            .map(|i| {
+                let running = running.clone();
+                spawn(blocking(move || {
+                    let at_once = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    std::thread::yield_now();
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    (i, at_once)
+                }))
+            })
+            .collect();
+        for (i, task) in tasks.into_iter().enumerate() {
+            let (number, at_once) = task.await;
+            assert_eq!(number, i);
+            assert!(at_once <= BLOCKING_MAX);
+        }
+    });
+}
+
+#[test]
+fn a_wake_from_another_thread_ends_a_sleep() {
+    on_each_driver(|| async {
+        for round in 0..200 {
+            let done = Arc::new(AtomicBool::new(false));
+            let (give, take) = mpsc::channel::<Waker>();
+            let theirs = done.clone();
+            let thread = std::thread::spawn(move || {
+                let waker = take.recv().expect("the core sends its waker");
+                theirs.store(true, Ordering::SeqCst);
+                waker.wake();
+            });
+            let mut give = Some(give);
+            let wait = std::future::poll_fn(move |cx| {
+                if done.load(Ordering::SeqCst) {
+                    return Poll::Ready(());
+                }
+                if let Some(give) = give.take() {
+                    give.send(cx.waker().clone()).expect("the thread waits");
+                }
+                Poll::Pending
+            });
+            // Both the main future and tasks must be reachable.
+            if round % 2 == 0 {
+                wait.await
+            } else {
+                spawn(wait).await
+            }
+            thread.join().expect("the thread ends");
+        }
+    });
+}
+
+#[test]
+fn cores_run_what_they_are_given_where_they_are_told() {
+    let cores = Cores::start(3, "core-test").expect("threads start");
+    let (tell, told) = mpsc::channel();
+    for i in 0..6 {
+        let tell = tell.clone();
+        cores.run(i, move || async move {
+            yield_now().await;
+            let name = std::thread::current().name().map(str::to_owned);
+            tell.send((i, name)).expect("the test listens");
+        });
+    }
+    let mut seen: Vec<_> = (0..6).map(|_| told.recv().expect("each future runs")).collect();
+    seen.sort();
+    for (i, name) in seen {
+        assert_eq!(name.as_deref(), Some(&*format!("core-test-{}", i % 3)));
+    }
+    assert_eq!([cores.next(), cores.next(), cores.next(), cores.next()], [0, 1, 2, 0]);
+    assert_eq!(cores.counters().len(), 3);
+    cores.shutdown();
+}
+
+#[test]
+fn shutdown_drops_what_still_runs_on_a_core_and_a_panicking_task_does_not_end_it() {
+    struct Tell(mpsc::Sender<&'static str>);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            self.0.send("dropped").expect("the test listens");
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let options = CoresOptions { pin: true, ..CoresOptions::default() };
+    let cores = Cores::start_with(1, "core-test", &options).expect("threads start");
+    cores.run(0, || async { panic!("on purpose") });
+    cores.run(0, || -> std::future::Ready<()> { panic!("on purpose, before there is a future") });
+    cores.run(0, move || async move {
+        let tell = Tell(tell);
+        tell.0.send("running").expect("the test listens");
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(told.recv(), Ok("running"));
+    cores.shutdown();
+    assert_eq!(told.recv(), Ok("dropped"));
+    assert!(told.recv().is_err());
+}
+
+/// The consuming end of a ring as shared memory has it: the producer raises `head`, and signals `bell` only when it
+/// finds `sleeping` set.
+struct Ring {
+    head: AtomicU64,
+    sleeping: AtomicBool,
+    bell: OwnedFd,
+    signals: AtomicU64,
+}
+
+impl Ring {
+    fn new() -> Arc<Ring> {
+        use rustix::event::EventfdFlags;
+        let bell =
+            rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("eventfd");
+        Arc::new(Ring {
+            head: AtomicU64::new(0),
+            sleeping: AtomicBool::new(false),
+            bell,
+            signals: AtomicU64::new(0),
+        })
+    }
+
+    fn produce(&self) {
+        self.head.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            self.signals.fetch_add(1, Ordering::Relaxed);
+            rustix::io::write(&self.bell, &1u64.to_ne_bytes()).expect("the bell rings");
+        }
+    }
+}
+
+struct RingPoller {
+    ring: Arc<Ring>,
+    seen: Cell<u64>,
+    reader: RefCell<Option<Waker>>,
+    asleep: Cell<bool>,
+}
+
+impl Poller for RingPoller {
+    fn poll(&self) -> bool {
+        assert!(!self.asleep.get(), "no poll between before_sleep and after_sleep");
+        if self.ring.head.load(Ordering::SeqCst) == self.seen.get() {
+            return false;
+        }
+        self.reader.take().map(Waker::wake).is_some()
+    }
+
+    fn before_sleep(&self) -> bool {
+        assert!(!self.asleep.replace(true), "before_sleep comes once");
+        self.ring.sleeping.store(true, Ordering::SeqCst);
+        if self.ring.head.load(Ordering::SeqCst) == self.seen.get() {
+            return true;
+        }
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+        false
+    }
+
+    fn after_sleep(&self) {
+        assert!(self.asleep.replace(false), "after_sleep follows before_sleep");
+        self.ring.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Passes items from a thread to a core by a polled ring; hangs if a wake-up is lost.
+fn items_through_a_ring(
+    options: &Options,
+    items: u64,
+    pause: impl Fn(u64) + Send + 'static,
+) -> (u64, Counters) {
+    let ring = Ring::new();
+    let theirs = ring.clone();
+    block_on_with(options, async move {
+        let poller = Rc::new(RingPoller {
+            ring: ring.clone(),
+            seen: Cell::new(0),
+            reader: RefCell::new(None),
+            asleep: Cell::new(false),
+        });
+        let _guard = register_poller(poller.clone());
+        let bell = Readable::new(ring.bell.try_clone().expect("a descriptor")).expect("the bell is watched");
+        // The bell's only use is to end sleeps: the poller finds the news.
+        spawn(async move {
+            loop {
+                bell.readable().await.expect("the bell can be waited for");
+                // Rung by someone else since it was seen readable: nothing to take.
+                let _ = rustix::io::read(bell.inner(), &mut [0u8; 8]);
+            }
+        })
+        .detach();
+        let producer = std::thread::spawn(move || {
+            for i in 0..items {
+                pause(i);
+                theirs.produce();
+            }
+        });
+        while poller.seen.get() < items {
+            std::future::poll_fn(|cx| {
+                let head = ring.head.load(Ordering::SeqCst);
+                if head != poller.seen.get() {
+                    poller.seen.set(head);
+                    return Poll::Ready(());
+                }
+                *poller.reader.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+        producer.join().expect("the producer ends");
+        (ring.signals.load(Ordering::Relaxed), counters())
+    })
+    .expect("the loop starts")
+}
+
+#[test]
+fn no_wake_up_is_lost_between_a_poller_and_its_producer() {
+    for driver in [Driver::Auto, Driver::Epoll] {
+        for spin_max in [Duration::ZERO, Duration::from_micros(3), SPIN_MAX] {
+            let options = Options { driver, spin_max };
+            // Pauses around the length of a spin, so that items arrive in each phase of falling asleep.
+            let (_, counters) = items_through_a_ring(&options, 3000, |i| {
+                for _ in 0..(i * 7919) % 4000 {
+                    std::hint::spin_loop();
+                }
+            });
+            if spin_max.is_zero() {
+                assert_eq!((counters.spins_won, counters.spins_lost), (0, 0), "no spin was allowed");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_core_with_a_poller_sleeps_and_is_woken_by_the_descriptor() {
+    let options = Options { spin_max: Duration::ZERO, ..Options::default() };
+    let (signals, counters) = items_through_a_ring(&options, 50, |_| {
+        // Long enough for the core to fall asleep on any machine that is not overloaded; were it too short the test
+        // would only see fewer signals.
+        std::thread::park_timeout(Duration::from_millis(1));
+    });
+    assert!(signals > 0, "at least one item found the core asleep");
+    assert!(counters.sleeps > 0);
+}
+
+#[test]
+fn a_removed_poller_is_asked_no_more() {
+    struct Count(Cell<u64>);
+    impl Poller for Count {
+        fn poll(&self) -> bool {
+            self.0.set(self.0.get() + 1);
+            false
+        }
+        fn before_sleep(&self) -> bool {
+            true
+        }
+        fn after_sleep(&self) {}
+    }
+    block_on(async {
+        let (first, second) = (Rc::new(Count(Cell::new(0))), Rc::new(Count(Cell::new(0))));
+        let first_guard = register_poller(first.clone());
+        let _second_guard = register_poller(second.clone());
+        sleep(Duration::from_millis(1)).await;
+        assert!(first.0.get() > 0 && second.0.get() > 0);
+        drop(first_guard);
+        let (first_before, second_before) = (first.0.get(), second.0.get());
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(first.0.get(), first_before);
+        assert!(second.0.get() > second_before);
+        assert_eq!(Rc::strong_count(&first), 1, "the list lets go of it");
+    })
+    .expect("the loop starts");
+}
+
+#[test]
+fn an_idle_core_costs_next_to_nothing() {
+    let cpu = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    on_each_driver(|| async {
+        let before = cpu();
+        // Wakes 20 times: far more often than a core without connections does.
+        for _ in 0..20 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let used = cpu() - before;
+        // 200 ms of one CPU have passed at least; the spins alone come to a fraction of a millisecond.
+        assert!(used < Duration::from_millis(10), "{used:?}");
+        assert!(counters().sleeps >= 20);
+    });
+}
