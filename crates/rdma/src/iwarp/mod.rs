@@ -1,26 +1,51 @@
 //! iWARP in user space: RDMAP over DDP over MPA over an ordinary TCP socket.
 //!
-//! Spec: RFC 5044 (MPA), 5041 (DDP), 5040 (RDMAP), 6581 (enhanced set-up).
-//! Owns: the connections. Does not: need root, a kernel module or hardware.
+//! Spec: RFC 5044 (MPA), 5041 (DDP), 5040 (RDMAP), 6581 (enhanced set-up), 5042 (security).
+//! Owns: the connections. Does not: need root, a kernel module or hardware; a peer may have an RNIC or Linux's siw.
+//!
+//! ```text
+//! driver        socket, tasks, time                        (this room's only I/O)
+//! connection    posted work, completions, the stream's life
+//! send receive  messages <-> segments                      RDMAP, DDP
+//! frame setup   FPDUs and markers, set-up frames           MPA
+//! regions terminate                                        what the peer may do, and how it is told no
+//! ```
+//!
+//! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
 
 mod config;
+mod connection;
+mod driver;
+mod frame;
+mod receive;
+mod regions;
+mod send;
+mod setup;
+mod terminate;
 
 pub use config::Config;
 
-use std::io;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::Pool;
+use weft_machine::net::Socket;
+use weft_machine::{Pool, Stream, Time, rt};
+use weft_wire::mpa::{self, NOT_NEGOTIATED};
 
-use crate::verbs::{self, Caps, ConnectError, ConnectParams, QueuePair};
+use self::connection::{Connection, Limits};
+use self::driver::Handle;
+use self::setup::{Agreed, Asked, Failure, Initiator, Offer, Responder};
+use crate::verbs::{self, Caps, ConnectError, ConnectParams, QueuePair, Work};
+
+const NAME: &str = "iwarp";
 
 /// Makes iWARP connections.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    #[expect(dead_code, reason = "used by the driver")]
     pool: Pool,
     config: Config,
 }
@@ -30,11 +55,82 @@ impl Provider {
     pub fn new(pool: Pool, config: Config) -> Provider {
         Provider { pool, config }
     }
+
+    fn offer(&self, params: &ConnectParams) -> Result<Offer, ConnectError> {
+        if params.private_data.len() > mpa::MAX_USER_PRIVATE_DATA {
+            return Err(
+                io::Error::new(io::ErrorKind::InvalidInput, "private data longer than 508 bytes").into()
+            );
+        }
+        // All ones would mean that nothing is negotiated.
+        let depth =
+            |wanted: u16, default: u16| if wanted == 0 { default } else { wanted }.min(NOT_NEGOTIATED - 1);
+        Ok(Offer {
+            crc: self.config.crc,
+            ird: depth(params.ird, self.config.ird),
+            ord: depth(params.ord, self.config.ord),
+            peer_to_peer: self.config.peer_to_peer,
+            private_data: params.private_data.clone(),
+        })
+    }
+
+    fn prepare(&self, stream: &Stream) -> io::Result<()> {
+        match &self.config.congestion {
+            Some(algorithm) => stream.set_congestion(algorithm),
+            None => Ok(()),
+        }
+    }
+
+    async fn connection(&self, agreed: &Agreed) -> Connection {
+        let staging = if agreed.crc { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
+        let limits = Limits {
+            max_send_work: self.config.max_send_work,
+            max_recv_work: self.config.max_recv_work,
+            max_regions: self.config.max_regions.min(regions::MAX_REGIONS),
+            fpdu_payload: self.config.fpdu_payload,
+            close_timeout: self.config.close_timeout,
+        };
+        // Keyed by the system's randomness: what a peer may guess of the STags is bounded by it.
+        let random = RandomState::new();
+        let seed = [random.hash_one(0), random.hash_one(1)];
+        Connection::new(agreed, limits, self.pool.alloc(staging).await, seed)
+    }
+
+    async fn initiate(
+        &self,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> Result<(Rc<dyn QueuePair>, Bytes), ConnectError> {
+        let offer = self.offer(&params)?;
+        let stream = match Stream::connect_within(addr, self.config.setup_timeout).await {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                return Err(ConnectError::TimedOut("the TCP connection"));
+            }
+            other => other?,
+        };
+        self.prepare(&stream)?;
+        let (mut initiator, request) = Initiator::new(offer, rt::now() + self.config.setup_timeout);
+        stream.send_all(&[request.into()]).await?;
+        let agreed = loop {
+            let step = match receive(&stream, initiator.wanted(), initiator.deadline()).await? {
+                Some(bytes) => initiator.handle(&mut &bytes[..]),
+                None => initiator.handle_timeout(rt::now()).map(|()| None),
+            };
+            match step {
+                Ok(Some(agreed)) => break agreed,
+                Ok(None) => {}
+                Err(failure) => return Err(say_farewell(&stream, failure).await),
+            }
+        };
+        tracing::debug!(peer = %addr, crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp connected");
+        let connection = self.connection(&agreed).await;
+        Ok((Rc::new(Handle::new(connection, stream, self.pool.clone())), agreed.private_data))
+    }
 }
 
 impl verbs::Provider for Provider {
     fn name(&self) -> &'static str {
-        "iwarp"
+        NAME
     }
 
     fn caps(&self) -> Caps {
@@ -43,20 +139,149 @@ impl verbs::Provider for Provider {
             max_recv_work: self.config.max_recv_work,
             ird: self.config.ird,
             ord: self.config.ord,
-            max_regions: self.config.max_regions,
+            max_regions: self.config.max_regions.min(regions::MAX_REGIONS),
             kernel_bypass: false,
         }
     }
 
-    fn listen(&self, _addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn verbs::Listener>>> {
-        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn verbs::Listener>>> {
+        Box::pin(async move {
+            let socket = weft_machine::Listener::bind(addr)?;
+            Ok(Box::new(Listener { socket, provider: self.clone() }) as Box<dyn verbs::Listener>)
+        })
     }
 
     fn connect(
         &self,
-        _addr: SocketAddr,
-        _params: ConnectParams,
+        addr: SocketAddr,
+        params: ConnectParams,
     ) -> LocalBoxFuture<'_, Result<(Rc<dyn QueuePair>, Bytes), ConnectError>> {
-        Box::pin(async { Err(ConnectError::Io(io::ErrorKind::Unsupported.into())) })
+        Box::pin(self.initiate(addr, params))
     }
 }
+
+/// Receives up to `wanted` bytes; `None` when the deadline has passed.
+async fn receive(stream: &Stream, wanted: usize, deadline: Time) -> Result<Option<Vec<u8>>, ConnectError> {
+    let mut bytes = vec![0; wanted];
+    match rt::timeout(deadline.since(rt::now()), stream.recv(&mut [IoSliceMut::new(&mut bytes)])).await {
+        Err(rt::Elapsed) => Ok(None),
+        Ok(Ok(0)) => Err(ConnectError::Violation("the peer closed the connection during MPA set-up")),
+        Ok(received) => {
+            bytes.truncate(received?);
+            Ok(Some(bytes))
+        }
+    }
+}
+
+async fn say_farewell(stream: &Stream, failure: Failure) -> ConnectError {
+    if !failure.farewell.is_empty()
+        && let Err(e) = stream.send_all(&[failure.farewell.into()]).await
+    {
+        tracing::debug!("could not tell the peer why set-up failed: {e}");
+    }
+    failure.error
+}
+
+struct Listener {
+    socket: weft_machine::Listener,
+    provider: Provider,
+}
+
+impl verbs::Listener for Listener {
+    fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn verbs::Incoming>>> {
+        Box::pin(async {
+            let socket = self.socket.accept().await?;
+            Ok(Box::new(Incoming { socket, provider: self.provider.clone() }) as Box<dyn verbs::Incoming>)
+        })
+    }
+}
+
+struct Incoming {
+    socket: Socket,
+    provider: Provider,
+}
+
+impl verbs::Incoming for Incoming {
+    fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn verbs::Request>, ConnectError>> {
+        Box::pin(async move {
+            let Incoming { socket, provider } = *self;
+            let stream = Stream::from_socket(socket)?;
+            provider.prepare(&stream)?;
+            let mut responder = Responder::new(rt::now() + provider.config.setup_timeout);
+            loop {
+                let step = match receive(&stream, responder.wanted(), responder.deadline()).await? {
+                    Some(bytes) => responder.handle(&mut &bytes[..]),
+                    None => responder.handle_timeout(rt::now()).map(|()| None),
+                };
+                match step {
+                    Ok(Some(asked)) => {
+                        return Ok(Box::new(Request { asked, stream, provider }) as Box<dyn verbs::Request>);
+                    }
+                    Ok(None) => {}
+                    Err(failure) => return Err(failure.error),
+                }
+            }
+        })
+    }
+}
+
+struct Request {
+    asked: Asked,
+    stream: Stream,
+    provider: Provider,
+}
+
+impl Request {
+    async fn reply(stream: &Stream, provider: &Provider, reply: Vec<u8>) -> Result<(), ConnectError> {
+        match rt::timeout(provider.config.setup_timeout, stream.send_all(&[reply.into()])).await {
+            Ok(sent) => Ok(sent?),
+            Err(rt::Elapsed) => Err(ConnectError::TimedOut("the MPA reply")),
+        }
+    }
+}
+
+impl verbs::Request for Request {
+    fn private_data(&self) -> &Bytes {
+        self.asked.private_data()
+    }
+
+    fn peer(&self) -> String {
+        self.stream.peer_addr().map_or_else(|| "unknown".into(), |addr| addr.to_string())
+    }
+
+    fn accept(
+        self: Box<Self>,
+        params: ConnectParams,
+        recvs: Vec<Work>,
+    ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>> {
+        Box::pin(async move {
+            let Request { asked, stream, provider } = *self;
+            let offer = provider.offer(&params)?;
+            let (reply, agreed) = asked.accept(&offer);
+            let mut connection = provider.connection(&agreed).await;
+            for recv in recvs {
+                connection
+                    .post(recv)
+                    .map_err(|(e, _)| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
+            }
+            Request::reply(&stream, &provider, reply).await?;
+            tracing::debug!(crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp accepted");
+            Ok(Rc::new(Handle::new(connection, stream, provider.pool.clone())) as Rc<dyn QueuePair>)
+        })
+    }
+
+    fn reject(self: Box<Self>, private_data: Bytes) -> LocalBoxFuture<'static, Result<(), ConnectError>> {
+        Box::pin(async move {
+            let Request { asked, stream, provider } = *self;
+            let offer = provider.offer(&ConnectParams { private_data, ird: 0, ord: 0 })?;
+            Request::reply(&stream, &provider, asked.reject(&offer)).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! One iWARP connection after set-up, without socket or clock: work and bytes in, completions and bytes out.
+//!
+//! Spec: RFC 5040 5 (messages, order), 6.2 (teardown), 7 (errors). Owns: posted work and its buffers, the region
+//! table, the bytes that wait for the socket. Does not: read, write, sleep or spawn; `driver` does.
+//!
+//! Operation: `post` queues work; the driver moves bytes with `recv_slots`/`received` and `pump`/`out_slices`/`sent`,
+//! and passes on the socket's end (`eof`, `lost`) and time (`handle_timeout`). Sends and Writes complete in order, and
+//! so do Reads; a Read does not hold back the completion of a later Send (RFC 5040 5.5 rule 15 sees one queue: here
+//! the queue for Reads is another one).
+//!
+//! Buffers: everything posted comes back by its completion. When the stream ends, everything else is flushed at once;
+//! at most the FPDUs that were framed already still hold payload until the socket has taken them.
+//!
+//! Errors: the first fault ends the stream. It goes to the peer as a Terminate and to the user as a `Disconnect`;
+//! what arrives afterwards is thrown away.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use weft_machine::{Buf, Time};
+use weft_wire::{ddp, rdmap};
+
+use super::receive::Rx;
+use super::regions::{Regions, Taken};
+use super::send::Tx;
+use super::setup::{Agreed, Role};
+use super::terminate::{self, Fault, Refused};
+use crate::verbs::{
+    Access, Caps, Completion, Disconnect, Done, PostError, Refusal, Segment, Stag, Traffic, Work, WorkError,
+};
+
+/// What the connection was made with, besides what set-up agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) max_send_work: usize,
+    pub(super) max_recv_work: usize,
+    pub(super) max_regions: usize,
+    /// Payload bytes in one FPDU.
+    pub(super) fpdu_payload: usize,
+    pub(super) close_timeout: Duration,
+}
+
+/// The connection.
+pub(super) struct Connection {
+    pub(super) caps: Caps,
+    pub(super) state: State,
+    pub(super) tx: Tx,
+    pub(super) rx: Rx,
+    /// Reads whose request is on its way, oldest first: responses come in this order (RFC 5040 5.5 rule 20).
+    pub(super) reads: VecDeque<PendingRead>,
+    pub(super) regions: Regions,
+    pub(super) completions: VecDeque<Completion>,
+    pub(super) traffic: Traffic,
+    close_timeout: Duration,
+    /// When to stop being patient with a peer that does not let us end.
+    deadline: Option<Time>,
+    eof: bool,
+}
+
+/// How far the stream's life has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Work is taken.
+    Open,
+    /// `close` was called: what was posted goes out.
+    Draining,
+    /// Everything was flushed. What is left to send (a Terminate) goes out, what arrives is thrown away.
+    Ended(Disconnect),
+}
+
+/// An RDMA Read whose response has not arrived in full.
+pub(super) struct PendingRead {
+    /// `None`: our own ready-to-receive indication.
+    pub(super) user: Option<(u64, Buf)>,
+    pub(super) sink_stag: u32,
+    pub(super) sink_to: u64,
+    pub(super) msn: u32,
+    pub(super) len: usize,
+    pub(super) filled: usize,
+}
+
+impl Connection {
+    /// `staging` takes received bytes until their place is known; `seed` makes the STags.
+    pub(super) fn new(agreed: &Agreed, limits: Limits, staging: Buf, seed: [u64; 2]) -> Connection {
+        let caps = Caps {
+            max_send_work: limits.max_send_work,
+            max_recv_work: limits.max_recv_work,
+            ird: agreed.ird,
+            ord: agreed.ord,
+            max_regions: limits.max_regions,
+            kernel_bypass: false,
+        };
+        let mut connection = Connection {
+            caps,
+            state: State::Open,
+            tx: Tx::new(agreed, limits.fpdu_payload),
+            rx: Rx::new(agreed, staging),
+            reads: VecDeque::new(),
+            regions: Regions::new(limits.max_regions, seed),
+            completions: VecDeque::new(),
+            traffic: Traffic::default(),
+            close_timeout: limits.close_timeout,
+            deadline: None,
+            eof: false,
+        };
+        if let Role::Initiator { open_with: Some(opening) } = agreed.role {
+            connection.open_with(opening);
+        }
+        connection
+    }
+
+    pub(super) fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    pub(super) fn register(&mut self, buf: Buf, access: Access) -> Result<Segment, PostError> {
+        match self.state {
+            State::Open => self.regions.register(buf, access),
+            _ => Err(PostError::Closed),
+        }
+    }
+
+    /// Takes a region back, live or not. When Read Responses from it are under way, those framed already are sent
+    /// from a copy; if more of one is still to be read, the peer's Read has become an access to an invalid STag.
+    pub(super) fn invalidate(&mut self, stag: Stag, now: Time) -> Option<Buf> {
+        match self.regions.take(stag)? {
+            Taken::Whole(buf) => Some(buf),
+            Taken::Lent(lent) => {
+                self.tx.out.unshare(|bytes| lent.holds(bytes));
+                if let Some(refused) = self.tx.read_cut_off(|bytes| lent.holds(bytes)) {
+                    self.fail(Fault::ReadInvalidStag, Some(refused), now);
+                }
+                let buf = lent.claim();
+                assert!(buf.is_some(), "a Read Response outside the output queue");
+                buf
+            }
+        }
+    }
+
+    /// Hands over work; on error it comes back untouched.
+    pub(super) fn post(&mut self, work: Work) -> Result<(), (PostError, Work)> {
+        if self.state != State::Open {
+            return Err((PostError::Closed, work));
+        }
+        match work {
+            Work::Recv { id, buf } => {
+                if self.rx.recvs.len() >= self.caps.max_recv_work {
+                    return Err((PostError::QueueFull, Work::Recv { id, buf }));
+                }
+                self.rx.recvs.push_back((id, buf));
+                Ok(())
+            }
+            work => self.tx.post(work, &self.caps),
+        }
+    }
+
+    /// Moves the completions out.
+    pub(super) fn take_completions(&mut self, out: &mut Vec<Completion>) {
+        out.extend(self.completions.drain(..));
+    }
+
+    /// Whether `take_completions` or `ended` has something to say.
+    pub(super) fn has_news(&self) -> bool {
+        !self.completions.is_empty() || matches!(self.state, State::Ended(_))
+    }
+
+    /// Why the stream ended, once it has.
+    pub(super) fn ended(&self) -> Option<&Disconnect> {
+        match &self.state {
+            State::Ended(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Begins an orderly end.
+    pub(super) fn close(&mut self, now: Time) {
+        if self.state != State::Open {
+            return;
+        }
+        self.state = State::Draining;
+        self.deadline = Some(now + self.close_timeout);
+        // What a Read that was not requested yet would fetch is of no use to anybody.
+        let dropped = self.tx.drop_queued_reads();
+        self.flush_all(dropped);
+        self.end_if_drained(now);
+    }
+
+    /// A draining connection ends when nothing is left to send.
+    pub(super) fn end_if_drained(&mut self, now: Time) {
+        // A responder that was never spoken to may not send: what it queued cannot go out.
+        if self.state == State::Draining && (self.tx.drained() || !self.tx.may_send) {
+            self.end(Disconnect::Local, now);
+        }
+    }
+
+    /// The peer has closed its side of the socket.
+    pub(super) fn eof(&mut self, now: Time) {
+        self.eof = true;
+        match self.state {
+            State::Open if self.rx.inside_fpdu() => {
+                self.lost(io::ErrorKind::UnexpectedEof, now);
+            }
+            State::Open => self.end(Disconnect::Peer, now),
+            State::Draining => self.end(Disconnect::Local, now),
+            State::Ended(_) => {}
+        }
+    }
+
+    /// The socket failed.
+    pub(super) fn lost(&mut self, kind: io::ErrorKind, now: Time) {
+        self.eof = true;
+        self.end(Disconnect::Lost(kind), now);
+        self.tx.out.clear();
+    }
+
+    /// When `handle_timeout` wants to be called.
+    pub(super) fn timeout(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.deadline = None;
+            self.eof = true;
+            self.end(Disconnect::Local, now);
+            self.tx.out.clear();
+        }
+    }
+
+    /// Nothing more will be sent: time to close our side of the socket.
+    pub(super) fn finished_sending(&self) -> bool {
+        matches!(self.state, State::Ended(_)) && self.tx.out.is_empty()
+    }
+
+    /// Nothing more will happen: the socket can go.
+    pub(super) fn finished(&self) -> bool {
+        self.finished_sending() && self.eof
+    }
+
+    /// The peer did something that ends the stream.
+    pub(super) fn fail(&mut self, fault: Fault, refused: Option<Refused>, now: Time) {
+        if matches!(self.state, State::Ended(_)) {
+            return;
+        }
+        // RFC 5044 7.1.2 rule 4: a responder that has not seen a valid FPDU cannot even say why it leaves.
+        if self.tx.may_send {
+            self.tx.out.terminate(&fault.terminate(refused));
+        }
+        self.end(fault.disconnect(), now);
+    }
+
+    /// The peer has sent a Terminate.
+    pub(super) fn terminated(&mut self, by: &rdmap::Terminate, now: Time) {
+        let refusal = terminate::refusal(by);
+        self.blame(by, refusal);
+        self.end(Disconnect::Terminated(refusal), now);
+    }
+
+    /// The peer has sent a Terminate that says nothing readable. It is answered by nothing: that is the end anyway.
+    pub(super) fn unreadable_terminate(&mut self, now: Time) {
+        self.end(Fault::MalformedControl.disconnect(), now);
+    }
+
+    /// Completes the work that a Terminate speaks of, where it says enough to find it.
+    fn blame(&mut self, by: &rdmap::Terminate, refusal: Refusal) {
+        let read = match (by.read, by.header) {
+            (Some(read), _) => self.reads.iter().position(|r| r.sink_stag == read.sink_stag),
+            (None, Some(ddp::Header::Untagged(h))) if h.qn == rdmap::QN_READ_REQUEST => {
+                self.reads.iter().position(|r| r.msn == h.msn)
+            }
+            _ => None,
+        };
+        let id = match (read.and_then(|at| self.reads.remove(at)), by.header) {
+            (Some(read), _) => read.user.map(|(id, _)| id),
+            (None, Some(ddp::Header::Tagged(h))) => self.tx.forget_write_to(Stag(h.stag)),
+            _ => None,
+        };
+        if let Some(id) = id {
+            self.completions.push_back(Completion { id, result: Err(WorkError::Remote(refusal)) });
+        }
+    }
+
+    /// A payload's file could not be read in the middle of its Write: the stream cannot go on.
+    pub(super) fn payload_unreadable(&mut self, kind: io::ErrorKind, now: Time) {
+        if let Some(id) = self.tx.forget_current() {
+            self.completions.push_back(Completion { id, result: Err(WorkError::Payload(kind)) });
+        }
+        if !matches!(self.state, State::Ended(_)) {
+            self.tx.out.terminate(&Fault::Local.terminate(None));
+            self.end(Disconnect::Local, now);
+        }
+    }
+
+    /// Ends the stream for the user: everything posted completes as flushed. The first reason stands.
+    fn end(&mut self, reason: Disconnect, now: Time) {
+        if matches!(self.state, State::Ended(_)) {
+            return;
+        }
+        self.state = State::Ended(reason);
+        if !self.eof {
+            self.deadline = Some(now + self.close_timeout);
+        }
+        let mut ids = self.tx.flush();
+        ids.extend(self.reads.drain(..).filter_map(|read| read.user.map(|(id, _)| id)));
+        ids.extend(self.rx.recvs.drain(..).map(|(id, _)| id));
+        self.flush_all(ids);
+        self.rx.discard();
+    }
+
+    fn flush_all(&mut self, ids: Vec<u64>) {
+        let flushed = |id| Completion { id, result: Err(WorkError::Flushed) };
+        self.completions.extend(ids.into_iter().map(flushed));
+    }
+
+    pub(super) fn complete(&mut self, id: u64, done: Done) {
+        self.completions.push_back(Completion { id, result: Ok(done) });
+    }
+}

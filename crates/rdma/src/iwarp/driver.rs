@@ -1,0 +1,333 @@
+//! Binds a connection to its socket: two small tasks, and the user's own calls.
+//!
+//! Spec: none; all rules are in `connection`. Owns: the socket. Does not: decide anything about the protocol.
+//!
+//! Operation: what the user posts goes out when the user polls next, in one gather write for all of it, or by the
+//! sending task when the user does something else first. What arrives is handled by the receiving task, so the peer's
+//! Reads and Writes are served whether the user polls or not. The sending task also waits for room in the socket, for
+//! files that are not in the page cache, and for time.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, FileRange, Pool, Stream, Time, rt};
+
+use super::connection::Connection;
+use crate::verbs::{
+    Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
+};
+
+/// Pieces in one gather write; the kernel would take up to 1024.
+const SLICES: usize = 128;
+/// Receives in a row before other tasks have a turn.
+const RECEIVES_PER_TURN: usize = 16;
+
+/// What the user holds; dropping it closes the connection.
+pub(super) struct Handle(Rc<Link>);
+
+struct Link {
+    connection: RefCell<Connection>,
+    stream: Stream,
+    pool: Pool,
+    peer: String,
+    /// Waits in `poll`.
+    user: RefCell<Option<Waker>>,
+    /// The sending task.
+    sender: RefCell<Option<Waker>>,
+    /// The sending task was woken and has not run since.
+    kicked: Cell<bool>,
+    /// A read of payload that did not end at once.
+    reading: RefCell<Option<LocalBoxFuture<'static, io::Result<Bytes>>>>,
+    write_closed: Cell<bool>,
+}
+
+impl Handle {
+    /// Starts the tasks.
+    pub(super) fn new(connection: Connection, stream: Stream, pool: Pool) -> Handle {
+        let peer = stream.peer_addr().map_or_else(|| "unknown".into(), |addr| addr.to_string());
+        let link = Rc::new(Link {
+            connection: RefCell::new(connection),
+            stream,
+            pool,
+            peer,
+            user: RefCell::new(None),
+            sender: RefCell::new(None),
+            kicked: Cell::new(false),
+            reading: RefCell::new(None),
+            write_closed: Cell::new(false),
+        });
+        let (sender, receiver) = (link.clone(), link.clone());
+        rt::spawn(sender.send_task()).detach();
+        rt::spawn(receiver.receive_task()).detach();
+        Handle(link)
+    }
+}
+
+impl Link {
+    async fn send_task(self: Rc<Link>) {
+        let mut timer: Option<(Time, LocalBoxFuture<'static, ()>)> = None;
+        std::future::poll_fn(|cx| {
+            self.sender.borrow_mut().replace(cx.waker().clone());
+            self.kicked.set(false);
+            self.transmit(|slices| self.stream.poll_send(cx, slices));
+            let timeout = self.connection.borrow().timeout();
+            if timer.as_ref().map(|(at, _)| *at) != timeout {
+                timer = timeout.map(|at| (at, Box::pin(rt::sleep_until(at)) as LocalBoxFuture<'_, ()>));
+            }
+            if let Some((_, sleep)) = &mut timer
+                && sleep.as_mut().poll(cx).is_ready()
+            {
+                timer = None;
+                self.connection.borrow_mut().handle_timeout(rt::now());
+                // The receiving task sees this as the end of the stream.
+                self.stream.shutdown();
+            }
+            self.wake_user();
+            if self.connection.borrow().finished() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    async fn receive_task(self: Rc<Link>) {
+        std::future::poll_fn(|cx| {
+            for _ in 0..RECEIVES_PER_TURN {
+                let Poll::Ready(more) = self.receive(|slots| self.stream.poll_recv(cx, slots)) else {
+                    return Poll::Pending;
+                };
+                if self.transmit(|slices| self.try_send(slices)) {
+                    self.kick();
+                }
+                self.wake_user();
+                if !more {
+                    // The sending task may have waited for just this.
+                    self.kick();
+                    return Poll::Ready(());
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// One receive and what follows from it; false at the end of the stream.
+    fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
+        let mut connection = self.connection.borrow_mut();
+        let received = std::task::ready!(recv(&mut connection.recv_slots()));
+        let now = rt::now();
+        Poll::Ready(match received {
+            Ok(0) => {
+                connection.eof(now);
+                false
+            }
+            Ok(n) => {
+                connection.received(n, now);
+                true
+            }
+            Err(e) => {
+                connection.lost(e.kind(), now);
+                false
+            }
+        })
+    }
+
+    fn try_send(&self, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            match self.stream.try_send(slices) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    /// Sends what there is; true when the socket or a file keeps some of it waiting.
+    fn transmit(&self, mut send: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>) -> bool {
+        loop {
+            let waits = self.fill_batch();
+            let sent = {
+                let connection = self.connection.borrow();
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let n = connection.out_slices(&mut slices);
+                if n == 0 {
+                    if connection.finished_sending() && !self.write_closed.replace(true) {
+                        self.stream.shutdown_write();
+                    }
+                    return waits;
+                }
+                send(&slices[..n])
+            };
+            match sent {
+                Poll::Pending => return true,
+                Poll::Ready(Ok(n)) => self.connection.borrow_mut().sent(n, rt::now()),
+                Poll::Ready(Err(e)) => self.send_failed(e.kind()),
+            }
+        }
+    }
+
+    /// The socket takes nothing more. Why may still wait to be read: a peer that refuses us says so and closes.
+    fn send_failed(&self, kind: io::ErrorKind) {
+        loop {
+            let recv = |slots: &mut [io::IoSliceMut<'_>]| Poll::Ready(self.stream.try_recv(slots));
+            if self.connection.borrow().ended().is_some() {
+                break;
+            }
+            match self.receive(recv) {
+                Poll::Ready(true) => {}
+                _ => break,
+            }
+        }
+        self.connection.borrow_mut().lost(kind, rt::now());
+        // The receiving task sees this as the end of the stream.
+        self.stream.shutdown();
+    }
+
+    /// Frames a batch, reading files as it comes upon them; true when one of them is not there yet.
+    fn fill_batch(&self) -> bool {
+        loop {
+            if self.poll_reading().is_pending() {
+                return true;
+            }
+            let wanted = {
+                let mut connection = self.connection.borrow_mut();
+                connection.pump();
+                connection.wants_file()
+            };
+            let Some(range) = wanted else { return false };
+            match self.read_at_once(&range) {
+                Some(read) => self.connection.borrow_mut().file_read(read, rt::now()),
+                None => {
+                    let read = read_file(self.pool.clone(), range);
+                    self.reading.borrow_mut().replace(Box::pin(read));
+                }
+            }
+        }
+    }
+
+    /// From the page cache into a free buffer: the common case, without a future.
+    fn read_at_once(&self, range: &FileRange) -> Option<io::Result<Bytes>> {
+        let mut buf = self.pool.try_alloc(range.len)?;
+        buf.set_len(range.len);
+        let window = buf.into_window();
+        let read = range.try_read_into(&window)?;
+        Some(read.and_then(|()| frozen(window)))
+    }
+
+    fn poll_reading(&self) -> Poll<()> {
+        let mut reading = self.reading.borrow_mut();
+        let Some(read) = reading.as_mut() else { return Poll::Ready(()) };
+        if self.connection.borrow().ended().is_some() {
+            *reading = None;
+            return Poll::Ready(());
+        }
+        // It is the sending task that waits, whoever looks.
+        let waker = self.sender.borrow().clone().unwrap_or_else(|| Waker::noop().clone());
+        let read = std::task::ready!(read.as_mut().poll(&mut Context::from_waker(&waker)));
+        *reading = None;
+        self.connection.borrow_mut().file_read(read, rt::now());
+        Poll::Ready(())
+    }
+
+    /// Lets the sending task look.
+    fn kick(&self) {
+        if !self.kicked.replace(true)
+            && let Some(sender) = &*self.sender.borrow()
+        {
+            sender.wake_by_ref();
+        }
+    }
+
+    fn wake_user(&self) {
+        if self.connection.borrow().has_news()
+            && let Some(user) = self.user.borrow_mut().take()
+        {
+            user.wake();
+        }
+    }
+}
+
+async fn read_file(pool: Pool, range: FileRange) -> io::Result<Bytes> {
+    let mut buf = pool.alloc(range.len).await;
+    buf.set_len(range.len);
+    let window = buf.into_window();
+    range.read_into(&window).await?;
+    frozen(window)
+}
+
+fn frozen(window: weft_machine::Window) -> io::Result<Bytes> {
+    // Nobody else was given this window; were it so, the payload could change under way.
+    window.try_into_buf().map(Buf::freeze).map_err(|_| io::ErrorKind::ResourceBusy.into())
+}
+
+impl QueuePair for Handle {
+    fn provider(&self) -> &'static str {
+        super::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        self.0.connection.borrow().caps()
+    }
+
+    fn peer(&self) -> String {
+        self.0.peer.clone()
+    }
+
+    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
+        self.0.connection.borrow_mut().register(buf, access)
+    }
+
+    fn invalidate(&self, stag: Stag) -> Option<Buf> {
+        let buf = self.0.connection.borrow_mut().invalidate(stag, rt::now());
+        if self.0.connection.borrow().has_news() {
+            self.0.kick();
+        }
+        buf
+    }
+
+    fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
+        let sends = !matches!(work, Work::Recv { .. });
+        self.0.connection.borrow_mut().post(work)?;
+        if sends {
+            self.0.kick();
+        }
+        Ok(())
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {
+        let link = &*self.0;
+        if link.transmit(|slices| link.try_send(slices)) {
+            link.kick();
+        }
+        let mut connection = link.connection.borrow_mut();
+        let before = out.len();
+        connection.take_completions(out);
+        if out.len() > before {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(reason) = connection.ended() {
+            return Poll::Ready(Err(reason.clone()));
+        }
+        link.user.borrow_mut().replace(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.connection.borrow().traffic()
+    }
+
+    fn close(&self) {
+        self.0.connection.borrow_mut().close(rt::now());
+        self.0.kick();
+        self.0.wake_user();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

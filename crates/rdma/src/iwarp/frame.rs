@@ -1,0 +1,316 @@
+//! The output of a connection: FPDUs as pieces for one gather write, never copied together.
+//!
+//! Spec: RFC 5044 4.1 (FPDU), 4.3 (markers), 4.4 (CRC). Owns: headers, trailers and the payload's handles until the
+//! socket has taken them. Does not: decide what is sent next (see `send`).
+//!
+//! Buffers: the small parts (lengths, headers, pads, CRCs, markers) lie one behind the other in `small`, so that the
+//! trailer of one FPDU and the header of the next are one piece; payload stays where it is. `small` is emptied
+//! whenever everything was sent.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use weft_machine::buf;
+use weft_wire::mpa::{self, Crc};
+use weft_wire::{ddp, rdmap};
+
+/// FPDUs that wait for the socket.
+pub(super) struct Out {
+    small: Vec<u8>,
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that were sent already.
+    skip: usize,
+    /// Bytes not sent yet.
+    len: usize,
+    /// Nothing of the batch was sent yet: it may grow. (`small` may not grow for ever.)
+    fresh: bool,
+    /// Bytes ever put here: the position of the end of the queue in the stream.
+    end: u64,
+    crc: Option<Crc>,
+    markers: Option<Markers>,
+}
+
+enum Piece {
+    Small { start: usize, len: usize },
+    Payload(Bytes),
+}
+
+/// Where the next marker is due.
+struct Markers {
+    /// Stream bytes until then; 0: before the next byte.
+    until: usize,
+    /// Stream bytes since the current FPDU's length field.
+    since: usize,
+}
+
+impl Out {
+    pub(super) fn new(crc: bool, markers: bool) -> Out {
+        Out {
+            small: Vec::new(),
+            pieces: VecDeque::new(),
+            skip: 0,
+            len: 0,
+            fresh: true,
+            end: 0,
+            crc: crc.then(Crc::default),
+            // The first marker stands before the first FPDU (RFC 5044 7.1.2 rule 7).
+            markers: markers.then_some(Markers { until: 0, since: 0 }),
+        }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether more may be put here: not while a batch is half sent.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Pieces that wait.
+    pub(super) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The stream position behind everything put so far.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Begins an FPDU whose segment is `header` and `payload` bytes to follow.
+    pub(super) fn begin(&mut self, header: &[u8], payload: usize) {
+        let ulpdu = header.len() + payload;
+        assert!(ulpdu <= usize::from(u16::MAX), "a segment is cut to fit its FPDU");
+        if let Some(crc) = &mut self.crc {
+            *crc = Crc::default();
+        }
+        if let Some(markers) = &mut self.markers {
+            markers.since = 0;
+        }
+        self.put_small(&(ulpdu as u16).to_be_bytes());
+        self.put_small(header);
+    }
+
+    /// Adds payload to the segment.
+    pub(super) fn payload(&mut self, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let room = self.room();
+            let part = bytes.split_to(room.min(bytes.len()));
+            self.account(&part);
+            self.pieces.push_back(Piece::Payload(part));
+        }
+    }
+
+    /// Ends the FPDU: pad and CRC. `ulpdu` is header and payload together.
+    pub(super) fn finish(&mut self, ulpdu: usize) {
+        self.put_small(&[0; 3][..mpa::pad(ulpdu as u16)]);
+        // A marker between pad and CRC belongs to this FPDU; one behind the CRC to the next.
+        self.room();
+        let field = self.crc.map_or([0; mpa::CRC_LEN], Crc::field);
+        self.put_small(&field);
+    }
+
+    /// Headers and anything else that is small enough to be written into the arena.
+    pub(super) fn put_small(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = self.room();
+            let (part, rest) = bytes.split_at(room.min(bytes.len()));
+            self.account(part);
+            self.append(part);
+            bytes = rest;
+        }
+    }
+
+    /// How many bytes may follow before a marker; puts the marker that is due.
+    fn room(&mut self) -> usize {
+        let Some(markers) = &mut self.markers else { return usize::MAX };
+        if markers.until == 0 {
+            markers.until = mpa::MARKER_INTERVAL;
+            let marker = mpa::marker(markers.since as u16);
+            self.account(&marker);
+            self.append(&marker);
+        }
+        self.markers.as_ref().map_or(usize::MAX, |m| m.until)
+    }
+
+    fn account(&mut self, bytes: &[u8]) {
+        if let Some(crc) = &mut self.crc {
+            crc.update(bytes);
+        }
+        if let Some(markers) = &mut self.markers {
+            markers.until -= bytes.len();
+            markers.since += bytes.len();
+        }
+        self.len += bytes.len();
+        self.end += bytes.len() as u64;
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        let start = self.small.len();
+        self.small.extend_from_slice(bytes);
+        match self.pieces.back_mut() {
+            Some(Piece::Small { len, .. }) => *len += bytes.len(),
+            _ => self.pieces.push_back(Piece::Small { start, len: bytes.len() }),
+        }
+    }
+
+    /// Fills `slices` with what to send next; returns how many.
+    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.skip;
+        let mut filled = 0;
+        for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slot = IoSlice::new(&self.bytes(piece)[skip..]);
+            skip = 0;
+            filled += 1;
+        }
+        filled
+    }
+
+    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match piece {
+            Piece::Small { start, len } => &self.small[*start..start + len],
+            Piece::Payload(bytes) => bytes,
+        }
+    }
+
+    /// The socket took `n` bytes: their buffers are free.
+    pub(super) fn advance(&mut self, n: usize) {
+        assert!(n <= self.len, "more sent than there was");
+        self.len -= n;
+        self.skip += n;
+        self.fresh = self.len == 0;
+        while let Some(piece) = self.pieces.front() {
+            let len = self.bytes(piece).len();
+            if self.skip < len {
+                return;
+            }
+            self.skip -= len;
+            self.pieces.pop_front();
+        }
+        self.small.clear();
+    }
+
+    /// Gives every payload that `wanted` picks an own copy, so that its owner can have the buffer back.
+    pub(super) fn unshare(&mut self, wanted: impl Fn(&Bytes) -> bool) {
+        for piece in &mut self.pieces {
+            if let Piece::Payload(bytes) = piece
+                && wanted(bytes)
+            {
+                let mut copy = vec![0; bytes.len()];
+                buf::copy(&mut copy, bytes);
+                *bytes = copy.into();
+            }
+        }
+    }
+
+    /// Forgets everything: the socket is gone.
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+        self.small.clear();
+        self.skip = 0;
+        self.len = 0;
+        self.fresh = true;
+    }
+
+    /// A whole Terminate message.
+    pub(super) fn terminate(&mut self, terminate: &rdmap::Terminate) {
+        let mut body = Vec::with_capacity(rdmap::MAX_TERMINATE_LEN);
+        terminate.emit(&mut body);
+        let header = ddp::Untagged {
+            last: true,
+            control: rdmap::Opcode::Terminate.control(),
+            invalidate: 0,
+            qn: rdmap::QN_TERMINATE,
+            msn: 1,
+            mo: 0,
+        };
+        self.begin(&header.emit(), body.len());
+        self.put_small(&body);
+        self.finish(ddp::UNTAGGED_LEN + body.len());
+    }
+}
+
+/// The bytes of a Terminate that is the first and last FPDU of its stream.
+pub(super) fn lone_terminate(terminate: &rdmap::Terminate, crc: bool) -> Vec<u8> {
+    let mut out = Out::new(crc, false);
+    out.terminate(terminate);
+    out.small
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(out: &Out) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 64];
+        let n = out.slices(&mut slices);
+        slices[..n].iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    fn send_header(msn: u32) -> [u8; ddp::UNTAGGED_LEN] {
+        ddp::Untagged { last: true, control: 0x43, invalidate: 0, qn: 0, msn, mo: 0 }.emit()
+    }
+
+    /// RFC 5044 figures 5 and 6: the first FPDU with its marker, and a later one with a marker inside.
+    #[test]
+    fn the_marker_examples_of_rfc_5044() {
+        let mut out = Out::new(true, true);
+        out.begin(&send_header(1), 24);
+        out.payload(Bytes::from_static(&[0; 24]));
+        out.finish(42);
+        let bytes = sent(&out);
+        assert_eq!(bytes.len(), 0x34);
+        assert_eq!(bytes[..8], [0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43]);
+        assert_eq!(bytes[0x30..], [0x52, 0x23, 0x99, 0x83]);
+        // The second example begins at stream offset 0x1ec, after a first FPDU of 492 bytes with its marker.
+        let mut out = Out::new(true, true);
+        let payload = 0x1ec - 4 - 2 - ddp::UNTAGGED_LEN - 4;
+        out.begin(&send_header(1), payload);
+        out.payload(vec![0; payload].into());
+        out.finish(ddp::UNTAGGED_LEN + payload);
+        assert_eq!(out.len(), 0x1ec);
+        out.advance(0x1ec);
+        out.begin(&send_header(2), 24);
+        out.payload(Bytes::from_static(&[0; 24]));
+        out.finish(42);
+        let bytes = sent(&out);
+        assert_eq!(bytes[0x14..0x18], [0, 0, 0, 0x14]);
+        assert_eq!(bytes[bytes.len() - 4..], [0x84, 0x92, 0x58, 0x98]);
+    }
+
+    #[test]
+    fn trailer_and_next_header_are_one_piece_and_payload_is_not_copied() {
+        let payload = Bytes::from(vec![7; 1000]);
+        let mut out = Out::new(true, false);
+        for msn in 1..=3 {
+            out.begin(&send_header(msn), payload.len());
+            out.payload(payload.clone());
+            out.finish(ddp::UNTAGGED_LEN + payload.len());
+        }
+        assert_eq!(out.pieces(), 7);
+        let mut slices = [IoSlice::new(&[]); 8];
+        assert_eq!(out.slices(&mut slices), 7);
+        assert_eq!(slices[3].as_ptr(), payload.as_ptr());
+        assert_eq!(out.len() as u64, out.end());
+    }
+
+    #[test]
+    fn sent_bytes_leave_one_by_one() {
+        let mut out = Out::new(true, false);
+        out.begin(&send_header(1), 3);
+        out.payload(Bytes::from_static(b"abc"));
+        out.finish(ddp::UNTAGGED_LEN + 3);
+        let all = sent(&out);
+        for gone in 0..all.len() {
+            assert_eq!(sent(&out), all[gone..]);
+            out.advance(1);
+        }
+        assert!(out.is_empty() && out.small.is_empty() && out.pieces() == 0);
+    }
+}

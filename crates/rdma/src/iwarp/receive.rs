@@ -1,0 +1,556 @@
+//! The receiving half: bytes become segments, and segments are placed.
+//!
+//! Spec: RFC 5044 4.4 and 6 (FPDUs), RFC 5041 7.1 (checks before placement), RFC 5040 5 and 7.2.
+//! Owns: the staging ring, posted receive buffers. Does not: place anything that was not checked.
+//!
+//! Operation: with CRCs, an FPDU is staged whole, verified, then placed: one counted copy, out of a ring that stays in
+//! the second-level cache. Without CRCs, the place of a segment's payload is known once its header is there, and the
+//! rest of it is received right into the region or buffer: `recv_slots` gives that as the first slot.
+//!
+//! Segments of one message arrive in order (TCP), so a message offset other than the next one is refused, and no
+//! receive buffer ever shows bytes that the peer did not send.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+
+use weft_machine::{Buf, Time, buf};
+use weft_wire::mpa::{self, CRC_LEN, Crc, LENGTH_LEN};
+use weft_wire::rdmap::{self, Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, ReadRequest, Terminate};
+use weft_wire::{ddp, ddp::Header};
+
+use super::connection::{Connection, State};
+use super::regions::Place;
+use super::setup::{Agreed, Role};
+use super::terminate::{Fault, Refused};
+use crate::verbs::{Done, Stag};
+
+/// Staging per connection with CRCs: several FPDUs, and well inside a second-level cache.
+pub(super) const STAGING_CRC: usize = 256 << 10;
+/// Staging per connection without CRCs: headers and what comes with them.
+pub(super) const STAGING_PLAIN: usize = 64 << 10;
+/// Without CRCs, how much is received into staging when it is not known where it belongs: enough for a batch of
+/// small messages in one call, little enough that most of a large transfer goes to its place directly.
+const BLIND_BYTES: usize = 16 << 10;
+
+/// The receiving half of a connection.
+pub(super) struct Rx {
+    ring: Ring,
+    crc: bool,
+    phase: Phase,
+    /// Posted receive buffers, oldest first.
+    pub(super) recvs: VecDeque<(u64, Buf)>,
+    /// Bytes of the message that is arriving in the first of them.
+    recv_filled: usize,
+    send_msn: u32,
+    read_msn: u32,
+    /// An empty Send as the very first message is for us alone.
+    empty_send_opens: bool,
+}
+
+/// What the next bytes are. Only without CRCs is it ever other than `Header`.
+enum Phase {
+    /// The length and headers of an FPDU; with CRCs, all of it.
+    Header,
+    /// Payload, of which `placed` bytes have arrived.
+    Payload { segment: Segment, placed: usize },
+    /// Pad and CRC.
+    Trailer { segment: Segment },
+}
+
+/// An admitted segment.
+#[derive(Clone, Copy)]
+struct Segment {
+    header: Header,
+    opcode: Opcode,
+    target: Target,
+    payload: usize,
+    ulpdu: u16,
+}
+
+impl Segment {
+    fn refused(&self) -> Refused {
+        Refused { segment_len: self.ulpdu, header: self.header, read: None }
+    }
+}
+
+/// Where a segment's payload goes.
+#[derive(Clone, Copy)]
+enum Target {
+    /// There is none, or none that anybody looks at.
+    Nowhere,
+    /// A region that the peer may write.
+    Region(Place),
+    /// The buffer of the oldest pending Read, from this byte.
+    Sink(usize),
+    /// The oldest receive buffer, from this byte.
+    Recv(usize),
+    /// Headers of RDMAP, parsed out of the ring.
+    Control,
+}
+
+/// Fault and what it was about.
+type Refusal = (Fault, Option<Refused>);
+
+impl Rx {
+    pub(super) fn new(agreed: &Agreed, staging: Buf) -> Rx {
+        assert!(!agreed.crc || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
+        Rx {
+            ring: Ring::new(staging),
+            crc: agreed.crc,
+            phase: Phase::Header,
+            recvs: VecDeque::new(),
+            recv_filled: 0,
+            send_msn: 1,
+            read_msn: 1,
+            empty_send_opens: agreed.role == Role::Responder { empty_send_opens: true },
+        }
+    }
+
+    /// Whether the stream would be cut in the middle of something if it ended now.
+    pub(super) fn inside_fpdu(&self) -> bool {
+        self.ring.len > 0 || !matches!(self.phase, Phase::Header)
+    }
+
+    /// The stream has ended: what was staged is nobody's.
+    pub(super) fn discard(&mut self) {
+        self.ring.clear();
+        self.phase = Phase::Header;
+        self.recv_filled = 0;
+    }
+}
+
+impl Connection {
+    /// Where the next received bytes go, in this order; empty slots take none. Always room for at least one byte.
+    pub(super) fn recv_slots(&mut self) -> [IoSliceMut<'_>; 3] {
+        let staged = match &self.rx.phase {
+            _ if self.rx.crc => usize::MAX,
+            Phase::Header => BLIND_BYTES,
+            // More of the same message follows: stop after its next header, so that its payload goes to its place.
+            Phase::Payload { segment, .. } | Phase::Trailer { segment } if !segment.header.last() => {
+                mpa::pad(segment.ulpdu) + CRC_LEN + LENGTH_LEN + segment.header.len()
+            }
+            _ => BLIND_BYTES,
+        };
+        let direct: &mut [u8] = match self.rx.phase {
+            Phase::Payload { ref segment, placed } => {
+                let len = segment.payload - placed;
+                match segment.target {
+                    // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
+                    Target::Region(place) => self.regions.place(place, placed, len).unwrap_or_default(),
+                    Target::Sink(at) => match self.reads.front_mut().and_then(|read| read.user.as_mut()) {
+                        Some((_, into)) => &mut into.room()[at + placed..][..len],
+                        None => &mut [],
+                    },
+                    Target::Recv(at) => match self.rx.recvs.front_mut() {
+                        Some((_, buf)) => &mut buf.room()[at + placed..][..len],
+                        None => &mut [],
+                    },
+                    Target::Nowhere | Target::Control => &mut [],
+                }
+            }
+            _ => &mut [],
+        };
+        let (first, second) = self.rx.ring.free(staged);
+        [IoSliceMut::new(direct), IoSliceMut::new(first), IoSliceMut::new(second)]
+    }
+
+    /// `n` bytes arrived in the slots that `recv_slots` gave last; nothing else was called in between.
+    pub(super) fn received(&mut self, n: usize, now: Time) {
+        if matches!(self.state, State::Ended(_)) {
+            // Thrown away: the ring was offered and stays empty.
+            return;
+        }
+        let mut staged = n;
+        if let Phase::Payload { segment, placed } = self.rx.phase {
+            let gone = matches!(segment.target, Target::Region(place)
+                if self.regions.place(place, placed, segment.payload - placed).is_err());
+            if !gone && !matches!(segment.target, Target::Nowhere | Target::Control) {
+                let direct = n.min(segment.payload - placed);
+                staged = n - direct;
+                self.arrived(&segment, direct);
+                self.rx.phase = Phase::Payload { segment, placed: placed + direct };
+            }
+        }
+        self.rx.ring.commit(staged);
+        loop {
+            match self.step(now) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err((fault, refused)) => return self.fail(fault, refused, now),
+            }
+        }
+    }
+
+    /// Does the next thing that the received bytes allow; false when more are needed.
+    fn step(&mut self, now: Time) -> Result<bool, Refusal> {
+        if matches!(self.state, State::Ended(_)) {
+            return Ok(false);
+        }
+        match self.rx.phase {
+            Phase::Header => self.step_header(now),
+            Phase::Payload { segment, placed } => {
+                let n = (segment.payload - placed).min(self.rx.ring.len);
+                self.place_staged(&segment, placed, 0, n).map_err(|f| (f, Some(segment.refused())))?;
+                self.rx.ring.consume(n);
+                let placed = placed + n;
+                if placed < segment.payload {
+                    self.rx.phase = Phase::Payload { segment, placed };
+                    return Ok(false);
+                }
+                self.rx.phase = Phase::Trailer { segment };
+                Ok(true)
+            }
+            Phase::Trailer { segment } => {
+                let trailer = mpa::pad(segment.ulpdu) + CRC_LEN;
+                if self.rx.ring.len < trailer {
+                    return Ok(false);
+                }
+                self.rx.ring.consume(trailer);
+                self.rx.phase = Phase::Header;
+                self.finish(&segment, now)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn step_header(&mut self, now: Time) -> Result<bool, Refusal> {
+        const LONGEST: usize = LENGTH_LEN + ddp::UNTAGGED_LEN;
+        let mut start = [0; LONGEST];
+        let have = self.rx.ring.peek(0, &mut start);
+        if have <= LENGTH_LEN {
+            return Ok(false);
+        }
+        let ulpdu = u16::from_be_bytes([start[0], start[1]]);
+        let header_len = Header::len_of(start[2]);
+        // Shorter than its own header: the stream has lost its framing (or never had any).
+        if usize::from(ulpdu) < header_len {
+            return Err((Fault::Framing, None));
+        }
+        let whole = mpa::fpdu_len(ulpdu);
+        if self.rx.crc {
+            if self.rx.ring.len < whole {
+                return Ok(false);
+            }
+            if !self.crc_matches(whole - CRC_LEN) {
+                return Err((Fault::Crc, None));
+            }
+        } else if have < LENGTH_LEN + header_len {
+            return Ok(false);
+        }
+        let header = Header::parse(&start[LENGTH_LEN..LENGTH_LEN + header_len]).map_err(|malformed| {
+            let fault = match malformed {
+                ddp::Malformed::Version { tagged: true } => Fault::TaggedVersion,
+                ddp::Malformed::Version { tagged: false } => Fault::UntaggedVersion,
+                ddp::Malformed::Truncated => Fault::Framing,
+            };
+            (fault, None)
+        })?;
+        let payload = usize::from(ulpdu) - header_len;
+        let refused = Refused { segment_len: ulpdu, header, read: None };
+        let (opcode, target) = self.admit(&header, payload).map_err(|fault| (fault, Some(refused)))?;
+        let segment = Segment { header, opcode, target, payload, ulpdu };
+        // The headers of RDMAP are short, `admit` has seen to that.
+        if matches!(target, Target::Control) {
+            if self.rx.ring.len < whole {
+                return Ok(false);
+            }
+            self.control(&segment, LENGTH_LEN + header_len, whole, now)?;
+            return Ok(true);
+        }
+        if self.rx.crc {
+            self.place_staged(&segment, 0, LENGTH_LEN + header_len, payload)
+                .map_err(|fault| (fault, Some(refused)))?;
+            self.rx.ring.consume(whole);
+            self.finish(&segment, now)?;
+        } else {
+            self.rx.ring.consume(LENGTH_LEN + header_len);
+            self.rx.phase = Phase::Payload { segment, placed: 0 };
+        }
+        Ok(true)
+    }
+
+    fn crc_matches(&self, covered: usize) -> bool {
+        let mut crc = Crc::default();
+        let (first, second) = self.rx.ring.slices(0, covered);
+        crc.update(first);
+        crc.update(second);
+        let mut field = [0; CRC_LEN];
+        self.rx.ring.peek(covered, &mut field) == CRC_LEN && crc.field() == field
+    }
+
+    /// Checks everything that can be checked before the payload is touched, and says where that goes.
+    fn admit(&mut self, header: &Header, payload: usize) -> Result<(Opcode, Target), Fault> {
+        let opcode = Opcode::parse(header.control()).map_err(|malformed| match malformed {
+            rdmap::Malformed::Version => Fault::RdmapVersion,
+            _ => Fault::UnexpectedOpcode,
+        })?;
+        let target = match header {
+            Header::Tagged(h) => match opcode {
+                // An empty segment's STag and offset are not looked at (RFC 5041 5.2).
+                Opcode::Write if payload == 0 => Target::Nowhere,
+                Opcode::Write => Target::Region(self.regions.admit_write(h.stag, h.to, payload)?),
+                Opcode::ReadResponse => self.admit_response(h, payload)?,
+                _ => return Err(Fault::UnexpectedOpcode),
+            },
+            Header::Untagged(h) => match (h.qn, opcode) {
+                (
+                    QN_SEND,
+                    Opcode::Send
+                    | Opcode::SendInvalidate
+                    | Opcode::SendSolicited
+                    | Opcode::SendSolicitedInvalidate,
+                ) => self.admit_send(h, opcode, payload)?,
+                (QN_READ_REQUEST, Opcode::ReadRequest) => {
+                    in_sequence(h, self.rx.read_msn, 0)?;
+                    // What does not fit the queue's buffers, whose number is the IRD.
+                    if payload > rdmap::READ_REQUEST_LEN {
+                        return Err(Fault::TooLong);
+                    }
+                    if self.tx.responses() >= usize::from(self.caps.ird) {
+                        return Err(Fault::TooManyReads);
+                    }
+                    Target::Control
+                }
+                (QN_TERMINATE, Opcode::Terminate) => {
+                    in_sequence(h, 1, 0)?;
+                    if payload > rdmap::MAX_TERMINATE_LEN {
+                        return Err(Fault::TooLong);
+                    }
+                    Target::Control
+                }
+                (QN_SEND | QN_READ_REQUEST | QN_TERMINATE, _) => return Err(Fault::UnexpectedOpcode),
+                _ => return Err(Fault::InvalidQueue),
+            },
+        };
+        Ok((opcode, target))
+    }
+
+    fn admit_response(&self, h: &ddp::Tagged, payload: usize) -> Result<Target, Fault> {
+        // A response that nobody asked for.
+        let read = self.reads.front().ok_or(Fault::UnexpectedOpcode)?;
+        if payload == 0 {
+            return Ok(Target::Nowhere);
+        }
+        if h.stag != read.sink_stag {
+            return Err(Fault::InvalidStag);
+        }
+        if h.to != read.sink_to.wrapping_add(read.filled as u64) || payload > read.len - read.filled {
+            return Err(Fault::Bounds);
+        }
+        Ok(Target::Sink(read.filled))
+    }
+
+    fn admit_send(&self, h: &ddp::Untagged, opcode: Opcode, payload: usize) -> Result<Target, Fault> {
+        in_sequence(h, self.rx.send_msn, self.rx.recv_filled)?;
+        let first = !self.tx.may_send && h.msn == 1;
+        if first && self.rx.empty_send_opens && payload == 0 && h.last && opcode == Opcode::Send {
+            return Ok(Target::Nowhere);
+        }
+        let (_, buf) = self.rx.recvs.front().ok_or(Fault::NoBuffer)?;
+        if payload > buf.capacity() - self.rx.recv_filled {
+            return Err(Fault::TooLong);
+        }
+        Ok(Target::Recv(self.rx.recv_filled))
+    }
+
+    /// Places `len` bytes that lie `from` bytes into the ring, as payload from its `at`th byte on.
+    fn place_staged(&mut self, segment: &Segment, at: usize, from: usize, len: usize) -> Result<(), Fault> {
+        if len == 0 {
+            return Ok(());
+        }
+        let (first, second) = self.rx.ring.slices(from, len);
+        let to = match segment.target {
+            Target::Nowhere | Target::Control => return Ok(()),
+            Target::Region(place) => self.regions.place(place, at, len)?,
+            Target::Sink(start) => {
+                let read = self.reads.front_mut().and_then(|read| read.user.as_mut());
+                let (_, into) = read.ok_or(Fault::UnexpectedOpcode)?;
+                into.room().get_mut(start + at..start + at + len).ok_or(Fault::Bounds)?
+            }
+            Target::Recv(start) => {
+                let (_, buf) = self.rx.recvs.front_mut().ok_or(Fault::NoBuffer)?;
+                buf.room().get_mut(start + at..start + at + len).ok_or(Fault::TooLong)?
+            }
+        };
+        let (to_first, to_second) = to.split_at_mut(first.len());
+        buf::copy(to_first, first);
+        if !second.is_empty() {
+            buf::copy(to_second, second);
+        }
+        self.arrived(segment, len);
+        Ok(())
+    }
+
+    /// Accounts for payload that reached its place.
+    fn arrived(&mut self, segment: &Segment, len: usize) {
+        match segment.target {
+            Target::Nowhere | Target::Control => {}
+            Target::Region(_) => self.traffic.placed.0 += len as u64,
+            Target::Sink(_) => {
+                if let Some(read) = self.reads.front_mut() {
+                    read.filled += len;
+                }
+            }
+            Target::Recv(_) => self.rx.recv_filled += len,
+        }
+    }
+
+    /// A valid segment has arrived whole: delivers what it completes.
+    fn finish(&mut self, segment: &Segment, now: Time) -> Result<(), Refusal> {
+        let fault = |fault: Fault| (fault, Some(segment.refused()));
+        if segment.header.last() {
+            match (segment.opcode, &segment.header) {
+                (Opcode::Write, _) => self.traffic.placed.1 += 1,
+                (Opcode::ReadResponse, _) => self.deliver_read().map_err(fault)?,
+                (_, Header::Untagged(h)) => self.deliver_send(segment, h).map_err(fault)?,
+                (_, Header::Tagged(_)) => {}
+            }
+        }
+        self.spoken_to(now);
+        Ok(())
+    }
+
+    /// A valid FPDU has arrived: a responder may send from now on.
+    fn spoken_to(&mut self, now: Time) {
+        self.tx.may_send = true;
+        self.end_if_drained(now);
+    }
+
+    fn deliver_read(&mut self) -> Result<(), Fault> {
+        // Shorter than what was asked for.
+        let read = self.reads.pop_front_if(|read| read.filled == read.len).ok_or(Fault::Bounds)?;
+        if let Some((id, mut into)) = read.user {
+            into.set_len(read.len);
+            self.traffic.read.0 += read.len as u64;
+            self.traffic.read.1 += 1;
+            self.tx.read_done();
+            self.complete(id, Done::Read { buf: into });
+        }
+        Ok(())
+    }
+
+    fn deliver_send(&mut self, segment: &Segment, h: &ddp::Untagged) -> Result<(), Fault> {
+        self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
+        if matches!(segment.target, Target::Nowhere) {
+            return Ok(());
+        }
+        let mut invalidated = None;
+        if segment.opcode.invalidates() {
+            let stag = Stag(h.invalidate);
+            self.regions.revoke(stag)?;
+            invalidated = Some(stag);
+        }
+        let (id, mut buf) = self.rx.recvs.pop_front().ok_or(Fault::NoBuffer)?;
+        let len = std::mem::take(&mut self.rx.recv_filled);
+        buf.set_len(len);
+        self.traffic.received.0 += len as u64;
+        self.traffic.received.1 += 1;
+        self.complete(id, Done::Received { buf, invalidated, solicited: segment.opcode.solicited() });
+        Ok(())
+    }
+
+    /// A Read Request or a Terminate, whole in the ring.
+    fn control(&mut self, segment: &Segment, at: usize, whole: usize, now: Time) -> Result<(), Refusal> {
+        let mut body = [0; rdmap::MAX_TERMINATE_LEN];
+        let len = self.rx.ring.peek(at, &mut body[..segment.payload]);
+        let body = &body[..len];
+        self.rx.ring.consume(whole);
+        let refused = segment.refused();
+        if !segment.header.last() {
+            return Err((Fault::MalformedControl, Some(refused)));
+        }
+        if segment.opcode == Opcode::Terminate {
+            match Terminate::parse(body) {
+                Ok(terminate) => self.terminated(&terminate, now),
+                Err(_) => self.unreadable_terminate(now),
+            }
+            return Ok(());
+        }
+        let request = ReadRequest::parse(body).map_err(|_| (Fault::MalformedControl, Some(refused)))?;
+        self.rx.read_msn = self.rx.read_msn.wrapping_add(1);
+        let bytes = if request.size == 0 {
+            // Neither STag nor offset are looked at (RFC 5040 5.2.1).
+            bytes::Bytes::new()
+        } else {
+            self.regions
+                .admit_read(request.source_stag, request.source_to, request.size as usize)
+                .map_err(|fault| (fault, Some(Refused { read: Some(request), ..refused })))?
+        };
+        self.tx.respond(request, segment.header, bytes);
+        self.spoken_to(now);
+        Ok(())
+    }
+}
+
+/// MSN and MO are the next ones (RFC 5041 7.1).
+fn in_sequence(h: &ddp::Untagged, msn: u32, mo: usize) -> Result<(), Fault> {
+    if h.msn != msn {
+        return Err(Fault::MsnRange);
+    }
+    if h.mo as usize != mo {
+        return Err(Fault::InvalidOffset);
+    }
+    Ok(())
+}
+
+/// Received bytes that have no place yet.
+struct Ring {
+    buf: Buf,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    fn new(mut buf: Buf) -> Ring {
+        buf.set_len(buf.capacity());
+        Ring { buf, head: 0, len: 0 }
+    }
+
+    /// Up to `limit` bytes of free room, in stream order.
+    fn free(&mut self, limit: usize) -> (&mut [u8], &mut [u8]) {
+        let room = (self.buf.len() - self.len).min(limit);
+        let tail = (self.head + self.len) % self.buf.len();
+        let first = room.min(self.buf.len() - tail);
+        let (before, from_tail) = self.buf.split_at_mut(tail);
+        (&mut from_tail[..first], &mut before[..room - first])
+    }
+
+    fn commit(&mut self, n: usize) {
+        self.len += n;
+        assert!(self.len <= self.buf.len(), "more received than there was room for");
+    }
+
+    /// The bytes `[at, at + len)`, which must be there, in at most two parts.
+    fn slices(&self, at: usize, len: usize) -> (&[u8], &[u8]) {
+        assert!(at + len <= self.len);
+        let start = (self.head + at) % self.buf.len();
+        let first = len.min(self.buf.len() - start);
+        (&self.buf[start..start + first], &self.buf[..len - first])
+    }
+
+    /// Copies out what there is from `at` on, without consuming it: for headers.
+    fn peek(&self, at: usize, to: &mut [u8]) -> usize {
+        let len = to.len().min(self.len.saturating_sub(at));
+        if len > 0 {
+            let (first, second) = self.slices(at, len);
+            to[..first.len()].copy_from_slice(first);
+            to[first.len()..len].copy_from_slice(second);
+        }
+        len
+    }
+
+    fn consume(&mut self, n: usize) {
+        assert!(n <= self.len);
+        self.len -= n;
+        self.head = (self.head + n) % self.buf.len();
+        if self.len == 0 {
+            // Begin again at the front, which is in the cache.
+            self.head = 0;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.head = 0;
+        self.len = 0;
+    }
+}

@@ -1,0 +1,337 @@
+//! The region table of one connection: which STags the peer may use, for what, and where.
+//!
+//! Spec: RFC 5041 7.1 (checks before placement), RFC 5040 7.2; RFC 5042 6.2 and 6.3 (STags of one stream only, and
+//! none that is easy to guess). Owns: the registered memory. Does not: talk to the peer.
+//!
+//! ```text
+//! STag:  | slot, 12 bits | key, 20 bits, new at each registration |
+//! ```
+//!
+//! The peer sees a region at a base offset that is random as well, a page multiple. A region whose STag the peer has
+//! revoked stays in its slot until the owner takes its buffer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::Buf;
+
+use super::terminate::Fault;
+use crate::verbs::{Access, PostError, Segment, Stag};
+
+/// Slots that 12 bits can number.
+pub(super) const MAX_REGIONS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 12;
+const KEY_BITS: u32 = 32 - SLOT_BITS;
+
+/// The table.
+pub(super) struct Regions {
+    slots: Vec<Option<Region>>,
+    free: Vec<u32>,
+    keys: Keys,
+    limit: usize,
+}
+
+struct Region {
+    stag: Stag,
+    base: u64,
+    len: usize,
+    memory: Memory,
+    /// The peer may still use it.
+    live: bool,
+}
+
+enum Memory {
+    /// For Writes of the peer.
+    Writable(Buf),
+    /// For Reads of the peer; responses under way hold slices of `bytes`, which share `owner`.
+    Readable { owner: Arc<Buf>, bytes: Bytes },
+}
+
+/// Lets `Bytes` share a buffer that can be taken back later.
+struct Shared(Arc<Buf>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A checked place in a region for `Write` payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    stag: Stag,
+    /// First byte in the region's buffer.
+    offset: usize,
+}
+
+/// What the owner gets back, and what still refers to it.
+pub(super) enum Taken {
+    /// The buffer, free of other users.
+    Whole(Buf),
+    /// Read Responses under way still share it: call [`Lent::claim`] when none of their `Bytes` is left.
+    Lent(Lent),
+}
+
+/// A buffer that Read Responses under way refer to.
+pub(super) struct Lent(Arc<Buf>);
+
+impl Lent {
+    /// Whether `bytes` lie in this buffer.
+    pub(super) fn holds(&self, bytes: &Bytes) -> bool {
+        let own = self.0.as_ptr_range();
+        own.contains(&bytes.as_ptr())
+    }
+
+    /// The buffer, once nothing else refers to it.
+    pub(super) fn claim(self) -> Option<Buf> {
+        Arc::try_unwrap(self.0).ok()
+    }
+}
+
+impl Regions {
+    pub(super) fn new(limit: usize, seed: [u64; 2]) -> Regions {
+        Regions {
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: Keys { seed, counter: 0 },
+            limit: limit.min(MAX_REGIONS),
+        }
+    }
+
+    /// A tag that is no region's: for the sink of an RDMA Read. The slot is one that the table never uses twice at
+    /// the same time with the same key, so a Write cannot be mistaken for a response: opcodes differ anyway.
+    pub(super) fn sink_tag(&mut self) -> (u32, u64) {
+        let word = self.keys.next();
+        (word as u32, base_of(word))
+    }
+
+    pub(super) fn register(&mut self, buf: Buf, access: Access) -> Result<Segment, PostError> {
+        let len = buf.len();
+        let size = u32::try_from(len).map_err(|_| PostError::Misuse("region of 4 GiB or more"))?;
+        if len == 0 {
+            return Err(PostError::Misuse("empty region"));
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < self.limit => {
+                self.slots.push(None);
+                (self.slots.len() - 1) as u32
+            }
+            None => return Err(PostError::RegionsFull(self.limit)),
+        };
+        let word = self.keys.next();
+        let stag = Stag(slot << KEY_BITS | (word as u32 & ((1 << KEY_BITS) - 1)));
+        let base = base_of(word);
+        let memory = match access {
+            Access::RemoteWrite => Memory::Writable(buf),
+            Access::RemoteRead => {
+                let owner = Arc::new(buf);
+                Memory::Readable { bytes: Bytes::from_owner(Shared(owner.clone())), owner }
+            }
+        };
+        self.slots[slot as usize] = Some(Region { stag, base, len, memory, live: true });
+        Ok(Segment { stag, offset: base, len: size })
+    }
+
+    /// Takes a region out of the table, whether the peer revoked it or not.
+    pub(super) fn take(&mut self, stag: Stag) -> Option<Taken> {
+        let slot = (stag.0 >> KEY_BITS) as usize;
+        let entry = self.slots.get_mut(slot)?;
+        let region = entry.take_if(|region| region.stag == stag)?;
+        self.free.push(slot as u32);
+        Some(match region.memory {
+            Memory::Writable(buf) => Taken::Whole(buf),
+            Memory::Readable { owner, bytes } => {
+                drop(bytes);
+                match Arc::try_unwrap(owner) {
+                    Ok(buf) => Taken::Whole(buf),
+                    Err(owner) => Taken::Lent(Lent(owner)),
+                }
+            }
+        })
+    }
+
+    /// The peer's Send with Invalidate (RFC 5040 5.3).
+    pub(super) fn revoke(&mut self, stag: Stag) -> Result<(), Fault> {
+        let region = self.live(stag).ok_or(Fault::CannotInvalidate)?;
+        region.live = false;
+        Ok(())
+    }
+
+    /// Checks a Write of `len > 0` bytes at `to` (RFC 5041 7.1, in its order).
+    pub(super) fn admit_write(&mut self, stag: u32, to: u64, len: usize) -> Result<Place, Fault> {
+        let region = self.live(Stag(stag)).ok_or(Fault::InvalidStag)?;
+        if !matches!(region.memory, Memory::Writable(_)) {
+            return Err(Fault::Access);
+        }
+        let offset = region.range(to, len, Fault::Bounds, Fault::Wrap)?;
+        Ok(Place { stag: Stag(stag), offset })
+    }
+
+    /// The bytes of an admitted place, from its `at`th on. The region may have gone since the place was admitted.
+    pub(super) fn place(&mut self, place: Place, at: usize, len: usize) -> Result<&mut [u8], Fault> {
+        let region = self.live(place.stag).ok_or(Fault::InvalidStag)?;
+        let Memory::Writable(buf) = &mut region.memory else { return Err(Fault::Access) };
+        let start = place.offset + at;
+        buf.get_mut(start..start + len).ok_or(Fault::Bounds)
+    }
+
+    /// Checks a Read of `len > 0` bytes at `to` (RFC 5040 7.2) and lends the bytes.
+    pub(super) fn admit_read(&mut self, stag: u32, to: u64, len: usize) -> Result<Bytes, Fault> {
+        let region = self.live(Stag(stag)).ok_or(Fault::ReadInvalidStag)?;
+        let Memory::Readable { bytes, .. } = &region.memory else { return Err(Fault::ReadAccess) };
+        let offset = region.range(to, len, Fault::ReadBounds, Fault::ReadWrap)?;
+        Ok(bytes.slice(offset..offset + len))
+    }
+
+    fn live(&mut self, stag: Stag) -> Option<&mut Region> {
+        let slot = (stag.0 >> KEY_BITS) as usize;
+        self.slots.get_mut(slot)?.as_mut().filter(|region| region.live && region.stag == stag)
+    }
+}
+
+impl Region {
+    /// Where `[to, to + len)` begins in the buffer.
+    fn range(&self, to: u64, len: usize, bounds: Fault, wrap: Fault) -> Result<usize, Fault> {
+        let end = to.checked_add(len as u64).ok_or(wrap)?;
+        let past = self.base + self.len as u64;
+        if to < self.base || end > past {
+            return Err(bounds);
+        }
+        usize::try_from(to - self.base).map_err(|_| bounds)
+    }
+}
+
+/// A page multiple below 2^48: far from wrapping, whatever the region's length.
+fn base_of(word: u64) -> u64 {
+    (word >> 32) << 12
+}
+
+/// Tags that a peer cannot foretell from those it has seen: SipHash-1-3 of a counter under a secret seed.
+struct Keys {
+    seed: [u64; 2],
+    counter: u64,
+}
+
+impl Keys {
+    fn next(&mut self) -> u64 {
+        self.counter += 1;
+        let [k0, k1] = self.seed;
+        let mut v = [
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ];
+        for block in [self.counter, 8 << 56] {
+            v[3] ^= block;
+            sip_round(&mut v);
+            v[0] ^= block;
+        }
+        v[2] ^= 0xff;
+        (0..3).for_each(|_| sip_round(&mut v));
+        v[0] ^ v[1] ^ v[2] ^ v[3]
+    }
+}
+
+fn sip_round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[2] = v[2].rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_machine::Pool;
+
+    use super::*;
+
+    fn buf(len: usize) -> Buf {
+        let pool = Pool::new(1 << 24);
+        let mut buf = pool.try_alloc(len).unwrap();
+        buf.set_len(len);
+        buf.fill(0xa5);
+        buf
+    }
+
+    #[test]
+    fn the_checks_of_rfc_5041_7_1() {
+        let mut regions = Regions::new(4, [1, 2]);
+        let region = regions.register(buf(100), Access::RemoteWrite).unwrap();
+        let (stag, base) = (region.stag.0, region.offset);
+        assert!(regions.admit_write(stag, base, 100).is_ok());
+        assert!(regions.admit_write(stag, base + 99, 1).is_ok());
+        assert_eq!(regions.admit_write(stag, base + 99, 2), Err(Fault::Bounds));
+        assert_eq!(regions.admit_write(stag, base + 100, 1), Err(Fault::Bounds));
+        assert_eq!(regions.admit_write(stag, base - 1, 1), Err(Fault::Bounds));
+        assert_eq!(regions.admit_write(stag, u64::MAX, 1), Err(Fault::Wrap));
+        assert_eq!(regions.admit_write(stag, u64::MAX - 3, 8), Err(Fault::Wrap));
+        assert_eq!(regions.admit_write(stag ^ 1, base, 1), Err(Fault::InvalidStag));
+        assert_eq!(regions.admit_write(u32::MAX, base, 1), Err(Fault::InvalidStag));
+        assert_eq!(regions.admit_read(stag, base, 1), Err(Fault::ReadAccess));
+        let source = regions.register(buf(100), Access::RemoteRead).unwrap();
+        assert_eq!(regions.admit_write(source.stag.0, source.offset, 1), Err(Fault::Access));
+        assert_eq!(regions.admit_read(source.stag.0, source.offset, 101), Err(Fault::ReadBounds));
+        assert_eq!(regions.admit_read(source.stag.0, u64::MAX, 2), Err(Fault::ReadWrap));
+        assert_eq!(regions.admit_read(source.stag.0, source.offset, 100).unwrap().len(), 100);
+    }
+
+    #[test]
+    fn a_region_that_went_admits_nothing_and_places_nothing() {
+        let mut regions = Regions::new(4, [1, 2]);
+        let region = regions.register(buf(100), Access::RemoteWrite).unwrap();
+        let place = regions.admit_write(region.stag.0, region.offset, 100).unwrap();
+        assert!(regions.place(place, 50, 50).is_ok());
+        assert_eq!(regions.place(place, 50, 51), Err(Fault::Bounds));
+        regions.revoke(region.stag).unwrap();
+        assert_eq!(regions.revoke(region.stag), Err(Fault::CannotInvalidate));
+        assert_eq!(regions.place(place, 50, 50), Err(Fault::InvalidStag));
+        assert_eq!(regions.admit_write(region.stag.0, region.offset, 1), Err(Fault::InvalidStag));
+        assert!(matches!(regions.take(region.stag), Some(Taken::Whole(b)) if b.len() == 100));
+        assert!(regions.take(region.stag).is_none());
+        // The slot is used again under another key.
+        let again = regions.register(buf(100), Access::RemoteWrite).unwrap();
+        assert_eq!(again.stag.0 >> KEY_BITS, region.stag.0 >> KEY_BITS);
+        assert_ne!(again.stag, region.stag);
+        assert_eq!(regions.place(place, 0, 1), Err(Fault::InvalidStag));
+    }
+
+    #[test]
+    fn the_table_has_a_limit() {
+        let mut regions = Regions::new(2, [1, 2]);
+        let first = regions.register(buf(1), Access::RemoteRead).unwrap();
+        regions.register(buf(1), Access::RemoteRead).unwrap();
+        assert!(matches!(regions.register(buf(1), Access::RemoteRead), Err(PostError::RegionsFull(2))));
+        regions.take(first.stag).unwrap();
+        assert!(regions.register(buf(1), Access::RemoteRead).is_ok());
+        assert!(matches!(regions.register(buf(0), Access::RemoteRead), Err(PostError::Misuse(_))));
+    }
+
+    #[test]
+    fn a_lent_buffer_comes_back_when_the_loan_ends() {
+        let mut regions = Regions::new(2, [1, 2]);
+        let region = regions.register(buf(100), Access::RemoteRead).unwrap();
+        let bytes = regions.admit_read(region.stag.0, region.offset + 10, 20).unwrap();
+        let Some(Taken::Lent(lent)) = regions.take(region.stag) else { panic!("still lent") };
+        assert!(lent.holds(&bytes));
+        assert!(!lent.holds(&Bytes::from_static(b"other")));
+        drop(bytes);
+        assert_eq!(lent.claim().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn tags_do_not_repeat_soon() {
+        let mut keys = Keys { seed: [3, 4], counter: 0 };
+        let mut seen: Vec<u64> = (0..10_000).map(|_| keys.next()).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 10_000);
+    }
+}

@@ -1,0 +1,545 @@
+//! The sending half: posted work and Read Responses become FPDUs.
+//!
+//! Spec: RFC 5041 5.2 (segmentation), 5.3 (order); RFC 5040 5.1 to 5.3, 6.1 (ORD).
+//! Owns: queued work, its payload, the responses owed to the peer. Does not: copy payload, or read files (the driver
+//! does, a chunk at a time, when `wants_file` says so).
+//!
+//! One message is sent at a time, in the order of posting; Read Responses take turns with posted work, so that
+//! neither starves. A Read that would exceed the ORD waits, and what was posted behind it waits with it.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use bytes::Bytes;
+use weft_machine::{Buf, FileRange, Payload, Time};
+use weft_wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, ReadRequest};
+use weft_wire::{ddp, mpa, rdmap};
+
+use super::connection::{Connection, PendingRead, State};
+use super::frame::Out;
+use super::setup::{Agreed, Opening, Role};
+use super::terminate::Refused;
+use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work};
+
+/// Output is framed in batches of about this many bytes: one gather write, and small enough that what the CRC has
+/// read is still in the second-level cache when the socket copies it.
+pub(super) const BATCH_BYTES: usize = 256 << 10;
+/// A batch ends early with this many pieces (small messages): what one gather write takes.
+const BATCH_PIECES: usize = 128;
+/// Payload per FPDU when markers are on: the marker's back pointer has 16 bits.
+const MARKED_PAYLOAD: usize = 32 << 10;
+/// The longest payload that the 16-bit length leaves behind the longer of the two headers.
+pub(super) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN;
+/// File payload is read in pieces of this many FPDUs.
+const FILE_FPDUS: usize = 4;
+
+/// The sending half of a connection.
+pub(super) struct Tx {
+    pub(super) out: Out,
+    /// Whether FPDUs may be sent yet (RFC 5044 7.1.2 rule 4).
+    pub(super) may_send: bool,
+    queue: VecDeque<Queued>,
+    current: Option<Message>,
+    responses: VecDeque<Response>,
+    /// Whose turn it is when both have something.
+    responses_next: bool,
+    /// Messages that are framed whole but not with the socket whole.
+    ends: VecDeque<End>,
+    /// Stream bytes that the socket has taken.
+    sent: u64,
+    /// Sends, Writes and Reads posted and not completed.
+    posted: usize,
+    send_msn: u32,
+    read_msn: u32,
+    fpdu_payload: usize,
+    reading: bool,
+}
+
+enum Queued {
+    Send { id: u64, source: Source, len: usize, invalidate: Option<Stag>, solicited: bool, signalled: bool },
+    Write { id: u64, source: Source, len: usize, to: Segment, signalled: bool },
+    Read { user: Option<(u64, Buf)>, from: Segment },
+}
+
+impl Queued {
+    fn id(&self) -> Option<u64> {
+        match self {
+            Queued::Send { id, .. } | Queued::Write { id, .. } => Some(*id),
+            Queued::Read { user, .. } => user.as_ref().map(|(id, _)| *id),
+        }
+    }
+}
+
+/// A Read of the peer that was admitted.
+pub(super) struct Response {
+    request: ReadRequest,
+    /// For the Terminate, should the region go away meanwhile.
+    header: ddp::Header,
+    bytes: Bytes,
+}
+
+/// A message that is being cut into FPDUs.
+struct Message {
+    kind: Kind,
+    len: usize,
+    done: usize,
+    source: Source,
+}
+
+enum Kind {
+    Send { id: u64, opcode: Opcode, invalidate: u32, msn: u32, signalled: bool },
+    Write { id: u64, stag: u32, to: u64, signalled: bool },
+    Response { request: ReadRequest, header: ddp::Header },
+}
+
+/// Payload of a message: what is in memory, and the rest of a file range.
+struct Source {
+    chain: VecDeque<Bytes>,
+    file: Option<FileRange>,
+}
+
+impl Source {
+    fn new(chain: Vec<Bytes>) -> Source {
+        Source { chain: chain.into(), file: None }
+    }
+
+    fn in_memory(&self) -> usize {
+        self.chain.iter().map(Bytes::len).sum()
+    }
+
+    /// Moves `len` bytes into the FPDU.
+    fn move_to(&mut self, mut len: usize, out: &mut Out) {
+        while len > 0 {
+            let Some(front) = self.chain.front_mut() else { return };
+            if front.len() <= len {
+                len -= front.len();
+                out.payload(std::mem::take(front));
+                self.chain.pop_front();
+            } else {
+                out.payload(front.split_to(len));
+                return;
+            }
+        }
+    }
+}
+
+impl From<Payload> for Source {
+    fn from(payload: Payload) -> Source {
+        match payload {
+            Payload::Chain(chain) => Source::new(chain),
+            Payload::File(range) => Source { chain: VecDeque::new(), file: Some(range) },
+        }
+    }
+}
+
+/// Where a message ends in the stream, and what to tell its owner then.
+struct End {
+    at: u64,
+    id: u64,
+    len: usize,
+    signalled: bool,
+    /// The region, when it was a Write.
+    write: Option<Stag>,
+}
+
+impl Tx {
+    pub(super) fn new(agreed: &Agreed, fpdu_payload: usize) -> Tx {
+        let most = if agreed.markers { MARKED_PAYLOAD } else { MAX_FPDU_PAYLOAD };
+        Tx {
+            out: Out::new(agreed.crc, agreed.markers),
+            may_send: matches!(agreed.role, Role::Initiator { .. }),
+            queue: VecDeque::new(),
+            current: None,
+            responses: VecDeque::new(),
+            responses_next: false,
+            ends: VecDeque::new(),
+            sent: 0,
+            posted: 0,
+            send_msn: 1,
+            read_msn: 1,
+            fpdu_payload: fpdu_payload.clamp(1, most),
+            reading: false,
+        }
+    }
+
+    /// Queues a Send, Write or Read after the checks that need no peer.
+    pub(super) fn post(&mut self, work: Work, caps: &Caps) -> Result<(), (PostError, Work)> {
+        if self.posted >= caps.max_send_work {
+            return Err((PostError::QueueFull, work));
+        }
+        if let Err(what) = check(&work, caps) {
+            return Err((PostError::Misuse(what), work));
+        }
+        self.posted += 1;
+        self.queue.push_back(match work {
+            Work::Send { id, data, invalidate, solicited, signalled } => {
+                let len = data.iter().map(Bytes::len).sum();
+                Queued::Send { id, source: Source::new(data), len, invalidate, solicited, signalled }
+            }
+            Work::Write { id, data, to, signalled } => {
+                let len = data.len();
+                Queued::Write { id, source: data.into(), len, to, signalled }
+            }
+            Work::Read { id, into, from } => Queued::Read { user: Some((id, into)), from },
+            Work::Recv { .. } => unreachable!("receive buffers have their own queue"),
+        });
+        Ok(())
+    }
+
+    /// Owes the peer a Read Response. The caller has checked the IRD.
+    pub(super) fn respond(&mut self, request: ReadRequest, header: ddp::Header, bytes: Bytes) {
+        self.responses.push_back(Response { request, header, bytes });
+    }
+
+    /// Responses owed, the one under way included: what counts against the IRD.
+    pub(super) fn responses(&self) -> usize {
+        let current = matches!(self.current, Some(Message { kind: Kind::Response { .. }, .. }));
+        self.responses.len() + usize::from(current)
+    }
+
+    /// Whether the batch has room for more.
+    fn batch_open(&self) -> bool {
+        self.out.len() < BATCH_BYTES && self.out.pieces() < BATCH_PIECES
+    }
+
+    /// Nothing is left that was to be sent.
+    pub(super) fn drained(&self) -> bool {
+        self.out.is_empty() && self.current.is_none() && self.responses.is_empty() && self.queue.is_empty()
+    }
+
+    /// Forgets everything that is not framed; the ids that were not completed, in order.
+    pub(super) fn flush(&mut self) -> Vec<u64> {
+        self.responses.clear();
+        self.reading = false;
+        let ends = self.ends.drain(..).map(|end| end.id);
+        let current = self.current.take().and_then(|message| message.id());
+        let queue = self.queue.drain(..).filter_map(|queued| queued.id());
+        self.posted = 0;
+        ends.chain(current).chain(queue).collect()
+    }
+
+    /// Takes the Reads that were not requested yet out of the queue.
+    pub(super) fn drop_queued_reads(&mut self) -> Vec<u64> {
+        let (reads, rest): (VecDeque<_>, VecDeque<_>) =
+            self.queue.drain(..).partition(|queued| matches!(queued, Queued::Read { .. }));
+        self.queue = rest;
+        self.posted -= reads.len();
+        reads.iter().filter_map(Queued::id).collect()
+    }
+
+    /// A Read that ended one way or the other makes room in the queue.
+    pub(super) fn read_done(&mut self) {
+        self.posted -= 1;
+    }
+
+    /// Takes the oldest Write to `stag` out of the account of the work that flushes.
+    pub(super) fn forget_write_to(&mut self, stag: Stag) -> Option<u64> {
+        if let Some(at) = self.ends.iter().position(|end| end.write == Some(stag)) {
+            return self.ends.remove(at).map(|end| end.id);
+        }
+        match self.current {
+            Some(Message { kind: Kind::Write { stag: to, .. }, .. }) if to == stag.0 => self.forget_current(),
+            _ => None,
+        }
+    }
+
+    /// Takes the message that is being framed.
+    pub(super) fn forget_current(&mut self) -> Option<u64> {
+        self.reading = false;
+        self.current.take().and_then(|message| message.id())
+    }
+
+    /// Whether a response that is not framed whole reads from a buffer: how far it has come, for the Terminate. All
+    /// such responses are dropped.
+    pub(super) fn read_cut_off(&mut self, from: impl Fn(&Bytes) -> bool) -> Option<Refused> {
+        let mut first = None;
+        if let Some(Message { kind: Kind::Response { request, header }, done, source, .. }) = &self.current
+            && source.chain.iter().any(&from)
+        {
+            first = Some((progress(request, *done), *header));
+            self.current = None;
+        }
+        self.responses.retain(|response| {
+            let cut = from(&response.bytes);
+            if cut && first.is_none() {
+                first = Some((response.request, response.header));
+            }
+            !cut
+        });
+        first.map(|(read, header)| Refused {
+            segment_len: (ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN) as u16,
+            header,
+            read: Some(read),
+        })
+    }
+}
+
+/// A Read Request as RFC 5040 4.8 wants it in a Terminate after `done` bytes were sent.
+fn progress(request: &ReadRequest, done: usize) -> ReadRequest {
+    ReadRequest {
+        sink_to: request.sink_to.wrapping_add(done as u64),
+        source_to: request.source_to.wrapping_add(done as u64),
+        size: request.size - done as u32,
+        ..*request
+    }
+}
+
+fn check(work: &Work, caps: &Caps) -> Result<(), &'static str> {
+    // DDP's offsets have 32 bits (RFC 5041 5.2).
+    const MAX_MESSAGE: usize = u32::MAX as usize;
+    match work {
+        Work::Send { data, .. } if data.iter().map(Bytes::len).sum::<usize>() > MAX_MESSAGE => {
+            Err("message of 4 GiB or more")
+        }
+        Work::Write { data, to, .. } if data.len() > to.len as usize => {
+            Err("payload longer than its segment")
+        }
+        Work::Read { from, .. } if from.len == 0 => Err("Read of nothing"),
+        Work::Read { into, from, .. } if from.len as usize > into.capacity() => {
+            Err("buffer smaller than its segment")
+        }
+        Work::Read { .. } if caps.ord == 0 => Err("the peer allows no RDMA Reads"),
+        _ => Ok(()),
+    }
+}
+
+impl Message {
+    fn id(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Send { id, .. } | Kind::Write { id, .. } => Some(id),
+            Kind::Response { .. } => None,
+        }
+    }
+}
+
+impl Connection {
+    /// The initiator's indication that it is ready to receive, before anything that the user posts (RFC 6581 9.2).
+    pub(super) fn open_with(&mut self, opening: Opening) {
+        let nowhere = Segment { stag: Stag(0), offset: 0, len: 0 };
+        match opening {
+            Opening::Write => {
+                let header =
+                    ddp::Tagged { last: true, control: Opcode::Write.control(), stag: 0, to: 0 }.emit();
+                self.tx.out.begin(&header, 0);
+                self.tx.out.finish(header.len());
+            }
+            Opening::Send => {
+                let header = send_header(Opcode::Send, 0, self.tx.send_msn, 0, true).emit();
+                self.tx.send_msn += 1;
+                self.tx.out.begin(&header, 0);
+                self.tx.out.finish(header.len());
+            }
+            Opening::Read => self.request_read(None, nowhere),
+        }
+    }
+
+    /// Frames the next batch when the last one is with the socket, or adds to one that was not begun.
+    pub(super) fn pump(&mut self) {
+        if !self.tx.out.is_fresh() || !self.tx.may_send || matches!(self.state, State::Ended(_)) {
+            return;
+        }
+        while self.tx.batch_open() {
+            let more = if self.tx.current.is_some() { self.next_fpdu() } else { self.next_message() };
+            if !more {
+                break;
+            }
+        }
+    }
+
+    /// What to send next, in up to `slices.len()` pieces; returns how many there are.
+    pub(super) fn out_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.tx.out.slices(slices)
+    }
+
+    /// The socket took `n` bytes.
+    pub(super) fn sent(&mut self, n: usize, now: Time) {
+        self.tx.out.advance(n);
+        self.tx.sent += n as u64;
+        while let Some(end) = self.tx.ends.pop_front_if(|end| end.at <= self.tx.sent) {
+            self.tx.posted -= 1;
+            let (count, done) = match end.write {
+                Some(_) => (&mut self.traffic.written, Done::Written),
+                None => (&mut self.traffic.sent, Done::Sent),
+            };
+            count.0 += end.len as u64;
+            count.1 += 1;
+            if end.signalled {
+                self.complete(end.id, done);
+            }
+        }
+        self.end_if_drained(now);
+    }
+
+    /// The next piece of a file that the message under way needs; the driver reads it and calls `file_read`.
+    pub(super) fn wants_file(&mut self) -> Option<FileRange> {
+        let more = !self.tx.reading && self.tx.out.is_fresh() && self.tx.batch_open();
+        let message = self.tx.current.as_mut().filter(|_| more)?;
+        let range = message.source.file.as_mut()?;
+        let len = range.len.min(self.tx.fpdu_payload * FILE_FPDUS);
+        let piece = FileRange { file: range.file.clone(), offset: range.offset, len };
+        range.offset += len as u64;
+        range.len -= len;
+        if range.len == 0 {
+            message.source.file = None;
+        }
+        self.tx.reading = true;
+        Some(piece)
+    }
+
+    /// The piece that `wants_file` asked for.
+    pub(super) fn file_read(&mut self, piece: io::Result<Bytes>, now: Time) {
+        // The stream may have ended meanwhile.
+        if !std::mem::take(&mut self.tx.reading) {
+            return;
+        }
+        match (piece, &mut self.tx.current) {
+            (Ok(bytes), Some(message)) => message.source.chain.push_back(bytes),
+            (Ok(_), None) => {}
+            (Err(e), _) => self.payload_unreadable(e.kind(), now),
+        }
+    }
+
+    /// Takes the next message up; false when there is none that may be sent.
+    fn next_message(&mut self) -> bool {
+        let respond = !self.tx.responses.is_empty() && (self.tx.responses_next || !self.work_ready());
+        self.tx.responses_next = !respond;
+        if respond {
+            let Some(Response { request, header, bytes }) = self.tx.responses.pop_front() else {
+                return false;
+            };
+            self.tx.current = Some(Message {
+                kind: Kind::Response { request, header },
+                len: bytes.len(),
+                done: 0,
+                source: Source::new(vec![bytes]),
+            });
+            return true;
+        }
+        if !self.work_ready() {
+            return false;
+        }
+        match self.tx.queue.pop_front() {
+            None => false,
+            Some(Queued::Read { user, from }) => {
+                self.request_read(user, from);
+                true
+            }
+            Some(Queued::Send { id, source, len, invalidate, solicited, signalled }) => {
+                let msn = self.tx.send_msn;
+                self.tx.send_msn = msn.wrapping_add(1);
+                let opcode = Opcode::send(invalidate.is_some(), solicited);
+                let invalidate = invalidate.map_or(0, |stag| stag.0);
+                let kind = Kind::Send { id, opcode, invalidate, msn, signalled };
+                self.tx.current = Some(Message { kind, len, done: 0, source });
+                true
+            }
+            Some(Queued::Write { id, source, len, to, signalled }) => {
+                let kind = Kind::Write { id, stag: to.stag.0, to: to.offset, signalled };
+                self.tx.current = Some(Message { kind, len, done: 0, source });
+                true
+            }
+        }
+    }
+
+    fn work_ready(&self) -> bool {
+        match self.tx.queue.front() {
+            None => false,
+            Some(Queued::Read { .. }) => self.reads.len() < usize::from(self.caps.ord),
+            Some(_) => true,
+        }
+    }
+
+    fn request_read(&mut self, user: Option<(u64, Buf)>, from: Segment) {
+        let (sink_stag, sink_to) = self.regions.sink_tag();
+        let msn = self.tx.read_msn;
+        self.tx.read_msn = msn.wrapping_add(1);
+        let request = ReadRequest {
+            sink_stag,
+            sink_to,
+            size: from.len,
+            source_stag: from.stag.0,
+            source_to: from.offset,
+        };
+        let header = ddp::Untagged {
+            last: true,
+            control: Opcode::ReadRequest.control(),
+            invalidate: 0,
+            qn: QN_READ_REQUEST,
+            msn,
+            mo: 0,
+        };
+        self.tx.out.begin(&header.emit(), rdmap::READ_REQUEST_LEN);
+        self.tx.out.put_small(&request.emit());
+        self.tx.out.finish(ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN);
+        let len = from.len as usize;
+        self.reads.push_back(PendingRead { user, sink_stag, sink_to, msn, len, filled: 0 });
+    }
+
+    /// Frames one segment of the current message; false when it waits for its file.
+    fn next_fpdu(&mut self) -> bool {
+        let Tx { out, current, fpdu_payload, ends, .. } = &mut self.tx;
+        let Some(message) = current else { return false };
+        let payload = (message.len - message.done).min(*fpdu_payload);
+        if message.source.in_memory() < payload {
+            return false;
+        }
+        let last = message.done + payload == message.len;
+        let ulpdu = message.begin(payload, last, out);
+        message.source.move_to(payload, out);
+        out.finish(ulpdu);
+        message.done += payload;
+        if last {
+            let len = message.len;
+            match message.kind {
+                Kind::Send { id, signalled, .. } => {
+                    ends.push_back(End { at: out.end(), id, len, signalled, write: None });
+                }
+                Kind::Write { id, signalled, stag, .. } => {
+                    ends.push_back(End { at: out.end(), id, len, signalled, write: Some(Stag(stag)) });
+                }
+                Kind::Response { .. } => {
+                    self.traffic.served.0 += len as u64;
+                    self.traffic.served.1 += 1;
+                }
+            }
+            *current = None;
+        }
+        true
+    }
+}
+
+impl Message {
+    /// Writes the header of the next segment; returns the length of the ULPDU.
+    fn begin(&self, payload: usize, last: bool, out: &mut Out) -> usize {
+        let tagged = |opcode: Opcode, stag: u32, to: u64| ddp::Tagged {
+            last,
+            control: opcode.control(),
+            stag,
+            // The peer checks it; a wrap is its business to refuse.
+            to: to.wrapping_add(self.done as u64),
+        };
+        match &self.kind {
+            Kind::Send { opcode, invalidate, msn, .. } => {
+                let header = send_header(*opcode, *invalidate, *msn, self.done as u32, last).emit();
+                out.begin(&header, payload);
+                header.len() + payload
+            }
+            Kind::Write { stag, to, .. } => {
+                let header = tagged(Opcode::Write, *stag, *to).emit();
+                out.begin(&header, payload);
+                header.len() + payload
+            }
+            Kind::Response { request, .. } => {
+                let header = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_to).emit();
+                out.begin(&header, payload);
+                header.len() + payload
+            }
+        }
+    }
+}
+
+fn send_header(opcode: Opcode, invalidate: u32, msn: u32, mo: u32, last: bool) -> ddp::Untagged {
+    ddp::Untagged { last, control: opcode.control(), invalidate, qn: QN_SEND, msn, mo }
+}
+
+const _: () = assert!(mpa::fpdu_len((MAX_FPDU_PAYLOAD + ddp::UNTAGGED_LEN) as u16) <= mpa::MAX_FPDU);

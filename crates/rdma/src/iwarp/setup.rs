@@ -1,0 +1,357 @@
+//! Set-up of a connection: one MPA frame each way, and what the two add up to.
+//!
+//! Spec: RFC 5044 7.1.2 (rules), RFC 6581 9.1 (IRD, ORD), 9.2 (peer-to-peer), 10 (mixed revisions).
+//! Owns: the bytes of an unfinished frame. Does not: read a socket or a clock; both come in as arguments.
+//!
+//! ```text
+//! initiator                                  responder
+//! Initiator::new -> request bytes  ------->  Responder::handle -> Asked
+//! Initiator::handle -> Agreed      <-------  Asked::accept -> reply bytes, Agreed  (or Asked::reject)
+//! ```
+//!
+//! `handle` takes from its input only what belongs to the frame: what follows in the same read are FPDUs.
+
+use bytes::Bytes;
+use weft_machine::Time;
+use weft_wire::mpa::{self, Enhanced, Frame, Kind, Malformed, NOT_NEGOTIATED, Rtr};
+
+use super::frame;
+use super::terminate::Fault;
+use crate::verbs::ConnectError;
+
+/// What this side brings along.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    pub(super) crc: bool,
+    pub(super) ird: u16,
+    pub(super) ord: u16,
+    pub(super) peer_to_peer: bool,
+    pub(super) private_data: Bytes,
+}
+
+/// Which side this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Sends the request, and the first FPDU. It opens with an empty message when the peer-to-peer model wants one.
+    Initiator { open_with: Option<Opening> },
+    /// Sends no FPDU before it has received one (RFC 5044 7.1.2 rule 4). `empty_send_opens`: an empty Send as the
+    /// very first message is an indication that the user does not see.
+    Responder { empty_send_opens: bool },
+}
+
+/// The initiator's ready-to-receive indication, one empty message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    Write,
+    Send,
+    Read,
+}
+
+/// The outcome of set-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    pub(super) role: Role,
+    /// CRCs are generated and checked, both ways.
+    pub(super) crc: bool,
+    /// The peer requires markers in what we send.
+    pub(super) markers: bool,
+    pub(super) ird: u16,
+    pub(super) ord: u16,
+    /// The peer's.
+    pub(super) private_data: Bytes,
+}
+
+/// Set-up failed; `farewell` goes out before the socket closes.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: ConnectError,
+    pub(super) farewell: Vec<u8>,
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Failure {
+        Failure { error, farewell: Vec::new() }
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(malformed: Malformed) -> Failure {
+        ConnectError::Violation(match malformed {
+            Malformed::Truncated => "MPA frame cut short",
+            Malformed::Trailing => "MPA frame too long",
+            Malformed::Key => "no MPA frame",
+            Malformed::Revision(_) => "MPA revision unknown",
+            Malformed::PrivateData(_) => "MPA private data length",
+        })
+        .into()
+    }
+}
+
+/// Collects the bytes of one frame.
+#[derive(Debug, Default)]
+struct Inbox(Vec<u8>);
+
+impl Inbox {
+    /// Takes what belongs to the frame from the front of `input`; the frame when it is whole.
+    fn take(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Malformed> {
+        if !self.fill(input, mpa::FRAME_LEN) {
+            return Ok(None);
+        }
+        let start = self.0.first_chunk().ok_or(Malformed::Truncated)?;
+        let len = Frame::len_of(start)?;
+        if !self.fill(input, len) {
+            return Ok(None);
+        }
+        Frame::parse(&self.0).map(Some)
+    }
+
+    /// How many bytes the frame lacks for the next step: reading no more leaves the FPDUs behind it in the socket.
+    fn wanted(&self) -> usize {
+        let len = match self.0.first_chunk() {
+            None => mpa::FRAME_LEN,
+            Some(start) => Frame::len_of(start).unwrap_or(mpa::FRAME_LEN),
+        };
+        len.saturating_sub(self.0.len())
+    }
+
+    fn fill(&mut self, input: &mut &[u8], len: usize) -> bool {
+        let wanted = len.saturating_sub(self.0.len()).min(input.len());
+        let (now, rest) = input.split_at(wanted);
+        self.0.extend_from_slice(now);
+        *input = rest;
+        self.0.len() >= len
+    }
+}
+
+/// The active side; waits for the reply.
+#[derive(Debug)]
+pub(super) struct Initiator {
+    offer: Offer,
+    inbox: Inbox,
+    deadline: Time,
+}
+
+impl Initiator {
+    /// Begins; the bytes are the request.
+    pub(super) fn new(offer: Offer, deadline: Time) -> (Initiator, Vec<u8>) {
+        let frame = Frame {
+            kind: Kind::Request,
+            markers: false,
+            crc: offer.crc,
+            rejected: false,
+            revision: 2,
+            enhanced: Some(Enhanced {
+                ird: offer.ird,
+                ord: offer.ord,
+                peer_to_peer: offer.peer_to_peer.then_some(Rtr {
+                    send: true,
+                    write: true,
+                    read: offer.ord > 0,
+                }),
+            }),
+            private_data: offer.private_data.clone(),
+        };
+        let mut request = Vec::with_capacity(mpa::FRAME_LEN + mpa::MAX_PRIVATE_DATA);
+        frame.emit(&mut request);
+        (Initiator { offer, inbox: Inbox::default(), deadline }, request)
+    }
+
+    pub(super) fn handle(&mut self, input: &mut &[u8]) -> Result<Option<Agreed>, Failure> {
+        match self.inbox.take(input)? {
+            Some(reply) => self.agree(reply).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn wanted(&self) -> usize {
+        self.inbox.wanted()
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), Failure> {
+        in_time(now, self.deadline, "the wait for the MPA reply")
+    }
+
+    fn agree(&self, reply: Frame) -> Result<Agreed, Failure> {
+        if reply.kind != Kind::Reply {
+            return Err(ConnectError::Violation("the peer is an initiator too").into());
+        }
+        if reply.rejected {
+            return Err(ConnectError::Rejected(reply.private_data).into());
+        }
+        let crc = self.offer.crc || reply.crc;
+        // A peer that answers without the enhanced word knows only RFC 5044: both sides rely on what they were
+        // configured with (RFC 6581 10).
+        let (mut ird, mut ord, mut open_with) = (self.offer.ird, self.offer.ord, None);
+        if let Some(theirs) = reply.enhanced {
+            if theirs.ird != NOT_NEGOTIATED {
+                ord = ord.min(theirs.ird);
+            }
+            if theirs.ord != NOT_NEGOTIATED {
+                if theirs.ord > ird {
+                    return Err(farewell(
+                        Fault::InsufficientIrd,
+                        crc,
+                        "the peer's ORD exceeds the IRD offered",
+                    ));
+                }
+                ird = theirs.ord.max(1).min(ird);
+            }
+            if self.offer.peer_to_peer {
+                open_with = match theirs.peer_to_peer {
+                    Some(Rtr { write: true, .. }) => Some(Opening::Write),
+                    Some(Rtr { send: true, .. }) => Some(Opening::Send),
+                    Some(Rtr { read: true, .. }) if ord > 0 => Some(Opening::Read),
+                    _ => return Err(farewell(Fault::NoRtr, crc, "no common ready-to-receive indication")),
+                };
+            }
+        }
+        Ok(Agreed {
+            role: Role::Initiator { open_with },
+            crc,
+            markers: reply.markers,
+            ird,
+            ord,
+            private_data: reply.private_data,
+        })
+    }
+}
+
+fn farewell(fault: Fault, crc: bool, what: &'static str) -> Failure {
+    Failure {
+        error: ConnectError::Violation(what),
+        farewell: frame::lone_terminate(&fault.terminate(None), crc),
+    }
+}
+
+fn in_time(now: Time, deadline: Time, what: &'static str) -> Result<(), Failure> {
+    if now < deadline { Ok(()) } else { Err(ConnectError::TimedOut(what).into()) }
+}
+
+/// The passive side; waits for the request.
+#[derive(Debug)]
+pub(super) struct Responder {
+    inbox: Inbox,
+    deadline: Time,
+}
+
+impl Responder {
+    pub(super) fn new(deadline: Time) -> Responder {
+        Responder { inbox: Inbox::default(), deadline }
+    }
+
+    pub(super) fn handle(&mut self, input: &mut &[u8]) -> Result<Option<Asked>, Failure> {
+        match self.inbox.take(input)? {
+            Some(Frame { kind: Kind::Reply, .. }) => {
+                Err(ConnectError::Violation("the peer is a responder too").into())
+            }
+            other => Ok(other.map(Asked)),
+        }
+    }
+
+    pub(super) fn wanted(&self) -> usize {
+        self.inbox.wanted()
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), Failure> {
+        in_time(now, self.deadline, "the wait for the MPA request")
+    }
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Asked(Frame);
+
+impl Asked {
+    pub(super) fn private_data(&self) -> &Bytes {
+        &self.0.private_data
+    }
+
+    /// Says yes; the bytes are the reply.
+    pub(super) fn accept(self, offer: &Offer) -> (Vec<u8>, Agreed) {
+        let request = self.0;
+        let (mut ird, mut ord, mut enhanced, mut empty_send_opens) = (offer.ird, offer.ord, None, false);
+        if let Some(theirs) = request.enhanced {
+            // RFC 6581 9.1: our ORD is at most their IRD; our IRD is what we can do, be it less than they wish. All
+            // ones says that the users settle it: answered in kind, ours unchanged.
+            let answer_ord = if theirs.ird == NOT_NEGOTIATED {
+                NOT_NEGOTIATED
+            } else {
+                ord = ord.min(theirs.ird);
+                ord
+            };
+            let answer_ird = if theirs.ord == NOT_NEGOTIATED { NOT_NEGOTIATED } else { ird };
+            let peer_to_peer = theirs.peer_to_peer.map(|asked| {
+                let ours = Rtr { send: true, write: true, read: ird > 0 };
+                let both = Rtr {
+                    send: asked.send && ours.send,
+                    write: asked.write && ours.write,
+                    read: asked.read && ours.read,
+                };
+                if both == Rtr::default() { ours } else { both }
+            });
+            empty_send_opens = peer_to_peer.is_some_and(|rtr| rtr.send);
+            enhanced = Some(Enhanced { ird: answer_ird, ord: answer_ord, peer_to_peer });
+        }
+        // Without the word nothing is known of the peer's limits.
+        ird = ird.min(NOT_NEGOTIATED - 1);
+        let crc = request.crc || offer.crc;
+        let reply = Frame {
+            kind: Kind::Reply,
+            markers: false,
+            crc,
+            rejected: false,
+            revision: request.revision,
+            enhanced,
+            private_data: offer.private_data.clone(),
+        };
+        let agreed = Agreed {
+            role: Role::Responder { empty_send_opens },
+            crc,
+            markers: request.markers,
+            ird,
+            ord,
+            private_data: request.private_data,
+        };
+        (bytes_of(&reply), agreed)
+    }
+
+    /// Says no; the bytes are the reply.
+    pub(super) fn reject(self, offer: &Offer) -> Vec<u8> {
+        let request = self.0;
+        bytes_of(&Frame {
+            kind: Kind::Reply,
+            markers: false,
+            crc: offer.crc,
+            rejected: true,
+            revision: request.revision,
+            // An enhanced request gets an enhanced answer (RFC 6581 10), a refusal too.
+            enhanced: request.enhanced.map(|theirs| Enhanced {
+                ird: offer.ird,
+                ord: offer.ord,
+                peer_to_peer: theirs.peer_to_peer.map(|_| Rtr {
+                    send: true,
+                    write: true,
+                    read: offer.ird > 0,
+                }),
+            }),
+            private_data: offer.private_data.clone(),
+        })
+    }
+}
+
+fn bytes_of(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(mpa::FRAME_LEN + mpa::MAX_PRIVATE_DATA);
+    frame.emit(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests;
