@@ -1,0 +1,101 @@
+//! A peer process that is killed while it writes.
+
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weft_machine::{Pool, rt};
+use weft_rdma::{Access, ConnectParams, Disconnect, Provider, Segment, Stag, Work};
+
+use crate::net::{End, FILL, Net, any_port, wait_until};
+
+const REGION: usize = 4 << 20;
+
+/// Kills the process when the test ends early, too.
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // It may be dead already: that is the point.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
+    let quiet = net.pool.in_use_bytes();
+    let listener = net.provider.listen(any_port()).await.unwrap();
+    let victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "victim"])
+        .env("WEFT_TEST_PARENT", std::process::id().to_string())
+        .env("WEFT_TEST_PROVIDER", net.name)
+        .env("WEFT_TEST_PORT", listener.local_addr().port().to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut victim = Victim(victim);
+    let request = listener.accept().await.unwrap().request().await.unwrap();
+    let recvs = vec![Work::Recv { id: 0, buf: net.pool.try_alloc(16).unwrap() }];
+    let server = End::new(request.accept(ConnectParams::default(), recvs).await.unwrap(), net.pool.clone());
+    server.received(0).await;
+    (1..=50).for_each(|id| server.recv(id, 4096));
+    let (region, beside) =
+        (server.region(REGION, Access::RemoteWrite), server.region(REGION, Access::RemoteWrite));
+    // The victim learns where to write, and never stops.
+    let told = [&region.stag.0.to_le_bytes()[..], &region.offset.to_le_bytes()].concat();
+    server.send(100, &told);
+    server.done(100).await;
+    // It tells us when it is at it; on shm nothing here would notice.
+    server.received(1).await;
+    victim.0.kill().unwrap();
+    victim.0.wait().unwrap();
+
+    let (completions, reason) = server.end().await;
+    assert!(matches!(reason, Disconnect::Lost(_) | Disconnect::Peer), "{reason}");
+    let ids: Vec<_> = completions.iter().filter(|c| c.result.is_err()).map(|c| c.id).collect();
+    assert!(ids.iter().copied().eq(51 - ids.len() as u64..=50), "flushed in order: {ids:?}");
+    // What was written is of the victim; what is beside it is not.
+    let buf = server.qp.invalidate(region.stag).unwrap();
+    assert_eq!(buf.len(), REGION);
+    assert!(buf.iter().all(|byte| matches!(*byte, FILL | 0x5a)));
+    let beside = server.qp.invalidate(beside.stag).unwrap();
+    assert!(beside.iter().all(|byte| *byte == FILL));
+    drop((completions, buf, beside, server));
+    wait_until("all buffers are back in the pool", || net.pool.in_use_bytes() == quiet).await;
+}
+
+/// The child: connects to its parent and writes until it is killed.
+pub fn victim() {
+    // Run by somebody else than its parent, there is nothing to do.
+    let Ok(provider) = std::env::var("WEFT_TEST_PROVIDER") else { return };
+    let port: u16 = std::env::var("WEFT_TEST_PORT").unwrap().parse().unwrap();
+    let pool = Pool::new(64 << 20);
+    let kind = crate::kind(&provider);
+    let provider: Rc<dyn Provider> = (kind.make)(pool.clone());
+    rt::block_on(async {
+        let mut addr = any_port();
+        addr.set_port(port);
+        let (qp, _) = provider.connect(addr, ConnectParams::default()).await.unwrap();
+        let end = End::new(qp, pool);
+        end.recv(1, 100);
+        end.send(2, b"hello");
+        let told = end.received(1).await;
+        let region = Segment {
+            stag: Stag(u32::from_le_bytes(told[..4].try_into().unwrap())),
+            offset: u64::from_le_bytes(told[4..12].try_into().unwrap()),
+            len: REGION as u32,
+        };
+        let data = Bytes::from(vec![0x5a; REGION]);
+        end.write(3, data.clone(), region);
+        end.send(4, b"writing");
+        // Until it is killed; the parent may also have given up.
+        for id in 5.. {
+            end.write(id, data.clone(), region);
+            if end.next().await.is_err() {
+                break;
+            }
+        }
+    })
+    .unwrap();
+}
