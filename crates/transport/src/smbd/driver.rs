@@ -1,0 +1,898 @@
+//! The driver: binds an [`Engine`] to a queue pair, the pool and the clock.
+//!
+//! What: [`Smbd`], the channel. Spec: [MS-SMBD] 3.1.4.
+//! Owns: the queue pair, work that it had no room for, delivered messages. Does not: decide anything about the
+//! protocol.
+//!
+//! Operation: `drive` takes completions until there are none and then `pump`s: post receives, carry out the engine's
+//! outputs. Both run on the spot in `send` and `recv`. The connection's own task does the same when it is woken
+//! instead of a reader, waits for pool memory and file reads, and lets time pass.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use slab::Slab;
+use weft_machine::{Buf, Payload, Pool, Time, buf, rt};
+use weft_rdma::{Completion, Disconnect, Done, PostError, QueuePair, Work, WorkError};
+
+use super::engine::{Config, Engine, Event, Output, Role, Submission};
+use super::relay::Relay;
+use super::split;
+use crate::channel::{
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, To,
+    Traffic,
+};
+use crate::sent::Sent;
+
+/// How long a closed channel goes on sending what was queued to a peer that grants no credits.
+const LINGER: Duration = Duration::from_secs(5);
+/// Unsent messages. SMB2 credits are 16 bits wide, so a peer cannot have more outstanding.
+const MAX_QUEUED: u64 = 1 << 16;
+/// RDMA Reads of `fetch` under way, queued ones included.
+const MAX_READS: usize = 1 << 12;
+/// Delivered messages that nobody has taken, above which a reader's task gets its turn before more is polled.
+const INBOX_TURN: usize = 64;
+/// Receive buffers kept for the next receive.
+const MAX_SPARES: usize = 8;
+
+/// What a completion belongs to: the upper bits of a work's id.
+const RECEIVE: u64 = 0;
+const SEND: u64 = 1 << 62;
+const WRITE: u64 = 2 << 62;
+const READ: u64 = 3 << 62;
+const KIND: u64 = 3 << 62;
+/// The number of Sends that finish no message.
+const NO_MESSAGE: u64 = !KIND;
+
+/// An SMB Direct connection. Dropping it closes the channel.
+pub struct Smbd(Rc<Core>);
+
+struct Core {
+    queue_pair: Rc<dyn QueuePair>,
+    pool: Pool,
+    relay: Arc<Relay>,
+    /// The relay, as the queue pair sees it.
+    waker: Waker,
+    state: RefCell<State>,
+}
+
+struct State {
+    engine: Engine,
+    /// Work that the queue pair had no room for, in order.
+    works: VecDeque<Work>,
+    /// Completions that wait, because the engine waits for a buffer.
+    backlog: VecDeque<Completion>,
+    /// Where `poll` puts completions; empty between calls.
+    completions: Vec<Completion>,
+    spares: Vec<Buf>,
+    inbox: VecDeque<Bytes>,
+    sent: Sent,
+    /// Messages whose payload is being read, and all that were sent after them.
+    loading: VecDeque<(u64, LocalBoxFuture<'static, io::Result<Outgoing>>)>,
+    reads: Slab<Reading>,
+    /// What the pool did not have: receives, or a reassembly buffer.
+    hungry: bool,
+    /// When the connection's task will look at the clock.
+    armed: Time,
+    closing: Option<Time>,
+    /// What users are told; the queue pair may live on until `gone`.
+    ended: Option<Ending>,
+    /// The queue pair has ended.
+    gone: bool,
+}
+
+/// An RDMA Read of `fetch`.
+enum Reading {
+    UnderWay(Option<Waker>),
+    Done(Result<Buf, WorkError>),
+    /// Nobody waits any more; the buffer is dropped when it comes back.
+    Abandoned,
+}
+
+/// Work that posts a receive buffer.
+pub(super) fn receive(buf: Buf) -> Work {
+    Work::Recv { id: RECEIVE, buf }
+}
+
+/// Negotiates over a fresh queue pair that has `posted` receives.
+pub(super) async fn negotiate(
+    queue_pair: Rc<dyn QueuePair>,
+    role: Role,
+    config: Config,
+    pool: Pool,
+    posted: usize,
+) -> Result<Rc<Smbd>, Error> {
+    let now = rt::now();
+    let mut engine = Engine::new(role, config, now);
+    // A receive posted cannot be refused.
+    let _ = engine.handle(Event::Posted(posted), now);
+    let relay = Arc::new(Relay::default());
+    let core = Rc::new(Core {
+        queue_pair,
+        pool,
+        waker: relay.clone().into(),
+        relay,
+        state: RefCell::new(State {
+            engine,
+            works: VecDeque::new(),
+            backlog: VecDeque::new(),
+            completions: Vec::new(),
+            spares: Vec::new(),
+            inbox: VecDeque::new(),
+            sent: Sent::default(),
+            loading: VecDeque::new(),
+            reads: Slab::new(),
+            hungry: false,
+            armed: now,
+            closing: None,
+            ended: None,
+            gone: false,
+        }),
+    });
+    rt::spawn(core.clone().run()).detach();
+    let smbd = Rc::new(Smbd(core));
+    Negotiation(&smbd.0).await?;
+    Ok(smbd)
+}
+
+/// Waits until the engine is established.
+struct Negotiation<'a>(&'a Core);
+
+impl Future for Negotiation<'_> {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.drive(true);
+        let state = self.0.state.borrow();
+        if let Some(ending) = &state.ended {
+            return Poll::Ready(Err(ending.at_sender()));
+        }
+        if state.engine.is_established() {
+            return Poll::Ready(Ok(()));
+        }
+        self.0.relay.set_reader(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Negotiation<'_> {
+    fn drop(&mut self) {
+        self.0.relay.clear_reader();
+        self.0.relay.wake_task();
+    }
+}
+
+impl Core {
+    /// The connection's own task; it ends with the queue pair.
+    async fn run(self: Rc<Core>) {
+        loop {
+            let deadline = {
+                let state = &mut *self.state.borrow_mut();
+                state.armed = state.next_look();
+                state.armed
+            };
+            let mut sleep = pin!(rt::sleep_until(deadline));
+            let mut asleep = true;
+            poll_fn(|cx| {
+                self.relay.set_task(cx.waker());
+                self.drive(true);
+                self.feed(cx);
+                asleep = sleep.as_mut().poll(cx).is_pending();
+                let state = self.state.borrow();
+                if state.gone || !asleep || state.next_look() < state.armed {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+            if self.state.borrow().gone {
+                return;
+            }
+            if !asleep {
+                self.look_at_the_clock();
+            }
+        }
+    }
+
+    fn look_at_the_clock(&self) {
+        let now = rt::now();
+        let state = &mut *self.state.borrow_mut();
+        if state.closing.is_some_and(|at| at <= now) {
+            // The peer had its time. A provider that does not report the end in another LINGER is left behind.
+            self.queue_pair.close();
+            state.gone = state.ended.is_some();
+            state.closing = Some(now + LINGER);
+            state.end(Ending::Local, &self.relay);
+        }
+        if state.ended.is_none()
+            && let Err(ending) = state.engine.handle(Event::Timeout, now)
+        {
+            self.fail(state, ending, now);
+        }
+        self.pump(state, true);
+    }
+
+    /// Takes completions until there are none. `idle`: also do what can wait for an idle moment.
+    fn drive(&self, idle: bool) {
+        let state = &mut *self.state.borrow_mut();
+        let mut cx = Context::from_waker(&self.waker);
+        while !state.gone {
+            if state.inbox.len() >= INBOX_TURN {
+                self.relay.wake_task();
+                break;
+            }
+            match self.queue_pair.poll(&mut cx, &mut state.completions) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) => {
+                    let now = rt::now();
+                    let mut completions = std::mem::take(&mut state.completions);
+                    for completion in completions.drain(..) {
+                        self.complete(state, completion, now);
+                    }
+                    state.completions = completions;
+                    state.sent.wake();
+                    self.pump(state, false);
+                }
+                Poll::Ready(Err(disconnect)) => {
+                    state.gone = true;
+                    let ending = match disconnect {
+                        Disconnect::Peer if state.engine.is_mid_message() => {
+                            Ending::Io(io::ErrorKind::UnexpectedEof)
+                        }
+                        Disconnect::Peer => Ending::Peer,
+                        Disconnect::Local => Ending::Local,
+                        other => Ending::Rdma(other),
+                    };
+                    state.end(ending, &self.relay);
+                    self.relay.wake_task();
+                }
+            }
+        }
+        if idle {
+            self.pump(state, true);
+        }
+    }
+
+    /// Ends the connection for a reason of ours.
+    fn fail(&self, state: &mut State, ending: Ending, now: Time) {
+        tracing::debug!(peer = %self.queue_pair.peer(), ?ending, "SMB Direct connection fails");
+        state.end(ending, &self.relay);
+        state.closing.get_or_insert(now + LINGER);
+        self.queue_pair.close();
+        self.relay.wake_task();
+    }
+
+    fn complete(&self, state: &mut State, completion: Completion, now: Time) {
+        let number = completion.id & NO_MESSAGE;
+        match (completion.id & KIND, completion.result) {
+            (RECEIVE, Ok(Done::Received { buf, invalidated, solicited })) => {
+                if state.ended.is_some() {
+                    return;
+                }
+                if !state.backlog.is_empty() || state.engine.buffer_wanted().is_some() {
+                    let result = Ok(Done::Received { buf, invalidated, solicited });
+                    state.backlog.push_back(Completion { id: completion.id, result });
+                    return;
+                }
+                self.received(state, buf, now);
+            }
+            (SEND, Ok(_)) if number != NO_MESSAGE => state.sent.done(number),
+            (READ, result) => {
+                let outcome = match result {
+                    Ok(Done::Read { buf }) => Ok(buf),
+                    Ok(_) => Err(WorkError::Flushed),
+                    Err(e) => Err(e),
+                };
+                if let Err(e) = &outcome {
+                    self.broken(state, e.clone(), now);
+                }
+                state.read(number as usize, outcome);
+            }
+            (_, Err(e)) => self.broken(state, e, now),
+            (_, Ok(_)) => {}
+        }
+    }
+
+    fn received(&self, state: &mut State, buf: Buf, now: Time) {
+        if let Err(ending) = state.engine.handle(Event::Received(buf), now) {
+            self.fail(state, ending, now);
+        }
+    }
+
+    /// A piece of work failed, and the queue pair with it. The first that was not merely flushed is the reason.
+    fn broken(&self, state: &mut State, e: WorkError, now: Time) {
+        if e != WorkError::Flushed && state.ended.is_none() {
+            self.fail(state, Ending::Work(e), now);
+        }
+    }
+
+    /// Posts receives and carries out what the engine says, until nothing is left to do now.
+    fn pump(&self, state: &mut State, idle: bool) {
+        if state.ended.is_some() {
+            return;
+        }
+        let mut progress = true;
+        while progress && state.ended.is_none() {
+            self.post_works(state);
+            progress = self.post_receives(state, idle);
+            while let Some(output) = state.engine.poll_output() {
+                progress = true;
+                self.carry_out(state, output);
+            }
+            progress |= self.assemble(state);
+        }
+        if state.closing.is_some() && state.ended.is_none() && state.is_drained() {
+            self.queue_pair.close();
+            state.end(Ending::Local, &self.relay);
+        }
+        if state.next_look() < state.armed {
+            self.relay.wake_task();
+        }
+    }
+
+    /// Posts what waits for room in the queue.
+    fn post_works(&self, state: &mut State) {
+        while let Some(work) = state.works.pop_front() {
+            if let Err(work) = self.try_post(state, work) {
+                state.works.push_front(work);
+                return;
+            }
+        }
+    }
+
+    fn post(&self, state: &mut State, work: Work) {
+        if state.works.is_empty() {
+            if let Err(work) = self.try_post(state, work) {
+                state.works.push_back(work);
+            }
+        } else {
+            state.works.push_back(work);
+        }
+    }
+
+    /// Posts now, or gives the work back when the queue is full.
+    fn try_post(&self, state: &mut State, work: Work) -> Result<(), Work> {
+        match self.queue_pair.post(work) {
+            Ok(()) => Ok(()),
+            Err((PostError::QueueFull, work)) => Err(work),
+            Err((e, work)) => {
+                // Closed: the reason is about to come out of poll. Otherwise the work contradicts itself.
+                if let Work::Read { id, .. } = work {
+                    state.read((id & NO_MESSAGE) as usize, Err(WorkError::Flushed));
+                }
+                if !matches!(e, PostError::Closed) {
+                    tracing::debug!(error = %e, "work refused");
+                    self.fail(state, Ending::Violation("work that the provider refuses"), rt::now());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether any was posted.
+    fn post_receives(&self, state: &mut State, idle: bool) -> bool {
+        if !(idle || state.engine.receives_urgent()) {
+            return false;
+        }
+        let wanted = state.engine.receives_wanted();
+        let size = state.engine.receive_size();
+        let mut posted = 0;
+        while posted < wanted {
+            let Some(buf) = state.spares.pop().or_else(|| self.pool.try_alloc(size)) else {
+                self.starve(state);
+                break;
+            };
+            match self.queue_pair.post(receive(buf)) {
+                Ok(()) => posted += 1,
+                Err((PostError::QueueFull, Work::Recv { buf, .. })) => {
+                    state.spares.push(buf);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        state.spares.truncate(MAX_SPARES);
+        if posted > 0 {
+            // A receive posted cannot be refused.
+            let _ = state.engine.handle(Event::Posted(posted), Time::ZERO);
+        }
+        posted > 0
+    }
+
+    fn carry_out(&self, state: &mut State, output: Output) {
+        match output {
+            Output::Send { data, invalidate, finishes } => {
+                let id = SEND | finishes.unwrap_or(NO_MESSAGE);
+                let send = Work::Send { id, data, invalidate, solicited: false, signalled: true };
+                self.post(state, send);
+            }
+            Output::Deliver(body) => state.inbox.push_back(body),
+            Output::Spare(buf) => {
+                if buf.capacity() >= state.engine.receive_size() {
+                    state.spares.push(buf);
+                }
+            }
+            Output::Close(ending) => self.fail(state, ending, rt::now()),
+        }
+    }
+
+    /// Gives the engine the buffer that it waits for, and the messages that came meanwhile. Returns whether anything
+    /// happened.
+    fn assemble(&self, state: &mut State) -> bool {
+        if state.ended.is_some() {
+            return false;
+        }
+        if let Some(len) = state.engine.buffer_wanted() {
+            let Some(buf) = self.pool.try_alloc(len) else {
+                self.starve(state);
+                return false;
+            };
+            self.bring(state, buf);
+        } else if state.backlog.is_empty() {
+            return false;
+        }
+        while state.ended.is_none() && state.engine.buffer_wanted().is_none() {
+            let Some(completion) = state.backlog.pop_front() else { break };
+            if let Ok(Done::Received { buf, .. }) = completion.result {
+                self.received(state, buf, rt::now());
+            }
+        }
+        true
+    }
+
+    /// Brings the buffer that the engine asked for.
+    fn bring(&self, state: &mut State, buf: Buf) {
+        let now = rt::now();
+        if let Err(ending) = state.engine.handle(Event::Buffer(buf), now) {
+            self.fail(state, ending, now);
+        }
+    }
+
+    /// The pool is empty: the connection's task waits for it.
+    fn starve(&self, state: &mut State) {
+        if !state.hungry {
+            state.hungry = true;
+            self.relay.wake_task();
+        }
+    }
+
+    /// What only the connection's task can wait for: pool memory, and payload that is being read.
+    fn feed(&self, cx: &mut Context<'_>) {
+        let state = &mut *self.state.borrow_mut();
+        let mut fed = false;
+        if state.hungry && state.ended.is_none() {
+            let wanted = state.engine.buffer_wanted();
+            if let Poll::Ready(buf) = self.pool.poll_alloc(cx, wanted.unwrap_or(state.engine.receive_size()))
+            {
+                state.hungry = false;
+                fed = true;
+                match wanted {
+                    Some(_) => self.bring(state, buf),
+                    None => state.spares.push(buf),
+                }
+            }
+        }
+        while let Some((number, loading)) = state.loading.front_mut() {
+            let number = *number;
+            let Poll::Ready(loaded) = loading.as_mut().poll(cx) else { break };
+            state.loading.pop_front();
+            fed = true;
+            match loaded {
+                Ok(outgoing) => self.submit(state, number, outgoing),
+                Err(e) => state.sent.fail(number, e),
+            }
+        }
+        if fed {
+            self.pump(state, true);
+        }
+    }
+
+    /// Posts a message's RDMA Writes and queues its bytes. All payload that travels inline is in memory.
+    fn submit(&self, state: &mut State, number: u64, outgoing: Outgoing) {
+        if state.ended.is_some() {
+            return;
+        }
+        // The first place is the header's.
+        let mut body = Vec::with_capacity(outgoing.parts.len() + 1);
+        body.push(Bytes::new());
+        for part in outgoing.parts {
+            match part {
+                Part::Bytes(bytes) => body.push(bytes),
+                Part::Payload { data, to: To::Segments(segments) } => {
+                    split::writes(data, segments, |data, to| {
+                        self.post(state, Work::Write { id: WRITE, data, to, signalled: false });
+                    });
+                }
+                Part::Payload { data: Payload::Chain(chain), .. } => body.extend(chain),
+                Part::Payload { data: Payload::File(_), .. } => debug_assert!(false, "loaded before"),
+            }
+        }
+        let len = body.iter().map(Bytes::len).sum();
+        let submission = Submission { number, body, len, invalidate: outgoing.invalidate };
+        // A submission cannot be refused: its length was checked.
+        let _ = state.engine.handle(Event::Submit(submission), Time::ZERO);
+    }
+
+    /// Whether a message can be sent at all.
+    fn check(&self, state: &State, outgoing: &Outgoing) -> Result<(), Error> {
+        if let Some(ending) = &state.ended {
+            return Err(ending.at_sender());
+        }
+        if state.closing.is_some() {
+            return Err(Error::Closed);
+        }
+        if state.sent.outstanding() >= MAX_QUEUED {
+            return Err(Error::Misuse("more messages queued than a peer can have asked for"));
+        }
+        let mut len = 0usize;
+        for part in &outgoing.parts {
+            match part {
+                Part::Bytes(bytes) => len = len.saturating_add(bytes.len()),
+                Part::Payload { data, to: To::Segments(segments) } => {
+                    split::check(data.len(), segments, state.engine.max_read_write())?;
+                }
+                Part::Payload { data, .. } => len = len.saturating_add(data.len()),
+            }
+        }
+        match len {
+            0 => Err(Error::Misuse("SMB Direct has no empty messages")),
+            _ if len > state.engine.max_message_out() => {
+                Err(Error::Misuse("message longer than the peer can reassemble"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The next delivered message.
+    fn take(&self) -> Option<Message> {
+        let state = &mut *self.state.borrow_mut();
+        let body = state.inbox.pop_front()?;
+        // Taking a message cannot be refused.
+        let _ = state.engine.handle(Event::Taken(body.len()), Time::ZERO);
+        if state.engine.receives_urgent() {
+            self.pump(state, false);
+        }
+        Some(Message { body, detached: None, ticket: Ticket::default() })
+    }
+
+    /// Pulls one segment.
+    async fn fetch_one(self: Rc<Core>, from: Segment) -> Result<Buf, Error> {
+        let into = self.pool.alloc(from.len as usize).await;
+        let slot = {
+            let state = &mut *self.state.borrow_mut();
+            if let Some(ending) = &state.ended {
+                return Err(ending.at_sender());
+            }
+            if state.reads.len() >= MAX_READS {
+                return Err(Error::Misuse("too many fetches at once"));
+            }
+            let slot = state.reads.insert(Reading::UnderWay(None));
+            self.post(state, Work::Read { id: READ | slot as u64, into, from });
+            slot
+        };
+        Fetch { core: self, slot: Some(slot) }.await
+    }
+
+    async fn fetch(self: Rc<Core>, from: Vec<Segment>) -> Result<Bytes, Error> {
+        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
+        if len > self.state.borrow().engine.max_read_write() as u64 {
+            return Err(Error::Misuse("fetch longer than MaxReadWriteSize"));
+        }
+        let mut segments = from.into_iter().filter(|segment| segment.len > 0);
+        let Some(first) = segments.next() else { return Ok(Bytes::new()) };
+        let rest: Vec<_> = segments.collect();
+        if rest.is_empty() {
+            return Ok(self.fetch_one(first).await?.freeze());
+        }
+        // A Read fills its buffer from the start, so several segments are put together by a copy.
+        let reads = std::iter::once(first).chain(rest).map(|from| self.clone().fetch_one(from));
+        let parts = futures_util::future::try_join_all(reads).await?;
+        let mut whole = self.pool.alloc(len as usize).await;
+        for part in parts {
+            let filled = whole.len();
+            whole.set_len(filled + part.len());
+            buf::copy(&mut whole[filled..], &part);
+        }
+        Ok(whole.freeze())
+    }
+}
+
+impl State {
+    /// The first reason is the one that users are told.
+    fn end(&mut self, ending: Ending, relay: &Relay) {
+        if self.ended.is_none() {
+            self.ended = Some(ending);
+            self.works.clear();
+            self.backlog.clear();
+            self.loading.clear();
+            self.sent.wake_all();
+            relay.wake_all();
+        }
+        if self.gone {
+            for (_, reading) in &mut self.reads {
+                if let Reading::UnderWay(waker) = reading {
+                    let waker = waker.take();
+                    *reading = Reading::Done(Err(WorkError::Flushed));
+                    waker.into_iter().for_each(Waker::wake);
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, slot: usize, outcome: Result<Buf, WorkError>) {
+        match self.reads.get_mut(slot) {
+            Some(reading @ Reading::UnderWay(_)) => {
+                if let Reading::UnderWay(Some(waker)) = std::mem::replace(reading, Reading::Done(outcome)) {
+                    waker.wake();
+                }
+            }
+            Some(Reading::Abandoned) => drop(self.reads.remove(slot)),
+            Some(Reading::Done(_)) | None => {}
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.engine.is_drained() && self.works.is_empty() && self.loading.is_empty()
+    }
+
+    /// When the clock matters next.
+    fn next_look(&self) -> Time {
+        let engine = if self.ended.is_none() { self.engine.poll_timeout() } else { None };
+        let never = self.armed + Duration::from_secs(3600);
+        engine.into_iter().chain(self.closing).min().unwrap_or(never)
+    }
+}
+
+/// Waits for one RDMA Read.
+struct Fetch {
+    core: Rc<Core>,
+    slot: Option<usize>,
+}
+
+impl Future for Fetch {
+    type Output = Result<Buf, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(slot) = self.slot else { return Poll::Ready(Err(Error::Closed)) };
+        let result = {
+            let state = &mut *self.core.state.borrow_mut();
+            match state.reads.get_mut(slot) {
+                Some(Reading::UnderWay(waker)) => {
+                    *waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                Some(Reading::Done(_)) => {}
+                Some(Reading::Abandoned) | None => return Poll::Ready(Err(Error::Closed)),
+            }
+            match (state.reads.remove(slot), &state.ended) {
+                (Reading::Done(Ok(buf)), _) => Ok(buf),
+                (Reading::Done(Err(WorkError::Flushed)), Some(ending)) => Err(ending.at_sender()),
+                (Reading::Done(Err(e)), _) => Err(Error::Work(e)),
+                _ => Err(Error::Closed),
+            }
+        };
+        self.slot = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else { return };
+        let state = &mut *self.core.state.borrow_mut();
+        match state.reads.get_mut(slot) {
+            Some(reading @ Reading::UnderWay(_)) => *reading = Reading::Abandoned,
+            Some(_) => drop(state.reads.remove(slot)),
+            None => {}
+        }
+    }
+}
+
+/// Waits until the queue pair has taken one message.
+struct Taken {
+    core: Rc<Core>,
+    number: u64,
+}
+
+impl Future for Taken {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let state = &mut *self.core.state.borrow_mut();
+        if let Some(outcome) = state.sent.outcome(self.number) {
+            return Poll::Ready(outcome.map_err(Error::Io));
+        }
+        if let Some(ending) = &state.ended {
+            return Poll::Ready(Err(ending.at_sender()));
+        }
+        state.sent.wait(self.number, cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.core.state.borrow_mut().sent.forget(self.number);
+    }
+}
+
+/// Waits for a message. While it sleeps the queue pair wakes its task, not the connection's.
+struct Receive<'a> {
+    core: &'a Core,
+    asleep: bool,
+}
+
+impl Future for Receive<'_> {
+    type Output = Result<Option<Message>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let core = self.core;
+        let mut message = core.take();
+        if message.is_none() {
+            core.drive(false);
+            message = core.take();
+        }
+        let ready = match message {
+            Some(message) => Some(Ok(Some(message))),
+            None => core.state.borrow().ended.as_ref().map(Ending::at_reader),
+        };
+        match ready {
+            Some(result) => {
+                if std::mem::take(&mut self.asleep) {
+                    core.relay.clear_reader();
+                }
+                Poll::Ready(result)
+            }
+            None => {
+                core.pump(&mut core.state.borrow_mut(), true);
+                self.asleep = true;
+                core.relay.set_reader(cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Receive<'_> {
+    fn drop(&mut self) {
+        if self.asleep {
+            // It may have been woken for something that somebody else waits for.
+            self.core.relay.clear_reader();
+            self.core.relay.wake_task();
+        }
+    }
+}
+
+/// Reads the inline file ranges of a message.
+async fn load(mut outgoing: Outgoing, pool: Pool) -> io::Result<Outgoing> {
+    for part in &mut outgoing.parts {
+        if let Part::Payload { data, to: To::Inline | To::Ticket } = part {
+            let unread = std::mem::replace(data, Payload::Chain(Vec::new()));
+            *data = Payload::Chain(unread.into_chain(&pool).await?);
+        }
+    }
+    Ok(outgoing)
+}
+
+/// Reads the inline file ranges of a message without waiting; false when that is not possible.
+fn load_now(outgoing: &mut Outgoing, pool: &Pool) -> io::Result<bool> {
+    for part in &mut outgoing.parts {
+        let Part::Payload { data, to: To::Inline | To::Ticket } = part else { continue };
+        let Payload::File(range) = data else { continue };
+        let Some(mut buf) = pool.try_alloc(range.len) else { return Ok(false) };
+        buf.set_len(range.len);
+        let window = buf.into_window();
+        let Some(read) = range.try_read_into(&window) else { return Ok(false) };
+        read?;
+        let buf = window.try_into_buf().expect("nobody else holds this window");
+        *data = Payload::Chain(vec![buf.freeze()]);
+    }
+    Ok(true)
+}
+
+impl Channel for Smbd {
+    fn kind(&self) -> Kind {
+        Kind::Smbd
+    }
+
+    fn medium(&self) -> &'static str {
+        self.0.queue_pair.provider()
+    }
+
+    fn peer(&self) -> String {
+        self.0.queue_pair.peer()
+    }
+
+    fn limits(&self) -> Limits {
+        let engine = &self.0.state.borrow().engine;
+        Limits {
+            max_message: engine.max_message_in().min(engine.max_message_out()),
+            max_rdma: Some(engine.max_read_write()),
+        }
+    }
+
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(Receive { core: &self.0, asleep: false })
+    }
+
+    fn try_recv(&self) -> Option<Message> {
+        self.0.take()
+    }
+
+    fn send(&self, mut outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let core = &self.0;
+        let state = &mut *core.state.borrow_mut();
+        if let Err(e) = core.check(state, &outgoing) {
+            return Box::pin(std::future::ready(Err(e)));
+        }
+        let loaded = match load_now(&mut outgoing, &core.pool) {
+            Ok(loaded) => loaded,
+            Err(e) => return Box::pin(std::future::ready(Err(Error::Io(e)))),
+        };
+        let number = state.sent.number();
+        if loaded && state.loading.is_empty() {
+            core.submit(state, number, outgoing);
+            core.pump(state, false);
+        } else {
+            state.loading.push_back((number, Box::pin(load(outgoing, core.pool.clone()))));
+            core.relay.wake_task();
+        }
+        Box::pin(Taken { core: core.clone(), number })
+    }
+
+    fn cork(&self, _on: bool) {
+        // Work is posted one by one; batching is the provider's.
+    }
+
+    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(self.0.clone().fetch(from))
+    }
+
+    fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
+        match self.0.queue_pair.register(buf, access) {
+            Ok(segment) => Ok(Exposed { segments: vec![segment] }),
+            Err(PostError::Closed) => Err(Error::Closed),
+            Err(PostError::Misuse(what)) => Err(Error::Misuse(what)),
+            Err(PostError::QueueFull | PostError::RegionsFull(_)) => {
+                Err(Error::Misuse("more memory exposed than the provider has regions for"))
+            }
+        }
+    }
+
+    fn revoke(&self, exposed: Exposed) -> Option<Buf> {
+        exposed
+            .segments
+            .iter()
+            .fold(None, |last, segment| self.0.queue_pair.invalidate(segment.stag).or(last))
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.queue_pair.traffic()
+    }
+
+    fn close(&self) {
+        let core = &self.0;
+        let state = &mut *core.state.borrow_mut();
+        if state.closing.is_none() {
+            state.closing = Some(rt::now() + LINGER);
+            core.pump(state, false);
+            core.relay.wake_task();
+        }
+    }
+}
+
+impl Drop for Smbd {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,802 @@
+//! One SMB Direct connection as a state machine: negotiation, credits, fragments, keepalive.
+//!
+//! What: [`Engine`]; events go in by `handle`, work comes out by `poll_output`, `poll_timeout` says when to call
+//! again. Spec: [MS-SMBD] 3.1; section and rule are cited where they are enforced.
+//! Owns: unsent messages, the message being reassembled. Does not: touch a queue pair, a clock or the pool; the
+//! driver posts receives and says how many, and brings the buffer for a reassembly.
+//!
+//! Operation: `posted` receives are what the peer's messages can land in, `granted` of them the peer knows of
+//! (0 <= granted <= posted). A message consumes one of each. New receives are announced with the next message, or
+//! with an empty one when the peer runs low and nothing else is to be said.
+//! Buffers: a message in one fragment leaves as a slice of the buffer it was received in; several fragments are copied
+//! (counted) into one buffer. Sent messages are sliced, never copied.
+//! Errors: `handle` fails once, with the reason why the connection must end.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Buf, Time, buf};
+use weft_rdma::Stag;
+use weft_wire::smbd::{
+    DataTransfer, Malformed, NegotiateRequest, NegotiateResponse, RESPONSE_REQUESTED, VERSION,
+};
+
+use crate::channel::Ending;
+
+/// [MS-SMBD] 3.1.4.1: how long the connecting side waits for the Negotiate Response.
+pub const ACTIVE_NEGOTIATION: Duration = Duration::from_secs(120);
+/// [MS-SMBD] 3.1.7.2: how long the accepting side waits for the Negotiate Request.
+pub const PASSIVE_NEGOTIATION: Duration = Duration::from_secs(5);
+/// [MS-SMBD] 3.1.5.1, note 4: how long a keepalive may stay unanswered.
+pub const KEEPALIVE_ANSWER: Duration = Duration::from_secs(5);
+/// The connecting side has receives to announce from the start. It waits so long for a message to carry them.
+pub const FIRST_GRANT: Duration = Duration::from_millis(20);
+/// [MS-SMBD] 3.1.5.6, note 6: Windows refuses a PreferredSendSize above this.
+pub const MAX_PREFERRED_SEND: u32 = 8136;
+/// [MS-SMBD] 3.1.7.2: the buffer for a Negotiate message has at least this.
+pub const MIN_NEGOTIATE_BUFFER: u32 = 512;
+/// [MS-SMBD] 3.1.5.6: no side may receive less at a time.
+const MIN_RECEIVE: u32 = 128;
+/// [MS-SMBD] 3.1.5.6: no side may reassemble less.
+const MIN_FRAGMENTED: u32 = 131_072;
+/// Bytes of delivered messages that nobody has taken, above which no receive is posted: a peer whose messages nobody
+/// reads costs so much and what its credits still allow.
+const MAX_HELD_BYTES: usize = 4 << 20;
+/// Headers are cut from pieces of memory of this size.
+const HEADERS_BYTES: usize = 4096;
+/// [MS-ERREF] 2.3: STATUS_NOT_SUPPORTED.
+const STATUS_NOT_SUPPORTED: u32 = 0xc000_00bb;
+
+/// What one side of a connection offers. The defaults are Windows' ([MS-SMBD] notes 3 and 8), with messages as long as
+/// Windows takes instead of 1364 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Receives posted at a time at most: credits for the peer.
+    pub receive_credits: u16,
+    /// Credits wanted from the peer.
+    pub send_credits: u16,
+    /// Longest message sent, with its header, in bytes; negotiated down to what the peer receives.
+    pub max_send_size: u32,
+    /// Longest message received, with its header, in bytes; negotiated down to what the peer sends.
+    pub max_receive_size: u32,
+    /// Longest upper-layer message reassembled, in bytes.
+    pub max_fragmented_size: u32,
+    /// Most bytes moved by RDMA for one read or write.
+    pub max_read_write_size: u32,
+    /// Silence after which the peer is asked whether it is there.
+    pub keepalive_interval: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            receive_credits: 255,
+            send_credits: 255,
+            max_send_size: MAX_PREFERRED_SEND,
+            max_receive_size: 8192,
+            max_fragmented_size: 1 << 20,
+            max_read_write_size: 8 << 20,
+            keepalive_interval: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Config {
+    /// The nearest values that the protocol and the pool allow.
+    pub(crate) fn clamped(mut self) -> Config {
+        let largest = MAX_BUF as u32;
+        self.receive_credits = self.receive_credits.max(1);
+        self.send_credits = self.send_credits.max(1);
+        self.max_send_size = self.max_send_size.clamp(MIN_RECEIVE, MAX_PREFERRED_SEND);
+        self.max_receive_size = self.max_receive_size.clamp(MIN_NEGOTIATE_BUFFER, largest);
+        self.max_fragmented_size = self.max_fragmented_size.clamp(MIN_FRAGMENTED, largest);
+        self.max_read_write_size = self.max_read_write_size.min(largest);
+        self
+    }
+}
+
+/// Which side this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Connected: it sends the Negotiate Request.
+    Active,
+    /// Was connected to.
+    Passive,
+}
+
+/// A message of the upper layer.
+#[derive(Debug)]
+pub struct Submission {
+    /// Comes back in [`Output::Send`] with the last fragment.
+    pub number: u64,
+    /// The message behind an empty first element, which is the header's place.
+    pub body: Vec<Bytes>,
+    /// Bytes of the message: not zero, at most [`Engine::max_message_out`].
+    pub len: usize,
+    /// A region of the peer to revoke with the last fragment.
+    pub invalidate: Option<Stag>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// So many receives of [`Engine::receive_size`] were posted, because [`Engine::receives_wanted`] asked.
+    Posted(usize),
+    /// A message arrived in a posted receive. Not while [`Engine::buffer_wanted`] waits.
+    Received(Buf),
+    /// The buffer that [`Engine::buffer_wanted`] asked for.
+    Buffer(Buf),
+    /// The upper layer has something to send. Only once established.
+    Submit(Submission),
+    /// The upper layer took a delivered message of so many bytes.
+    Taken(usize),
+    /// The time of [`Engine::poll_timeout`] has come.
+    Timeout,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Output {
+    /// Send this, in order.
+    Send {
+        /// The message, gathered.
+        data: Vec<Bytes>,
+        /// A region of the peer to revoke with it.
+        invalidate: Option<Stag>,
+        /// The submission that ends with it.
+        finishes: Option<u64>,
+    },
+    /// A message for the upper layer.
+    Deliver(Bytes),
+    /// A receive buffer that can be posted again.
+    Spare(Buf),
+    /// Everything was said: close the connection. The peer was refused.
+    Close(Ending),
+}
+
+/// What a connection is doing.
+#[derive(Debug)]
+enum Phase {
+    /// Active: the request is to be sent.
+    Requesting,
+    /// Active: the response is awaited.
+    AwaitingResponse,
+    /// Passive: the request is awaited.
+    AwaitingRequest,
+    /// Passive: the response goes out as soon as receives are posted.
+    Answering,
+    /// Passive: a refusal is to be sent.
+    Refusing,
+    /// Messages flow.
+    Established,
+    /// Over.
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Keepalive {
+    None,
+    /// To be asked with the next message.
+    Pending,
+    /// Asked.
+    Sent,
+}
+
+/// A message being reassembled.
+#[derive(Debug)]
+struct Assembly {
+    /// Filled up to its length.
+    buf: Buf,
+    /// Bytes that are still to come; the buffer has room for them.
+    remaining: usize,
+}
+
+/// A first fragment that waits for a buffer.
+#[derive(Debug)]
+struct Parked {
+    message: Buf,
+    transfer: DataTransfer,
+}
+
+/// The sending state of the submission at the front of the queue.
+#[derive(Debug, Default)]
+struct Cursor {
+    /// Index into the body.
+    at: usize,
+    /// Bytes sent so far; 0 <= sent < len.
+    sent: usize,
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    phase: Phase,
+    /// [MS-SMBD] 3.1.1.1 MaxSendSize.
+    max_send: usize,
+    /// MaxReceiveSize.
+    max_receive: usize,
+    /// MaxFragmentedSendSize.
+    max_fragmented_send: usize,
+    /// MaxReadWriteSize.
+    max_read_write: usize,
+    /// SendCredits: messages that may be sent now.
+    send_credits: u32,
+    /// ReceiveCreditTarget: credits that the peer would like to hold.
+    target: usize,
+    /// Receives posted and not consumed.
+    posted: usize,
+    /// ReceiveCredits: credits that the peer holds. 0 <= granted <= posted.
+    granted: usize,
+    /// Messages delivered and not taken, and their bytes: their receives are not posted again.
+    held: usize,
+    held_bytes: usize,
+    queue: VecDeque<Submission>,
+    cursor: Cursor,
+    assembly: Option<Assembly>,
+    parked: Option<Parked>,
+    outputs: VecDeque<Output>,
+    headers: BytesMut,
+    /// The peer asked for a message (SMB_DIRECT_RESPONSE_REQUESTED).
+    answer_due: bool,
+    keepalive: Keepalive,
+    /// The negotiation timer, then the idle timer.
+    deadline: Time,
+    /// When credits are granted though nothing else is to be said.
+    first_grant: Option<Time>,
+}
+
+impl Engine {
+    /// A connection that the provider has just set up.
+    pub fn new(role: Role, config: Config, now: Time) -> Engine {
+        let config = config.clamped();
+        let (phase, patience) = match role {
+            Role::Active => (Phase::Requesting, ACTIVE_NEGOTIATION),
+            Role::Passive => (Phase::AwaitingRequest, PASSIVE_NEGOTIATION),
+        };
+        Engine {
+            config,
+            phase,
+            max_send: config.max_send_size as usize,
+            max_receive: config.max_receive_size as usize,
+            max_fragmented_send: 0,
+            max_read_write: config.max_read_write_size as usize,
+            send_credits: 0,
+            target: 0,
+            posted: 0,
+            granted: 0,
+            held: 0,
+            held_bytes: 0,
+            queue: VecDeque::new(),
+            cursor: Cursor::default(),
+            assembly: None,
+            parked: None,
+            outputs: VecDeque::new(),
+            headers: BytesMut::new(),
+            answer_due: false,
+            keepalive: Keepalive::None,
+            deadline: now + patience,
+            first_grant: None,
+        }
+    }
+
+    /// Whether negotiation has succeeded (and the connection is not over).
+    pub fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::Established)
+    }
+
+    /// Capacity that a posted receive needs, in bytes.
+    pub fn receive_size(&self) -> usize {
+        self.max_receive
+    }
+
+    /// Longest message that the peer reassembles, in bytes.
+    pub fn max_message_out(&self) -> usize {
+        self.max_fragmented_send
+    }
+
+    /// Longest message that this side reassembles, in bytes.
+    pub fn max_message_in(&self) -> usize {
+        self.config.max_fragmented_size as usize
+    }
+
+    /// Most bytes by RDMA for one read or write.
+    pub fn max_read_write(&self) -> usize {
+        self.max_read_write
+    }
+
+    /// Whether everything that was submitted has come out of [`Engine::poll_output`].
+    pub fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.outputs.is_empty()
+    }
+
+    /// Whether the peer has begun a message and not ended it.
+    pub fn is_mid_message(&self) -> bool {
+        self.assembly.is_some() || self.parked.is_some()
+    }
+
+    /// How many receives to post now. Fewer may be posted when memory is short: then ask again later.
+    pub fn receives_wanted(&self) -> usize {
+        let goal = match self.phase {
+            Phase::Requesting | Phase::AwaitingResponse | Phase::AwaitingRequest => 1,
+            Phase::Answering | Phase::Established => self.receive_goal(),
+            Phase::Refusing | Phase::Closed => 0,
+        };
+        goal.saturating_sub(self.posted)
+    }
+
+    /// Whether posting them should not wait for an idle moment: the peer could run out of credits, or we need one to
+    /// grant.
+    pub fn receives_urgent(&self) -> bool {
+        let wanted = self.receives_wanted();
+        wanted > 0 && (wanted * 4 > self.credit_ceiling() || self.send_credits <= 1)
+    }
+
+    /// Receives that should be posted at present.
+    fn receive_goal(&self) -> usize {
+        let goal = match self.held_bytes {
+            0..=MAX_HELD_BYTES => self.credit_ceiling().saturating_sub(self.held),
+            _ => 0,
+        };
+        // 3.1.5.9: the last send credit is spent only on a message that grants one, so there must be one to grant,
+        // beyond the peer's wish if need be. The peer can spend what it holds only by sending, which gives it back:
+        // granted never exceeds the ceiling by more than one.
+        if self.send_credits == 1 && self.has_something_to_send() { goal.max(self.granted + 1) } else { goal }
+    }
+
+    /// Credits that the peer wants and may have.
+    fn credit_ceiling(&self) -> usize {
+        self.target.min(self.config.receive_credits as usize)
+    }
+
+    /// The size of the buffer without which the last received fragment cannot be taken in.
+    pub fn buffer_wanted(&self) -> Option<usize> {
+        let parked = self.parked.as_ref()?;
+        Some(parked.transfer.data.len() + parked.transfer.remaining_data_length as usize)
+    }
+
+    /// When to handle [`Event::Timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Closed => None,
+            _ => Some(self.first_grant.map_or(self.deadline, |at| at.min(self.deadline))),
+        }
+    }
+
+    /// Takes in what happened. After an error the connection is over.
+    pub fn handle(&mut self, event: Event, now: Time) -> Result<(), Ending> {
+        let result = match event {
+            Event::Posted(n) => {
+                self.posted += n;
+                Ok(())
+            }
+            Event::Received(message) => self.received(message, now),
+            Event::Buffer(buf) => {
+                if let Some(Parked { message, transfer }) = self.parked.take() {
+                    self.assembly =
+                        Some(Assembly { buf, remaining: transfer.data.len() + transfer.remaining() });
+                    self.append(message, &transfer)
+                } else {
+                    Ok(())
+                }
+            }
+            Event::Submit(submission) => {
+                self.queue.push_back(submission);
+                Ok(())
+            }
+            Event::Taken(len) => {
+                self.held = self.held.saturating_sub(1);
+                self.held_bytes = self.held_bytes.saturating_sub(len);
+                Ok(())
+            }
+            Event::Timeout => self.timed_out(now),
+        };
+        if result.is_err() {
+            self.phase = Phase::Closed;
+            self.queue.clear();
+        }
+        result
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        match self.phase {
+            Phase::Requesting => {
+                self.phase = Phase::AwaitingResponse;
+                Some(self.negotiate_request())
+            }
+            // 3.1.5.6: the response grants the receives that were posted, so there must be some.
+            Phase::Answering if self.posted > 0 => {
+                self.phase = Phase::Established;
+                Some(self.negotiate_response())
+            }
+            Phase::Refusing => {
+                self.phase = Phase::Closed;
+                self.outputs.push_back(Output::Close(Ending::Violation(
+                    "[MS-SMBD] 3.1.5.6: the peer does not speak version 1.0",
+                )));
+                let mut bytes = Vec::with_capacity(NegotiateResponse::LEN);
+                NegotiateResponse::refusal(STATUS_NOT_SUPPORTED).emit(&mut bytes);
+                Some(control(bytes))
+            }
+            Phase::Established => self.data_transfer(),
+            _ => None,
+        }
+    }
+
+    fn timed_out(&mut self, now: Time) -> Result<(), Ending> {
+        if self.first_grant.is_some_and(|at| at <= now) {
+            self.first_grant = None;
+        }
+        if now < self.deadline {
+            return Ok(());
+        }
+        match self.phase {
+            Phase::Closed => Ok(()),
+            Phase::Established if self.keepalive == Keepalive::None => {
+                // 3.1.6.2. Without a credit the question cannot be asked; a peer that granted nothing in all this
+                // time and says nothing now is gone all the same.
+                self.keepalive = Keepalive::Pending;
+                self.deadline = now + KEEPALIVE_ANSWER;
+                Ok(())
+            }
+            Phase::Established => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.2: keepalive without an answer")),
+            _ => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.1: negotiation")),
+        }
+    }
+}
+
+/// Negotiation.
+impl Engine {
+    /// 3.1.5.2.
+    fn negotiate_request(&mut self) -> Output {
+        let mut bytes = Vec::with_capacity(NegotiateRequest::LEN);
+        NegotiateRequest {
+            min_version: VERSION,
+            max_version: VERSION,
+            credits_requested: self.config.send_credits,
+            preferred_send_size: self.config.max_send_size,
+            max_receive_size: self.config.max_receive_size,
+            max_fragmented_size: self.config.max_fragmented_size,
+        }
+        .emit(&mut bytes);
+        control(bytes)
+    }
+
+    /// 3.1.5.3.
+    fn negotiate_response(&mut self) -> Output {
+        self.granted = self.posted.min(self.credit_ceiling());
+        let mut bytes = Vec::with_capacity(NegotiateResponse::LEN);
+        NegotiateResponse {
+            min_version: VERSION,
+            max_version: VERSION,
+            negotiated_version: VERSION,
+            credits_requested: self.config.send_credits,
+            credits_granted: self.granted as u16,
+            status: 0,
+            max_read_write_size: self.config.max_read_write_size,
+            preferred_send_size: self.max_send as u32,
+            max_receive_size: self.max_receive as u32,
+            max_fragmented_size: self.config.max_fragmented_size,
+        }
+        .emit(&mut bytes);
+        control(bytes)
+    }
+
+    /// 3.1.5.6.
+    fn received_request(&mut self, message: &[u8], now: Time) -> Result<(), Ending> {
+        let request = NegotiateRequest::parse(message).map_err(malformed)?;
+        if !(request.min_version..=request.max_version).contains(&VERSION) {
+            self.phase = Phase::Refusing;
+            return Ok(());
+        }
+        if request.credits_requested == 0 {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: CreditsRequested is zero"));
+        }
+        self.agree(
+            request.preferred_send_size,
+            request.max_receive_size,
+            request.max_fragmented_size,
+            request.credits_requested,
+            now,
+        )?;
+        self.phase = Phase::Answering;
+        Ok(())
+    }
+
+    /// 3.1.5.7.
+    fn received_response(&mut self, message: &[u8], now: Time) -> Result<(), Ending> {
+        let response = NegotiateResponse::parse(message).map_err(malformed)?;
+        if response.status != 0 {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: the peer refused to negotiate"));
+        }
+        if response.negotiated_version != VERSION {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: NegotiatedVersion is not 1.0"));
+        }
+        if response.credits_granted == 0 || response.credits_requested == 0 {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: no credits requested or granted"));
+        }
+        if response.preferred_send_size as usize > self.max_receive {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: PreferredSendSize exceeds our receives"));
+        }
+        self.agree(
+            response.preferred_send_size,
+            response.max_receive_size,
+            response.max_fragmented_size,
+            response.credits_requested,
+            now,
+        )?;
+        self.max_read_write = self.max_read_write.min(response.max_read_write_size as usize);
+        self.send_credits = response.credits_granted.into();
+        self.first_grant = Some(now + FIRST_GRANT);
+        self.phase = Phase::Established;
+        Ok(())
+    }
+
+    /// What both sides derive from the other's sizes.
+    fn agree(
+        &mut self,
+        preferred: u32,
+        receive: u32,
+        fragmented: u32,
+        credits: u16,
+        now: Time,
+    ) -> Result<(), Ending> {
+        if receive < MIN_RECEIVE {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: MaxReceiveSize below 128"));
+        }
+        if fragmented < MIN_FRAGMENTED {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: MaxFragmentedSize below 131072"));
+        }
+        self.max_receive = self.max_receive.min(preferred.max(MIN_RECEIVE) as usize);
+        self.max_send = self.max_send.min(receive as usize);
+        self.max_fragmented_send = (fragmented as usize).min(MAX_BUF);
+        self.target = credits.into();
+        self.deadline = now + self.config.keepalive_interval;
+        Ok(())
+    }
+}
+
+/// Receiving.
+impl Engine {
+    fn received(&mut self, message: Buf, now: Time) -> Result<(), Ending> {
+        debug_assert!(self.parked.is_none());
+        self.posted = self.posted.saturating_sub(1);
+        match self.phase {
+            Phase::AwaitingRequest => {
+                self.received_request(&message, now)?;
+                self.outputs.push_back(Output::Spare(message));
+                Ok(())
+            }
+            Phase::AwaitingResponse => {
+                self.received_response(&message, now)?;
+                self.outputs.push_back(Output::Spare(message));
+                Ok(())
+            }
+            Phase::Established => self.received_data(message, now),
+            // 3.1.5.7: nobody may send before it knows its credits.
+            Phase::Requesting | Phase::Answering => {
+                Err(Ending::Violation("[MS-SMBD] 2.2: a message before negotiation"))
+            }
+            Phase::Refusing | Phase::Closed => Ok(()),
+        }
+    }
+
+    /// 3.1.5.8.
+    fn received_data(&mut self, message: Buf, now: Time) -> Result<(), Ending> {
+        // A receive may be posted that the peer was not told of yet: landing in it would be luck, not right.
+        if self.granted == 0 {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.1: a message without a credit"));
+        }
+        self.granted -= 1;
+        let transfer = DataTransfer::parse(&message).map_err(malformed)?;
+        if transfer.credits_requested == 0 {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: CreditsRequested is zero"));
+        }
+        self.target = transfer.credits_requested.into();
+        // A peer cannot owe more messages than the field that grants them can say at once.
+        self.send_credits =
+            (self.send_credits + u32::from(transfer.credits_granted)).min(u32::from(u16::MAX));
+        self.deadline = now + self.config.keepalive_interval;
+        self.keepalive = Keepalive::None;
+        self.answer_due |= transfer.flags & RESPONSE_REQUESTED != 0;
+        if transfer.data.is_empty() {
+            // Credits or a keepalive. They may come between the fragments of a message.
+            if transfer.remaining_data_length != 0 {
+                return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: an empty fragment that announces more"));
+            }
+            self.outputs.push_back(Output::Spare(message));
+            return Ok(());
+        }
+        let announced = transfer.data.len() as u64 + u64::from(transfer.remaining_data_length);
+        if announced > u64::from(self.config.max_fragmented_size) {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: message longer than MaxFragmentedSize"));
+        }
+        match &self.assembly {
+            Some(_) => self.append(message, &transfer),
+            None if transfer.remaining_data_length == 0 => {
+                let mut body = message.freeze();
+                body.advance(transfer.data.start);
+                body.truncate(transfer.data.len());
+                self.deliver(body);
+                Ok(())
+            }
+            None => {
+                self.parked = Some(Parked { message, transfer });
+                Ok(())
+            }
+        }
+    }
+
+    /// A fragment of the message being reassembled.
+    fn append(&mut self, message: Buf, transfer: &DataTransfer) -> Result<(), Ending> {
+        let Some(mut assembly) = self.assembly.take() else { return Ok(()) };
+        let data = &message[transfer.data.clone()];
+        let Some(remaining) = assembly.remaining.checked_sub(data.len()) else {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: more fragments than announced"));
+        };
+        if remaining != transfer.remaining() {
+            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: RemainingDataLength does not add up"));
+        }
+        let filled = assembly.buf.len();
+        assembly.buf.set_len(filled + data.len());
+        buf::copy(&mut assembly.buf[filled..], data);
+        assembly.remaining = remaining;
+        self.outputs.push_back(Output::Spare(message));
+        if remaining == 0 {
+            self.deliver(assembly.buf.freeze());
+        } else {
+            self.assembly = Some(assembly);
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, body: Bytes) {
+        self.held += 1;
+        self.held_bytes += body.len();
+        self.outputs.push_back(Output::Deliver(body));
+    }
+}
+
+/// Sending.
+impl Engine {
+    /// Whether a Data Transfer is due, credits permitting.
+    fn has_something_to_send(&self) -> bool {
+        !self.queue.is_empty() || self.answer_due || self.keepalive == Keepalive::Pending
+    }
+
+    /// Receives that the peer may be told of now.
+    fn grantable(&self) -> usize {
+        let wished = self.posted.min(self.credit_ceiling()).saturating_sub(self.granted);
+        match wished {
+            0 if self.send_credits == 1 => self.posted.saturating_sub(self.granted).min(1),
+            n => n,
+        }
+    }
+
+    /// Whether credits are worth a message of their own: the peer has none, or runs low and gets at least two (one
+    /// for one would answer an empty message with an empty message for ever).
+    fn grant_due(&self) -> bool {
+        if self.first_grant.is_some() {
+            return false;
+        }
+        match self.grantable() {
+            0 => false,
+            1 => self.granted == 0,
+            _ => self.granted * 2 <= self.credit_ceiling(),
+        }
+    }
+
+    /// 3.1.5.1: the next Data Transfer, if one is due and credits allow it.
+    fn data_transfer(&mut self) -> Option<Output> {
+        if self.send_credits == 0 || !(self.has_something_to_send() || self.grant_due()) {
+            return None;
+        }
+        let grant = self.grantable();
+        if self.send_credits == 1 && grant == 0 {
+            // The last credit is kept for a message that grants one; receive_goal asks for the receive.
+            return None;
+        }
+        self.send_credits -= 1;
+        self.granted += grant;
+        self.first_grant = None;
+        // An answer does not ask back, or two idle peers would never be silent again.
+        self.answer_due = false;
+        let flags = match self.keepalive {
+            Keepalive::Pending => {
+                self.keepalive = Keepalive::Sent;
+                RESPONSE_REQUESTED
+            }
+            _ => 0,
+        };
+        let header = |remaining: usize, len: usize| {
+            DataTransfer::header(self.config.send_credits, grant as u16, flags, remaining as u32, len as u32)
+        };
+        let room = self.max_send - DataTransfer::DATA_OFFSET;
+        let Some(front) = self.queue.front_mut() else {
+            let header = header(0, 0);
+            let header = cut(&mut self.headers, &header[..DataTransfer::LEN]);
+            return Some(Output::Send { data: vec![header], invalidate: None, finishes: None });
+        };
+        let left = front.len - self.cursor.sent;
+        if left > room {
+            let header = cut(&mut self.headers, &header(left - room, room));
+            let data = fragment(front, &mut self.cursor, header, room);
+            return Some(Output::Send { data, invalidate: None, finishes: None });
+        }
+        let header = cut(&mut self.headers, &header(0, left));
+        let mut whole = self.queue.pop_front()?;
+        let cursor = std::mem::take(&mut self.cursor);
+        let data = if cursor.sent == 0 {
+            whole.body[0] = header;
+            whole.body
+        } else {
+            std::iter::once(header).chain(whole.body.drain(cursor.at..)).collect()
+        };
+        // 3.1.5.4: the token goes with exactly one segment. With the last, it ends when the message is whole.
+        Some(Output::Send { data, invalidate: whole.invalidate, finishes: Some(whole.number) })
+    }
+}
+
+/// Takes the next `len` bytes off a submission; it has more.
+fn fragment(from: &mut Submission, cursor: &mut Cursor, header: Bytes, len: usize) -> Vec<Bytes> {
+    let mut data = vec![header];
+    let mut missing = len;
+    cursor.at = cursor.at.max(1);
+    while missing > 0 {
+        let Some(piece) = from.body.get_mut(cursor.at) else { break };
+        if piece.len() <= missing {
+            missing -= piece.len();
+            data.push(std::mem::take(piece));
+            cursor.at += 1;
+        } else {
+            data.push(piece.split_to(missing));
+            missing = 0;
+        }
+    }
+    debug_assert_eq!(missing, 0, "a submission is as long as it says");
+    cursor.sent += len;
+    data
+}
+
+/// A header in memory that is shared with its neighbours: no allocation for most.
+fn cut(headers: &mut BytesMut, header: &[u8]) -> Bytes {
+    if headers.capacity() < header.len() {
+        headers.reserve(HEADERS_BYTES);
+    }
+    headers.extend_from_slice(header);
+    headers.split().freeze()
+}
+
+fn control(bytes: Vec<u8>) -> Output {
+    Output::Send { data: vec![bytes.into()], invalidate: None, finishes: None }
+}
+
+fn malformed(e: Malformed) -> Ending {
+    Ending::Malformed(match e {
+        Malformed::Truncated => "[MS-SMBD] 3.1.5: message shorter than its fixed part",
+        Malformed::Unaligned => "[MS-SMBD] 3.1.5.8: DataOffset is not 8-byte aligned",
+        Malformed::OffsetInHeader => "[MS-SMBD] 3.1.5.8: DataOffset points into the header",
+        Malformed::OutOfBounds => "[MS-SMBD] 3.1.5.8: data ends beyond the message",
+        Malformed::NoDepth => "[MS-SMBD] 6.1: IRD/ORD header without a depth",
+    })
+}
+
+/// The announced rest as a length.
+trait Remaining {
+    fn remaining(&self) -> usize;
+}
+
+impl Remaining for DataTransfer {
+    fn remaining(&self) -> usize {
+        self.remaining_data_length as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

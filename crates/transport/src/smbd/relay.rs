@@ -1,0 +1,81 @@
+//! One waker for a queue pair whose news interest several tasks.
+//!
+//! What: [`Relay`]: wakes the reader while one sleeps in `recv`, else the connection's own task. A message then costs
+//! one wake-up of the task that wants it, and a completion that nobody reads for is not lost.
+//! Owns: both wakers. Does not: know what happened.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+
+/// Shared by the queue pair (as a waker) and the connection.
+#[derive(Debug, Default)]
+pub(super) struct Relay(Mutex<Wakers>);
+
+#[derive(Debug, Default)]
+struct Wakers {
+    reader: Option<Waker>,
+    task: Option<Waker>,
+}
+
+impl Relay {
+    fn lock(&self) -> MutexGuard<'_, Wakers> {
+        // Nothing panics while the lock is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reader sleeps.
+    pub(super) fn set_reader(&self, waker: &Waker) {
+        set(&mut self.lock().reader, waker);
+    }
+
+    /// No reader sleeps any more.
+    pub(super) fn clear_reader(&self) {
+        self.lock().reader = None;
+    }
+
+    /// The connection's own task.
+    pub(super) fn set_task(&self, waker: &Waker) {
+        set(&mut self.lock().task, waker);
+    }
+
+    /// Wakes the connection's own task.
+    pub(super) fn wake_task(&self) {
+        let waker = self.lock().task.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Wakes both.
+    pub(super) fn wake_all(&self) {
+        let (reader, task) = {
+            let wakers = &mut *self.lock();
+            (wakers.reader.clone(), wakers.task.clone())
+        };
+        reader.into_iter().chain(task).for_each(Waker::wake);
+    }
+}
+
+fn set(slot: &mut Option<Waker>, waker: &Waker) {
+    match slot {
+        Some(old) => old.clone_from(waker),
+        None => *slot = Some(waker.clone()),
+    }
+}
+
+impl Wake for Relay {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+        // The lock is not held while waking: a waker may run code of an executor.
+        let waker = {
+            let wakers = self.lock();
+            wakers.reader.as_ref().or(wakers.task.as_ref()).cloned()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
