@@ -10,21 +10,26 @@ use std::time::Duration;
 pub const SPIN_MAX: Duration = Duration::from_micros(50);
 /// After this many fruitless spins in a row, spinning becomes rare.
 const PATIENCE: u32 = 4;
-/// How rare: one idle period out of this many.
-const RARE: u32 = 8;
+/// How rare at first: one idle period out of this many; each further loss doubles it.
+const RARE_FIRST: u32 = 8;
+/// How rare at most. Two ends on one CPU cannot win by spinning: at one in 8 their round trips per second fell by a
+/// third, at one in 64 by a twentieth. And 64 idle periods of a core that has become busy pass in milliseconds.
+const RARE_MOST: u32 = 64;
 
 /// Decides for each idle period of a core whether it begins with a spin.
 #[derive(Debug)]
 pub(super) struct Spin {
     max: Duration,
     lost_in_a_row: u32,
+    /// One idle period out of this many spins, once patience has run out.
+    rarity: u32,
     periods_without: u32,
 }
 
 impl Spin {
     /// A policy that spins at most `max` at a time; zero never spins.
     pub(super) fn new(max: Duration) -> Spin {
-        Spin { max, lost_in_a_row: 0, periods_without: 0 }
+        Spin { max, lost_in_a_row: 0, rarity: RARE_FIRST, periods_without: 0 }
     }
 
     /// An idle period begins: how long to spin first.
@@ -33,7 +38,7 @@ impl Spin {
             return self.max;
         }
         self.periods_without += 1;
-        if self.periods_without < RARE {
+        if self.periods_without < self.rarity {
             return Duration::ZERO;
         }
         self.periods_without = 0;
@@ -42,13 +47,16 @@ impl Spin {
 
     /// The spin found something to do.
     pub(super) fn won(&mut self) {
-        self.lost_in_a_row = 0;
-        self.periods_without = 0;
+        *self = Spin::new(self.max);
     }
 
     /// The spin found nothing.
     pub(super) fn lost(&mut self) {
-        self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
+        if self.lost_in_a_row < PATIENCE {
+            self.lost_in_a_row += 1;
+        } else {
+            self.rarity = (self.rarity * 2).min(RARE_MOST);
+        }
     }
 }
 
@@ -57,20 +65,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spins_until_it_has_lost_often_then_rarely_then_always_again() {
+    fn spins_until_it_has_lost_often_then_ever_more_rarely_then_always_again() {
         let mut spin = Spin::new(SPIN_MAX);
         for _ in 0..PATIENCE {
             assert_eq!(spin.budget(), SPIN_MAX);
             spin.lost();
         }
-        for _ in 0..3 {
-            for _ in 1..RARE {
+        for rarity in [8, 16, 32, 64, 64, 64] {
+            for _ in 1..rarity {
                 assert_eq!(spin.budget(), Duration::ZERO);
             }
-            assert_eq!(spin.budget(), SPIN_MAX, "one period in {RARE} still tries");
+            assert_eq!(spin.budget(), SPIN_MAX, "one period in {rarity} still tries");
             spin.lost();
         }
-        for _ in 1..RARE {
+        for _ in 1..64 {
             assert_eq!(spin.budget(), Duration::ZERO);
         }
         assert_eq!(spin.budget(), SPIN_MAX);
@@ -79,6 +87,10 @@ mod tests {
             assert_eq!(spin.budget(), SPIN_MAX, "one success restores patience");
             spin.lost();
         }
+        for _ in 1..8 {
+            assert_eq!(spin.budget(), Duration::ZERO);
+        }
+        assert_eq!(spin.budget(), SPIN_MAX);
     }
 
     #[test]
