@@ -6,7 +6,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::buf::Pool;
+use crate::buf::{MAX_BUF, Pool};
 use crate::file::FileRange;
 
 /// What a READ returns and a WRITE carries.
@@ -32,24 +32,64 @@ impl Payload {
         self.len() == 0
     }
 
-    /// The bytes in memory: a file range is read into one pool buffer, a chain is returned as it is.
+    /// The bytes in memory: a file range is read into pool buffers (one, up to [`MAX_BUF`] bytes), a chain is returned
+    /// as it is.
     pub async fn into_chain(self, pool: &Pool) -> io::Result<Vec<Bytes>> {
-        match self {
-            Payload::Chain(chain) => Ok(chain),
-            Payload::File(range) => {
-                let mut buf = pool.alloc(range.len).await;
-                buf.set_len(range.len);
-                let window = buf.into_window();
-                range.read_into(&window).await?;
-                let buf = window.try_into_buf().expect("nobody else holds this window");
-                Ok(vec![buf.freeze()])
-            }
+        let range = match self {
+            Payload::Chain(chain) => return Ok(chain),
+            Payload::File(range) => range,
+        };
+        let mut chain = Vec::with_capacity(range.len.div_ceil(MAX_BUF));
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(MAX_BUF);
+            let offset = range.offset.checked_add(done as u64).ok_or(io::ErrorKind::InvalidInput)?;
+            let mut buf = pool.alloc(len).await;
+            buf.set_len(len);
+            let window = buf.into_window();
+            FileRange { file: range.file.clone(), offset, len }.read_into(&window).await?;
+            let buf = window.try_into_buf().expect("nobody else holds this window");
+            chain.push(buf.freeze());
+            done += len;
         }
+        Ok(chain)
     }
 }
 
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Payload {
         Payload::Chain(vec![bytes])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::File;
+    use crate::rt;
+
+    #[test]
+    fn a_file_range_becomes_bytes_and_a_chain_stays() {
+        rt::block_on(async {
+            let pool = Pool::new(4 * MAX_BUF);
+            let file = File::in_memory("payload").expect("memfd");
+            file.write_at(10, &[Bytes::from_static(b"some"), Bytes::new(), Bytes::from_static(b"thing")])
+                .await
+                .expect("write");
+            let range = |len| Payload::File(FileRange { file: file.clone(), offset: 10, len });
+            assert_eq!(range(9).len(), 9);
+            assert_eq!(range(9).into_chain(&pool).await.expect("read"), [&b"something"[..]]);
+            // What the file does not have is zeros.
+            assert_eq!(range(12).into_chain(&pool).await.expect("read"), [&b"something\0\0\0"[..]]);
+            assert!(range(0).is_empty());
+            assert!(range(0).into_chain(&pool).await.expect("read").is_empty());
+            // More than one buffer holds.
+            let chain = range(MAX_BUF + 5).into_chain(&pool).await.expect("read");
+            assert_eq!(chain.iter().map(Bytes::len).collect::<Vec<_>>(), [MAX_BUF, 5]);
+            let bytes = Payload::from(Bytes::from_static(b"as it is"));
+            assert_eq!(bytes.len(), 8);
+            assert_eq!(bytes.into_chain(&pool).await.expect("no read"), [&b"as it is"[..]]);
+        })
+        .expect("the loop starts");
     }
 }
