@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -22,17 +22,46 @@ pub(crate) const WARM_BYTES: usize = 1 << 20;
 
 /// An open file. Cloning shares the descriptor.
 #[derive(Clone, Debug)]
-pub struct File(Arc<OwnedFd>);
+pub struct File(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    /// Whether it lies on tmpfs, which refuses RWF_NOWAIT though its reads never wait for a disk (unless swapped
+    /// out). Known after the first refusal.
+    in_memory: OnceLock<bool>,
+}
+
+impl Open {
+    /// Reads without sleeping: `AGAIN` or `OPNOTSUPP` when that cannot be promised.
+    fn read_cached(&self, offset: u64, into: &Window) -> Result<usize, Errno> {
+        if self.in_memory.get() == Some(&true) {
+            return sys::read_at(self.fd.as_fd(), offset, into, false);
+        }
+        match sys::read_at(self.fd.as_fd(), offset, into, true) {
+            Err(Errno::OPNOTSUPP) if self.in_memory.get().is_none() => {
+                let tmpfs = rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
+                // Two threads may find out at once; they find the same.
+                let _ = self.in_memory.set(tmpfs);
+                if tmpfs { self.read_cached(offset, into) } else { Err(Errno::OPNOTSUPP) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// statfs(2).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
-        File(Arc::new(fd))
+        File(Arc::new(Open { fd, in_memory: OnceLock::new() }))
     }
 }
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd.as_fd()
     }
 }
 
@@ -46,7 +75,7 @@ impl File {
     pub async fn read_at(&self, offset: u64, into: &Window) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = into.slice(done, into.len() - done).filter(|w| !w.is_empty()) {
-            let n = match sys::read_at(self.as_fd(), offset + done as u64, &rest, true) {
+            let n = match self.0.read_cached(offset + done as u64, &rest) {
                 Ok(n) => n,
                 Err(Errno::INTR) => continue,
                 // Not in the page cache, or a file system without RWF_NOWAIT.
@@ -70,7 +99,7 @@ impl File {
     pub fn try_read_at(&self, offset: u64, into: &Window) -> Option<io::Result<usize>> {
         let mut done = 0;
         while let Some(rest) = into.slice(done, into.len() - done).filter(|w| !w.is_empty()) {
-            match sys::read_at(self.as_fd(), offset + done as u64, &rest, true) {
+            match self.0.read_cached(offset + done as u64, &rest) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -95,7 +124,7 @@ impl File {
             let mut rest = &mut slices[..batch.len()];
             IoSlice::advance_slices(&mut rest, 0); // drops empty slices at the front
             while !rest.is_empty() {
-                let n = match rustix::io::pwritev(&self.0, rest, at) {
+                let n = match rustix::io::pwritev(&self.0.fd, rest, at) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Ok(n) => n,
                     Err(Errno::INTR) => continue,
@@ -111,21 +140,21 @@ impl File {
     /// Makes data (and metadata unless `data_only`) durable.
     pub async fn sync(&self, data_only: bool) -> io::Result<()> {
         let file = self.clone();
-        rt::blocking(
-            move || if data_only { rustix::fs::fdatasync(&file.0) } else { rustix::fs::fsync(&file.0) },
-        )
+        rt::blocking(move || {
+            if data_only { rustix::fs::fdatasync(&file.0.fd) } else { rustix::fs::fsync(&file.0.fd) }
+        })
         .await?;
         Ok(())
     }
 
     /// Sets the size; a longer file reads as zeros at its end.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(&self.0, len)?)
+        Ok(rustix::fs::ftruncate(&self.0.fd, len)?)
     }
 
     /// Size in bytes now.
     pub fn len(&self) -> io::Result<u64> {
-        Ok(u64::try_from(rustix::fs::fstat(&self.0)?.st_size).unwrap_or(0))
+        Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 
     /// Whether the size is zero now.
