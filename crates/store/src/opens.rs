@@ -397,9 +397,9 @@ impl Open {
             known.delete_pending |= holder.delete_on_close;
             at_once = holder.delete_at_once;
         }
-        let before = known.locks.len();
         known.locks.retain(|lock| lock.owner != self.id);
-        let waiting = if known.locks.len() < before { known.locks_changed() } else { Vec::new() };
+        // Whoever waits looks again: this may have been the lock in the way, or the waiter's own handle.
+        let waiting = known.locks_changed();
         let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;
         self.table.forget_if_unused(&mut shard, self.node);

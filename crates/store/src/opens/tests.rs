@@ -183,6 +183,13 @@ fn a_waiting_lock_is_granted_when_the_way_is_free() {
     b.close();
     assert_eq!(woken.0.load(Ordering::SeqCst), 2);
     assert!(lock.as_mut().poll(&mut cx).is_ready());
+    // Closing its handle ends the wait.
+    let c = t.open(NODE, Rights::ALL, Rights::ALL).unwrap();
+    let mut lock = pin!(c.lock(range(0, 1), true));
+    assert!(lock.as_mut().poll(&mut cx).is_pending());
+    c.close();
+    assert_eq!(woken.0.load(Ordering::SeqCst), 3);
+    assert_eq!(lock.as_mut().poll(&mut cx), Poll::Ready(Err(Refused::NotLocked)));
     // A closed open takes no locks that nobody would give back.
     assert_eq!(b.try_lock(range(50, 1), true), Err(Refused::NotLocked));
 }

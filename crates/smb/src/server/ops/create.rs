@@ -1,0 +1,420 @@
+//! CREATE: opens or makes a file or directory.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file).
+//! Owns: nothing; the open goes into the session's table.
+//! Does not: grant oplocks, leases or durable handles (a server may always decline), apply security descriptors, or
+//! keep extended attributes.
+
+use std::sync::Arc;
+
+use weft_store::opens::{Open as Claim, Rights};
+use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
+use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
+use weft_wire::smb2::create::{
+    CreateAction, CreateDisposition, CreateOptions, OplockLevel, Request, Response,
+};
+use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::{Filetime, NtStatus};
+
+use super::opens::Open;
+use super::path::Path;
+use super::resolve::{self, Resolved};
+use super::{attributes, status, symlink};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
+const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
+/// What needs the file's data to be open.
+const DATA: AccessMask = AccessMask(
+    AccessMask::FILE_READ_DATA.0
+        | AccessMask::FILE_WRITE_DATA.0
+        | AccessMask::FILE_APPEND_DATA.0
+        | AccessMask::FILE_EXECUTE.0,
+);
+const WRITE_DATA: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+/// A name that keeps appearing and vanishing between look-up and creation is given up after this many rounds.
+const MAX_ROUNDS: usize = 8;
+
+pub(super) async fn create(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let Some(share) = &cx.tree.share else {
+        // IPC$: there are no pipes, so none has this name. smbclient -L and the like say so to their user.
+        return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+    };
+    let wish = Wish::of(&request)?;
+    let (opened, action) =
+        open(cx, &share.vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
+    let summary = attributes::summary(&opened.attr, &opened.place.1);
+    let contexts = answer_contexts(&request.contexts, &opened.attr, &share.name, summary.change_time);
+    let open = Open::new(
+        cx,
+        share.vfs.clone(),
+        (opened.attr.node, opened.attr.kind),
+        opened.place,
+        (opened.access, wish.options),
+        opened.file,
+        opened.claim,
+        opened.hold,
+    );
+    let file = match cx.session.opens.insert(Arc::new(open), cx.config().limits.opens) {
+        Ok(file) => file,
+        Err(open) => {
+            open.close().await;
+            return Err(status::TOO_MANY_OPENED_FILES.into());
+        }
+    };
+    cx.set_file_id(file);
+    let mut reply = Reply::with_capacity(256);
+    Response { oplock: OplockLevel::NONE, flags: 0, action, summary, file, contexts }
+        .emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// A request whose fields do not contradict each other.
+struct Wish {
+    path: Path,
+    access: AccessMask,
+    share: Rights,
+    disposition: CreateDisposition,
+    options: CreateOptions,
+    attributes: FileAttributes,
+    /// Bytes to reserve (`AlSi`).
+    allocation: u64,
+}
+
+impl Wish {
+    fn of(request: &Request) -> Result<Wish, NtStatus> {
+        let (options, disposition) = (request.options, request.disposition);
+        if request.impersonation > 3 {
+            return Err(status::BAD_IMPERSONATION_LEVEL);
+        }
+        if request.share_access.without(ShareAccess::ALL) != ShareAccess::NONE {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        if options.intersects(CreateOptions::OPEN_BY_FILE_ID | CreateOptions::RESERVE_OPFILTER) {
+            return Err(status::NOT_SUPPORTED);
+        }
+        let (directory, file) = (CreateOptions::DIRECTORY_FILE, CreateOptions::NON_DIRECTORY_FILE);
+        if options.contains(directory | file) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let replaces = !matches!(
+            disposition,
+            CreateDisposition::Create | CreateDisposition::Open | CreateDisposition::OpenIf
+        );
+        if options.contains(directory) && replaces {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let access = requested_access(request)?;
+        let mut allocation = 0;
+        for context in &request.contexts {
+            match context {
+                // No handle outlives its connection here, and there are no snapshots.
+                context if context.is_reconnect() => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
+                RequestContext::Timewarp(_) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
+                RequestContext::ExtendedAttributes(list) if !list.is_empty() => {
+                    return Err(NtStatus::EAS_NOT_SUPPORTED);
+                }
+                RequestContext::AllocationSize(bytes) => allocation = *bytes,
+                _ => {}
+            }
+        }
+        let path = Path::parse(&request.name)?;
+        if options.contains(file) && path.directory {
+            return Err(NtStatus::OBJECT_NAME_INVALID);
+        }
+        if path.file && options.contains(directory) {
+            return Err(status::NOT_A_DIRECTORY);
+        }
+        Ok(Wish {
+            path,
+            access,
+            share: rights_of_share(request.share_access),
+            disposition,
+            options,
+            attributes: request.attributes,
+            allocation,
+        })
+    }
+
+    fn wants_directory(&self) -> bool {
+        self.options.contains(CreateOptions::DIRECTORY_FILE)
+    }
+
+    /// SUPERSEDE, OVERWRITE and OVERWRITE_IF empty an existing file.
+    fn truncates(&self) -> bool {
+        matches!(
+            self.disposition,
+            CreateDisposition::Supersede | CreateDisposition::Overwrite | CreateDisposition::OverwriteIf
+        )
+    }
+
+    fn creates(&self) -> bool {
+        !matches!(self.disposition, CreateDisposition::Open | CreateDisposition::Overwrite)
+    }
+}
+
+/// DesiredAccess with its generic bits expanded; MAXIMUM_ALLOWED stays in.
+fn requested_access(request: &Request) -> Result<AccessMask, NtStatus> {
+    let mut access = request.desired_access.expand_generic();
+    // Auditing needs a privilege that nobody has here.
+    if access.contains(AccessMask::ACCESS_SYSTEM_SECURITY) {
+        return Err(status::PRIVILEGE_NOT_HELD);
+    }
+    if access == AccessMask::NONE || access.intersects(INVALID_ACCESS) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    if request.options.contains(CreateOptions::NO_INTERMEDIATE_BUFFERING) {
+        access = access.without(AccessMask::FILE_APPEND_DATA);
+    }
+    let may_delete = access.intersects(AccessMask::DELETE | AccessMask::MAXIMUM_ALLOWED);
+    if request.options.contains(CreateOptions::DELETE_ON_CLOSE) && !may_delete {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    Ok(access)
+}
+
+/// What an access means to others ([MS-FSA] 2.1.5.1.2.2).
+pub(super) fn rights_of_access(access: AccessMask) -> Rights {
+    Rights {
+        read: access.intersects(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE),
+        write: access.intersects(WRITE_DATA),
+        delete: access.contains(AccessMask::DELETE),
+    }
+}
+
+fn rights_of_share(share: ShareAccess) -> Rights {
+    Rights {
+        read: share.contains(ShareAccess::READ),
+        write: share.contains(ShareAccess::WRITE),
+        delete: share.contains(ShareAccess::DELETE),
+    }
+}
+
+/// An open that is not in the table yet.
+struct Opened {
+    attr: Attr,
+    place: (NodeId, Vec<u8>),
+    access: AccessMask,
+    file: Option<OpenFile>,
+    claim: Claim,
+    hold: weft_store::vfs::Hold,
+}
+
+async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateAction), Failure> {
+    for _ in 0..MAX_ROUNDS {
+        let resolved = resolve::resolve(vfs, &wish.path).await?;
+        let outcome = match &resolved.found {
+            Some((attr, name)) => existing(vfs, wish, attr, (resolved.dir, name.clone())).await,
+            None => new(vfs, wish, &resolved).await,
+        };
+        match outcome {
+            // Somebody was faster, in the one direction or the other.
+            Ok(None) => tracing::debug!("{}: a name changed under CREATE", cx.channel().peer()),
+            Ok(Some(done)) => return Ok(done),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(NtStatus::SHARING_VIOLATION.into())
+}
+
+type Attempt = Result<Option<(Opened, CreateAction)>, Failure>;
+
+/// The name does not exist.
+async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
+    if !wish.creates() {
+        return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+    }
+    // "name\" means a directory, and only DIRECTORY_FILE makes one.
+    if wish.path.directory && !wish.wants_directory() {
+        return Err(NtStatus::OBJECT_NAME_INVALID.into());
+    }
+    let readonly = wish.attributes.contains(FileAttributes::READONLY) && !wish.wants_directory();
+    if readonly && wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+        return Err(status::CANNOT_DELETE.into());
+    }
+    reserve(vfs, wish.allocation).await?;
+    let make = if wish.wants_directory() { Make::Dir } else { Make::File };
+    let made = vfs.create(resolved.dir, &resolved.name, make, Exists::Fail, SetAttr::default()).await;
+    let (mut attr, _) = match made {
+        Err(Error::Exists) => return Ok(None),
+        // The directory went away since it was found.
+        Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+        other => other?,
+    };
+    let place = (resolved.dir, resolved.name.clone());
+    // The creator may write even what is made read-only, so that comes last.
+    let access = granted(wish.access, AccessMask::FILE_ALL)?;
+    let Some(mut opened) = take(vfs, wish, &attr, place, access).await? else { return Ok(None) };
+    if readonly {
+        let mode = attributes::mode_with_readonly(&attr, true);
+        attr = vfs.setattr(attr.node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
+        opened.attr = attr;
+    }
+    Ok(Some((opened, CreateAction::CREATED)))
+}
+
+/// The name exists.
+async fn existing(vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
+    if vfs.opens().delete_pending(attr.node) {
+        return Err(status::DELETE_PENDING.into());
+    }
+    check_kind(vfs, wish, attr).await?;
+    let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
+    // The root of a share stays where it is.
+    if delete && (attributes::is_readonly(attr) || attr.node == NodeId::ROOT) {
+        return Err(status::CANNOT_DELETE.into());
+    }
+    let access = granted(wish.access, attributes::maximal_access(attr))?;
+    if !wish.truncates() {
+        let opened = take(vfs, wish, attr, place, access).await?;
+        return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
+    }
+    if attributes::is_readonly(attr) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    reserve(vfs, wish.allocation).await?;
+    // To empty a file is to write to it, whatever else the open is for.
+    vfs.opens().may(attr.node, Rights::WRITE)?;
+    let Some(mut opened) = take(vfs, wish, attr, place, access).await? else { return Ok(None) };
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    opened.attr = vfs.setattr(attr.node, empty).await?;
+    let superseded = wish.disposition == CreateDisposition::Supersede;
+    Ok(Some((opened, if superseded { CreateAction::SUPERSEDED } else { CreateAction::OVERWRITTEN })))
+}
+
+/// Whether what exists is what the client wants ([MS-FSA] 2.1.5.1, phase 7).
+async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> {
+    if wish.disposition == CreateDisposition::Create {
+        return Err(NtStatus::OBJECT_NAME_COLLISION.into());
+    }
+    let status = match attr.kind {
+        Kind::Dir if wish.options.contains(CreateOptions::NON_DIRECTORY_FILE) || wish.path.file => {
+            status::FILE_IS_A_DIRECTORY
+        }
+        Kind::Dir if wish.truncates() => NtStatus::OBJECT_NAME_COLLISION,
+        Kind::Dir => return Ok(()),
+        Kind::Symlink if !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) => {
+            return Err(symlink::stopped(vfs, attr.node, &[]).await);
+        }
+        _ if wish.wants_directory() || wish.path.directory => status::NOT_A_DIRECTORY,
+        Kind::File => return Ok(()),
+        // Links and devices have no data to offer; their attributes and names can be had.
+        Kind::Symlink | Kind::Other if wish.truncates() => NtStatus::ACCESS_DENIED,
+        Kind::Symlink | Kind::Other => return Ok(()),
+    };
+    Err(status.into())
+}
+
+/// GrantedAccess, out of at most `maximal`.
+fn granted(wanted: AccessMask, maximal: AccessMask) -> Result<AccessMask, NtStatus> {
+    let explicit = wanted.without(AccessMask::MAXIMUM_ALLOWED);
+    if explicit.without(maximal) != AccessMask::NONE {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    let granted = if wanted.contains(AccessMask::MAXIMUM_ALLOWED) { maximal } else { explicit };
+    // 3.3.5.9: who may execute may read.
+    let read = granted.contains(AccessMask::FILE_EXECUTE);
+    Ok(if read { granted | AccessMask::FILE_READ_DATA } else { granted })
+}
+
+/// Enters the table of opens and opens the data; `None` when the file is gone by now.
+async fn take(
+    vfs: &Vfs,
+    wish: &Wish,
+    attr: &Attr,
+    place: (NodeId, Vec<u8>),
+    access: AccessMask,
+) -> Result<Option<Opened>, Failure> {
+    let claim = vfs.opens().open(attr.node, rights_of_access(access), wish.share)?;
+    let hold = match vfs.hold(attr.node).await {
+        Err(Error::Stale) => return Ok(None),
+        other => other?,
+    };
+    let file = match attr.kind {
+        Kind::File if access.intersects(DATA) => {
+            let write = access.intersects(WRITE_DATA);
+            match vfs.open(attr.node, write).await {
+                // MAXIMUM_ALLOWED takes what the file system gives.
+                Err(Error::Access) if write && wish.access.contains(AccessMask::MAXIMUM_ALLOWED) => {
+                    Some(vfs.open(attr.node, false).await?)
+                }
+                Err(Error::Stale) => return Ok(None),
+                other => Some(other?),
+            }
+        }
+        _ => None,
+    };
+    if wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+        claim.set_delete_on_close();
+    }
+    Ok(Some(Opened { attr: attr.clone(), place, access, file, claim, hold }))
+}
+
+/// 3.3.5.9.3: a file that could not become that large is not made. Nothing is set aside: the store grows files as they
+/// are written.
+async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
+    if bytes > 0 && bytes > vfs.statfs().await?.available {
+        return Err(status::DISK_FULL.into());
+    }
+    Ok(())
+}
+
+fn answer_contexts(
+    asked: &[RequestContext],
+    attr: &Attr,
+    share: &str,
+    changed: Filetime,
+) -> Vec<ResponseContext> {
+    let answer = |context: &RequestContext| match context {
+        // 3.3.5.9.5: unchanged since the client asked last.
+        RequestContext::MaximalAccess(Some(since)) if *since == changed => {
+            Some(ResponseContext::MaximalAccess { status: status::NONE_MAPPED, access: 0 })
+        }
+        RequestContext::MaximalAccess(_) => {
+            let access = attributes::maximal_access(attr).0;
+            Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access })
+        }
+        RequestContext::OnDiskId => {
+            Some(ResponseContext::OnDiskId { file_id: attr.node.0, volume_id: volume_id(share) })
+        }
+        _ => None,
+    };
+    asked.iter().filter_map(answer).collect()
+}
+
+/// Tells the volumes of this server apart; the same for a share of the same name after a restart.
+pub(super) fn volume_id(share: &str) -> u64 {
+    share.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_is_granted_whole_or_not_at_all() {
+        let readonly = AccessMask::FILE_ALL.without(WRITE_DATA);
+        assert_eq!(granted(AccessMask::DELETE, AccessMask::FILE_ALL), Ok(AccessMask::DELETE));
+        assert_eq!(granted(AccessMask::FILE_WRITE_DATA, readonly), Err(NtStatus::ACCESS_DENIED));
+        assert_eq!(granted(AccessMask::MAXIMUM_ALLOWED, readonly), Ok(readonly));
+        let both = AccessMask::MAXIMUM_ALLOWED | AccessMask::FILE_WRITE_DATA;
+        assert_eq!(granted(both, readonly), Err(NtStatus::ACCESS_DENIED));
+        let execute = granted(AccessMask::FILE_EXECUTE, AccessMask::FILE_ALL).unwrap();
+        assert!(execute.contains(AccessMask::FILE_READ_DATA));
+    }
+
+    #[test]
+    fn rights_that_others_care_about() {
+        assert_eq!(
+            rights_of_access(AccessMask::FILE_READ_ATTRIBUTES | AccessMask::READ_CONTROL),
+            Rights::NONE
+        );
+        assert_eq!(rights_of_access(AccessMask::FILE_EXECUTE), Rights::READ);
+        assert_eq!(rights_of_access(AccessMask::FILE_APPEND_DATA), Rights::WRITE);
+        assert_eq!(rights_of_access(AccessMask::FILE_ALL), Rights::ALL);
+        assert_eq!(rights_of_share(ShareAccess::READ | ShareAccess::WRITE).delete, false);
+    }
+}

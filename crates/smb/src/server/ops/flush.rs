@@ -1,0 +1,28 @@
+//! FLUSH.
+//!
+//! Spec: [MS-SMB2] 3.3.5.11. Owns: nothing. Does not: flush what was never opened for writing.
+
+use weft_store::vfs::Kind;
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::flush::{Request, Response};
+
+use super::opens;
+use crate::server::context::{Answer, OpContext, Reply};
+
+/// FILE_WRITE_DATA and FILE_APPEND_DATA; on a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY.
+const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+
+pub(super) async fn flush(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let open = opens::find(cx, request.file)?;
+    open.require_any(WRITE)?;
+    match (&open.file, open.kind) {
+        (Some(file), _) => file.sync().await?,
+        (None, Kind::Dir) => open.vfs.sync_dir(open.node).await?,
+        (None, _) => return Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
+    }
+    let mut reply = Reply::new();
+    Response.emit(&mut reply.message);
+    Ok(reply)
+}

@@ -1,0 +1,146 @@
+//! IOCTL: control codes.
+//!
+//! Spec: [MS-SMB2] 3.3.5.15. Owns: nothing. Does not: DFS (STATUS_FS_DRIVER_REQUIRED), pipes, server-side copy,
+//! snapshots beyond saying that there are none, holes; each answers the status that 3.3.5.15 names for it.
+
+use weft_store::vfs::Kind;
+use weft_wire::smb2::ioctl::{
+    CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
+};
+use weft_wire::smb2::{Dialect, FileId, NtStatus};
+
+use super::{opens, status, symlink};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// The dialects that NEGOTIATE chooses from.
+const DIALECTS: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
+/// Size of a VALIDATE_NEGOTIATE_INFO response.
+const VALIDATE_LEN: u32 = 24;
+
+pub(super) async fn ioctl(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    if !request.flags.contains(Flags::IS_FSCTL) {
+        return Err(status::NOT_SUPPORTED.into());
+    }
+    let most = cx.max_payload();
+    if request.input.len() > most as usize
+        || request.max_input_response > most
+        || request.max_output_response > most
+    {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let on_no_file = matches!(
+        request.code,
+        CtlCode::DFS_GET_REFERRALS
+            | CtlCode::DFS_GET_REFERRALS_EX
+            | CtlCode::QUERY_NETWORK_INTERFACE_INFO
+            | CtlCode::VALIDATE_NEGOTIATE_INFO
+            | CtlCode::PIPE_WAIT
+            | CtlCode::WEFT_ENDPOINTS
+    );
+    let output = if on_no_file { on_connection(cx, &request)? } else { on_file(cx, &request).await? };
+    if output.len() > request.max_output_response as usize {
+        return Err(NtStatus::BUFFER_TOO_SMALL.into());
+    }
+    let mut reply = Reply::with_capacity(48 + output.len());
+    let file = if on_no_file { FileId::RELATED } else { cx.file_id(request.file) };
+    Response { code: request.code, file, output: output.into() }.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// Controls that concern the connection or the server.
+fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
+    if request.file != FileId::RELATED {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    match request.code {
+        CtlCode::VALIDATE_NEGOTIATE_INFO => validate_negotiate(cx, request),
+        CtlCode::QUERY_NETWORK_INTERFACE_INFO => interfaces(cx),
+        CtlCode::WEFT_ENDPOINTS => Ok(cx.config().endpoints.clone().into_bytes()),
+        // 3.3.5.15.2: no DFS here.
+        CtlCode::DFS_GET_REFERRALS | CtlCode::DFS_GET_REFERRALS_EX => Err(status::FS_DRIVER_REQUIRED.into()),
+        // There are no pipes to wait for.
+        _ => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
+    }
+}
+
+/// 3.3.5.15.12. Whatever does not agree means that somebody changed the NEGOTIATE on its way: the connection ends
+/// without an answer.
+fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
+    let negotiated = cx.connection.negotiated();
+    let end = |reason| {
+        cx.connection.terminate(reason);
+        Failure::from(NtStatus::ACCESS_DENIED)
+    };
+    if negotiated.dialect == Dialect::V3_1_1 {
+        return Err(end("validate negotiate on 3.1.1, which has preauthentication integrity instead"));
+    }
+    if request.max_output_response < VALIDATE_LEN {
+        return Err(end("validate negotiate without room for the answer"));
+    }
+    let said = ValidateNegotiateRequest::parse(&request.input)
+        .map_err(|_| end("validate negotiate that cannot be read"))?;
+    let best = said.dialects.iter().filter(|dialect| DIALECTS.contains(dialect)).max();
+    let agrees = best == Some(&negotiated.dialect)
+        && said.guid == negotiated.client_guid
+        && said.security_mode == negotiated.client_security_mode
+        && said.capabilities == negotiated.client_capabilities;
+    if !agrees {
+        return Err(end("validate negotiate contradicts NEGOTIATE: it was tampered with"));
+    }
+    let mut output = Vec::with_capacity(VALIDATE_LEN as usize);
+    ValidateNegotiateResponse {
+        capabilities: negotiated.server_capabilities,
+        guid: cx.config().server_guid,
+        security_mode: negotiated.server_security_mode,
+        dialect: negotiated.dialect,
+    }
+    .emit(&mut output);
+    Ok(output)
+}
+
+/// 3.3.5.15.11.
+fn interfaces(cx: &OpContext) -> Result<Vec<u8>, Failure> {
+    if cx.dialect() < Dialect::V3_0 {
+        return Err(status::NOT_SUPPORTED.into());
+    }
+    let interfaces: Vec<_> = cx
+        .config()
+        .interfaces
+        .iter()
+        .filter(|interface| interface.index != 0)
+        .map(|interface| NetworkInterface {
+            index: interface.index,
+            rss: interface.rss,
+            rdma: interface.rdma,
+            link_speed_bps: interface.link_speed_bps,
+            addr: interface.addr,
+        })
+        .collect();
+    let mut output = Vec::new();
+    NetworkInterface::emit_list(&interfaces, &mut output);
+    Ok(output)
+}
+
+/// Controls that concern a file.
+async fn on_file(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
+    let open = opens::find(cx, request.file)?;
+    match request.code {
+        CtlCode::GET_REPARSE_POINT if open.kind == Kind::Symlink => {
+            // An absolute target names a place of this host, which is not for clients.
+            Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?)
+        }
+        CtlCode::GET_REPARSE_POINT => Err(status::NOT_A_REPARSE_POINT.into()),
+        CtlCode::SRV_ENUMERATE_SNAPSHOTS => match request.max_output_response {
+            0..16 => Err(NtStatus::INVALID_PARAMETER.into()),
+            // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
+            _ => Ok(vec![0; 16]),
+        },
+        // 3.3.5.15.3, 3.3.5.15.4: not a share of pipes.
+        CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(status::NOT_SUPPORTED.into()),
+        // Known, but not to this file system (3.3.5.15).
+        code if code.name().is_some() => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
+        // 3.3.5.15.8: neither listed nor private to anybody here.
+        _ => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
+    }
+}

@@ -1,0 +1,91 @@
+//! LOCK: byte-range locks.
+//!
+//! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. Owns: nothing; the locks are in the store's table of opens.
+//! Does not: verify lock sequences, which are for handles that survive a reconnect.
+
+use futures_util::future::{Either, select};
+use std::pin::pin;
+use weft_store::opens::{Range, Refused};
+use weft_store::vfs::Kind;
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::lock::{Element, Flags, Request, Response};
+
+use super::opens::{self, Open};
+use super::status;
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+pub(super) async fn lock(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let open = opens::find(cx, request.file)?;
+    if open.kind == Kind::Dir {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    match request.locks.first() {
+        Some(first) if first.flags.contains(Flags::UNLOCK) => unlock_all(&open, &request.locks)?,
+        Some(_) => lock_all(cx, &open, &request.locks).await?,
+        None => return Err(NtStatus::INVALID_PARAMETER.into()),
+    }
+    let mut reply = Reply::new();
+    Response.emit(&mut reply.message);
+    Ok(reply)
+}
+
+fn range(element: &Element) -> Result<Range, NtStatus> {
+    Range::new(element.offset, element.length).ok_or(status::INVALID_LOCK_RANGE)
+}
+
+/// 3.3.5.14.1: those before a failure stay unlocked.
+fn unlock_all(open: &Open, elements: &[Element]) -> Result<(), Failure> {
+    for element in elements {
+        if element.flags.without(Flags::FAIL_IMMEDIATELY) != Flags::UNLOCK {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+        open.claim.unlock(range(element)?)?;
+    }
+    Ok(())
+}
+
+/// 3.3.5.14.2: all or none.
+async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<(), Failure> {
+    let at_once = |element: &Element| element.flags.contains(Flags::FAIL_IMMEDIATELY);
+    if elements.len() > 1 && !elements.iter().all(at_once) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let mut taken = Vec::with_capacity(elements.len());
+    for element in elements {
+        match lock_one(cx, open, element).await {
+            Ok(range) => taken.push(range),
+            Err(failure) => {
+                // Gone already only when the handle was closed meanwhile.
+                taken.into_iter().for_each(|range| drop(open.claim.unlock(range)));
+                return Err(failure);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Range, Failure> {
+    let exclusive = match element.flags.without(Flags::FAIL_IMMEDIATELY) {
+        Flags::EXCLUSIVE_LOCK => true,
+        Flags::SHARED_LOCK => false,
+        _ => return Err(NtStatus::INVALID_PARAMETER.into()),
+    };
+    let range = range(element)?;
+    match open.claim.try_lock(range, exclusive) {
+        Ok(()) => return Ok(range),
+        Err(Refused::Locked) if element.flags.contains(Flags::FAIL_IMMEDIATELY) => {
+            return Err(status::LOCK_NOT_GRANTED.into());
+        }
+        Err(Refused::Locked) => {}
+        Err(refused) => return Err(refused.into()),
+    }
+    cx.pending();
+    match select(pin!(open.claim.lock(range, exclusive)), pin!(cx.cancelled())).await {
+        Either::Left((Ok(()), _)) => Ok(range),
+        // Closed while it waited.
+        Either::Left((Err(Refused::NotLocked), _)) => Err(status::RANGE_NOT_LOCKED.into()),
+        Either::Left((Err(refused), _)) => Err(refused.into()),
+        Either::Right(((), _)) => Err(status::CANCELLED.into()),
+    }
+}

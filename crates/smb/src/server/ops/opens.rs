@@ -1,0 +1,226 @@
+//! The open table of a session, and what an open is.
+//!
+//! Spec: [MS-SMB2] 3.3.1.10 (Open), 3.3.4.17 (closing one), 3.3.5.9 (FileId).
+//! Owns: opens, and through them file descriptors and entries of the store's table of opens. An open that is closed
+//! here lives on until the requests that run on it have ended.
+//! Does not: decide sharing (see [`weft_store::opens`]); READ and WRITE take the table's mutex for one look-up.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
+use weft_store::opens::{Open as Claim, Removal};
+use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::{FileId, NtStatus};
+
+use super::query_directory::Scan;
+use super::status;
+use crate::server::context::{Failure, OpContext};
+
+/// A file or directory that a client has open.
+pub(crate) struct Open {
+    /// TreeId of the tree that it was opened in.
+    pub(super) tree: u32,
+    /// The share's files.
+    pub(super) vfs: Vfs,
+    /// Which file.
+    pub(super) node: NodeId,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// GrantedAccess.
+    pub(super) access: AccessMask,
+    /// CreateOptions.
+    pub(super) options: CreateOptions,
+    /// Its data, when it is a regular file and the access has to do with data.
+    pub(super) file: Option<OpenFile>,
+    /// The place in the store's table: sharing, deletion, byte-range locks.
+    pub(super) claim: Claim,
+    /// Where a listing is. A future-aware lock: entries are fetched while it is held.
+    pub(super) scan: futures_util::lock::Mutex<Scan>,
+    /// Directory and name by which it was opened, or renamed since.
+    place: Mutex<(NodeId, Vec<u8>)>,
+    /// The time of modification that the client set, which its own later writes shall not change.
+    kept_mtime: Mutex<Option<Timestamp>>,
+    /// Whether there were such writes.
+    written_since: AtomicBool,
+    _hold: Hold,
+}
+
+impl Open {
+    #[allow(clippy::too_many_arguments, reason = "each is one field")]
+    pub(super) fn new(
+        cx: &OpContext,
+        vfs: Vfs,
+        (node, kind): (NodeId, Kind),
+        place: (NodeId, Vec<u8>),
+        (access, options): (AccessMask, CreateOptions),
+        file: Option<OpenFile>,
+        claim: Claim,
+        hold: Hold,
+    ) -> Open {
+        Open {
+            tree: cx.tree.id,
+            vfs,
+            node,
+            kind,
+            access,
+            options,
+            file,
+            claim,
+            scan: futures_util::lock::Mutex::default(),
+            place: Mutex::new(place),
+            kept_mtime: Mutex::new(None),
+            written_since: AtomicBool::new(false),
+            _hold: hold,
+        }
+    }
+
+    /// Refuses unless all of `access` was granted.
+    pub(super) fn require(&self, access: AccessMask) -> Result<(), NtStatus> {
+        if self.access.contains(access) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+
+    /// Refuses unless some of `access` was granted.
+    pub(super) fn require_any(&self, access: AccessMask) -> Result<(), NtStatus> {
+        if self.access.intersects(access) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+
+    /// The name that it was opened by, or renamed to since; empty for the share's root.
+    pub(super) fn name(&self) -> Vec<u8> {
+        lock(&self.place).1.clone()
+    }
+
+    /// Directory and name of the file now: those of the open while they still lead to it, otherwise wherever somebody
+    /// else moved it.
+    pub(super) async fn place(&self) -> Result<(NodeId, Vec<u8>), Error> {
+        let (dir, name) = lock(&self.place).clone();
+        match self.vfs.lookup(dir, &name, false).await {
+            Ok(attr) if attr.node == self.node => Ok((dir, name)),
+            _ => self.vfs.place(self.node).await,
+        }
+    }
+
+    pub(super) fn set_place(&self, place: (NodeId, Vec<u8>)) {
+        *lock(&self.place) = place;
+    }
+
+    /// From here on, writes through this open do not show in the time of modification ([MS-FSA] 2.1.5.15.2,
+    /// UserSetModificationTime); `None` lifts that.
+    pub(super) fn keep_mtime(&self, mtime: Option<Timestamp>) {
+        *lock(&self.kept_mtime) = mtime;
+        self.written_since.store(false, Ordering::Release);
+    }
+
+    /// Notes a write.
+    pub(super) fn written(&self) {
+        // A shared flag: set once, then only read.
+        if !self.written_since.load(Ordering::Relaxed) {
+            self.written_since.store(true, Ordering::Release);
+        }
+    }
+
+    /// Closes: restores the kept time and removes what is to be deleted. Nothing is left to tell the client when that
+    /// fails: as on Windows, CLOSE succeeds.
+    pub(super) async fn close(&self) {
+        let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
+        if let Some(mtime) = mtime {
+            let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+            if let Err(e) = self.vfs.setattr(self.node, set).await {
+                tracing::debug!("a time that a client set was not kept: {e}");
+            }
+        }
+        if let Some(removal) = self.claim.close() {
+            self.remove(removal).await;
+        }
+    }
+
+    async fn remove(&self, removal: Removal) {
+        let removed = match self.place().await {
+            Ok((dir, name)) if self.kind == Kind::Dir => self.vfs.rmdir(dir, &name).await,
+            Ok((dir, name)) => self.vfs.remove(dir, &name).await,
+            Err(e) => Err(e),
+        };
+        drop(removal);
+        match removed {
+            Ok(()) | Err(Error::NotFound | Error::Stale) => {}
+            Err(e) => tracing::debug!("delete on close: {e}"),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these guard is replaced whole; a panic in between cannot leave half of it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Open table of a session.
+#[derive(Default)]
+pub(crate) struct Opens {
+    slots: Mutex<Slab<(u32, Arc<Open>)>>,
+    /// Tells the users of a slot apart.
+    serial: AtomicU32,
+}
+
+impl Opens {
+    /// Adds an open, unless the session has `limit` already (then it comes back).
+    pub(super) fn insert(&self, open: Arc<Open>, limit: usize) -> Result<FileId, Arc<Open>> {
+        let mut slots = lock(&self.slots);
+        if slots.len() >= limit {
+            return Err(open);
+        }
+        // Never all ones, which means "none".
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
+        Ok(file_id(serial, slots.insert((serial, open))))
+    }
+
+    /// The open that a request names, in the tree that it names.
+    pub(super) fn find(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
+        let slots = lock(&self.slots);
+        let (serial, open) = slots.get(id.volatile as u32 as usize)?;
+        (file_id(*serial, id.volatile as u32 as usize) == id && open.tree == tree).then(|| open.clone())
+    }
+
+    /// Takes an open out.
+    pub(super) fn remove(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
+        let open = self.find(id, tree)?;
+        lock(&self.slots).try_remove(id.volatile as u32 as usize)?;
+        Some(open)
+    }
+
+    /// Ends the opens of one tree, delete-on-close included.
+    pub(crate) async fn close_tree(&self, tree: u32) {
+        self.close_where(|open| open.tree == tree).await;
+    }
+
+    /// Ends every open.
+    pub(crate) async fn close_all(&self) {
+        self.close_where(|_| true).await;
+    }
+
+    async fn close_where(&self, which: impl Fn(&Open) -> bool) {
+        let mut closing = Vec::new();
+        lock(&self.slots).retain(|_, (_, open)| {
+            let close = which(open);
+            if close {
+                closing.push(open.clone());
+            }
+            !close
+        });
+        for open in closing {
+            open.close().await;
+        }
+    }
+}
+
+fn file_id(serial: u32, slot: usize) -> FileId {
+    let id = u64::from(serial) << 32 | slot as u64 & 0xffff_ffff;
+    FileId { persistent: id, volatile: id }
+}
+
+/// The open that a request means: its FileId, or that of the compound.
+pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
+    let id = cx.file_id(carried);
+    cx.session.opens.find(id, cx.tree.id).ok_or_else(|| status::FILE_CLOSED.into())
+}

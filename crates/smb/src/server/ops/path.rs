@@ -1,0 +1,178 @@
+//! Paths as SMB writes them, and names as the store keeps them.
+//!
+//! Spec: [MS-FSCC] 2.1.5 (pathname, file name, stream name), [MS-SMB2] 3.3.5.9 (path name validation).
+//! Owns: nothing. Does not: look at files. `.` and `..` are refused wherever they stand: no path leads upwards.
+//!
+//! A POSIX name may hold characters that SMB reserves. They travel as private-use characters (U+F001 to U+F027), the
+//! mapping of Services for Macintosh that cifs.ko (`mapposix`) and Samba know too, so that every file that has a
+//! UTF-8 name can be seen and opened. Names that are not UTF-8 have no spelling in SMB: they are left out of listings.
+
+use weft_wire::smb2::NtStatus;
+
+/// The longest component in UTF-16 units.
+const MAX_UNITS: usize = 255;
+/// Reserved characters, whose stand-ins are U+F020 and on, in this order; control characters' are U+F001 to U+F01F.
+const RESERVED: [char; 8] = ['"', '*', ':', '<', '>', '?', '\\', '|'];
+const STAND_INS: u32 = 0xF000;
+
+/// Names from the root of the share to a file: none of them empty, `.`, `..` or with a `/`; empty is the root itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Path {
+    /// As the store keeps them.
+    pub(super) names: Vec<Vec<u8>>,
+    /// It ended in a backslash: only a directory can be meant.
+    pub(super) directory: bool,
+    /// It named the data stream (`::$DATA`): only a file can be meant.
+    pub(super) file: bool,
+}
+
+impl Path {
+    /// Reads a path of CREATE or of a rename.
+    pub(super) fn parse(path: &str) -> Result<Path, NtStatus> {
+        // 2.2.13: it does not begin with a backslash.
+        if path.starts_with('\\') {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let (path, file) = without_stream(path)?;
+        let directory = path.ends_with('\\');
+        if file && (directory || path.is_empty()) {
+            return Err(NtStatus::OBJECT_NAME_INVALID);
+        }
+        // [MS-FSA] 2.1.5.1, phase 3: redundant backslashes are stripped.
+        let names =
+            path.split('\\').filter(|name| !name.is_empty()).map(to_store).collect::<Result<_, _>>()?;
+        Ok(Path { names, directory, file })
+    }
+}
+
+/// Takes off the name of the unnamed data stream; there are no others.
+fn without_stream(path: &str) -> Result<(&str, bool), NtStatus> {
+    let last = path.rfind('\\').map_or(0, |at| at + 1);
+    match path[last..].split_once(':') {
+        None => Ok((path, false)),
+        Some((name, stream)) if stream.eq_ignore_ascii_case(":$DATA") => {
+            Ok((&path[..last + name.len()], true))
+        }
+        Some(_) => Err(NtStatus::OBJECT_NAME_INVALID),
+    }
+}
+
+/// One component as the store keeps it.
+pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
+    // [MS-FSCC] 2.1.5.1: dot directory names are not sent over the wire; [MS-SMB2] 3.3.5.9: refused like this.
+    if name == "." || name == ".." {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if name.encode_utf16().count() > MAX_UNITS || name.chars().any(is_reserved) {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
+    }
+    let name: String = name.chars().map(from_stand_in).collect();
+    // A stand-in may have been for half of "..".
+    match name.as_str() {
+        "" | "." | ".." => Err(NtStatus::OBJECT_NAME_INVALID),
+        name => Ok(name.as_bytes().to_vec()),
+    }
+}
+
+/// A name of the store as SMB shows it; `None` when SMB cannot spell it.
+pub(super) fn from_store(name: &[u8]) -> Option<String> {
+    let name = std::str::from_utf8(name).ok()?;
+    // Most names need nothing done.
+    if !name.chars().any(is_reserved) {
+        return Some(name.to_owned());
+    }
+    Some(name.chars().map(to_stand_in).collect())
+}
+
+/// [MS-FSCC] 2.1.5.2: not in a file name.
+fn is_reserved(c: char) -> bool {
+    matches!(c, '"' | '\\' | '/' | ':' | '|' | '<' | '>' | '*' | '?' | '\u{0}'..='\u{1f}')
+}
+
+fn to_stand_in(c: char) -> char {
+    let code = match RESERVED.iter().position(|&r| r == c) {
+        Some(at) => 0x20 + at as u32,
+        None if matches!(c, '\u{1}'..='\u{1f}') => u32::from(c),
+        None => return c,
+    };
+    char::from_u32(STAND_INS + code).unwrap_or(c)
+}
+
+fn from_stand_in(c: char) -> char {
+    match u32::from(c).wrapping_sub(STAND_INS) {
+        code @ 0x01..=0x1f => char::from_u32(code).unwrap_or(c),
+        code @ 0x20..=0x27 => RESERVED[code as usize - 0x20],
+        _ => c,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(path: &str) -> Vec<String> {
+        let path = Path::parse(path).unwrap();
+        path.names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn paths() {
+        assert!(names("").is_empty());
+        assert_eq!(names("a"), ["a"]);
+        assert_eq!(names("a\\b c\\Ünï.txt"), ["a", "b c", "Ünï.txt"]);
+        assert_eq!(names("a\\\\b\\"), ["a", "b"]);
+        assert!(Path::parse("a\\b\\").unwrap().directory);
+        assert_eq!(names("...\\.a\\a."), ["...", ".a", "a."]);
+        let stream = Path::parse("d\\f::$data").unwrap();
+        assert!(stream.file && stream.names == [b"d".to_vec(), b"f".to_vec()]);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let status = |path: &str| Path::parse(path).unwrap_err();
+        for path in ["\\a", ".", "..", "a\\..", "..\\a", "a\\..\\b", "a\\.\\b", "..\\..\\etc\\passwd"] {
+            assert_eq!(status(path), NtStatus::INVALID_PARAMETER, "{path}");
+        }
+        let long = "x".repeat(256);
+        for path in [
+            "../etc",
+            "a/b",
+            "/",
+            "a*",
+            "a?b",
+            "a\"",
+            "<",
+            ">",
+            "a|b",
+            "a:b",
+            "a:b:$DATA",
+            "a::$INDEX_ALLOCATION",
+            "::$DATA",
+            "d\\::$DATA",
+            "a:b\\c",
+            "nul\u{0}",
+            "tab\t",
+            &long,
+        ] {
+            assert_eq!(status(path), NtStatus::OBJECT_NAME_INVALID, "{path}");
+        }
+        assert!(Path::parse(&"x".repeat(255)).is_ok());
+    }
+
+    #[test]
+    fn posix_names_travel_in_disguise() {
+        let name = b"a:b \"c\" <d>|e?\\f*\x01".to_vec();
+        let shown = from_store(&name).unwrap();
+        assert!(!shown.chars().any(is_reserved));
+        assert_eq!(to_store(&shown).unwrap(), name);
+        assert_eq!(from_store(b"plain"), Some("plain".into()));
+        assert_eq!(from_store(b"\xff"), None);
+        // No disguise for what would lead elsewhere.
+        assert_eq!(to_store("\u{f02f}").unwrap(), "\u{f02f}".as_bytes());
+        for code in 0xF000..=0xF030 {
+            let c = char::from_u32(code).unwrap();
+            let stored = to_store(&c.to_string()).unwrap();
+            assert!(!stored.contains(&b'/') && !stored.contains(&0), "{code:x}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! QUERY_INFO: what is known about a file, its file system, its security.
+//!
+//! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Owns: nothing.
+//! Does not: keep extended attributes, streams, 8.3 names or quotas; each is answered as [MS-FSA] says for an object
+//! store without them. The security descriptor shows the Unix owner and group, and that users of a share share it
+//! whole: the one rule of access that there is.
+
+use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::error;
+use weft_wire::smb2::fscc::file::{self, NetworkOpen};
+use weft_wire::smb2::fscc::filesystem as fs;
+use weft_wire::smb2::fscc::security::{Ace, SecurityDescriptor, Sid};
+use weft_wire::smb2::fscc::{self, FileClass, FsClass};
+use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
+use weft_wire::smb2::{Dialect, NtStatus};
+
+use super::create::volume_id;
+use super::opens::{self, Open};
+use super::{attributes, path, status, symlink};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
+const BYTES_PER_SECTOR: u32 = 512;
+const SECTORS_PER_UNIT: u32 = 8;
+const UNIT: u64 = (BYTES_PER_SECTOR * SECTORS_PER_UNIT) as u64;
+/// The options that FileModeInformation shows ([MS-FSCC] 2.4.31).
+const MODE: CreateOptions = CreateOptions(
+    CreateOptions::WRITE_THROUGH.0
+        | CreateOptions::SEQUENTIAL_ONLY.0
+        | CreateOptions::NO_INTERMEDIATE_BUFFERING.0
+        | CreateOptions::DELETE_ON_CLOSE.0,
+);
+/// How deep a directory may lie for its path to be told.
+const MAX_DEPTH: usize = 1024;
+
+/// An answer, and how much of it must fit the client's buffer.
+struct Info {
+    bytes: Vec<u8>,
+    fixed_len: usize,
+}
+
+impl Info {
+    /// A class without a variable part.
+    fn fixed(emit: impl FnOnce(&mut Vec<u8>)) -> Info {
+        let mut bytes = Vec::with_capacity(104);
+        emit(&mut bytes);
+        Info { fixed_len: bytes.len(), bytes }
+    }
+
+    /// A class that ends in something of variable length.
+    fn variable(fixed_len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Info {
+        Info { fixed_len, ..Info::fixed(emit) }
+    }
+}
+
+pub(super) async fn query_info(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let open = opens::find(cx, request.file)?;
+    if request.output_buffer_length > cx.max_payload() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let limit = request.output_buffer_length as usize;
+    let mut info = match request.info_type {
+        InfoType::FILE => file_info(cx, &open, FileClass(request.class)).await?,
+        InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
+        InfoType::SECURITY => {
+            let wanted = SecurityInformation(request.additional_information);
+            let bytes = security(&open, wanted).await?;
+            if bytes.len() > limit {
+                let needed = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                let data = error::Response::buffer_too_small(needed, cx.dialect() >= Dialect::V3_1_1);
+                return Err(Failure { data, ..NtStatus::BUFFER_TOO_SMALL.into() });
+            }
+            Info { fixed_len: bytes.len(), bytes }
+        }
+        InfoType::QUOTA => return Err(status::NOT_SUPPORTED.into()),
+        _ => return Err(NtStatus::INVALID_PARAMETER.into()),
+    };
+    let Some(cut) = fscc::truncate(&mut info.bytes, limit, info.fixed_len) else {
+        return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
+    };
+    let mut reply = Reply::with_capacity(8 + info.bytes.len());
+    reply.status = if cut { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
+    Response { buffer: info.bytes.into() }.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// 3.3.5.20.1.
+async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info, Failure> {
+    let needs_attributes =
+        [FileClass::BASIC, FileClass::ALL, FileClass::NETWORK_OPEN, FileClass::ATTRIBUTE_TAG];
+    if needs_attributes.contains(&class) {
+        open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
+    }
+    let attr = open.vfs.getattr(open.node).await?;
+    let facts = Facts { open, attr: &attr };
+    Ok(match class {
+        FileClass::BASIC => Info::fixed(|out| facts.basic().emit(out)),
+        FileClass::STANDARD => Info::fixed(|out| facts.standard().emit(out)),
+        FileClass::INTERNAL => Info::fixed(|out| facts.internal().emit(out)),
+        FileClass::EA => Info::fixed(|out| file::Ea::default().emit(out)),
+        FileClass::ACCESS => Info::fixed(|out| facts.access().emit(out)),
+        FileClass::POSITION => Info::fixed(|out| file::Position::default().emit(out)),
+        FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
+        FileClass::ALIGNMENT => Info::fixed(|out| file::Alignment::default().emit(out)),
+        FileClass::ALL => Info::variable(file::All::FIXED_LEN, |out| facts.all().emit(out)),
+        FileClass::NETWORK_OPEN => {
+            let summary = attributes::summary(&attr, &open.name());
+            Info::fixed(|out| NetworkOpen::from(summary).emit(out))
+        }
+        FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
+        FileClass::STREAM => Info::variable(24, |out| file::Stream::emit_list(&facts.streams(), out)),
+        FileClass::COMPRESSION => Info::fixed(|out| facts.compression().emit(out)),
+        FileClass::ID => Info::fixed(|out| facts.id(cx).emit(out)),
+        FileClass::NORMALIZED_NAME if cx.dialect() >= Dialect::V3_1_1 => {
+            let name = path_of(open).await?;
+            Info::variable(file::Name::FIXED_LEN, |out| file::Name { name }.emit(out))
+        }
+        FileClass::ALTERNATE_NAME => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
+        FileClass::FULL_EA => {
+            open.require(AccessMask::FILE_READ_EA)?;
+            return Err(status::NO_EAS_ON_FILE.into());
+        }
+        class if class.name().is_some() => return Err(status::NOT_SUPPORTED.into()),
+        _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
+    })
+}
+
+/// What the classes are made of.
+struct Facts<'a> {
+    open: &'a Open,
+    attr: &'a Attr,
+}
+
+impl Facts<'_> {
+    fn basic(&self) -> file::Basic {
+        let summary = attributes::summary(self.attr, &self.open.name());
+        file::Basic {
+            creation_time: summary.creation_time,
+            last_access_time: summary.last_access_time,
+            last_write_time: summary.last_write_time,
+            change_time: summary.change_time,
+            attributes: summary.attributes,
+        }
+    }
+
+    fn standard(&self) -> file::Standard {
+        let directory = self.attr.kind == Kind::Dir;
+        file::Standard {
+            allocation_size: if directory { 0 } else { self.attr.allocated },
+            end_of_file: self.attr.size,
+            // A directory's links to itself are not names.
+            number_of_links: if directory { 1 } else { self.attr.nlink },
+            delete_pending: self.open.claim.delete_pending(),
+            directory,
+        }
+    }
+
+    fn internal(&self) -> file::Internal {
+        file::Internal { index_number: self.attr.node.0 }
+    }
+
+    fn access(&self) -> file::Access {
+        file::Access { access: self.open.access }
+    }
+
+    fn mode(&self) -> file::Mode {
+        file::Mode { mode: (self.open.options & MODE).0 }
+    }
+
+    fn all(&self) -> file::All {
+        file::All {
+            basic: self.basic(),
+            standard: self.standard(),
+            internal: self.internal(),
+            access: self.access(),
+            mode: self.mode(),
+            // 3.3.5.20.1: the name is left empty.
+            ..file::All::default()
+        }
+    }
+
+    fn attribute_tag(&self) -> file::AttributeTag {
+        let link = self.attr.kind == Kind::Symlink;
+        file::AttributeTag {
+            attributes: attributes::attributes(self.attr, &self.open.name()),
+            reparse_tag: if link { symlink::REPARSE_TAG } else { 0 },
+        }
+    }
+
+    fn streams(&self) -> Vec<file::Stream> {
+        match self.attr.kind {
+            Kind::File => vec![file::Stream {
+                size: self.attr.size,
+                allocation_size: self.attr.allocated,
+                name: "::$DATA".to_owned(),
+            }],
+            _ => Vec::new(),
+        }
+    }
+
+    fn compression(&self) -> file::Compression {
+        file::Compression { compressed_file_size: self.attr.allocated, compression_format: 0 }
+    }
+
+    fn id(&self, cx: &OpContext) -> file::Id {
+        let mut file_id = [0; 16];
+        file_id[..8].copy_from_slice(&self.attr.node.0.to_le_bytes());
+        file::Id { volume_serial_number: volume_of(cx), file_id }
+    }
+}
+
+fn share_name(cx: &OpContext) -> &str {
+    cx.tree.share.as_ref().map_or("", |share| &share.name)
+}
+
+fn volume_of(cx: &OpContext) -> u64 {
+    volume_id(share_name(cx))
+}
+
+/// The path from the share's root, as its files are called now.
+async fn path_of(open: &Open) -> Result<String, Failure> {
+    let mut names = Vec::new();
+    if open.node != NodeId::ROOT {
+        let (mut dir, name) = open.place().await?;
+        names.push(name);
+        while dir != NodeId::ROOT {
+            if names.len() == MAX_DEPTH {
+                return Err(status::NOT_SUPPORTED.into());
+            }
+            let (parent, name) = open.vfs.place(dir).await?;
+            names.push(name);
+            dir = parent;
+        }
+    }
+    let names: Option<Vec<_>> = names.iter().rev().map(|name| path::from_store(name)).collect();
+    Ok(names.ok_or(status::NOT_SUPPORTED)?.join("\\"))
+}
+
+/// 3.3.5.20.2.
+async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Failure> {
+    let vfs = &open.vfs;
+    Ok(match class {
+        FsClass::VOLUME => {
+            let root = vfs.getattr(NodeId::ROOT).await?;
+            let volume = fs::Volume {
+                creation_time: attributes::filetime(root.btime),
+                // Half of the 64-bit number suffices to tell volumes apart.
+                serial_number: volume_of(cx) as u32,
+                supports_objects: false,
+                label: share_name(cx).to_owned(),
+            };
+            Info::variable(fs::Volume::FIXED_LEN, |out| volume.emit(out))
+        }
+        FsClass::SIZE => {
+            let space = units(vfs).await?;
+            let size = fs::Size {
+                total_units: space.total,
+                available_units: space.available,
+                sectors_per_unit: SECTORS_PER_UNIT,
+                bytes_per_sector: BYTES_PER_SECTOR,
+            };
+            Info::fixed(|out| size.emit(out))
+        }
+        FsClass::FULL_SIZE => {
+            let space = units(vfs).await?;
+            let size = fs::FullSize {
+                total_units: space.total,
+                caller_available_units: space.available,
+                actual_available_units: space.free,
+                sectors_per_unit: SECTORS_PER_UNIT,
+                bytes_per_sector: BYTES_PER_SECTOR,
+            };
+            Info::fixed(|out| size.emit(out))
+        }
+        FsClass::DEVICE => {
+            let device =
+                fs::Device { device_type: fs::Device::DISK, characteristics: fs::Device::IS_MOUNTED };
+            Info::fixed(|out| device.emit(out))
+        }
+        FsClass::ATTRIBUTE => {
+            let attribute = fs::Attribute {
+                attributes: fs::FsAttributes::CASE_SENSITIVE_SEARCH
+                    | fs::FsAttributes::CASE_PRESERVED_NAMES
+                    | fs::FsAttributes::UNICODE_ON_DISK
+                    | fs::FsAttributes::SUPPORTS_HARD_LINKS,
+                max_name_len: 255,
+                // Some clients treat anything else as FAT.
+                name: "NTFS".to_owned(),
+            };
+            Info::variable(fs::Attribute::FIXED_LEN, |out| attribute.emit(out))
+        }
+        FsClass::SECTOR_SIZE => {
+            let unit = BYTES_PER_SECTOR * SECTORS_PER_UNIT;
+            let sectors = fs::SectorSize {
+                logical: BYTES_PER_SECTOR,
+                physical_atomicity: unit,
+                physical_performance: unit,
+                effective_atomicity: unit,
+                // Aligned device, aligned partition.
+                flags: 3,
+                sector_alignment: 0,
+                partition_alignment: 0,
+            };
+            Info::fixed(|out| sectors.emit(out))
+        }
+        class if class.name().is_some() => return Err(status::NOT_SUPPORTED.into()),
+        _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
+    })
+}
+
+/// Space in units.
+struct Units {
+    total: u64,
+    free: u64,
+    available: u64,
+}
+
+async fn units(vfs: &Vfs) -> Result<Units, Failure> {
+    let space = vfs.statfs().await?;
+    Ok(Units { total: space.total / UNIT, free: space.free / UNIT, available: space.available / UNIT })
+}
+
+/// 3.3.5.20.3.
+async fn security(open: &Open, wanted: SecurityInformation) -> Result<Vec<u8>, Failure> {
+    if wanted.intersects(SecurityInformation::SACL) {
+        // Needs ACCESS_SYSTEM_SECURITY, which CREATE grants to nobody.
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    open.require(AccessMask::READ_CONTROL)?;
+    let attr = open.vfs.getattr(open.node).await?;
+    let owner = wanted.contains(SecurityInformation::OWNER).then(|| Sid::unix_user(attr.uid));
+    let group = wanted.contains(SecurityInformation::GROUP).then(|| Sid::unix_group(attr.gid));
+    let everyone = || {
+        // What is made in a directory is open to everyone too: object and container inherit.
+        let flags = if attr.kind == Kind::Dir { 3 } else { 0 };
+        vec![Ace::Allow { flags, mask: attributes::maximal_access(&attr), sid: Sid::everyone() }]
+    };
+    let dacl = wanted.contains(SecurityInformation::DACL).then(everyone);
+    let mut bytes = Vec::with_capacity(96);
+    SecurityDescriptor { owner, group, dacl }.emit(&mut bytes);
+    Ok(bytes)
+}

@@ -1,0 +1,122 @@
+//! READ: a range of the file, not read here.
+//!
+//! Spec: [MS-SMB2] 3.3.5.12. Owns: nothing.
+//! Buffers: none. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
+//! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA, where
+//! nothing would protect it: without RDMA transforms that is an invalid parameter.
+
+use weft_machine::Payload;
+use weft_store::vfs::Kind;
+use weft_transport::{Segment, Stag};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::channel::{Channel, Descriptors};
+use weft_wire::smb2::read::{RESPONSE_DATA_AT, Request, Response};
+use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
+
+use super::opens;
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+pub(super) async fn read(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let route = Route::of(cx, &request.channel)?;
+    let mut answer = answer(cx, &request, &route);
+    match &mut answer {
+        Ok(reply) => reply.invalidate = route.invalidate,
+        Err(failure) => failure.invalidate = route.invalidate,
+    }
+    answer
+}
+
+fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
+    let open = opens::find(cx, request.file)?;
+    open.require(AccessMask::FILE_READ_DATA)?;
+    if request.length > cx.max_payload() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    if let Some(segments) = &route.segments {
+        let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+        if request.length == 0 || room < u64::from(request.length) {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+    }
+    let Some(file) = &open.file else {
+        let directory = open.kind == Kind::Dir;
+        return Err(if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into());
+    };
+    // [MS-FSA] 2.1.5.3: the range ends within 63 bits.
+    if request.offset.checked_add(u64::from(request.length)).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.claim.may_read(request.offset, u64::from(request.length))?;
+    let data = file.read(request.offset, request.length as usize)?;
+    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    if len < request.minimum_count || (len == 0 && request.length > 0) {
+        return Err(NtStatus::END_OF_FILE.into());
+    }
+    let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
+    match &route.segments {
+        None => Response::emit_head(len, 0, &mut reply.message),
+        Some(segments) => {
+            Response::emit_head(0, len, &mut reply.message);
+            reply.segments = clip(segments, len);
+        }
+    }
+    reply.payload = Some(data).filter(|data: &Payload| !data.is_empty());
+    Ok(reply)
+}
+
+/// As much of the client's memory as is needed.
+fn clip(segments: &[Segment], len: u32) -> Vec<Segment> {
+    let mut left = len;
+    let mut clipped = Vec::with_capacity(segments.len());
+    for segment in segments {
+        if left == 0 {
+            break;
+        }
+        let len = segment.len.min(left);
+        left -= len;
+        clipped.push(Segment { len, ..*segment });
+    }
+    clipped
+}
+
+/// How the payload of a READ or WRITE travels.
+#[derive(Default)]
+pub(super) struct Route {
+    /// Through this memory of the client; `None`: in the message.
+    pub(super) segments: Option<Vec<Segment>>,
+    /// What the answer revokes, whether it is a success or not.
+    pub(super) invalidate: Option<Stag>,
+}
+
+impl Route {
+    /// The route that a request asks for, when the connection can go it (3.3.5.12, 3.3.5.13).
+    pub(super) fn of(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
+        // Before 3.0 the field is reserved.
+        let dialect = cx.dialect();
+        if dialect < Dialect::V3_0 {
+            return Ok(Route::default());
+        }
+        let (descriptors, revoke) = match channel {
+            Channel::None => return Ok(Route::default()),
+            Channel::RdmaV1(descriptors) => (descriptors, false),
+            Channel::RdmaV1Invalidate(descriptors) if dialect >= Dialect::V3_0_2 => (descriptors, true),
+            Channel::RdmaV1Invalidate(_) | Channel::RdmaTransform(_) | Channel::Unknown(_) => {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
+        };
+        if cx.channel().limits().max_rdma.is_none() {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+        let segments = segments(descriptors);
+        let invalidate = segments.first().filter(|_| revoke).map(|segment| segment.stag);
+        if cx.encrypted {
+            return Err(Failure { invalidate, ..NtStatus::INVALID_PARAMETER.into() });
+        }
+        Ok(Route { segments: Some(segments), invalidate })
+    }
+}
+
+fn segments(descriptors: &Descriptors) -> Vec<Segment> {
+    descriptors.iter().map(|d| Segment { stag: Stag(d.token), offset: d.offset, len: d.length }).collect()
+}

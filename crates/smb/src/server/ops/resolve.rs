@@ -1,0 +1,66 @@
+//! From a path to a file: one look-up per name.
+//!
+//! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links). Owns: nothing.
+//! Does not: follow links, or look for a spelling that differs by case while the exact one exists.
+
+use weft_store::vfs::{Attr, Error, Kind, NodeId, Vfs};
+use weft_wire::smb2::NtStatus;
+
+use super::path::Path;
+use super::{status, symlink};
+use crate::server::context::Failure;
+
+/// Where a path leads.
+pub(super) struct Resolved {
+    /// The directory of the last name; the root for the root itself.
+    pub(super) dir: NodeId,
+    /// The last name as the client spells it; empty for the root.
+    pub(super) name: Vec<u8>,
+    /// What is there, and its name as the store spells it.
+    pub(super) found: Option<(Attr, Vec<u8>)>,
+}
+
+/// Walks a path.
+pub(super) async fn resolve(vfs: &Vfs, path: &Path) -> Result<Resolved, Failure> {
+    let Some((last, before)) = path.names.split_last() else {
+        let attr = vfs.getattr(NodeId::ROOT).await?;
+        return Ok(Resolved { dir: NodeId::ROOT, name: Vec::new(), found: Some((attr, Vec::new())) });
+    };
+    let mut dir = NodeId::ROOT;
+    for (i, name) in before.iter().enumerate() {
+        let attr = match vfs.lookup(dir, name, true).await {
+            Err(Error::NotFound | Error::NotDir | Error::Stale) => {
+                return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
+            }
+            other => other?,
+        };
+        match attr.kind {
+            Kind::Dir => dir = attr.node,
+            Kind::Symlink => return Err(symlink::stopped(vfs, attr.node, &path.names[i + 1..]).await),
+            Kind::File | Kind::Other => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+        }
+    }
+    let found = find(vfs, dir, last).await?;
+    Ok(Resolved { dir, name: last.clone(), found })
+}
+
+/// What is called `name`, in whatever case, and how it is spelled.
+pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    match vfs.lookup(dir, name, false).await {
+        Ok(attr) => return Ok(Some((attr, name.to_vec()))),
+        Err(Error::NotFound) => {}
+        // The directory went away since.
+        Err(Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+        Err(e) => return Err(e.into()),
+    }
+    match vfs.lookup(dir, name, true).await {
+        Ok(attr) => match vfs.place(attr.node).await {
+            Ok((at, spelled)) if at == dir => Ok(Some((attr, spelled))),
+            // Moved in between, or a further link of it elsewhere: gone, as far as this name goes.
+            Ok(_) | Err(Error::Stale | Error::NotFound) => Ok(None),
+            Err(e) => Err(e.into()),
+        },
+        Err(Error::NotFound) => Ok(None),
+        Err(e) => Err(status::of(&e).into()),
+    }
+}

@@ -1,0 +1,283 @@
+//! SET_INFO: times, attributes, sizes, names, deletion.
+//!
+//! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Owns: nothing.
+//! Does not: set a security descriptor: access control lists are not kept, FileFsAttributeInformation says so, and to
+//! accept one silently would let a user believe that a file is protected. Nor set the birth time, which Linux does not
+//! let anybody set, nor the change time, which is the file system's own.
+
+use weft_store::vfs::{Error, Kind, NodeId, SetAttr, SetTime};
+use weft_wire::smb2::access::{AccessMask, FileAttributes};
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::file::{
+    Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Rename,
+};
+use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
+use weft_wire::smb2::set_info::{Request, Response};
+use weft_wire::smb2::{Filetime, NtStatus};
+
+use super::opens::{self, Open};
+use super::path::Path;
+use super::{attributes, resolve, status, symlink};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// What a file occupies is counted in these.
+const ALLOCATION_UNIT: u64 = 4096;
+/// A RENAME or LINK without its name.
+const RENAME_FIXED_LEN: usize = 20;
+
+pub(super) async fn set_info(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let open = opens::find(cx, request.file)?;
+    if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    match request.info_type {
+        InfoType::FILE => file_info(&open, FileClass(request.class), &request.buffer)
+            .await
+            .map_err(|failure| symlink::in_context(failure, cx.dialect()))?,
+        // Labels, object ids and quota control: none of them is kept (3.3.5.21.2, 3.3.5.21.4).
+        InfoType::FILESYSTEM | InfoType::QUOTA => return Err(status::NOT_SUPPORTED.into()),
+        InfoType::SECURITY => {
+            return Err(refuse_security(&open, SecurityInformation(request.additional_information)).into());
+        }
+        _ => return Err(NtStatus::INVALID_PARAMETER.into()),
+    }
+    let mut reply = Reply::new();
+    Response.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// 3.3.5.21.3: rights come first.
+fn refuse_security(open: &Open, what: SecurityInformation) -> NtStatus {
+    let owner = SecurityInformation::OWNER | SecurityInformation::GROUP | SecurityInformation::LABEL;
+    let denied = (what.intersects(SecurityInformation::SACL))
+        || (what.intersects(SecurityInformation::DACL) && !open.access.contains(AccessMask::WRITE_DAC))
+        || (what.intersects(owner) && !open.access.contains(AccessMask::WRITE_OWNER));
+    if denied { NtStatus::ACCESS_DENIED } else { status::NOT_SUPPORTED }
+}
+
+/// A buffer too short for its class is a length mismatch ([MS-FSA] 2.1.5.15).
+fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure> {
+    parsed.map_err(|_| NtStatus::INFO_LENGTH_MISMATCH.into())
+}
+
+/// 3.3.5.21.1.
+async fn file_info(open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
+    match class {
+        FileClass::BASIC => set_basic(open, fixed(Basic::parse(buffer))?).await,
+        FileClass::RENAME | FileClass::RENAME_EX => rename(open, parse_rename(buffer)?).await,
+        FileClass::LINK => link(open, parse_rename(buffer)?).await,
+        FileClass::DISPOSITION => {
+            let delete = fixed(Disposition::parse(buffer))?.delete_pending;
+            let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
+            dispose(open, flags).await
+        }
+        FileClass::DISPOSITION_EX => dispose(open, fixed(DispositionEx::parse(buffer))?.flags).await,
+        FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
+        FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
+        // A position is the client's own, and every mode is served the same: nothing to do for either.
+        FileClass::POSITION if buffer.len() >= 8 => Ok(()),
+        FileClass::MODE if buffer.len() >= 4 => Ok(()),
+        FileClass::POSITION | FileClass::MODE => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),
+        FileClass::FULL_EA => {
+            open.require(AccessMask::FILE_WRITE_EA)?;
+            Err(NtStatus::EAS_NOT_SUPPORTED.into())
+        }
+        FileClass::PIPE | FileClass::QUOTA | FileClass::SHORT_NAME | FileClass::VALID_DATA_LENGTH => {
+            Err(status::NOT_SUPPORTED.into())
+        }
+        _ => Err(NtStatus::INVALID_INFO_CLASS.into()),
+    }
+}
+
+/// [MS-FSA] 2.1.5.15.2.
+async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
+    open.require(AccessMask::FILE_WRITE_ATTRIBUTES)?;
+    let times = [basic.creation_time, basic.last_access_time, basic.last_write_time, basic.change_time];
+    // A time before 1601 but for -1 and -2.
+    if times.iter().any(|t| (1 << 63..Filetime::THAW.0).contains(&t.0)) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let directory = open.kind == Kind::Dir;
+    if (basic.attributes.contains(FileAttributes::DIRECTORY) && !directory)
+        || (basic.attributes.contains(FileAttributes::TEMPORARY) && directory)
+    {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let before = open.vfs.getattr(open.node).await?;
+    let to = |time: Filetime| time.to_set().map(|time| SetTime::To(attributes::timestamp(time)));
+    let mut set =
+        SetAttr { atime: to(basic.last_access_time), mtime: to(basic.last_write_time), ..SetAttr::default() };
+    if basic.attributes != FileAttributes::NONE && before.kind == Kind::File {
+        let readonly = basic.attributes.contains(FileAttributes::READONLY);
+        let mode = attributes::mode_with_readonly(&before, readonly);
+        set.mode = (mode != before.mode).then_some(mode);
+    }
+    let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
+    match basic.last_write_time {
+        Filetime::ZERO => {}
+        Filetime::THAW => open.keep_mtime(None),
+        // -1 freezes the time that is, a time the one that was given.
+        _ => open.keep_mtime(Some(after.mtime)),
+    }
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.3, 2.1.5.15.4.
+async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
+    const KNOWN: DispositionFlags = DispositionFlags(0x1F);
+    if flags.without(KNOWN) != DispositionFlags::NONE {
+        return Err(status::NOT_SUPPORTED.into());
+    }
+    open.require(AccessMask::DELETE)?;
+    if !flags.contains(DispositionFlags::DELETE) {
+        open.claim.set_delete_pending(false);
+        return Ok(());
+    }
+    if flags.contains(DispositionFlags::ON_CLOSE) && !open.claim.delete_pending() {
+        return Err(status::NOT_SUPPORTED.into());
+    }
+    let attr = open.vfs.getattr(open.node).await?;
+    let despite = flags.contains(DispositionFlags::IGNORE_READONLY_ATTRIBUTE)
+        && open.access.contains(AccessMask::FILE_WRITE_ATTRIBUTES);
+    if (attributes::is_readonly(&attr) && !despite) || open.node == NodeId::ROOT {
+        return Err(status::CANNOT_DELETE.into());
+    }
+    if open.kind == Kind::Dir {
+        let (entries, _) = open.vfs.readdir(open.node, 0, 1).await?;
+        if !entries.is_empty() {
+            return Err(status::DIRECTORY_NOT_EMPTY.into());
+        }
+    }
+    open.claim.set_delete_pending(true);
+    open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS));
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.5.
+async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
+    if open.kind != Kind::File || i64::try_from(size).is_err() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.require(AccessMask::FILE_WRITE_DATA)?;
+    open.vfs.setattr(open.node, SetAttr { size: Some(size), ..SetAttr::default() }).await?;
+    open.written();
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.1: below the size it truncates; above it, what was asked for must at least be there. Nothing is
+/// set aside.
+async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
+    if open.kind != Kind::File || i64::try_from(bytes).is_err() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.require(AccessMask::FILE_WRITE_DATA)?;
+    let attr = open.vfs.getattr(open.node).await?;
+    let units = bytes.div_ceil(ALLOCATION_UNIT).saturating_mul(ALLOCATION_UNIT);
+    if units < attr.size {
+        return set_size(open, units).await;
+    }
+    let more = bytes.saturating_sub(attr.allocated);
+    if more > 0 && more > open.vfs.statfs().await?.available {
+        return Err(status::DISK_FULL.into());
+    }
+    Ok(())
+}
+
+fn parse_rename(buffer: &[u8]) -> Result<Rename, Failure> {
+    if buffer.len() < RENAME_FIXED_LEN {
+        return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
+    }
+    let rename = Rename::parse(buffer)?;
+    // Over the network a name is relative to the share, nothing else.
+    if rename.root_directory != 0 || rename.name.is_empty() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    Ok(rename)
+}
+
+/// A path that a file shall get: it ends in a name, and names no stream.
+fn new_path(name: &str) -> Result<Path, NtStatus> {
+    let path = Path::parse(name)?;
+    if path.names.is_empty() || path.file || path.directory {
+        Err(NtStatus::OBJECT_NAME_INVALID)
+    } else {
+        Ok(path)
+    }
+}
+
+/// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12).
+fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> Result<(), NtStatus> {
+    if !replace {
+        return Err(NtStatus::OBJECT_NAME_COLLISION);
+    }
+    if open.vfs.opens().delete_pending(target.node) {
+        return Err(status::DELETE_PENDING);
+    }
+    let in_use = open.vfs.opens().is_open(target.node);
+    if target.kind == Kind::Dir || attributes::is_readonly(target) || in_use {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.12. A directory with open files in it may be renamed: our opens do not depend on paths.
+async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
+    open.require(AccessMask::DELETE)?;
+    let path = new_path(&wish.name)?;
+    if open.node == NodeId::ROOT || open.claim.delete_pending() {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    let vfs = &open.vfs;
+    let from = open.place().await?;
+    let to = resolve::resolve(vfs, &path).await?;
+    if (to.dir, &to.name) == (from.0, &from.1) {
+        return Ok(());
+    }
+    let source = (from.0, &from.1[..]);
+    match &to.found {
+        None => vfs.rename(source, (to.dir, &to.name), false).await?,
+        Some((target, spelled)) if target.node == open.node => {
+            if (to.dir, spelled) == (from.0, &from.1) {
+                // Only the case changes.
+                vfs.rename(source, (to.dir, &to.name), false).await?;
+            } else {
+                // The other name is a link to the same file: what remains to be done is to take this one away.
+                vfs.remove(from.0, &from.1).await?;
+            }
+        }
+        Some((target, spelled)) => {
+            check_target(open, target, wish.replace_if_exists)?;
+            vfs.rename(source, (to.dir, spelled), true).await?;
+            if *spelled != to.name {
+                vfs.rename((to.dir, spelled), (to.dir, &to.name), false).await?;
+            }
+        }
+    }
+    open.set_place((to.dir, to.name));
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.7.
+async fn link(open: &Open, wish: Rename) -> Result<(), Failure> {
+    let path = new_path(&wish.name)?;
+    let vfs = &open.vfs;
+    if open.kind == Kind::Dir {
+        return Err(status::FILE_IS_A_DIRECTORY.into());
+    }
+    if open.claim.delete_pending() {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    let to = resolve::resolve(vfs, &path).await?;
+    if let Some((target, spelled)) = &to.found {
+        if target.node == open.node {
+            return Ok(());
+        }
+        check_target(open, target, wish.replace_if_exists)?;
+        match vfs.remove(to.dir, spelled).await {
+            Err(Error::NotFound) => {}
+            other => other?,
+        }
+    }
+    Ok(vfs.link(open.node, to.dir, &to.name).await?)
+}

@@ -1,0 +1,112 @@
+//! WRITE: slices of the message, or what the transport fetches from the client's memory, into the file.
+//!
+//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Owns: nothing. Buffers: the message's, or the one that was fetched into;
+//! neither is copied. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
+//! made durable, which is what was asked for.
+
+use bytes::Bytes;
+use weft_store::vfs::Kind;
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::write::{Flags, Request, Response};
+
+use super::opens::{self, Open};
+use super::read::Route;
+use super::status;
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// Offset that means "behind the last byte" (FILE_WRITE_TO_END_OF_FILE).
+const AT_END: u64 = u64::MAX;
+const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+
+pub(super) async fn write(cx: &OpContext) -> Answer {
+    let request = Request::parse(&cx.message)?;
+    let route = Route::of(cx, &request.channel)?;
+    let invalidate = route.invalidate;
+    match carry_out(cx, request, route).await {
+        Ok(count) => {
+            let mut reply = Reply::new();
+            reply.invalidate = invalidate;
+            Response { count }.emit(&mut reply.message);
+            Ok(reply)
+        }
+        Err(failure) => Err(Failure { invalidate, ..failure }),
+    }
+}
+
+async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32, Failure> {
+    let open = opens::find(cx, request.file)?;
+    open.require_any(WRITE)?;
+    let len = match &route.segments {
+        None => u32::try_from(request.data.len()).map_err(|_| NtStatus::INVALID_PARAMETER)?,
+        Some(segments) => {
+            let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+            let empty = segments.first().is_none_or(|segment| segment.len == 0);
+            if !request.data.is_empty() || empty || room < u64::from(request.remaining_bytes) {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
+            request.remaining_bytes
+        }
+    };
+    if len > cx.max_payload() || (len == 0 && route.segments.is_some()) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let Some(file) = &open.file else {
+        let directory = open.kind == Kind::Dir;
+        return Err(if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into());
+    };
+    let offset = offset(&open, request.offset, len)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    let data = match route.segments {
+        None => request.data,
+        Some(mut segments) => {
+            clip(&mut segments, len);
+            fetch(cx, segments).await?
+        }
+    };
+    // Locks may have come while the data travelled.
+    open.claim.may_write(offset, u64::from(len))?;
+    file.write(offset, &[data]).await?;
+    open.written();
+    let through =
+        request.flags.contains(Flags::WRITE_THROUGH) || open.options.contains(CreateOptions::WRITE_THROUGH);
+    if through {
+        file.sync().await?;
+    }
+    Ok(len)
+}
+
+/// Where to write. Who may only append writes nowhere else.
+fn offset(open: &Open, offset: u64, len: u32) -> Result<u64, Failure> {
+    let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
+    let offset = if offset == AT_END { file.len()? } else { offset };
+    let end = offset.checked_add(u64::from(len)).ok_or(NtStatus::INVALID_PARAMETER)?;
+    if i64::try_from(end).is_err() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    if !open.access.contains(AccessMask::FILE_WRITE_DATA) && offset < file.len()? {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    Ok(offset)
+}
+
+/// The first `len` bytes of the client's memory.
+fn clip(segments: &mut Vec<weft_transport::Segment>, len: u32) {
+    let mut left = len;
+    for segment in segments.iter_mut() {
+        segment.len = segment.len.min(left);
+        left -= segment.len;
+    }
+    segments.retain(|segment| segment.len > 0);
+}
+
+async fn fetch(cx: &OpContext, segments: Vec<weft_transport::Segment>) -> Result<Bytes, Failure> {
+    cx.channel().fetch(segments).await.map_err(|e| {
+        // The connection ends over this; the answer is for the log of whoever still hears it.
+        tracing::debug!("RDMA Read of a WRITE's payload: {e}");
+        status::UNEXPECTED_IO_ERROR.into()
+    })
+}
