@@ -48,6 +48,12 @@ pub(super) fn fold(name: &[u8]) -> Vec<u8> {
     text.chars().map(upper).collect::<String>().into_bytes()
 }
 
+/// A hash of the folded name: equal for names that differ by case only. A false match costs its user a scan.
+pub(super) fn fold_hash(name: &[u8]) -> u64 {
+    // FNV-1a.
+    fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

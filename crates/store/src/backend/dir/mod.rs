@@ -8,21 +8,25 @@
 //! microseconds, less than a hop to another thread. Only what waits for the disk by design (sync) goes to a worker.
 //! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
 
+mod folds;
 mod sys;
 mod table;
 
 pub(super) use sys::times;
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use weft_machine::{File, rt};
 
+use self::folds::{Folds, Known};
 use self::sys::{Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
@@ -35,7 +39,7 @@ const MAX_CACHED_FDS: usize = 4096;
 /// How deep below the nearest cached directory a node may lie.
 const MAX_DEPTH: usize = 1024;
 /// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
-/// entry and happens only when the exact name does not exist.
+/// entry and happens only when the exact name does not exist and `folds` cannot say that no other spelling does.
 const MAX_FOLD_SCAN: usize = 1_000_000;
 /// Entries that one [`Op::Readdir`] returns at most, whatever was asked for.
 const MAX_ENTRIES: usize = 4096;
@@ -43,6 +47,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Serves a folder.
 pub struct Dir {
     table: Mutex<Table>,
+    folds: Mutex<Folds>,
     proc: Proc,
 }
 
@@ -68,12 +73,16 @@ impl Dir {
         let identity = sys::stat(root.as_fd())?.identity();
         let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
-        Ok(Dir { table: Mutex::new(table), proc })
+        Ok(Dir { table: Mutex::new(table), folds: Mutex::default(), proc })
     }
 
     // A panic under the lock would have to come from the growth of a map; each step leaves the table usable.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn folds(&self) -> MutexGuard<'_, Folds> {
+        self.folds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A descriptor of `node`: the cached one, or found again by walking down from the nearest cached directory.
@@ -135,11 +144,67 @@ impl Dir {
         match sys::stat_at(fd.as_fd(), name) {
             Ok(stat) => self.seen(&stat, dir, name),
             Err(Errno::NOENT) if fold_case => {
-                let name = find_folded(&fd, name)?;
+                let name = self.find_folded(dir, &fd, name)?;
                 self.seen(&sys::stat_at(fd.as_fd(), &name)?, dir, &name)
             }
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// The name in `dir` that equals `name` but for case.
+    fn find_folded(&self, dir: NodeId, fd: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Error> {
+        let stamp = sys::stat(fd.as_fd())?.stamp();
+        let now = Instant::now();
+        let known = self.folds().ask(dir, stamp, name, now);
+        if known == Known::Absent {
+            return Err(Error::NotFound);
+        }
+        let wanted = names::fold(name);
+        let open = sys::open_dir(fd.as_fd())?;
+        let (mut cookie, mut scanned) = (0, 0);
+        let mut found = None;
+        let mut hashes = HashMap::new();
+        loop {
+            let (batch, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
+            scanned += batch.len();
+            cookie = batch.last().map_or(cookie, |last| last.cookie);
+            if found.is_none() {
+                found = batch.iter().find(|raw| names::fold(&raw.name) == wanted).map(|raw| raw.name.clone());
+            }
+            // Learning takes the whole directory; who only wants to find is done.
+            let learn = known == Known::Nothing && scanned <= folds::MAX_NAMES;
+            if learn {
+                batch.iter().for_each(|raw| *hashes.entry(names::fold_hash(&raw.name)).or_default() += 1);
+            }
+            if end && learn {
+                self.folds().learn(dir, stamp, std::mem::take(&mut hashes), now);
+            }
+            if end || (found.is_some() && !learn) {
+                return found.ok_or(Error::NotFound);
+            }
+            if scanned >= MAX_FOLD_SCAN {
+                return Err(Error::Limit("entries of a directory searched without regard to case"));
+            }
+        }
+    }
+
+    /// Carries out `act`, which changes the entries of `dir`, and keeps `folds` informed.
+    fn changing<T>(
+        &self,
+        (dir, fd): (NodeId, &OwnedFd),
+        removed: Option<&[u8]>,
+        added: Option<&[u8]>,
+        act: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if !self.folds().remembers(dir) {
+            return act();
+        }
+        let before = sys::stat(fd.as_fd())?.stamp();
+        let done = act()?;
+        if let Ok(after) = sys::stat(fd.as_fd()) {
+            self.folds().changed(dir, (before, after.stamp()), removed, added);
+        }
+        Ok(done)
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
@@ -203,56 +268,39 @@ impl Dir {
     ) -> Result<(Attr, bool), Error> {
         names::check_entry(name)?;
         let fd = self.dir_fd(dir)?;
+        if let Make::Symlink(target) = make {
+            names::check_target(target)?;
+        }
         let set = super::with_verifier(set, exists);
-        let made = match make {
+        let made = self.changing((dir, &fd), None, Some(name), || match make {
             Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, super::FILE_MODE)).map(Some),
             Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, super::DIR_MODE)).map(|()| None),
-            Make::Symlink(target) => {
-                names::check_target(target)?;
-                rustix::fs::symlinkat(target, &*fd, name).map(|()| None)
+            Make::Symlink(target) => rustix::fs::symlinkat(target, &*fd, name).map(|()| None),
+        });
+        let stat = match made {
+            Ok(Some(file)) => sys::stat(file.as_fd())?,
+            // Not necessarily what was just made, if somebody is quick; then it is what the name means now.
+            Ok(None) => sys::stat_at(fd.as_fd(), name)?,
+            Err(Errno::EXIST) => {
+                return self.reuse(&fd, dir, name, make, exists, &set).map(|attr| (attr, false));
             }
+            Err(e) => return Err(e.into()),
         };
-        match made {
-            Ok(file) => {
-                drop(file);
-                let attr = self.finish_creation(&fd, dir, name, make, &set).inspect_err(|_| {
-                    // Half-made is worse than not made; whether it can be taken back is not up to us.
-                    let flags = rustix::fs::AtFlags::REMOVEDIR;
-                    let flags = if *make == Make::Dir { flags } else { rustix::fs::AtFlags::empty() };
-                    let _ = rustix::fs::unlinkat(&*fd, name, flags);
-                })?;
-                Ok((attr, true))
-            }
-            Err(Errno::EXIST) => self.reuse(&fd, dir, name, make, exists, &set).map(|attr| (attr, false)),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// Applies what creation itself did not, and gives the new file its node.
-    fn finish_creation(
-        &self,
-        fd: &OwnedFd,
-        dir: NodeId,
-        name: &[u8],
-        make: &Make,
-        set: &SetAttr,
-    ) -> Result<Attr, Error> {
-        let stat = sys::stat_at(fd.as_fd(), name)?;
-        let mut attr = self.seen(&stat, dir, name)?;
+        let attr = self.seen(&stat, dir, name)?;
         // The umask took bits away; setting them is a second call only where somebody asked for them.
-        let set = SetAttr { mode: set.mode.filter(|mode| mode & 0o7777 != attr.mode), ..set.clone() };
-        if set != SetAttr::default() {
-            attr = self.setattr(attr.node, &set)?;
+        let set = SetAttr { mode: set.mode.filter(|mode| mode & 0o7777 != attr.mode), ..set };
+        if set == SetAttr::default() {
+            return Ok((attr, true));
         }
-        debug_assert_eq!(
-            attr.kind,
-            match make {
-                Make::File => Kind::File,
-                Make::Dir => Kind::Dir,
-                Make::Symlink(_) => Kind::Symlink,
+        match self.setattr(attr.node, &set) {
+            Ok(attr) => Ok((attr, true)),
+            Err(e) => {
+                // Half-made is worse than not made; whether it can be taken back is not up to us.
+                let flags = if attr.kind == Kind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                let _ = rustix::fs::unlinkat(&*fd, name, flags);
+                Err(e)
             }
-        );
-        Ok(attr)
+        }
     }
 
     fn reuse(
@@ -278,7 +326,13 @@ impl Dir {
         names::check_entry(from.1)?;
         names::check_entry(to.1)?;
         let (from_fd, to_fd) = (self.dir_fd(from.0)?, self.dir_fd(to.0)?);
-        sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace)?;
+        let act = || sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace);
+        if from.0 == to.0 {
+            self.changing((to.0, &to_fd), Some(from.1), Some(to.1), act)?;
+        } else {
+            let arriving = || self.changing((to.0, &to_fd), None, Some(to.1), act);
+            self.changing((from.0, &from_fd), Some(from.1), None, arriving)?;
+        }
         // Whoever knows the file by its node finds it at its new place.
         match sys::stat_at(to_fd.as_fd(), to.1) {
             Ok(stat) => self.seen(&stat, to.0, to.1).map(|_| ()),
@@ -293,8 +347,9 @@ impl Dir {
         if self.table().kind(node)? == Kind::Dir {
             return Err(Error::IsDir);
         }
-        let (fd, dir) = (self.fd(node)?, self.dir_fd(dir)?);
-        Ok(self.proc.link(fd.as_fd(), dir.as_fd(), name)?)
+        let (fd, dir_fd) = (self.fd(node)?, self.dir_fd(dir)?);
+        let link = || self.proc.link(fd.as_fd(), dir_fd.as_fd(), name);
+        Ok(self.changing((dir, &dir_fd), None, Some(name), link)?)
     }
 
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
@@ -354,9 +409,10 @@ impl Dir {
         })
     }
 
-    fn unlink(&self, dir: NodeId, name: &[u8], flags: rustix::fs::AtFlags) -> Result<(), Error> {
+    fn unlink(&self, dir: NodeId, name: &[u8], flags: AtFlags) -> Result<(), Error> {
         names::check_entry(name)?;
-        Ok(rustix::fs::unlinkat(&*self.dir_fd(dir)?, name, flags)?)
+        let fd = self.dir_fd(dir)?;
+        Ok(self.changing((dir, &fd), Some(name), None, || rustix::fs::unlinkat(&*fd, name, flags))?)
     }
 
     fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
@@ -370,11 +426,11 @@ impl Dir {
                 Outcome::Created { attr, created }
             }
             Op::Remove { dir, name } => {
-                self.unlink(dir, &name, rustix::fs::AtFlags::empty())?;
+                self.unlink(dir, &name, AtFlags::empty())?;
                 Outcome::Done
             }
             Op::Rmdir { dir, name } => {
-                self.unlink(dir, &name, rustix::fs::AtFlags::REMOVEDIR)?;
+                self.unlink(dir, &name, AtFlags::REMOVEDIR)?;
                 Outcome::Done
             }
             Op::Rename { from, from_name, to, to_name, replace } => {
@@ -433,26 +489,4 @@ fn explain(e: Errno, path: &Path, what: &str) -> io::Error {
 /// The mode to create with. Without one the umask of the server decides as for any program.
 fn creation_mode(set: &SetAttr, default: u32) -> Mode {
     Mode::from_raw_mode(set.mode.unwrap_or(default) & 0o7777)
-}
-
-/// The name in `dir` that equals `name` but for case.
-fn find_folded(dir: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Error> {
-    let wanted = names::fold(name);
-    let open = sys::open_dir(dir.as_fd())?;
-    let mut cookie = 0;
-    let mut scanned = 0;
-    loop {
-        let (batch, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
-        scanned += batch.len();
-        cookie = batch.last().map_or(cookie, |last| last.cookie);
-        if let Some(found) = batch.into_iter().find(|raw| names::fold(&raw.name) == wanted) {
-            return Ok(found.name);
-        }
-        if end {
-            return Err(Error::NotFound);
-        }
-        if scanned >= MAX_FOLD_SCAN {
-            return Err(Error::Limit("entries of a directory searched without regard to case"));
-        }
-    }
 }

@@ -14,6 +14,7 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 
+use super::folds::Stamp;
 use crate::vfs::{Attr, Kind, NodeId, SetTime, Timestamp};
 
 /// How openat2 may resolve: one component, no link of any kind, not out of the directory.
@@ -44,6 +45,11 @@ impl Stat {
         let s = &self.0;
         let born = self.born().map(|t| (t.secs, t.nanos));
         Identity { device: (s.stx_dev_major, s.stx_dev_minor), inode: s.stx_ino, born }
+    }
+
+    /// What changes whenever the entries of a directory do.
+    pub(super) fn stamp(&self) -> Stamp {
+        (timestamp(self.0.stx_mtime), timestamp(self.0.stx_ctime))
     }
 
     fn born(&self) -> Option<Timestamp> {

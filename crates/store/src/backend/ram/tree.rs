@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::quota::{Data, Usage};
-use crate::backend::names::fold;
+use crate::backend::names::{fold, fold_hash};
 use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Timestamp};
 
 /// Hard links of one file.
@@ -42,11 +42,6 @@ pub(super) struct Entries {
     /// How many names fold to each hash: says at once that no name matches without regard to case.
     folded: HashMap<u64, u32>,
     subdirs: u32,
-}
-
-fn fold_hash(name: &[u8]) -> u64 {
-    // FNV-1a: a false match costs a scan, nothing else.
-    fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl Entries {

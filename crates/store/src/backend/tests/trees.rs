@@ -288,6 +288,36 @@ fn case_is_folded_only_on_request() {
     });
 }
 
+/// What `dir` remembers of a directory follows our own changes and everybody else's.
+#[test]
+fn case_is_folded_while_a_directory_changes() {
+    each(async |vfs| {
+        let d = dir(&vfs, ROOT, "d").await.node;
+        let find = async |name: &str| vfs.lookup(d, name.as_bytes(), true).await.map(|attr| attr.node);
+        refused!(find("a").await, Error::NotFound);
+        let a = file(&vfs, d, "A").await.node;
+        assert_eq!(find("a").await.unwrap(), a);
+        vfs.rename((d, b"A"), (d, b"B"), false).await.unwrap();
+        refused!(find("a").await, Error::NotFound);
+        assert_eq!(find("b").await.unwrap(), a);
+        vfs.rename((d, b"B"), (ROOT, b"C"), false).await.unwrap();
+        refused!(find("b").await, Error::NotFound);
+        vfs.link(a, d, b"Link").await.unwrap();
+        assert_eq!(find("LINK").await.unwrap(), a);
+        file(&vfs, d, "over").await;
+        vfs.rename((ROOT, b"C"), (d, b"over"), true).await.unwrap();
+        // Two names of one file by now.
+        vfs.remove(d, b"Link").await.unwrap();
+        refused!(find("link").await, Error::NotFound);
+        assert_eq!(find("OVER").await.unwrap(), a);
+        for i in 0..100 {
+            refused!(find(&format!("n{i}")).await, Error::NotFound);
+            file(&vfs, d, &format!("N{i}")).await;
+            assert!(find(&format!("n{i}")).await.is_ok());
+        }
+    });
+}
+
 #[test]
 fn space_is_told() {
     each(async |vfs| {
