@@ -25,13 +25,12 @@ use super::{poller, readiness};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
-/// A core with pollers looks at the kernel in one spin turn out of this many: a system call costs as much as dozens of
+/// A core with pollers looks at its sockets in one turn out of this many: a system call costs as much as dozens of
 /// looks at a ring.
-const POLLER_TURNS_PER_SYSCALL: u32 = 32;
-/// A busy core looks at timers and finished blocking calls in one round out of this many.
-const ROUNDS_PER_COMPIO: u32 = 8;
-/// A spinning core that waits for a blocking call looks for its end in one turn out of this many.
-const TURNS_PER_COMPIO: u32 = 4;
+const TURNS_PER_SYSCALL: u32 = 32;
+/// A busy core looks at timers and finished blocking calls in one turn out of this many; a spinning one knows when
+/// the next timer is due, and looks that often only if it waits for a blocking call.
+const TURNS_PER_COMPIO: u32 = 8;
 
 /// Which kernel interface a core waits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,6 +195,8 @@ struct Core<'a> {
     /// compio's watch over `set` while the core sleeps.
     watch: PollFd<Rc<OwnedFd>>,
     spin: Spin,
+    /// Turns of the loop and of its spins, for what is not done in each.
+    turns: u32,
     counters: &'a SharedCounters,
 }
 
@@ -209,14 +210,13 @@ impl<'a> Core<'a> {
         let main = Arc::new(MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() });
         COUNTERS.set(counters.load());
         let watch = set.watch()?;
-        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), counters })
+        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), turns: 0, counters })
     }
 
     fn run_to_end<F: Future>(mut self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(self.main.clone());
         let mut cx = Context::from_waker(&waker);
-        let mut busy_rounds = 0u32;
         loop {
             if self.main.woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
@@ -227,9 +227,9 @@ impl<'a> Core<'a> {
             let news = poller::poll_all();
             if more || news || self.main_woken() {
                 // There is work: still look at the kernel in between, or a busy task would starve the sockets.
-                self.collect_readiness();
-                busy_rounds = busy_rounds.wrapping_add(1);
-                if busy_rounds.is_multiple_of(ROUNDS_PER_COMPIO) {
+                self.turns = self.turns.wrapping_add(1);
+                self.collect_in_turn();
+                if self.turns.is_multiple_of(TURNS_PER_COMPIO) {
                     self.look_at_compio();
                 }
             } else if !self.spin() {
@@ -246,6 +246,13 @@ impl<'a> Core<'a> {
         self.set.collect().expect("a core's own epoll set works");
     }
 
+    /// Collects readiness in each turn, or in some of them if there are pollers, which a system call would slow down.
+    fn collect_in_turn(&self) {
+        if self.turns.is_multiple_of(TURNS_PER_SYSCALL) || !poller::any() {
+            self.collect_readiness();
+        }
+    }
+
     /// Collects what compio has (finished blocking calls, expired timers) without waiting.
     fn look_at_compio(&self) {
         // A notified driver does not wait, not even for a timeout of zero, which would set up a kernel timer.
@@ -258,16 +265,17 @@ impl<'a> Core<'a> {
         let budget = self.spin.budget();
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);
-        let turns_per_syscall = if poller::any() { POLLER_TURNS_PER_SYSCALL } else { 1 };
-        let mut turn = 0u32;
+        let mut now = start;
         let won = loop {
-            let now = Instant::now();
             let last = now.duration_since(start) >= budget;
             let polls = TASK_POLLS.get();
-            if last || turn.is_multiple_of(turns_per_syscall) {
+            self.turns = self.turns.wrapping_add(1);
+            if last {
                 self.collect_readiness();
+            } else {
+                self.collect_in_turn();
             }
-            let blocked = BLOCKING.get() > 0 && turn.is_multiple_of(TURNS_PER_COMPIO);
+            let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_COMPIO);
             if last || blocked || timer.is_some_and(|timer| timer <= now) {
                 self.look_at_compio();
             }
@@ -279,8 +287,8 @@ impl<'a> Core<'a> {
             if last {
                 break false;
             }
-            turn = turn.wrapping_add(1);
             std::hint::spin_loop();
+            now = Instant::now();
         };
         if budget.is_zero() {
             return won;
