@@ -184,6 +184,12 @@ impl Regions {
         Ok(bytes.slice(offset..offset + len))
     }
 
+    /// The regions there are, in the order of their slots.
+    #[cfg(test)]
+    pub(super) fn stags(&self) -> Vec<Stag> {
+        self.slots.iter().flatten().map(|region| region.stag).collect()
+    }
+
     fn live(&mut self, stag: Stag) -> Option<&mut Region> {
         let slot = (stag.0 >> KEY_BITS) as usize;
         self.slots.get_mut(slot)?.as_mut().filter(|region| region.live && region.stag == stag)

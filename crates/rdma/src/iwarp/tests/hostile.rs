@@ -1,0 +1,397 @@
+//! A peer that breaks the rules: each rule with the Terminate that it earns.
+
+use proptest::prelude::*;
+use weft_wire::rdmap::{Opcode, ReadRequest, Terminate};
+use weft_wire::{ddp, mpa};
+
+use super::*;
+use crate::verbs::{Disconnect, Refusal, WorkError};
+
+/// One connection, and a peer made of bytes. It is the responder and has been spoken to.
+struct Probe {
+    end: Connection,
+    pool: Pool,
+    now: Time,
+    crc: bool,
+}
+
+impl Probe {
+    fn new(crc: bool) -> Probe {
+        let pool = Pool::new(32 << 20);
+        let setting = Setting { crc, ..Setting::default() };
+        let mut probe = Probe { end: setting.connection(1, &pool), pool, now: Time::from_nanos(1), crc };
+        // An empty Write opens the way for Terminates.
+        let opening = probe.fpdu(&tagged(Opcode::Write, 0, 0, true), &[]);
+        probe.feed(&opening);
+        assert!(probe.end.ended().is_none());
+        probe
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let mut n = 0;
+            for slot in &mut self.end.recv_slots() {
+                let part = slot.len().min(bytes.len() - n);
+                slot[..part].copy_from_slice(&bytes[n..n + part]);
+                n += part;
+                if part < slot.len() {
+                    break;
+                }
+            }
+            self.end.received(n, self.now);
+            bytes = &bytes[n..];
+        }
+    }
+
+    fn fpdu(&self, header: &[u8], payload: &[u8]) -> Vec<u8> {
+        let len = (header.len() + payload.len()) as u16;
+        let mut bytes = len.to_be_bytes().to_vec();
+        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + mpa::pad(len), 0);
+        let mut crc = mpa::Crc::default();
+        crc.update(&bytes);
+        // Without CRCs the field holds anything.
+        bytes.extend_from_slice(&if self.crc { crc.field() } else { *b"junk" });
+        bytes
+    }
+
+    fn say(&mut self, header: &[u8], payload: &[u8]) {
+        let fpdu = self.fpdu(header, payload);
+        self.feed(&fpdu);
+    }
+
+    /// The Terminate that was sent.
+    fn terminate(&mut self) -> Terminate {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let n = self.end.out_slices(&mut slices);
+        let bytes: Vec<u8> = slices[..n].iter().flat_map(|slice| slice.to_vec()).collect();
+        let ddp::Header::Untagged(header) = ddp::Header::parse(&bytes[2..]).unwrap() else {
+            panic!("tagged")
+        };
+        assert_eq!((header.qn, header.msn, header.mo, header.last), (2, 1, 0, true));
+        assert_eq!(Opcode::parse(header.control), Ok(Opcode::Terminate));
+        let terminate = Terminate::parse(&bytes[2 + ddp::UNTAGGED_LEN..]).unwrap();
+        assert_eq!(bytes.len(), mpa::fpdu_len(u16::from_be_bytes([bytes[0], bytes[1]])));
+        terminate
+    }
+}
+
+fn tagged(opcode: Opcode, stag: u32, to: u64, last: bool) -> Vec<u8> {
+    ddp::Tagged { last, control: opcode.control(), stag, to }.emit().to_vec()
+}
+
+fn untagged(opcode: Opcode, qn: u32, msn: u32, mo: u32, last: bool) -> Vec<u8> {
+    ddp::Untagged { last, control: opcode.control(), invalidate: 0, qn, msn, mo }.emit().to_vec()
+}
+
+fn read_request(size: u32, source: Segment) -> [u8; 28] {
+    ReadRequest { sink_stag: 1, sink_to: 2, size, source_stag: source.stag.0, source_to: source.offset }
+        .emit()
+}
+
+/// What a peer says to a connection with one region of 100 bytes (`w` to write, `r` to read), a receive buffer of 4096
+/// bytes and one Read under way, and the numbers of the Terminate that it gets for it.
+type Rule = (&'static str, fn(&mut Probe, Scene), (u8, u8, u8));
+
+#[derive(Clone, Copy)]
+struct Scene {
+    w: Segment,
+    r: Segment,
+    sink: (u32, u64),
+}
+
+const RULES: &[Rule] = &[
+    (
+        "version of DDP, tagged",
+        |p, _| p.say(&with(tagged(Opcode::Write, 0, 0, true), 0, 0xc0), &[]),
+        (1, 1, 4),
+    ),
+    (
+        "version of DDP, untagged",
+        |p, _| p.say(&with(untagged(Opcode::Send, 0, 1, 0, true), 0, 0x42), &[]),
+        (1, 2, 6),
+    ),
+    ("version of RDMAP", |p, _| p.say(&with(tagged(Opcode::Write, 0, 0, true), 1, 0x80), &[]), (0, 2, 5)),
+    ("reserved opcode", |p, _| p.say(&with(tagged(Opcode::Write, 0, 0, true), 1, 0x48), &[]), (0, 2, 6)),
+    ("a tagged Send", |p, _| p.say(&tagged(Opcode::Send, 0, 0, true), &[]), (0, 2, 6)),
+    ("an untagged Write", |p, _| p.say(&untagged(Opcode::Write, 0, 1, 0, true), &[]), (0, 2, 6)),
+    ("a Send in the queue of Reads", |p, _| p.say(&untagged(Opcode::Send, 1, 1, 0, true), &[]), (0, 2, 6)),
+    ("queue 3", |p, _| p.say(&untagged(Opcode::Send, 3, 1, 0, true), &[]), (1, 2, 1)),
+    ("message 2 before 1", |p, _| p.say(&untagged(Opcode::Send, 0, 2, 0, true), b"x"), (1, 2, 3)),
+    ("message 0", |p, _| p.say(&untagged(Opcode::Send, 0, 0, 0, true), b"x"), (1, 2, 3)),
+    ("a gap in a message", |p, _| p.say(&untagged(Opcode::Send, 0, 1, 4, true), b"x"), (1, 2, 4)),
+    (
+        "an overlap in a message",
+        |p, _| {
+            p.say(&untagged(Opcode::Send, 0, 1, 0, false), b"abcd");
+            p.say(&untagged(Opcode::Send, 0, 1, 0, true), b"x");
+        },
+        (1, 2, 4),
+    ),
+    ("a message too long", |p, _| p.say(&untagged(Opcode::Send, 0, 1, 0, true), &[0; 4097]), (1, 2, 5)),
+    (
+        "a message too long in its second segment",
+        |p, _| {
+            p.say(&untagged(Opcode::Send, 0, 1, 0, false), &[0; 4096]);
+            p.say(&untagged(Opcode::Send, 0, 1, 4096, true), b"x");
+        },
+        (1, 2, 5),
+    ),
+    (
+        "a message without a buffer",
+        |p, _| {
+            p.say(&untagged(Opcode::Send, 0, 1, 0, true), b"x");
+            p.say(&untagged(Opcode::Send, 0, 2, 0, true), b"x");
+        },
+        (1, 2, 2),
+    ),
+    (
+        "a Write to no region",
+        |p, s| p.say(&tagged(Opcode::Write, !s.w.stag.0, s.w.offset, true), b"x"),
+        (1, 1, 0),
+    ),
+    (
+        "a Write behind a region",
+        |p, s| p.say(&tagged(Opcode::Write, s.w.stag.0, s.w.offset + 100, true), b"x"),
+        (1, 1, 1),
+    ),
+    (
+        "a Write before a region",
+        |p, s| p.say(&tagged(Opcode::Write, s.w.stag.0, s.w.offset - 1, true), b"xx"),
+        (1, 1, 1),
+    ),
+    (
+        "a Write across an end",
+        |p, s| p.say(&tagged(Opcode::Write, s.w.stag.0, s.w.offset + 99, true), b"xx"),
+        (1, 1, 1),
+    ),
+    (
+        "a Write that wraps",
+        |p, s| p.say(&tagged(Opcode::Write, s.w.stag.0, u64::MAX, true), b"xx"),
+        (1, 1, 3),
+    ),
+    (
+        "a Write to be read",
+        |p, s| p.say(&tagged(Opcode::Write, s.r.stag.0, s.r.offset, true), b"x"),
+        (0, 1, 2),
+    ),
+    ("a Write to a sink", |p, s| p.say(&tagged(Opcode::Write, s.sink.0, s.sink.1, true), b"x"), (1, 1, 0)),
+    ("a Read of no region", |p, s| read(p, 1, Segment { stag: crate::Stag(!s.r.stag.0), ..s.r }), (0, 1, 0)),
+    ("a Read behind a region", |p, s| read(p, 1, part(s.r, 100, 1)), (0, 1, 1)),
+    ("a Read across an end", |p, s| read(p, 101, s.r), (0, 1, 1)),
+    ("a Read of 4 GiB", |p, s| read(p, u32::MAX, s.r), (0, 1, 1)),
+    ("a Read that wraps", |p, s| read(p, 2, Segment { offset: u64::MAX, ..s.r }), (0, 1, 4)),
+    ("a Read of what is to be written", |p, s| read(p, 1, s.w), (0, 1, 2)),
+    (
+        "one Read too many",
+        |p, s| {
+            (1..=5)
+                .for_each(|msn| p.say(&untagged(Opcode::ReadRequest, 1, msn, 0, true), &read_request(9, s.r)))
+        },
+        (1, 2, 2),
+    ),
+    (
+        "a short Read Request",
+        |p, _| p.say(&untagged(Opcode::ReadRequest, 1, 1, 0, true), &[0; 27]),
+        (0, 2, 0xff),
+    ),
+    ("a long Read Request", |p, _| p.say(&untagged(Opcode::ReadRequest, 1, 1, 0, true), &[0; 29]), (1, 2, 5)),
+    (
+        "half a Read Request",
+        |p, _| p.say(&untagged(Opcode::ReadRequest, 1, 1, 0, false), &[0; 28]),
+        (0, 2, 0xff),
+    ),
+    (
+        "Read Request 2 before 1",
+        |p, _| p.say(&untagged(Opcode::ReadRequest, 1, 2, 0, true), &[0; 28]),
+        (1, 2, 3),
+    ),
+    (
+        "a response for another sink",
+        |p, s| p.say(&tagged(Opcode::ReadResponse, !s.sink.0, s.sink.1, true), &[7; 50]),
+        (1, 1, 0),
+    ),
+    (
+        "a response somewhere else",
+        |p, s| p.say(&tagged(Opcode::ReadResponse, s.sink.0, s.sink.1 + 1, true), &[7; 50]),
+        (1, 1, 1),
+    ),
+    (
+        "a response too long",
+        |p, s| p.say(&tagged(Opcode::ReadResponse, s.sink.0, s.sink.1, true), &[7; 51]),
+        (1, 1, 1),
+    ),
+    (
+        "a response too short",
+        |p, s| p.say(&tagged(Opcode::ReadResponse, s.sink.0, s.sink.1, true), &[7; 49]),
+        (1, 1, 1),
+    ),
+    (
+        "a response to nothing",
+        |p, s| {
+            p.say(&tagged(Opcode::ReadResponse, s.sink.0, s.sink.1, true), &[7; 50]);
+            p.say(&tagged(Opcode::ReadResponse, s.sink.0, s.sink.1, true), &[7; 50]);
+        },
+        (0, 2, 6),
+    ),
+    ("an FPDU shorter than its header", |p, _| p.say(&[0xc1, 0x40, 0, 0], &[]), (2, 0, 3)),
+    ("an empty FPDU", |p, _| p.feed(&[0, 0, 0, 0, 0, 0, 0, 0]), (2, 0, 3)),
+    ("a long Terminate", |p, _| p.say(&untagged(Opcode::Terminate, 2, 1, 0, true), &[0; 53]), (1, 2, 5)),
+    ("Terminate 2", |p, _| p.say(&untagged(Opcode::Terminate, 2, 2, 0, true), &[0; 4]), (1, 2, 3)),
+    (
+        "to invalidate what is not",
+        |p, _| p.say(&with(untagged(Opcode::SendInvalidate, 0, 1, 0, true), 2, 9), b"x"),
+        (0, 1, 9),
+    ),
+];
+
+fn with(mut header: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
+    header[at] = value;
+    header
+}
+
+fn read(probe: &mut Probe, size: u32, source: Segment) {
+    probe.say(&untagged(Opcode::ReadRequest, 1, 1, 0, true), &read_request(size, source));
+}
+
+fn scene(probe: &mut Probe) -> Scene {
+    let region = |probe: &mut Probe, access| {
+        let buf = probe.pool.buf_from(&[FILL; 100]).unwrap();
+        probe.end.register(buf, access).unwrap()
+    };
+    let (w, r) = (region(probe, Access::RemoteWrite), region(probe, Access::RemoteRead));
+    let recv = probe.pool.try_alloc(4096).unwrap();
+    probe.end.post(Work::Recv { id: 1, buf: recv }).unwrap();
+    let into = probe.pool.try_alloc(4096).unwrap();
+    let from = Segment { stag: crate::Stag(9), offset: 9, len: 50 };
+    probe.end.post(Work::Read { id: 2, into, from }).unwrap();
+    probe.end.pump();
+    let all: usize = {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let n = probe.end.out_slices(&mut slices);
+        slices[..n].iter().map(|slice| slice.len()).sum()
+    };
+    probe.end.sent(all, probe.now);
+    let pending = probe.end.reads.front().unwrap();
+    Scene { w, r, sink: (pending.sink_stag, pending.sink_to) }
+}
+
+#[test]
+fn each_rule_has_its_terminate() {
+    for crc in [true, false] {
+        for (what, break_it, numbers) in RULES {
+            let mut probe = Probe::new(crc);
+            let scene = scene(&mut probe);
+            break_it(&mut probe, scene);
+            match probe.end.ended() {
+                Some(Disconnect::Refused(_) | Disconnect::Violation(_)) => {}
+                other => panic!("{what}: {other:?}"),
+            }
+            let terminate = probe.terminate();
+            assert_eq!((terminate.layer, terminate.etype, terminate.code), *numbers, "{what}");
+            // Nothing of it reached anybody's memory.
+            for region in [scene.w, scene.r] {
+                let buf = probe.end.invalidate(region.stag, probe.now).unwrap();
+                assert!(buf.iter().all(|byte| *byte == FILL), "{what}: placed");
+            }
+            // Nor does anything that follows.
+            let mut done = Vec::new();
+            probe.end.take_completions(&mut done);
+            probe.say(&untagged(Opcode::Send, 0, 1, 0, true), b"more");
+            assert!(probe.end.completions.is_empty(), "{what}");
+            assert!(done.iter().any(|c| c.id == 2 || c.id == 1), "{what}: nothing flushed");
+        }
+    }
+}
+
+/// RFC 5040 4.8: the refused headers come back.
+#[test]
+fn a_refused_read_request_comes_back() {
+    let mut probe = Probe::new(true);
+    let scene = scene(&mut probe);
+    read(&mut probe, 101, scene.r);
+    let terminate = probe.terminate();
+    assert_eq!(terminate.segment_len, Some(46));
+    assert!(matches!(terminate.header, Some(ddp::Header::Untagged(h)) if h.qn == 1 && h.msn == 1));
+    let read = terminate.read.unwrap();
+    assert_eq!((read.sink_stag, read.sink_to, read.size), (1, 2, 101));
+    assert_eq!((read.source_stag, read.source_to), (scene.r.stag.0, scene.r.offset));
+}
+
+#[test]
+fn an_empty_read_is_not_checked() {
+    let mut probe = Probe::new(true);
+    let scene = scene(&mut probe);
+    read(&mut probe, 0, Segment { stag: crate::Stag(!scene.r.stag.0), offset: u64::MAX, len: 0 });
+    assert!(probe.end.ended().is_none());
+    assert_eq!(probe.end.tx.responses(), 1);
+}
+
+#[test]
+fn a_terminate_is_understood_or_ends_the_stream_anyway() {
+    let terminate = |body: &[u8]| {
+        let mut probe = Probe::new(true);
+        scene(&mut probe);
+        probe.say(&untagged(Opcode::Terminate, 2, 1, 0, true), body);
+        let mut done = Vec::new();
+        probe.end.take_completions(&mut done);
+        assert!(done.iter().any(|c| c.id == 2 && c.result.as_ref().is_err_and(|e| *e == WorkError::Flushed)));
+        // It is answered by nothing.
+        assert!(probe.end.finished_sending());
+        probe.end.ended().unwrap().clone()
+    };
+    assert_eq!(terminate(&[0x11, 0x00, 0, 0]), Disconnect::Terminated(Refusal::InvalidStag));
+    let raw = Refusal::Other { layer: 3, etype: 7, code: 0x55 };
+    assert_eq!(terminate(&[0x37, 0x55, 0, 0]), Disconnect::Terminated(raw));
+    // Cut short, or announcing headers that are not there.
+    assert!(matches!(terminate(&[0x11]), Disconnect::Violation(_)));
+    assert!(matches!(terminate(&[0x11, 0x00, 0xe0, 0]), Disconnect::Violation(_)));
+}
+
+/// RFC 5044 7.1.2 rule 4 again: before the first valid FPDU, a responder cannot even complain.
+#[test]
+fn a_first_fpdu_that_is_wrong_is_answered_by_the_end_alone() {
+    let pool = Pool::new(32 << 20);
+    let mut end = Setting::default().connection(1, &pool);
+    end.recv_slots()[1][..8].fill(0);
+    end.received(8, Time::from_nanos(1));
+    assert!(matches!(end.ended(), Some(Disconnect::Violation(_))));
+    assert!(end.finished_sending());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Bytes from anywhere: never a panic, never anything placed.
+    #[test]
+    fn no_bytes_do_harm(crc: bool, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        let mut probe = Probe::new(crc);
+        let scene = scene(&mut probe);
+        probe.feed(&bytes);
+        let buf = probe.end.invalidate(scene.w.stag, probe.now).unwrap();
+        prop_assert!(buf.iter().all(|byte| *byte == FILL));
+    }
+
+    /// A valid FPDU with one byte changed and a valid CRC: whatever it has become, it is checked.
+    #[test]
+    fn no_header_does_harm(crc: bool, rule in 0..RULES.len(), at in 0usize..18, value: u8, size in 0usize..300) {
+        let mut probe = Probe::new(crc);
+        let scene = scene(&mut probe);
+        let headers = [
+            tagged(Opcode::Write, scene.w.stag.0, scene.w.offset + 50, true),
+            untagged(Opcode::Send, 0, 1, 0, true),
+            untagged(Opcode::ReadRequest, 1, 1, 0, true),
+            untagged(Opcode::Terminate, 2, 1, 0, true),
+            tagged(Opcode::ReadResponse, scene.sink.0, scene.sink.1, true),
+        ];
+        let mut header = headers[rule % headers.len()].clone();
+        let at = at % header.len();
+        header[at] = value;
+        probe.say(&header, &vec![0x11; size]);
+        let buf = probe.end.invalidate(scene.w.stag, probe.now).unwrap();
+        prop_assert_eq!(buf.len(), 100);
+        let buf = probe.end.invalidate(scene.r.stag, probe.now).unwrap();
+        prop_assert!(buf.iter().all(|byte| *byte == FILL), "a region that is only read was written");
+    }
+}

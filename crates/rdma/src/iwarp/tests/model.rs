@@ -1,0 +1,92 @@
+//! Random work of both sides over a stream that is cut into random pieces, against a model made of plain arrays.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const REGION: usize = 3000;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Send { len: usize },
+    Write { at: usize, len: usize },
+    Read { at: usize, len: usize },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let range = (0..REGION, 0..REGION).prop_map(|(at, len)| (at, len.min(REGION - at)));
+    prop_oneof![
+        (0usize..4096).prop_map(|len| Op::Send { len }),
+        range.clone().prop_map(|(at, len)| Op::Write { at, len }),
+        range.prop_map(|(at, len)| Op::Read { at, len: len.max(1) }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_posted_arrives_and_nothing_else_changes(
+        crc: bool,
+        fpdu_payload in 1usize..3000,
+        chunk in 1usize..5000,
+        seed: u64,
+        depth in 1u16..4,
+        ops in proptest::collection::vec((0usize..2, op()), 1..40),
+    ) {
+        let mut pair = Pair::new(Setting { crc, fpdu_payload, chunk, seed, depth, ..Setting::default() });
+        let mut written = [vec![FILL; REGION], vec![FILL; REGION]];
+        let readable = [pattern(1, REGION), pattern(2, REGION)];
+        let sinks = [0, 1].map(|side| pair.region(side, &written[side], Access::RemoteWrite));
+        let sources = [0, 1].map(|side| pair.region(side, &readable[side], Access::RemoteRead));
+        let mut messages: [Vec<Vec<u8>>; 2] = Default::default();
+        let mut reads: [Vec<(u64, usize, usize)>; 2] = Default::default();
+        for side in 0..2 {
+            (0..ops.len() as u64 + 1).for_each(|id| pair.recv(side, id, 4096));
+        }
+        // The initiator speaks first.
+        pair.send(0, 999, b"");
+        messages[1].push(Vec::new());
+        for (id, (side, op)) in (1000u64..).zip(&ops) {
+            let (side, peer) = (*side, 1 - *side);
+            match *op {
+                Op::Send { len } => {
+                    pair.send(side, id, &pattern(id, len));
+                    messages[peer].push(pattern(id, len));
+                }
+                Op::Write { at, len } => {
+                    pair.write(side, id, &pattern(id, len), part(sinks[peer], at as u64, len as u32));
+                    written[peer][at..at + len].copy_from_slice(&pattern(id, len));
+                }
+                Op::Read { at, len } => {
+                    pair.read(side, id, part(sources[peer], at as u64, len as u32));
+                    reads[side].push((id, at, len));
+                }
+            }
+            if seed % 3 == id % 3 {
+                pair.step();
+            }
+        }
+        pair.settle();
+        for side in 0..2 {
+            prop_assert!(pair.ends[side].ended().is_none(), "{:?}", pair.ends[side].ended());
+            for (id, message) in (0u64..).zip(&messages[side]) {
+                prop_assert!(pair.received(side, id)[..] == message[..]);
+            }
+            for (id, at, len) in &reads[side] {
+                match pair.completed(side, *id).result {
+                    Ok(Done::Read { buf }) => prop_assert!(buf[..] == readable[1 - side][*at..at + len]),
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            // What is left are Sends and Writes, in the order of their posting.
+            let ids: Vec<_> = pair.done[side].iter().map(|c| c.id).collect();
+            prop_assert!(ids.is_sorted());
+            prop_assert!(pair.done[side].iter().all(|c| matches!(c.result, Ok(Done::Sent | Done::Written))));
+            let sink = pair.ends[side].invalidate(sinks[side].stag, pair.now).unwrap();
+            prop_assert!(sink[..] == written[side][..]);
+            let source = pair.ends[side].invalidate(sources[side].stag, pair.now).unwrap();
+            prop_assert!(source[..] == readable[side][..]);
+        }
+    }
+}
