@@ -220,6 +220,11 @@ pub trait Channel {
     /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future
     /// does not take the message back.
     fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>>;
+    /// Messages queued by `send` that the medium has not taken yet: a server stops reading requests above a limit. Zero
+    /// where the transport's own credits bound them.
+    fn backlog(&self) -> usize {
+        0
+    }
     /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that replies to
     /// a batch of requests leave in one system call.
     fn cork(&self, on: bool);

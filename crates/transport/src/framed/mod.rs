@@ -275,6 +275,10 @@ impl<F: Framing> Channel for Framed<F> {
         }
     }
 
+    fn backlog(&self) -> usize {
+        self.0.tx.borrow().sender.outstanding()
+    }
+
     fn cork(&self, on: bool) {
         let tx = &mut *self.0.tx.borrow_mut();
         tx.corked = on;

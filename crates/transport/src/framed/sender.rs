@@ -158,6 +158,11 @@ impl Sender {
         self.queued_bytes
     }
 
+    /// Messages that the stream has not taken yet.
+    pub(super) fn outstanding(&self) -> usize {
+        usize::try_from(self.next - self.done).unwrap_or(usize::MAX)
+    }
+
     /// Whether nothing is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()

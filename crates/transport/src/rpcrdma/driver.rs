@@ -470,6 +470,11 @@ impl Channel for RpcRdma {
         Box::pin(Taken { inner: self.0.clone(), sent, waited: false })
     }
 
+    fn backlog(&self) -> usize {
+        let state = self.0.state.borrow();
+        state.unsent.len() + usize::from(state.preparing.is_some()) + state.sends.len()
+    }
+
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.
     fn cork(&self, _on: bool) {}
 

@@ -1,0 +1,86 @@
+//! Between the store's words and those of NFS: attributes, times, errors.
+//!
+//! Spec: RFC 1813 2.5, 2.6. Owns: nothing. Does not: ask the store.
+
+use weft_store::{self as store, Attr, Kind, SetAttr, Timestamp};
+use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
+
+/// fattr3 of a node of the share with this number.
+pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
+    Attributes {
+        kind: match attr.kind {
+            Kind::File => FileType::Reg,
+            Kind::Dir => FileType::Dir,
+            Kind::Symlink => FileType::Lnk,
+            // Devices, sockets and pipes are listed and refused; a pipe needs no numbers.
+            Kind::Other => FileType::Fifo,
+        },
+        mode: attr.mode & 0o7777,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        used: attr.allocated,
+        rdev: SpecData::default(),
+        fsid: share as u64 + 1,
+        fileid: attr.node.0,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+    }
+}
+
+pub(super) fn wcc(attr: &Attr) -> WccAttr {
+    WccAttr { size: attr.size, mtime: time(attr.mtime), ctime: time(attr.ctime) }
+}
+
+/// nfstime3 has no room for years before 1970 or after 2106; those become the nearest that it can say.
+pub(super) fn time(t: Timestamp) -> Time {
+    let seconds = u32::try_from(t.secs.max(0)).unwrap_or(u32::MAX);
+    Time { seconds, nseconds: t.nanos }
+}
+
+/// sattr3; NFS3ERR_INVAL for a time that is none.
+pub(super) fn changes(set: &SetAttributes) -> Result<SetAttr, Status> {
+    let time = |t: SetTime| match t {
+        SetTime::Keep => Ok(None),
+        SetTime::Server => Ok(Some(store::SetTime::Now)),
+        SetTime::Client(t) if t.nseconds < 1_000_000_000 => {
+            let time = Timestamp { secs: i64::from(t.seconds), nanos: t.nseconds };
+            Ok(Some(store::SetTime::To(time)))
+        }
+        SetTime::Client(_) => Err(Status::INVAL),
+    };
+    Ok(SetAttr {
+        size: set.size,
+        mode: set.mode.map(|mode| mode & 0o7777),
+        uid: set.uid,
+        gid: set.gid,
+        atime: time(set.atime)?,
+        mtime: time(set.mtime)?,
+    })
+}
+
+/// The one place where errors of the store become nfsstat3.
+pub(super) fn status(e: &store::Error) -> Status {
+    match e {
+        store::Error::NotFound => Status::NOENT,
+        store::Error::Stale => Status::STALE,
+        store::Error::Exists => Status::EXIST,
+        store::Error::NotDir => Status::NOTDIR,
+        store::Error::IsDir => Status::ISDIR,
+        store::Error::NotEmpty => Status::NOTEMPTY,
+        store::Error::Access | store::Error::BadName => Status::ACCES,
+        store::Error::NameTooLong => Status::NAMETOOLONG,
+        store::Error::Invalid => Status::INVAL,
+        store::Error::NoSpace => Status::NOSPC,
+        // Both pass when somebody lets go: the client asks again by itself.
+        store::Error::Limit(_) | store::Error::Sharing => Status::JUKEBOX,
+        store::Error::ReadOnly => Status::ROFS,
+        store::Error::NotSupported => Status::NOTSUPP,
+        store::Error::Io(e) => {
+            tracing::warn!("file system error: {e}");
+            Status::IO
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! One connection: takes calls in batches, runs them concurrently, sends replies together.
+//!
+//! Spec: RFC 5531 section 8. Owns: the requests that did not finish at once. Does not: parse or answer (`dispatch`).
+//!
+//! Operation: a call is begun when it is taken, and most end there and then, without a task or a wake-up. What has to
+//! wait (for a disk, a worker) is polled beside the next receive. Replies of a batch leave together.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, Stream};
+use weft_transport::{Channel, Error, Message, Outgoing};
+
+use super::Server;
+use super::dispatch::{self, NotRpc};
+
+/// Messages taken between two looks at what is running.
+const BATCH: usize = 64;
+
+type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
+/// Ends when the channel's medium has taken the reply and all before it.
+type Taken = LocalBoxFuture<'static, Result<(), Error>>;
+
+enum Event {
+    Received(Result<Option<Message>, Error>),
+    Finished(Result<Outgoing, NotRpc>),
+    Drained,
+}
+
+pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(), Error> {
+    let peer = channel.peer();
+    tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
+    let limits = channel.limits();
+    let connection = dispatch::Connection { server, peer, limits };
+    let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
+    let mut receiving = None;
+    let mut place = server.drain.join();
+    let mut draining = false;
+    let ended = loop {
+        if draining && running.is_empty() {
+            break Ok(());
+        }
+        let event = poll_fn(|cx| {
+            if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
+                return Poll::Ready(Event::Finished(finished));
+            }
+            if draining {
+                return Poll::Pending;
+            }
+            if place.poll(cx) {
+                return Poll::Ready(Event::Drained);
+            }
+            if running.len() >= server.limits.requests {
+                return Poll::Pending;
+            }
+            let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
+            future.as_mut().poll(cx).map(Event::Received)
+        })
+        .await;
+        let sent = match event {
+            Event::Drained => {
+                draining = true;
+                receiving = None;
+                continue;
+            }
+            Event::Finished(finished) => send(&*channel, finished).map(Some),
+            Event::Received(Ok(Some(message))) => {
+                receiving = None;
+                channel.cork(true);
+                let begun = begin(&connection, &*channel, message, &mut running);
+                channel.cork(false);
+                begun
+            }
+            Event::Received(Ok(None)) => break Ok(()),
+            Event::Received(Err(e)) => break Err(e),
+        };
+        match sent {
+            // A peer that does not take its replies is asked for no more calls. Whether this one could be sent shows at
+            // the next receive.
+            Ok(Some(taken)) if channel.backlog() >= server.limits.replies => drop(taken.await),
+            Ok(_) => {}
+            Err(e) => break Err(e),
+        }
+    };
+    // What is running still changes files; its replies have nowhere to go unless the peer left in order.
+    while let Some(finished) = poll_fn(|cx| Pin::new(&mut running).poll_next(cx)).await {
+        if ended.is_ok()
+            && let Ok(taken) = send(&*channel, finished)
+        {
+            drop(taken);
+        }
+    }
+    channel.close();
+    ended
+}
+
+/// Begins a message and what has come with it. Gives the last reply's future, if there was one.
+fn begin<'a>(
+    connection: &'a dispatch::Connection<'a>,
+    channel: &dyn Channel,
+    first: Message,
+    running: &mut FuturesUnordered<Running<'a>>,
+) -> Result<Option<Taken>, Error> {
+    let mut next = Some(first);
+    let (mut begun, mut last) = (0, None);
+    while let Some(message) = next {
+        let mut future: Running<'a> = Box::pin(connection.answer(message));
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(finished) => last = Some(send(channel, finished)?),
+            // The set polls it again before anybody sleeps, with a waker that counts.
+            Poll::Pending => running.push(future),
+        }
+        begun += 1;
+        let room = begun < BATCH && running.len() < connection.server.limits.requests;
+        next = if room { channel.try_recv() } else { None };
+    }
+    Ok(last)
+}
+
+/// Queues a reply. Its future need not be waited for: the message stays queued.
+fn send(channel: &dyn Channel, finished: Result<Outgoing, NotRpc>) -> Result<Taken, Error> {
+    match finished {
+        Ok(reply) => Ok(channel.send(reply)),
+        Err(NotRpc(why)) => {
+            tracing::debug!(peer = %channel.peer(), why, "not an RPC call");
+            Err(Error::Malformed(why))
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! From an RPC call to a procedure and back to a reply.
+//!
+//! Spec: RFC 5531 section 9 (accepted and rejected replies). Owns: nothing. Does not: carry out procedures (`ops`).
+//!
+//! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
+//! the transport decides whether it travels inside the message.
+
+use weft_machine::Payload;
+use weft_store::{NodeId, Share};
+use weft_transport::{Limits, Message, Outgoing, Part, To};
+use weft_wire::mount::procedure as mnt;
+use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
+use weft_wire::rpc::{AuthStat, Call, Credential, NotACall, RPC_VERSION, Reply};
+use weft_wire::xdr::{Decoder, Encoder, Malformed};
+use weft_wire::{mount, nfs3};
+
+use super::{Server, mount as mountd, ops};
+
+/// Room for the header and the attributes of most replies.
+const REPLY_BYTES: usize = 256;
+/// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
+const HEADER_BYTES: usize = 4096;
+
+/// A message that cannot be answered: the connection ends.
+#[derive(Debug)]
+pub(super) struct NotRpc(pub &'static str);
+
+/// What the requests of a connection share.
+pub(super) struct Connection<'a> {
+    pub server: &'a Server,
+    pub peer: String,
+    pub limits: Limits,
+}
+
+/// Results without header.
+pub(super) struct Results {
+    pub body: Encoder,
+    /// Content of the opaque that `body` ends with.
+    pub payload: Option<Payload>,
+}
+
+/// A node that a handle named.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    pub share: &'a Share,
+    /// The share's number.
+    pub number: usize,
+    pub id: NodeId,
+}
+
+impl<'a> Connection<'a> {
+    /// Answers one message.
+    pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
+        let Message { body, detached, ticket } = message;
+        let mut d = Decoder::reduced(body, detached);
+        let call = match Call::parse(&mut d) {
+            Ok(call) => call,
+            Err(NotACall::Malformed(Malformed(why))) => return Err(NotRpc(why)),
+            Err(NotACall::RpcVersion { xid }) => {
+                let mismatch = Reply::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
+                return Ok(Outgoing { ticket, ..header_only(xid, mismatch) });
+            }
+            Err(NotACall::Auth { xid, stat }) => {
+                return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
+            }
+        };
+        let reply = match self.results(&call, d).await {
+            Ok(Results { body, payload }) => {
+                let mut parts = vec![Part::Bytes(body.into_bytes())];
+                parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
+                Outgoing { parts, ..Outgoing::default() }
+            }
+            Err(reply) => header_only(call.xid, reply),
+        };
+        Ok(Outgoing { ticket, ..reply })
+    }
+
+    async fn results(&self, call: &Call, d: Decoder) -> Result<Results, Reply> {
+        if let Credential::Other(_) = call.credential {
+            return Err(Reply::AuthError(AuthStat::TOOWEAK));
+        }
+        let mut body = Encoder::with_capacity(REPLY_BYTES);
+        Reply::Success.emit(call.xid, &mut body);
+        match (call.program, call.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => self.nfs(call.procedure, d, body).await,
+            (mount::PROGRAM, mount::VERSION) => self.mount(call.procedure, d, body).await,
+            (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
+            (mount::PROGRAM, _) => Err(Reply::ProgramMismatch { low: mount::VERSION, high: mount::VERSION }),
+            _ => Err(Reply::ProgramUnavailable),
+        }
+    }
+
+    async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
+        match procedure {
+            nfs::NULL => Ok(Results { body, payload: None }),
+            nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
+            nfs::SETATTR => whole(body, ops::setattr(self, args(&mut d)?).await),
+            nfs::LOOKUP => whole(body, ops::lookup(self, args(&mut d)?).await),
+            nfs::ACCESS => whole(body, ops::access(self, args(&mut d)?).await),
+            nfs::READLINK => Ok(ops::readlink(self, args(&mut d)?, body).await),
+            nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
+            nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
+            nfs::CREATE => whole(body, ops::create(self, args(&mut d)?).await),
+            nfs::MKDIR => whole(body, ops::mkdir(self, args(&mut d)?).await),
+            nfs::SYMLINK => whole(body, ops::symlink(self, args(&mut d)?).await),
+            nfs::MKNOD => whole(body, ops::mknod(self, args(&mut d)?).await),
+            nfs::REMOVE => whole(body, ops::remove(self, args(&mut d)?).await),
+            nfs::RMDIR => whole(body, ops::rmdir(self, args(&mut d)?).await),
+            nfs::RENAME => whole(body, ops::rename(self, args(&mut d)?).await),
+            nfs::LINK => whole(body, ops::link(self, args(&mut d)?).await),
+            nfs::READDIR => whole(body, ops::readdir(self, args(&mut d)?).await),
+            nfs::READDIRPLUS => whole(body, ops::readdirplus(self, args(&mut d)?).await),
+            nfs::FSSTAT => whole(body, ops::fsstat(self, args(&mut d)?).await),
+            nfs::FSINFO => whole(body, ops::fsinfo(self, args(&mut d)?).await),
+            nfs::PATHCONF => whole(body, ops::pathconf(self, args(&mut d)?).await),
+            nfs::COMMIT => whole(body, ops::commit(self, args(&mut d)?).await),
+            _ => Err(Reply::ProcedureUnavailable),
+        }
+    }
+
+    async fn mount(&self, procedure: u32, mut d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
+        match procedure {
+            mnt::NULL => {}
+            mnt::MNT => mountd::mnt(self, args(&mut d)?).await.emit(&mut body),
+            mnt::DUMP => mountd::dump(self).emit(&mut body),
+            mnt::UMNT => mountd::umnt(self, args(&mut d)?),
+            mnt::UMNTALL => mountd::umntall(self),
+            mnt::EXPORT => mountd::export(self).emit(&mut body),
+            _ => return Err(Reply::ProcedureUnavailable),
+        }
+        Ok(Results { body, payload: None })
+    }
+
+    /// What a handle names.
+    pub fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
+        let (number, id) = self.server.handles.open(handle)?;
+        let share = self.server.shares.get(number).ok_or(Status::STALE)?;
+        Ok(Node { share, number, id })
+    }
+
+    /// Largest READ and WRITE on this connection.
+    pub fn max_payload(&self) -> u32 {
+        let carried = match self.limits.placed_payload() {
+            Some(placed) => placed,
+            None => self.limits.max_message.saturating_sub(HEADER_BYTES),
+        };
+        self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
+    }
+}
+
+fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
+    A::parse(d).map_err(|Malformed(why)| {
+        tracing::debug!(why, "arguments do not parse");
+        Reply::GarbageArgs
+    })
+}
+
+fn whole<T: Xdr, F: Xdr>(mut body: Encoder, outcome: Outcome<T, F>) -> Result<Results, Reply> {
+    outcome.emit(&mut body);
+    Ok(Results { body, payload: None })
+}
+
+fn header_only(xid: u32, reply: Reply) -> Outgoing {
+    let mut e = Encoder::with_capacity(32);
+    reply.emit(xid, &mut e);
+    Outgoing::bytes(e.into_bytes())
+}

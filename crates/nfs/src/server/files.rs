@@ -1,0 +1,90 @@
+//! Files kept open between requests: NFS has no OPEN, and a READ must not cost one.
+//!
+//! What: [`OpenFiles`], a bounded cache keyed by share and node; the least recently used file is closed.
+//! Owns: descriptors. Does not: check share modes or attributes; READ and WRITE do.
+//!
+//! A name that is removed here is forgotten here. One that is removed by others (SMB, a local process) keeps its file
+//! until it is evicted, but READ and WRITE ask for its attributes and learn that it is stale.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weft_store::{Error, NodeId, OpenFile, Vfs};
+
+/// Cores seldom meet in one shard.
+const SHARDS: usize = 16;
+
+type Key = (usize, NodeId);
+
+struct Entry {
+    file: OpenFile,
+    writable: bool,
+    /// When it was used last, in uses of the shard.
+    used: u64,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<Key, Entry>,
+    uses: u64,
+}
+
+/// The cache.
+pub(super) struct OpenFiles {
+    shards: [Mutex<Shard>; SHARDS],
+    per_shard: usize,
+}
+
+impl OpenFiles {
+    /// A cache of about `limit` files.
+    pub fn new(limit: usize) -> OpenFiles {
+        OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1) }
+    }
+
+    /// The file of a node, opened unless it is open already.
+    pub async fn open(&self, vfs: &Vfs, share: usize, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+        let key = (share, node);
+        if let Some(file) = self.shard(key).find(key, write) {
+            return Ok(file);
+        }
+        let file = vfs.open(node, write).await?;
+        let evicted = self.shard(key).keep(key, &file, write, self.per_shard);
+        // Closing a file can take time: not under the lock.
+        drop(evicted);
+        Ok(file)
+    }
+
+    /// Closes the file of a node whose name went away.
+    pub fn forget(&self, share: usize, node: NodeId) {
+        let closed = self.shard((share, node)).entries.remove(&(share, node));
+        drop(closed);
+    }
+
+    // A map's insert or remove leaves it usable even if it panicked.
+    fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
+        let at = (node.0 as usize ^ share) % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn find(&mut self, key: Key, write: bool) -> Option<OpenFile> {
+        self.uses += 1;
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
+        entry.used = self.uses;
+        Some(entry.file.clone())
+    }
+
+    fn keep(&mut self, key: Key, file: &OpenFile, writable: bool, limit: usize) -> Option<Entry> {
+        // Another request may have opened it meanwhile: a writable one is worth more.
+        if self.entries.get(&key).is_some_and(|known| known.writable && !writable) {
+            return None;
+        }
+        let replaced = self.entries.insert(key, Entry { file: file.clone(), writable, used: self.uses });
+        if replaced.is_some() || self.entries.len() <= limit {
+            return replaced;
+        }
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| *key)?;
+        self.entries.remove(&oldest)
+    }
+}

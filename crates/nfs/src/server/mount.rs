@@ -1,0 +1,104 @@
+//! MOUNT: from "/NAME" or a folder below it to a handle.
+//!
+//! Spec: RFC 1813 section 5. Owns: the list of who has mounted what, which is for people to read and decides nothing.
+//! Does not: restrict who may mount; whoever reaches the port may.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use weft_store::{Kind, NodeId};
+use weft_wire::mount::{DirPath, Export, List, MountEntry, MountResult, MountStatus, Name};
+use weft_wire::nfs3::Status;
+use weft_wire::rpc::Flavor;
+
+use super::attributes::status;
+use super::dispatch::Connection;
+
+/// Who has mounted what, as far as they said.
+pub(super) struct Mounts {
+    entries: Mutex<Vec<(String, DirPath)>>,
+    limit: usize,
+}
+
+impl Mounts {
+    pub fn new(limit: usize) -> Mounts {
+        Mounts { entries: Mutex::default(), limit }
+    }
+
+    // A Vec's push or retain leaves it usable even if it panicked.
+    fn entries(&self) -> MutexGuard<'_, Vec<(String, DirPath)>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The peer's host, without its port.
+fn host(cx: &Connection<'_>) -> String {
+    cx.peer.rsplit_once(':').map_or(&*cx.peer, |(host, _)| host).to_owned()
+}
+
+pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
+    match find(cx, &path.0).await {
+        Ok((share, node)) => {
+            let mounts = &cx.server.mounts;
+            let entry = (host(cx), path);
+            let mut entries = mounts.entries();
+            if entries.len() < mounts.limit && !entries.contains(&entry) {
+                entries.push(entry);
+            }
+            let handle = cx.server.handles.make(share, node);
+            MountResult::Ok { handle, flavors: vec![Flavor::SYS, Flavor::NONE] }
+        }
+        Err(status) => MountResult::Failed(status),
+    }
+}
+
+/// Walks from the export down, never through a link and never up.
+async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), MountStatus> {
+    let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
+    let export = names.next().ok_or(MountStatus::NOENT)?;
+    let number = cx.server.shares.iter().position(|share| share.name.as_bytes() == export);
+    let number = number.ok_or(MountStatus::NOENT)?;
+    let vfs = &cx.server.shares[number].vfs;
+    let mut node = NodeId::ROOT;
+    for name in names {
+        if name == b"." || name == b".." {
+            return Err(MountStatus::ACCES);
+        }
+        let attr = vfs.lookup(node, name, false).await.map_err(|e| match status(&e) {
+            Status::NOENT => MountStatus::NOENT,
+            Status::NOTDIR => MountStatus::NOTDIR,
+            Status::ACCES => MountStatus::ACCES,
+            _ => MountStatus::IO,
+        })?;
+        if attr.kind != Kind::Dir {
+            return Err(MountStatus::NOTDIR);
+        }
+        node = attr.node;
+    }
+    Ok((number, node))
+}
+
+pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {
+    let entries = cx.server.mounts.entries();
+    let entry = |(host, directory): &(String, DirPath)| MountEntry {
+        hostname: Name(Bytes::copy_from_slice(host.as_bytes())),
+        directory: directory.clone(),
+    };
+    List(entries.iter().map(entry).collect())
+}
+
+pub(super) fn umnt(cx: &Connection<'_>, path: DirPath) {
+    let gone = (host(cx), path);
+    cx.server.mounts.entries().retain(|entry| *entry != gone);
+}
+
+pub(super) fn umntall(cx: &Connection<'_>) {
+    let host = host(cx);
+    cx.server.mounts.entries().retain(|entry| entry.0 != host);
+}
+
+pub(super) fn export(cx: &Connection<'_>) -> List<Export> {
+    let export =
+        |name: &str| Export { dir: DirPath(Bytes::from(format!("/{name}"))), groups: List(Vec::new()) };
+    List(cx.server.shares.iter().map(|share| export(&share.name)).collect())
+}

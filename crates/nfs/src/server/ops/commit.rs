@@ -1,0 +1,34 @@
+//! COMMIT. Spec: RFC 1813 3.3.21.
+//!
+//! The whole file is made durable whatever range was asked for, which the RFC allows.
+
+use weft_store::Kind;
+use weft_wire::nfs3::{CommitArgs, CommitOk, Outcome, Status, WccOnly};
+
+use super::{failed, status, wcc};
+use crate::server::dispatch::Connection;
+
+pub(in crate::server) async fn commit(cx: &Connection<'_>, args: CommitArgs) -> Outcome<CommitOk, WccOnly> {
+    let node = match cx.node(&args.file) {
+        Ok(node) => node,
+        Err(status) => return failed(status, WccOnly::default()),
+    };
+    let before = match node.vfs().getattr(node.id).await {
+        Ok(attr) => attr,
+        Err(e) => return failed(status(&e), WccOnly::default()),
+    };
+    let done = if before.kind == Kind::File {
+        // Any descriptor will do: what is made durable is the file, not what was written by it.
+        match node.open(cx, false).await {
+            Ok(file) => file.sync().await.map_err(|e| status(&e)),
+            Err(e) => Err(status(&e)),
+        }
+    } else {
+        Err(Status::INVAL)
+    };
+    let wcc = node.wcc(Some(wcc(&before))).await;
+    match done {
+        Ok(()) => Ok(CommitOk { wcc, verifier: cx.server.verifier }),
+        Err(status) => failed(status, WccOnly { wcc }),
+    }
+}

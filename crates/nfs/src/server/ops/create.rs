@@ -1,0 +1,38 @@
+//! CREATE. Spec: RFC 1813 3.3.8.
+
+use weft_store::opens::Rights;
+use weft_store::{Attr, Error, Exists, Make, SetAttr};
+use weft_wire::nfs3::{CreateArgs, CreateHow, CreateOk, Outcome, WccOnly};
+
+use super::{begin, created, failed};
+use crate::server::attributes::changes;
+use crate::server::dispatch::{Connection, Node};
+
+pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> Outcome<CreateOk, WccOnly> {
+    let (dir, before) = match begin(cx, &args.object.dir).await {
+        Ok(begun) => begun,
+        Err(status) => return failed(status, WccOnly::default()),
+    };
+    let how = match &args.how {
+        CreateHow::Unchecked(set) => changes(set).map(|set| (Exists::Reuse, set)),
+        CreateHow::Guarded(set) => changes(set).map(|set| (Exists::Fail, set)),
+        CreateHow::Exclusive(verifier) => Ok((Exists::Verifier(*verifier), SetAttr::default())),
+    };
+    let (exists, set) = match how {
+        Ok(how) => how,
+        Err(status) => return failed(status, WccOnly { wcc: dir.wcc(before).await }),
+    };
+    let made = make(&dir, &args.object.name.0, exists, set).await;
+    created(cx, &dir, before, made).await
+}
+
+async fn make(dir: &Node<'_>, name: &[u8], exists: Exists, set: SetAttr) -> Result<Attr, Error> {
+    // An existing file that would be truncated: those who have it open may forbid that.
+    if exists == Exists::Reuse
+        && set.size.is_some()
+        && let Ok(known) = dir.vfs().lookup(dir.id, name, false).await
+    {
+        dir.vfs().opens().may(known.node, Rights::WRITE)?;
+    }
+    dir.vfs().create(dir.id, name, Make::File, exists, set).await.map(|(attr, _)| attr)
+}

@@ -1,0 +1,17 @@
+//! GETATTR. Spec: RFC 1813 3.3.1.
+
+use weft_wire::nfs3::{GetattrArgs, GetattrOk, Outcome};
+
+use super::{failed, status};
+use crate::server::dispatch::Connection;
+
+pub(in crate::server) async fn getattr(cx: &Connection<'_>, args: GetattrArgs) -> Outcome<GetattrOk, ()> {
+    let node = match cx.node(&args.object) {
+        Ok(node) => node,
+        Err(status) => return failed(status, ()),
+    };
+    match node.vfs().getattr(node.id).await {
+        Ok(attr) => Ok(GetattrOk { attributes: node.attributes(&attr) }),
+        Err(e) => failed(status(&e), ()),
+    }
+}

@@ -1,0 +1,23 @@
+//! LINK. Spec: RFC 1813 3.3.15.
+
+use weft_wire::nfs3::{LinkArgs, LinkWcc, Outcome, Status};
+
+use super::{begin, failed, status};
+use crate::server::dispatch::Connection;
+
+pub(in crate::server) async fn link(cx: &Connection<'_>, args: LinkArgs) -> Outcome<LinkWcc, LinkWcc> {
+    let (file, (dir, before)) = match (cx.node(&args.file), begin(cx, &args.link.dir).await) {
+        (Ok(file), Ok(dir)) => (file, dir),
+        (Err(status), _) | (_, Err(status)) => return failed(status, LinkWcc::default()),
+    };
+    let done = if file.number == dir.number {
+        dir.vfs().link(file.id, dir.id, &args.link.name.0).await.map_err(|e| status(&e))
+    } else {
+        Err(Status::XDEV)
+    };
+    let wcc = LinkWcc { attributes: file.post().await, dir: dir.wcc(before).await };
+    match done {
+        Ok(()) => Ok(wcc),
+        Err(status) => failed(status, wcc),
+    }
+}

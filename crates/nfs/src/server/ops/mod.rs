@@ -1,0 +1,151 @@
+//! The procedures of NFS version 3, one file each.
+//!
+//! Spec: RFC 1813 3.3. Owns: nothing. Does not: parse or emit.
+//!
+//! Every procedure is a plain `async fn` of its arguments; what several need is here.
+
+mod access;
+mod commit;
+mod create;
+mod fsinfo;
+mod fsstat;
+mod getattr;
+mod link;
+mod lookup;
+mod mkdir;
+mod mknod;
+mod pathconf;
+mod read;
+mod readdir;
+mod readdirplus;
+mod readlink;
+mod remove;
+mod rename;
+mod rmdir;
+mod setattr;
+mod symlink;
+mod write;
+
+pub(super) use access::access;
+pub(super) use commit::commit;
+pub(super) use create::create;
+pub(super) use fsinfo::fsinfo;
+pub(super) use fsstat::fsstat;
+pub(super) use getattr::getattr;
+pub(super) use link::link;
+pub(super) use lookup::lookup;
+pub(super) use mkdir::mkdir;
+pub(super) use mknod::mknod;
+pub(super) use pathconf::pathconf;
+pub(super) use read::read;
+pub(super) use readdir::readdir;
+pub(super) use readdirplus::readdirplus;
+pub(super) use readlink::readlink;
+pub(super) use remove::remove;
+pub(super) use rename::rename;
+pub(super) use rmdir::rmdir;
+pub(super) use setattr::setattr;
+pub(super) use symlink::symlink;
+pub(super) use write::write;
+
+use weft_store::opens::Rights;
+use weft_store::{Attr, Error, Make, NodeId, OpenFile, SetAttr, Vfs};
+use weft_wire::nfs3::{
+    AttrOnly, CreateOk, DirOp, Failure, Handle, Outcome, PostOpAttr, Status, WccAttr, WccData, WccOnly,
+};
+
+use super::attributes::{attributes, status, wcc};
+use super::dispatch::{Connection, Node};
+
+impl Node<'_> {
+    fn vfs(&self) -> &Vfs {
+        &self.share.vfs
+    }
+
+    /// post_op_attr: attributes if they can be had.
+    async fn post(&self) -> PostOpAttr {
+        self.vfs().getattr(self.id).await.ok().map(|attr| self.attributes(&attr))
+    }
+
+    fn attributes(&self, attr: &Attr) -> weft_wire::nfs3::Attributes {
+        attributes(self.number, attr)
+    }
+
+    async fn before(&self) -> Option<WccAttr> {
+        self.vfs().getattr(self.id).await.ok().map(|attr| wcc(&attr))
+    }
+
+    async fn wcc(&self, before: Option<WccAttr>) -> WccData {
+        WccData { before, after: self.post().await }
+    }
+
+    /// Share modes of those who have the node open, by whatever protocol.
+    fn may(&self, rights: Rights) -> Result<(), Error> {
+        Ok(self.vfs().opens().may(self.id, rights)?)
+    }
+
+    async fn open(&self, cx: &Connection<'_>, write: bool) -> Result<OpenFile, Error> {
+        cx.server.files.open(self.vfs(), self.number, self.id, write).await
+    }
+}
+
+fn failed<T, F>(status: Status, data: F) -> Outcome<T, F> {
+    Err(Failure { status, data })
+}
+
+/// A failure with post-operation attributes.
+async fn failed_at<T>(node: &Node<'_>, e: &Error) -> Outcome<T, AttrOnly> {
+    failed(status(e), AttrOnly { attributes: node.post().await })
+}
+
+/// The directory of a change to one of its names, and how it was before.
+async fn begin<'a>(cx: &Connection<'a>, dir: &Handle) -> Result<(Node<'a>, Option<WccAttr>), Status> {
+    let dir = cx.node(dir)?;
+    let before = dir.before().await;
+    Ok((dir, before))
+}
+
+/// The end of CREATE, MKDIR and SYMLINK.
+async fn created(
+    cx: &Connection<'_>,
+    dir: &Node<'_>,
+    before: Option<WccAttr>,
+    made: Result<Attr, Error>,
+) -> Outcome<CreateOk, WccOnly> {
+    let wcc = dir.wcc(before).await;
+    match made {
+        Ok(attr) => Ok(CreateOk {
+            object: Some(cx.server.handles.make(dir.number, attr.node)),
+            attributes: Some(dir.attributes(&attr)),
+            dir: wcc,
+        }),
+        Err(e) => failed(status(&e), WccOnly { wcc }),
+    }
+}
+
+/// MKDIR and SYMLINK: never replaces.
+async fn make(
+    cx: &Connection<'_>,
+    object: &DirOp,
+    make: Make,
+    set: Result<SetAttr, Status>,
+) -> Outcome<CreateOk, WccOnly> {
+    let (dir, before) = match begin(cx, &object.dir).await {
+        Ok(begun) => begun,
+        Err(status) => return failed(status, WccOnly::default()),
+    };
+    let set = match set {
+        Ok(set) => set,
+        Err(status) => return failed(status, WccOnly { wcc: dir.wcc(before).await }),
+    };
+    let exists = weft_store::Exists::Fail;
+    let made = dir.vfs().create(dir.id, &object.name.0, make, exists, set).await.map(|(attr, _)| attr);
+    created(cx, &dir, before, made).await
+}
+
+/// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
+async fn removable(dir: &Node<'_>, name: &[u8]) -> Result<NodeId, Error> {
+    let attr = dir.vfs().lookup(dir.id, name, false).await?;
+    dir.vfs().opens().may_remove(attr.node)?;
+    Ok(attr.node)
+}

@@ -1,0 +1,44 @@
+//! READ. Spec: RFC 1813 3.3.6.
+//!
+//! The data is a range of the open file that nobody has read yet; where it goes is between the call's ticket and the
+//! transport.
+
+use weft_machine::Payload;
+use weft_store::opens::Rights;
+use weft_store::{Error, Kind};
+use weft_wire::nfs3::{AttrOnly, Outcome, ReadArgs, ReadHead, Status, Xdr};
+use weft_wire::xdr::Encoder;
+
+use super::{failed, failed_at};
+use crate::server::dispatch::{Connection, Node, Results};
+
+pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut body: Encoder) -> Results {
+    let failure: Outcome<(), AttrOnly> = match cx.node(&args.file) {
+        Err(status) => failed(status, AttrOnly::default()),
+        Ok(node) => match fetch(cx, &node, &args).await {
+            Ok((head, data)) => {
+                body.u32(Status::OK.0);
+                head.emit(&mut body);
+                return Results { body, payload: Some(data) };
+            }
+            Err(e) => failed_at(&node, &e).await,
+        },
+    };
+    failure.emit(&mut body);
+    Results { body, payload: None }
+}
+
+async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {
+    node.may(Rights::READ)?;
+    let attr = node.vfs().getattr(node.id).await?;
+    match attr.kind {
+        Kind::File => {}
+        Kind::Dir => return Err(Error::IsDir),
+        Kind::Symlink | Kind::Other => return Err(Error::Invalid),
+    }
+    let file = node.open(cx, false).await?;
+    let data = file.read(args.offset, args.count.min(cx.max_payload()) as usize)?;
+    let count = data.len() as u32;
+    let eof = args.offset.saturating_add(u64::from(count)) >= attr.size;
+    Ok((ReadHead { attributes: Some(node.attributes(&attr)), count, eof }, data))
+}

@@ -1,0 +1,113 @@
+//! READDIR, and what it shares with READDIRPLUS. Spec: RFC 1813 3.3.16.
+//!
+//! The store does not list "." and "..": they come first here, with cookies 1 and 2, and the store's own cookies are
+//! moved up by two. Cookies of the store stay valid as long as the directory, so the verifier is always zero.
+
+use bytes::Bytes;
+use weft_store::{self as store, Error, Kind};
+use weft_wire::nfs3::{
+    AttrOnly, Entry, Listing, Name, Outcome, PostOpAttr, ReaddirArgs, ReaddirOk, Status, Verifier,
+};
+use weft_wire::xdr::pad;
+
+use super::{failed, failed_at};
+use crate::server::dispatch::{Connection, Node};
+
+pub(super) const VERIFIER: Verifier = [0; 8];
+/// What the store's cookies are moved up by.
+const OWN_COOKIES: u64 = 2;
+/// Entries asked from the store at a time.
+const MAX_BATCH: usize = 1024;
+
+/// Bytes of a listing without entries: attributes, verifier, the end of the list, eof.
+pub(super) const EMPTY_LISTING: usize = 4 + 84 + 8 + 4 + 4;
+
+/// One name, whichever of the two procedures lists it.
+pub(super) struct Found {
+    pub name: Bytes,
+    pub cookie: u64,
+    pub attr: store::Attr,
+}
+
+impl Found {
+    /// Bytes of an entry3 with its list word.
+    pub fn len(&self) -> usize {
+        4 + 8 + 4 + self.name.len() + pad(self.name.len()) + 8
+    }
+}
+
+/// What was found behind a cookie.
+pub(super) struct Names {
+    pub found: Vec<Found>,
+    pub eof: bool,
+}
+
+/// At most `max` names behind `cookie`.
+pub(super) async fn names(dir: &Node<'_>, cookie: u64, max: usize) -> Result<Names, Error> {
+    let mut found = Vec::new();
+    if cookie < 1 {
+        let attr = dir.vfs().getattr(dir.id).await?;
+        if attr.kind != Kind::Dir {
+            return Err(Error::NotDir);
+        }
+        found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
+    }
+    if cookie < 2 {
+        let attr = dir.vfs().lookup(dir.id, b"..", false).await?;
+        found.push(Found { name: Bytes::from_static(b".."), cookie: 2, attr });
+    }
+    let behind = cookie.saturating_sub(OWN_COOKIES);
+    let (entries, eof) = dir.vfs().readdir(dir.id, behind, max.clamp(1, MAX_BATCH)).await?;
+    for entry in entries {
+        let cookie = entry.cookie.checked_add(OWN_COOKIES).ok_or(Error::Limit("directory cookies"))?;
+        found.push(Found { name: Bytes::from(entry.name), cookie, attr: entry.attr });
+    }
+    Ok(Names { found, eof })
+}
+
+/// Takes names as long as they fit; `Err` when not even the first does.
+pub(super) fn fit(names: Names, fits: impl FnMut(&Found) -> bool) -> Result<Names, Status> {
+    let Names { mut found, eof } = names;
+    let (all, mut fits) = (found.len(), fits);
+    let taken = found.iter().take_while(|entry| fits(entry)).count();
+    if taken == 0 && all > 0 {
+        return Err(Status::TOOSMALL);
+    }
+    found.truncate(taken);
+    Ok(Names { found, eof: eof && taken == all })
+}
+
+pub(super) fn listing<E>(attributes: PostOpAttr, names: Names, entry: impl FnMut(Found) -> E) -> Listing<E> {
+    let eof = names.eof;
+    Listing { attributes, verifier: VERIFIER, entries: names.found.into_iter().map(entry).collect(), eof }
+}
+
+pub(in crate::server) async fn readdir(
+    cx: &Connection<'_>,
+    args: ReaddirArgs,
+) -> Outcome<ReaddirOk, AttrOnly> {
+    let dir = match cx.node(&args.dir) {
+        Ok(dir) => dir,
+        Err(status) => return failed(status, AttrOnly::default()),
+    };
+    let room = args.count.min(cx.server.limits.max_listing) as usize;
+    // An entry takes at least 28 bytes.
+    let names = match names(&dir, args.cookie, room / 28).await {
+        Ok(names) => names,
+        Err(e) => return failed_at(&dir, &e).await,
+    };
+    let mut used = EMPTY_LISTING;
+    let fits = |entry: &Found| {
+        used += entry.len();
+        used <= room
+    };
+    let attributes = dir.post().await;
+    match fit(names, fits) {
+        Ok(names) => Ok(listing(attributes, names, |found| Entry {
+            fileid: found.attr.node.0,
+            name: Name(found.name),
+            cookie: found.cookie,
+        })),
+        Err(status) => failed(status, AttrOnly { attributes }),
+    }
+}

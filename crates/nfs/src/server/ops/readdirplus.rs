@@ -1,0 +1,45 @@
+//! READDIRPLUS. Spec: RFC 1813 3.3.17.
+
+use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, ReaddirplusOk};
+
+use super::readdir::{EMPTY_LISTING, Found, fit, listing, names};
+use super::{failed, failed_at};
+use crate::server::dispatch::Connection;
+
+/// What an entryplus3 has beyond an entry3: post_op_attr and post_op_fh3 with our handles.
+const PLUS: usize = 4 + 84 + 4 + 4 + 24;
+
+pub(in crate::server) async fn readdirplus(
+    cx: &Connection<'_>,
+    args: ReaddirplusArgs,
+) -> Outcome<ReaddirplusOk, AttrOnly> {
+    let dir = match cx.node(&args.dir) {
+        Ok(dir) => dir,
+        Err(status) => return failed(status, AttrOnly::default()),
+    };
+    let limit = cx.server.limits.max_listing;
+    let (dir_room, room) = (args.dircount.min(limit) as usize, args.maxcount.min(limit) as usize);
+    let names = match names(&dir, args.cookie, room / (28 + PLUS)).await {
+        Ok(names) => names,
+        Err(e) => return failed_at(&dir, &e).await,
+    };
+    // dircount is a hint about names alone; it never keeps the first entry out.
+    let (mut used, mut dir_used) = (EMPTY_LISTING, 0);
+    let fits = |entry: &Found| {
+        let first = dir_used == 0;
+        used += entry.len() + PLUS;
+        dir_used += entry.len();
+        used <= room && (first || dir_used <= dir_room)
+    };
+    let attributes = dir.post().await;
+    match fit(names, fits) {
+        Ok(names) => Ok(listing(attributes, names, |found| EntryPlus {
+            fileid: found.attr.node.0,
+            name: Name(found.name),
+            cookie: found.cookie,
+            attributes: Some(dir.attributes(&found.attr)),
+            handle: Some(cx.server.handles.make(dir.number, found.attr.node)),
+        })),
+        Err(status) => failed(status, AttrOnly { attributes }),
+    }
+}

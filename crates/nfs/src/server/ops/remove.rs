@@ -1,0 +1,27 @@
+//! REMOVE. Spec: RFC 1813 3.3.12.
+
+use weft_store::Error;
+use weft_wire::nfs3::{Outcome, RemoveArgs, WccOnly};
+
+use super::{begin, failed, removable, status};
+use crate::server::dispatch::{Connection, Node};
+
+pub(in crate::server) async fn remove(cx: &Connection<'_>, args: RemoveArgs) -> Outcome<WccOnly, WccOnly> {
+    let (dir, before) = match begin(cx, &args.object.dir).await {
+        Ok(begun) => begun,
+        Err(status) => return failed(status, WccOnly::default()),
+    };
+    let done = unlink(cx, &dir, &args.object.name.0).await;
+    let wcc = dir.wcc(before).await;
+    match done {
+        Ok(()) => Ok(WccOnly { wcc }),
+        Err(e) => failed(status(&e), WccOnly { wcc }),
+    }
+}
+
+async fn unlink(cx: &Connection<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
+    let node = removable(dir, name).await?;
+    dir.vfs().remove(dir.id, name).await?;
+    cx.server.files.forget(dir.number, node);
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! RENAME. Spec: RFC 1813 3.3.14. An existing target is replaced.
+
+use weft_store::Error;
+use weft_wire::nfs3::{Outcome, RenameArgs, RenameWcc, Status};
+
+use super::{begin, failed, removable, status};
+use crate::server::dispatch::{Connection, Node};
+
+pub(in crate::server) async fn rename(
+    cx: &Connection<'_>,
+    args: RenameArgs,
+) -> Outcome<RenameWcc, RenameWcc> {
+    let (from, to) = match (begin(cx, &args.from.dir).await, begin(cx, &args.to.dir).await) {
+        (Ok(from), Ok(to)) => (from, to),
+        (Err(status), _) | (_, Err(status)) => return failed(status, RenameWcc::default()),
+    };
+    let ((from, from_before), (to, to_before)) = (from, to);
+    let done = if from.number == to.number {
+        replace(cx, (&from, &args.from.name.0), (&to, &args.to.name.0)).await.map_err(|e| status(&e))
+    } else {
+        Err(Status::XDEV)
+    };
+    let wcc = RenameWcc { from_dir: from.wcc(from_before).await, to_dir: to.wcc(to_before).await };
+    match done {
+        Ok(()) => Ok(wcc),
+        Err(status) => failed(status, wcc),
+    }
+}
+
+async fn replace(
+    cx: &Connection<'_>,
+    (from, from_name): (&Node<'_>, &[u8]),
+    (to, to_name): (&Node<'_>, &[u8]),
+) -> Result<(), Error> {
+    let moved = removable(from, from_name).await?;
+    let replaced = match removable(to, to_name).await {
+        Ok(node) => Some(node),
+        Err(Error::NotFound) => None,
+        Err(e) => return Err(e),
+    };
+    from.vfs().rename((from.id, from_name), (to.id, to_name), true).await?;
+    if let Some(node) = replaced.filter(|node| *node != moved) {
+        cx.server.files.forget(to.number, node);
+    }
+    Ok(())
+}

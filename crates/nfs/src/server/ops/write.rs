@@ -1,0 +1,53 @@
+//! WRITE. Spec: RFC 1813 3.3.7.
+
+use weft_store::opens::Rights;
+use weft_store::{Error, Kind};
+use weft_wire::nfs3::{Outcome, Stable, Status, WccOnly, WriteArgs, WriteOk};
+
+use super::{failed, status, wcc};
+use crate::server::dispatch::{Connection, Node};
+
+pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Outcome<WriteOk, WccOnly> {
+    let node = match cx.node(&args.head.file) {
+        Ok(node) => node,
+        Err(status) => return failed(status, WccOnly::default()),
+    };
+    let before = match node.vfs().getattr(node.id).await {
+        Ok(attr) => attr,
+        Err(e) => return failed(status(&e), WccOnly::default()),
+    };
+    let (count, committed) = (args.head.count, args.head.stable);
+    let done = match store(cx, &node, before.kind, args).await {
+        Some(done) => done.map_err(|e| status(&e)),
+        None => Err(Status::FBIG),
+    };
+    let wcc = node.wcc(Some(wcc(&before))).await;
+    match done {
+        Ok(()) => Ok(WriteOk { wcc, count, committed, verifier: cx.server.verifier }),
+        Err(status) => failed(status, WccOnly { wcc }),
+    }
+}
+
+/// `None` when the range lies behind the largest file.
+async fn store(
+    cx: &Connection<'_>,
+    node: &Node<'_>,
+    kind: Kind,
+    args: WriteArgs,
+) -> Option<Result<(), Error>> {
+    let WriteArgs { head, data } = args;
+    if data.len() as u64 != u64::from(head.count) || kind != Kind::File {
+        return Some(Err(Error::Invalid));
+    }
+    head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
+    let written = async {
+        node.may(Rights::WRITE)?;
+        let file = node.open(cx, true).await?;
+        file.write(head.offset, &[data]).await?;
+        match head.stable {
+            Stable::Unstable => Ok(()),
+            Stable::DataSync | Stable::FileSync => file.sync().await,
+        }
+    };
+    Some(written.await)
+}
