@@ -850,6 +850,10 @@ impl Channel for Smbd {
         Box::pin(Taken { core: core.clone(), number })
     }
 
+    fn backlog(&self) -> usize {
+        self.0.state.borrow().sent.outstanding() as usize
+    }
+
     fn cork(&self, _on: bool) {
         // Work is posted one by one; batching is the provider's.
     }

@@ -41,6 +41,9 @@ pub const MIN_NEGOTIATE_BUFFER: u32 = 512;
 const MIN_RECEIVE: u32 = 128;
 /// [MS-SMBD] 3.1.5.6: no side may reassemble less.
 const MIN_FRAGMENTED: u32 = 131_072;
+/// Credits that any peer may hold. With one each, whoever sends is left with none and is owed one at once: two idle
+/// peers would pass that one credit to and fro for ever.
+const MIN_CREDITS: usize = 2;
 /// Bytes of delivered messages that nobody has taken, above which no receive is posted: a peer whose messages nobody
 /// reads costs so much and what its credits still allow.
 const MAX_HELD_BYTES: usize = 4 << 20;
@@ -53,7 +56,7 @@ const STATUS_NOT_SUPPORTED: u32 = 0xc000_00bb;
 /// Windows takes instead of 1364 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Receives posted at a time at most: credits for the peer.
+    /// Receives posted at a time at most: credits for the peer (two at least, and one more for the last credit's rule).
     pub receive_credits: u16,
     /// Credits wanted from the peer.
     pub send_credits: u16,
@@ -348,7 +351,7 @@ impl Engine {
 
     /// Credits that the peer wants and may have.
     fn credit_ceiling(&self) -> usize {
-        self.target.min(self.config.receive_credits as usize)
+        self.target.min(self.config.receive_credits as usize).max(MIN_CREDITS)
     }
 
     /// The size of the buffer without which the last received fragment cannot be taken in.

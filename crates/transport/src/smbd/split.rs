@@ -117,14 +117,14 @@ mod tests {
             let all: Vec<u8> = chain.iter().flatten().copied().collect();
             let segments: Vec<Segment> = lens.iter().enumerate().map(|(i, &len)| segment(i, len)).collect();
             prop_assume!(check(all.len(), &segments, usize::MAX).is_ok());
-            let mut got = Vec::new();
+            let mut got: Vec<u8> = Vec::new();
             let mut last = None;
             writes(Payload::Chain(chain), segments, |data, to| {
                 assert_eq!(data.len(), to.len as usize);
                 assert!(last.is_none_or(|last| last < to.stag.0), "in the order of the segments");
                 last = Some(to.stag.0);
                 let Payload::Chain(chain) = data else { panic!("a chain stays one") };
-                got.extend(chain.iter().flatten());
+                got.extend(chain.iter().flatten().copied());
             });
             prop_assert_eq!(got, all);
         }
