@@ -1,0 +1,246 @@
+//! Credits: how many requests the server lets us have outstanding, and who waits for them.
+//!
+//! Spec: [MS-SMB2] 3.2.4.1.2 (requesting), 3.2.4.1.5 (charge), 3.2.5.1.4 (granting).
+//! Owns: the count and the queue of waiters, first come first served. Does not: number messages.
+//!
+//! `available + permitted + in flight` is the window. A waiter at the front that asks for more than the whole window
+//! gets what there is as soon as nothing is outstanding, and makes its request smaller.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use super::error::Error;
+
+struct Waiter {
+    id: u64,
+    charge: u16,
+    waker: Waker,
+}
+
+/// The credits of one connection.
+pub(super) struct Credits {
+    /// Credits that nobody holds.
+    available: u32,
+    /// Credits given to callers who have not yet sent.
+    permitted: u32,
+    /// Credits of requests that are not answered.
+    in_flight: u32,
+    /// How many we would like to hold.
+    target: u32,
+    queue: VecDeque<Waiter>,
+    granted: Vec<(u64, u16)>,
+    next_id: u64,
+}
+
+/// A place in the queue; 0 for none.
+#[derive(Default)]
+pub(super) struct Place(u64);
+
+impl Credits {
+    /// A new connection has one credit, for NEGOTIATE (3.2.4.1.2).
+    pub fn new(target: u16) -> Credits {
+        Credits {
+            available: 1,
+            permitted: 0,
+            in_flight: 0,
+            target: u32::from(target.max(1)),
+            queue: VecDeque::new(),
+            granted: Vec::new(),
+            next_id: 1,
+        }
+    }
+
+    /// Takes `charge` credits, fewer when the window is smaller than that, or waits. `Err`: none will ever come.
+    pub fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        charge: u16,
+        place: &mut Place,
+    ) -> Poll<Result<u16, Error>> {
+        if place.0 == 0 {
+            if self.queue.is_empty() && self.available >= u32::from(charge) {
+                return Poll::Ready(Ok(self.permit(charge)));
+            }
+            place.0 = self.next_id;
+            self.next_id += 1;
+            self.queue.push_back(Waiter { id: place.0, charge, waker: cx.waker().clone() });
+            self.distribute();
+        }
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
+            *place = Place::default();
+            return Poll::Ready(Ok(self.granted.swap_remove(i).1));
+        }
+        if self.available + self.permitted + self.in_flight == 0 {
+            return Poll::Ready(Err(Error::Violation("no credits granted")));
+        }
+        if let Some(waiter) = self.queue.iter_mut().find(|w| w.id == place.0) {
+            waiter.waker.clone_from(cx.waker());
+        }
+        Poll::Pending
+    }
+
+    /// Leaves the queue.
+    pub fn leave(&mut self, place: &Place) {
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
+            let (_, charge) = self.granted.swap_remove(i);
+            self.give_back(charge);
+        } else if place.0 != 0 {
+            self.queue.retain(|w| w.id != place.0);
+            self.distribute();
+        }
+    }
+
+    /// Takes what a caller does not use after all.
+    pub fn give_back(&mut self, charge: u16) {
+        self.permitted -= u32::from(charge);
+        self.available += u32::from(charge);
+        self.distribute();
+    }
+
+    /// A permitted request goes out; says how many credits to ask for with it.
+    pub fn sent(&mut self, charge: u16) -> u16 {
+        self.permitted -= u32::from(charge);
+        self.in_flight += u32::from(charge);
+        let window = self.available + self.permitted + self.in_flight;
+        let wanted = u32::from(charge) + self.target.saturating_sub(window);
+        u16::try_from(wanted).unwrap_or(u16::MAX)
+    }
+
+    /// A response came: `charge` credits of its request are gone (0 after an interim response), `granted` are new.
+    pub fn received(&mut self, charge: u16, granted: u16) {
+        self.in_flight -= u32::from(charge);
+        // A server that grants without end makes the window no larger than message ids are distant.
+        const MOST: u32 = 1 << 16;
+        self.available = (self.available + u32::from(granted)).min(MOST);
+        self.distribute();
+    }
+
+    /// The window in credits, at least 1: what a large request may be charged without waiting for ever.
+    pub fn window(&self) -> u32 {
+        (self.available + self.permitted + self.in_flight).max(1)
+    }
+
+    /// Wakes everybody, because the connection has ended.
+    pub fn wake_all(&mut self) {
+        self.queue.drain(..).for_each(|w| w.waker.wake());
+    }
+
+    fn permit(&mut self, charge: u16) -> u16 {
+        self.available -= u32::from(charge);
+        self.permitted += u32::from(charge);
+        charge
+    }
+
+    fn distribute(&mut self) {
+        while let Some(front) = self.queue.front() {
+            let idle = self.permitted + self.in_flight == 0;
+            let charge = match self.available {
+                0 if idle => {
+                    // They poll again and find out that nothing will come.
+                    return self.queue.iter().for_each(|w| w.waker.wake_by_ref());
+                }
+                available if available >= u32::from(front.charge) => front.charge,
+                available if idle => u16::try_from(available).unwrap_or(u16::MAX),
+                _ => return,
+            };
+            self.permit(charge);
+            if let Some(front) = self.queue.pop_front() {
+                self.granted.push((front.id, charge));
+                front.waker.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cx() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn take(credits: &mut Credits, charge: u16) -> (Place, Poll<Result<u16, Error>>) {
+        let mut place = Place::default();
+        let poll = credits.poll_take(&mut cx(), charge, &mut place);
+        (place, poll)
+    }
+
+    #[test]
+    fn a_window_is_used_refilled_and_never_exceeded() {
+        let mut credits = Credits::new(10);
+        assert!(matches!(take(&mut credits, 1).1, Poll::Ready(Ok(1))));
+        assert_eq!(credits.sent(1), 10, "one spent, nine more wanted");
+        let (mut place, waiting) = take(&mut credits, 1);
+        assert!(waiting.is_pending());
+        credits.received(1, 10);
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Ok(1))));
+        assert_eq!(credits.sent(1), 1);
+        assert_eq!(credits.window(), 10);
+    }
+
+    #[test]
+    fn the_first_waiter_is_served_first_even_if_it_wants_more() {
+        let mut credits = Credits::new(4);
+        assert!(take(&mut credits, 1).1.is_ready());
+        credits.sent(1);
+        credits.received(1, 4);
+        for _ in 0..2 {
+            assert!(take(&mut credits, 1).1.is_ready());
+            credits.sent(1);
+        }
+        let (mut large, poll) = take(&mut credits, 3);
+        assert!(poll.is_pending());
+        let (mut small, poll) = take(&mut credits, 1);
+        assert!(poll.is_pending(), "does not overtake");
+        credits.received(1, 1);
+        assert!(matches!(credits.poll_take(&mut cx(), 3, &mut large), Poll::Ready(Ok(3))));
+        assert!(credits.poll_take(&mut cx(), 1, &mut small).is_pending());
+        credits.leave(&small);
+        credits.give_back(3);
+        assert!(take(&mut credits, 3).1.is_ready());
+    }
+
+    #[test]
+    fn more_than_the_window_is_served_in_part_once_idle() {
+        let mut credits = Credits::new(4);
+        assert!(matches!(take(&mut credits, 16).1, Poll::Ready(Ok(1))));
+        credits.sent(1);
+        let (mut place, poll) = take(&mut credits, 16);
+        assert!(poll.is_pending());
+        credits.received(1, 4);
+        assert!(matches!(credits.poll_take(&mut cx(), 16, &mut place), Poll::Ready(Ok(4))));
+    }
+
+    #[test]
+    fn a_server_that_grants_nothing_fails_the_waiters() {
+        let mut credits = Credits::new(4);
+        assert!(take(&mut credits, 1).1.is_ready());
+        credits.sent(1);
+        let (mut place, poll) = take(&mut credits, 1);
+        assert!(poll.is_pending());
+        credits.received(1, 0);
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Err(Error::Violation(_)))));
+    }
+
+    #[test]
+    fn a_granted_place_that_is_left_goes_to_the_next() {
+        let mut credits = Credits::new(4);
+        assert!(take(&mut credits, 1).1.is_ready());
+        credits.sent(1);
+        let (first, _) = take(&mut credits, 1);
+        let (mut second, _) = take(&mut credits, 1);
+        credits.received(1, 1);
+        credits.leave(&first);
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut second), Poll::Ready(Ok(1))));
+    }
+
+    #[test]
+    fn an_endless_grant_is_capped() {
+        let mut credits = Credits::new(u16::MAX);
+        for _ in 0..10_000 {
+            credits.received(0, u16::MAX);
+        }
+        assert_eq!(credits.window(), 1 << 16);
+    }
+}

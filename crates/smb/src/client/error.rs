@@ -1,0 +1,142 @@
+//! What can go wrong for a client, by fault, with advice.
+//!
+//! Owns: nothing. Does not: retry. Every error clones, because the end of a connection is told to all who wait on it.
+
+use std::sync::Arc;
+
+use weft_wire::smb2::{Command, Malformed, NtStatus};
+
+use crate::auth::AuthError;
+
+/// Why a client call did not succeed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection ended below us.
+    #[error("the connection to the server is lost: {0}")]
+    Transport(Arc<weft_transport::Error>),
+    /// The server closed the connection, or we did.
+    #[error("the connection is closed")]
+    Closed,
+    /// No answer within [`super::Options::timeout`].
+    #[error("the server does not answer; is it overloaded, or the network interrupted?")]
+    TimedOut,
+    /// The server answered with an error status.
+    #[error("{command:?} failed: {}", advice(*.status))]
+    Status {
+        /// What was asked.
+        command: Command,
+        /// What the server said.
+        status: NtStatus,
+    },
+    /// The server sent something that its specification does not allow. The connection has ended.
+    #[error("the server sent a {0}")]
+    Malformed(#[from] Malformed),
+    /// The server broke a rule of the protocol. The connection has ended.
+    #[error("the server broke a rule: {0}")]
+    Violation(&'static str),
+    /// A response failed its signature or tag: it was changed on its way. The connection has ended.
+    #[error("a response was tampered with ({0}); do not trust the network between here and the server")]
+    Tampered(&'static str),
+    /// What we insist on and what the server offers do not meet.
+    #[error("{0}")]
+    Denied(Denial),
+    /// Authentication failed before the server could judge it.
+    #[error("authentication failed: {0}")]
+    Auth(#[from] AuthError),
+    /// The call makes no sense.
+    #[error("{0}")]
+    Misuse(&'static str),
+}
+
+/// A demand of one side that the other does not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// No dialect in common.
+    #[error("the server speaks none of the dialects allowed here (2.1 to 3.1.1)")]
+    Dialect,
+    /// Encryption was asked for.
+    #[error("encryption is required, but the server offers no cipher of ours (AES-GCM of SMB 3.1.1)")]
+    Encryption,
+    /// Logged on as a guest: such a session can be neither signed nor encrypted.
+    #[error("the server took us for a guest; check the user name, or disable guest access on the server")]
+    Guest,
+    /// NEGOTIATE was tampered with ([MS-SMB2] 3.2.5.5).
+    #[error("the negotiation was tampered with: somebody between here and the server weakens it")]
+    Downgrade,
+}
+
+impl Error {
+    /// The server's status, when it is what failed the call.
+    pub fn status(&self) -> Option<NtStatus> {
+        match self {
+            Error::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether the name does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(
+            self.status(),
+            Some(NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::OBJECT_PATH_NOT_FOUND | NtStatus::NO_SUCH_FILE)
+        )
+    }
+}
+
+impl From<weft_transport::Error> for Error {
+    fn from(e: weft_transport::Error) -> Error {
+        match e {
+            weft_transport::Error::Closed => Error::Closed,
+            e => Error::Transport(Arc::new(e)),
+        }
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Error {
+        Error::Denied(denial)
+    }
+}
+
+/// What a status means to a user, and what to do.
+fn advice(status: NtStatus) -> String {
+    let text = match status {
+        NtStatus::LOGON_FAILURE | NtStatus::WRONG_PASSWORD | NtStatus::NO_SUCH_USER => {
+            "wrong user name or password"
+        }
+        NtStatus::PASSWORD_EXPIRED | NtStatus::PASSWORD_MUST_CHANGE => {
+            "the password has expired; change it on the server"
+        }
+        NtStatus::ACCOUNT_DISABLED | NtStatus::ACCOUNT_LOCKED_OUT | NtStatus::ACCOUNT_RESTRICTION => {
+            "the account is disabled, locked or restricted on the server"
+        }
+        NtStatus::ACCESS_DENIED => {
+            "access denied; the user may not do this, or the server requires signing or encryption"
+        }
+        NtStatus::BAD_NETWORK_NAME => "no share of that name; list the server's shares",
+        NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::NO_SUCH_FILE => "no such file or directory",
+        NtStatus::OBJECT_PATH_NOT_FOUND => "a directory of the path does not exist",
+        NtStatus::OBJECT_NAME_COLLISION => "the name exists already",
+        NtStatus::OBJECT_NAME_INVALID | NtStatus::OBJECT_PATH_SYNTAX_BAD => "not a valid name on this server",
+        NtStatus::SHARING_VIOLATION => "the file is in use by somebody else",
+        NtStatus::DELETE_PENDING => "the file is about to be deleted",
+        NtStatus::DIRECTORY_NOT_EMPTY => "the directory is not empty",
+        NtStatus::FILE_IS_A_DIRECTORY => "it is a directory",
+        NtStatus::NOT_A_DIRECTORY => "it is not a directory",
+        NtStatus::DISK_FULL => "no space left on the server",
+        NtStatus::MEDIA_WRITE_PROTECTED => "the share is read-only",
+        NtStatus::FILE_LOCK_CONFLICT | NtStatus::LOCK_NOT_GRANTED => "the range is locked by somebody else",
+        NtStatus::INSUFFICIENT_RESOURCES | NtStatus::INSUFF_SERVER_RESOURCES => {
+            "the server is out of resources; try again later"
+        }
+        NtStatus::NETWORK_SESSION_EXPIRED | NtStatus::USER_SESSION_DELETED => {
+            "the session has ended; connect again"
+        }
+        NtStatus::NETWORK_NAME_DELETED => "the share has gone; connect again",
+        NtStatus::FILE_CLOSED => "the file is closed",
+        NtStatus::NOT_SUPPORTED | NtStatus::INVALID_DEVICE_REQUEST => "the server does not support this",
+        NtStatus::CANCELLED => "cancelled",
+        other => return other.to_string(),
+    };
+    format!("{text} ({status})")
+}

@@ -1,0 +1,644 @@
+//! One connection: requests go out numbered, protected and paid for; responses find their waiters.
+//!
+//! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.4.24 (cancelling).
+//! Owns: the channel, the table of outstanding requests, the credits, the keys. A task per connection receives and
+//! hands each response straight to its waiter: one task switch for the receiver, one for the waiter. (Letting the
+//! waiters receive for each other saves the first, but a waiter that is not polled would then stop all others.)
+//! Does not: know what the commands mean.
+//!
+//! Errors: a response that breaks a rule or fails its signature ends the connection for all ([MS-SMB2] 3.2.5.1.3
+//! allows it, and nothing that follows could be trusted).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::rt::{self, Task};
+use weft_machine::{Buf, Pool, buf};
+use weft_transport::{Channel, Outgoing, Part, To};
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
+use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, NtStatus, cancel, compound};
+
+use super::credits::{Credits, Place};
+use super::error::Error;
+use super::region::Region;
+use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
+
+/// How a request is protected; its response must be protected alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protection {
+    /// Not at all.
+    None,
+    /// Signed.
+    Signed,
+    /// Encrypted.
+    Sealed,
+}
+
+/// The keys of the connection's session.
+pub(super) struct Security {
+    pub session_id: u64,
+    pub keys: SessionKeys,
+}
+
+/// A request, all but its numbers.
+pub(super) struct Call {
+    pub command: Command,
+    pub tree: u32,
+    pub protection: Protection,
+    /// [`HEADER_LEN`] bytes to be filled in, then the body.
+    pub message: Vec<u8>,
+    /// What follows the body: a WRITE's data.
+    pub payload: Bytes,
+}
+
+impl Call {
+    /// A call whose body `emit` appends.
+    pub fn new(command: Command, tree: u32, protection: Protection, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        // Header, the largest body of the hot path, channel information and a few descriptors.
+        const ROOM: usize = 192;
+        let mut message = Vec::with_capacity(ROOM);
+        message.resize(HEADER_LEN, 0);
+        emit(&mut message);
+        Call { command, tree, protection, message, payload: Bytes::new() }
+    }
+}
+
+/// A response: the whole message, header first.
+pub(super) struct Reply {
+    pub header: Header,
+    pub message: Bytes,
+}
+
+impl Reply {
+    /// The message, if the status is success.
+    pub fn success(self) -> Result<Bytes, Error> {
+        match self.header.status {
+            NtStatus::SUCCESS => Ok(self.message),
+            status => Err(Error::Status { command: self.header.command, status }),
+        }
+    }
+}
+
+/// An outstanding request.
+struct Slot {
+    command: Command,
+    protection: Protection,
+    tree: u32,
+    /// Credits that it holds; 0 once an interim response has taken and given them (3.2.5.1.5).
+    charge: u16,
+    state: SlotState,
+    async_id: Option<u64>,
+}
+
+enum SlotState {
+    Waiting(Option<Waker>),
+    Done(Reply),
+    /// Nobody waits any more; the response still carries credits. Until it comes the server may use the memory that
+    /// it was offered: taking it back earlier would end the connection under the server's RDMA operation.
+    Abandoned(#[allow(dead_code, reason = "held for its drop")] Option<Region>),
+}
+
+struct State {
+    pending: BTreeMap<u64, Slot>,
+    credits: Credits,
+    next_message_id: u64,
+    multi_credit: bool,
+    security: Option<Rc<Security>>,
+    /// Why the connection has ended.
+    ended: Option<Error>,
+    /// Counts messages received, for the watchdog.
+    received: u64,
+}
+
+/// A connection. Dropping it closes the channel.
+pub(super) struct Link {
+    shared: Rc<Shared>,
+    _receiver: Task<()>,
+    _watchdog: Task<()>,
+}
+
+struct Shared {
+    channel: Rc<dyn Channel>,
+    pool: Pool,
+    state: RefCell<State>,
+}
+
+/// The right to send one request of this charge.
+pub(super) struct Permit {
+    shared: Rc<Shared>,
+    /// At most what was asked for; 0 once used.
+    pub charge: u16,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.charge > 0 {
+            self.shared.state.borrow_mut().credits.give_back(self.charge);
+        }
+    }
+}
+
+impl Link {
+    /// Takes over a channel on which nothing was sent yet.
+    pub fn new(channel: Rc<dyn Channel>, pool: Pool, credits: u16, timeout: Duration) -> Link {
+        let shared = Rc::new(Shared {
+            channel,
+            pool,
+            state: RefCell::new(State {
+                pending: BTreeMap::new(),
+                credits: Credits::new(credits),
+                next_message_id: 0,
+                multi_credit: false,
+                security: None,
+                ended: None,
+                received: 0,
+            }),
+        });
+        let _receiver = rt::spawn(receive(shared.clone()));
+        let _watchdog = rt::spawn(watch(shared.clone(), timeout));
+        Link { shared, _receiver, _watchdog }
+    }
+
+    pub fn channel(&self) -> &Rc<dyn Channel> {
+        &self.shared.channel
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    /// The dialect has requests of several credits from now on.
+    pub fn set_multi_credit(&self) {
+        self.shared.state.borrow_mut().multi_credit = true;
+    }
+
+    /// The session is established: from now on its keys protect.
+    pub fn set_security(&self, security: Security) {
+        self.shared.state.borrow_mut().security = Some(Rc::new(security));
+    }
+
+    /// Credits in all, at least 1.
+    pub fn window(&self) -> u32 {
+        self.shared.state.borrow().credits.window()
+    }
+
+    /// Waits for credits: `charge` of them, fewer when the server gives fewer.
+    pub async fn permit(&self, charge: u16) -> Result<Permit, Error> {
+        /// Leaves the queue when the caller gives up.
+        struct Queued<'a>(&'a Rc<Shared>, Place);
+        impl Drop for Queued<'_> {
+            fn drop(&mut self) {
+                self.0.state.borrow_mut().credits.leave(&self.1);
+            }
+        }
+        let mut queued = Queued(&self.shared, Place::default());
+        let charge = poll_fn(|cx| {
+            let state = &mut *self.shared.state.borrow_mut();
+            match &state.ended {
+                Some(e) => Poll::Ready(Err(e.clone())),
+                None => state.credits.poll_take(cx, charge, &mut queued.1),
+            }
+        })
+        .await?;
+        Ok(Permit { shared: self.shared.clone(), charge })
+    }
+
+    /// Sends a request and waits for its response.
+    pub async fn call(&self, call: Call) -> Result<Reply, Error> {
+        let permit = self.permit(1).await?;
+        self.send(permit, call)?.await
+    }
+
+    /// Sends a request now. The future gives its response; dropping it cancels the request.
+    pub fn send(&self, permit: Permit, call: Call) -> Result<Pending, Error> {
+        self.send_recorded(permit, call, 0).map(|(pending, _)| pending)
+    }
+
+    /// The same; also gives what was sent, which preauthentication integrity needs. `session_id` counts only while no
+    /// session is established. Not of use for encrypted messages.
+    pub fn send_recorded(
+        &self,
+        mut permit: Permit,
+        call: Call,
+        session_id: u64,
+    ) -> Result<(Pending, Bytes), Error> {
+        let charge = std::mem::take(&mut permit.charge);
+        let Call { command, tree, protection, mut message, payload } = call;
+        let (message_id, security) = {
+            let state = &mut *self.shared.state.borrow_mut();
+            let credits = state.credits.sent(charge);
+            if let Some(e) = &state.ended {
+                return Err(e.clone());
+            }
+            let message_id = state.next_message_id;
+            state.next_message_id += u64::from(charge);
+            let header = Header {
+                // 3.2.4.1.5: 0 in dialects without multi-credit requests.
+                credit_charge: if state.multi_credit { charge } else { 0 },
+                credits,
+                id: Id::tree(tree),
+                session_id: state.security.as_ref().map_or(session_id, |s| s.session_id),
+                ..Header::request(command, message_id)
+            };
+            message[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+            let waiting = SlotState::Waiting(None);
+            let slot = Slot { command, protection, tree, charge, state: waiting, async_id: None };
+            state.pending.insert(message_id, slot);
+            (message_id, state.security.clone())
+        };
+        match self.shared.protect(security.as_deref(), protection, message, payload) {
+            Ok(outgoing) => {
+                let sent = match outgoing.parts.first() {
+                    Some(Part::Bytes(bytes)) => bytes.clone(),
+                    _ => Bytes::new(),
+                };
+                let sending = Some(self.shared.channel.send(outgoing));
+                let shared = self.shared.clone();
+                Ok((Pending { shared, message_id, sending, region: None }, sent))
+            }
+            Err(e) => {
+                // Its number is used up and will never be seen by the server, whose window then closes.
+                self.shared.end(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    /// Sends a request for whose response nobody waits, if a credit is free (handles that are dropped).
+    pub fn send_and_forget(&self, call: Call) {
+        let permit = {
+            let state = &mut *self.shared.state.borrow_mut();
+            if state.ended.is_some() {
+                return;
+            }
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut place = Place::default();
+            match state.credits.poll_take(&mut cx, 1, &mut place) {
+                Poll::Ready(Ok(charge)) => Permit { shared: self.shared.clone(), charge },
+                _ => return state.credits.leave(&place),
+            }
+        };
+        if let Ok(pending) = self.send(permit, call) {
+            pending.forget();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.end(Error::Closed);
+    }
+}
+
+impl Shared {
+    /// Signs or encrypts.
+    fn protect(
+        &self,
+        security: Option<&Security>,
+        protection: Protection,
+        mut message: Vec<u8>,
+        payload: Bytes,
+    ) -> Result<Outgoing, Error> {
+        match (protection, security) {
+            (Protection::None, _) => {}
+            (Protection::Signed, Some(security)) => {
+                security.keys.signing.sign_parts(Sender::Client, &mut message, &[&payload]);
+            }
+            (Protection::Sealed, Some(security)) => return self.seal(security, &message, &payload),
+            _ => return Err(Error::Misuse("protection before a session is established")),
+        }
+        let mut parts = Vec::with_capacity(2);
+        parts.push(Part::Bytes(message.into()));
+        if !payload.is_empty() {
+            parts.push(Part::Payload { data: payload.into(), to: To::Inline });
+        }
+        Ok(Outgoing { parts, ..Outgoing::default() })
+    }
+
+    fn seal(&self, security: &Security, message: &[u8], payload: &Bytes) -> Result<Outgoing, Error> {
+        let sealer = security.keys.sealer.as_ref().ok_or(Error::Misuse("no cipher was negotiated"))?;
+        let body = TRANSFORM_LEN + message.len();
+        let mut sealed = Room::new(&self.pool, body + payload.len());
+        sealed[TRANSFORM_LEN..body].copy_from_slice(message);
+        if !payload.is_empty() {
+            buf::copy(&mut sealed[body..], payload);
+        }
+        sealer
+            .seal(security.session_id, &mut sealed)
+            .map_err(|_| Error::Misuse("the session's nonces are used up; connect again"))?;
+        Ok(Outgoing::bytes(sealed.freeze()))
+    }
+
+    /// Ends the connection for everybody.
+    fn end(&self, error: Error) {
+        let state = &mut *self.state.borrow_mut();
+        if state.ended.is_some() {
+            return;
+        }
+        tracing::debug!(peer = %self.channel.peer(), "connection ended: {error}");
+        state.ended = Some(error);
+        for slot in state.pending.values_mut() {
+            if let SlotState::Waiting(waker) = &mut slot.state
+                && let Some(waker) = waker.take()
+            {
+                waker.wake();
+            }
+        }
+        state.pending.retain(|_, slot| !matches!(slot.state, SlotState::Abandoned(_)));
+        state.credits.wake_all();
+        self.channel.close();
+    }
+
+    /// Takes a frame; returns how many waiters it woke.
+    fn handle(&self, frame: Bytes) -> Result<usize, Error> {
+        let state = &mut *self.state.borrow_mut();
+        state.received += 1;
+        let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
+        let frame = if sealed { self.open(state.security.as_deref(), &frame)? } else { frame };
+        let mut woken = 0;
+        for message in compound::split(frame) {
+            woken += usize::from(state.response(message?, sealed)?);
+        }
+        Ok(woken)
+    }
+
+    fn open(&self, security: Option<&Security>, frame: &Bytes) -> Result<Bytes, Error> {
+        let header = crypto::transform(frame)?;
+        // 3.2.5.1.1.1: a session that is not ours, or has no key.
+        let opener = security
+            .filter(|s| s.session_id == header.session_id)
+            .and_then(|s| s.keys.opener.as_ref())
+            .ok_or(Error::Tampered("encrypted for a session that is not ours"))?;
+        let mut plain = Room::new(&self.pool, header.original_message_size as usize);
+        opener.open(frame, &mut plain).map_err(|_| Error::Tampered("decryption failed"))?;
+        Ok(plain.freeze())
+    }
+}
+
+impl State {
+    /// Takes one response; true when it woke its waiter.
+    fn response(&mut self, message: Bytes, sealed: bool) -> Result<bool, Error> {
+        let header = Header::parse(&message)?;
+        if !header.is_response() {
+            return Err(Error::Violation("a request from the server"));
+        }
+        // 3.2.5.19: oplock and lease breaks, and other notifications. We hold neither oplocks nor leases.
+        if header.message_id == u64::MAX {
+            return Ok(false);
+        }
+        let Some(slot) = self.pending.get_mut(&header.message_id) else {
+            // 3.2.5.1.2: to be discarded.
+            tracing::debug!(message_id = header.message_id, "response to no request");
+            return Ok(false);
+        };
+        if header.command != slot.command {
+            return Err(Error::Violation("a response of another command than its request"));
+        }
+        let interim = header.status == NtStatus::PENDING && header.async_id().is_some();
+        check_protection(self.security.as_deref(), slot.protection, &header, &message, sealed, interim)?;
+        self.credits.received(std::mem::take(&mut slot.charge), header.credits);
+        if interim {
+            slot.async_id = header.async_id();
+            return Ok(false);
+        }
+        match std::mem::replace(&mut slot.state, SlotState::Done(Reply { header, message })) {
+            SlotState::Waiting(waker) => {
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                Ok(true)
+            }
+            SlotState::Abandoned(_) => {
+                self.pending.remove(&header.message_id);
+                Ok(false)
+            }
+            SlotState::Done(_) => Err(Error::Violation("two responses to one request")),
+        }
+    }
+}
+
+/// 3.2.5.1.3 and 3.2.5.1.1: what was asked under protection must be answered under it.
+fn check_protection(
+    security: Option<&Security>,
+    asked: Protection,
+    header: &Header,
+    message: &[u8],
+    sealed: bool,
+    interim: bool,
+) -> Result<(), Error> {
+    match asked {
+        // The tag has been verified over all of it, and the signature field is not used.
+        _ if sealed => return Ok(()),
+        Protection::Sealed => return Err(Error::Tampered("an unencrypted answer to an encrypted request")),
+        // 3.2.5.1.3: interim responses may go unsigned; they carry credits and an AsyncId, nothing else.
+        Protection::Signed if !interim && !header.flags.contains(Flags::SIGNED) => {
+            return Err(Error::Tampered("an unsigned answer to a signed request"));
+        }
+        _ => {}
+    }
+    match security {
+        Some(security) if header.flags.contains(Flags::SIGNED) => {
+            match security.keys.signing.verify(Sender::Server, message) {
+                true => Ok(()),
+                false => Err(Error::Tampered("wrong signature")),
+            }
+        }
+        // Before the session is established nobody can verify; the set-up verifies its last response itself.
+        _ => Ok(()),
+    }
+}
+
+/// The connection's receiver.
+async fn receive(shared: Rc<Shared>) {
+    let error = loop {
+        let first = match shared.channel.recv().await {
+            Ok(Some(message)) => message,
+            Ok(None) => break Error::Closed,
+            Err(e) => break e.into(),
+        };
+        let mut woken = 0;
+        let mut next = Some(first);
+        let failed = loop {
+            let Some(message) = next else { break None };
+            match shared.handle(message.body) {
+                Ok(n) => woken += n,
+                Err(e) => break Some(e),
+            }
+            next = shared.channel.try_recv();
+        };
+        if let Some(e) = failed {
+            break e;
+        }
+        if woken > 1 {
+            // Those who were woken are about to ask for more: let it leave in one system call.
+            shared.channel.cork(true);
+            rt::yield_now().await;
+            shared.channel.cork(false);
+        }
+    };
+    shared.end(error);
+}
+
+/// Ends a connection whose server owes an answer and says nothing. Costs nothing per request. Requests that the
+/// server has answered "pending" may take as long as they like.
+async fn watch(shared: Rc<Shared>, timeout: Duration) {
+    let mut seen = None;
+    loop {
+        rt::sleep(timeout / 2).await;
+        let (owed, received) = {
+            let state = shared.state.borrow();
+            (state.pending.values().any(|slot| slot.async_id.is_none()), state.received)
+        };
+        match seen {
+            // Silent for half the time before, and for this half.
+            Some((2.., before)) if owed && before == received => return shared.end(Error::TimedOut),
+            Some((n, before)) if owed && before == received => seen = Some((n + 1, received)),
+            _ => seen = owed.then_some((1, received)),
+        }
+    }
+}
+
+/// A request that was sent; its response.
+pub(super) struct Pending {
+    shared: Rc<Shared>,
+    message_id: u64,
+    sending: Option<LocalBoxFuture<'static, Result<(), weft_transport::Error>>>,
+    /// Memory that the request offers to the server; to be taken back by whoever gets the response.
+    pub region: Option<Region>,
+}
+
+impl Pending {
+    /// Lets the request take its course.
+    pub fn forget(self) {
+        if let Some(slot) = self.shared.state.borrow_mut().pending.get_mut(&self.message_id) {
+            slot.state = SlotState::Abandoned(None);
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<Reply, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(sending) = &mut this.sending
+            && let Poll::Ready(result) = sending.as_mut().poll(cx)
+        {
+            this.sending = None;
+            if let Err(e) = result {
+                // It may have left in part: nothing that follows on this connection makes sense.
+                this.shared.end(e.into());
+            }
+        }
+        let state = &mut *this.shared.state.borrow_mut();
+        let Some(slot) = state.pending.get_mut(&this.message_id) else {
+            return Poll::Ready(Err(state.ended.clone().unwrap_or(Error::Closed)));
+        };
+        match &mut slot.state {
+            SlotState::Done(_) => {}
+            SlotState::Waiting(waker) => {
+                if let Some(e) = &state.ended {
+                    return Poll::Ready(Err(e.clone()));
+                }
+                match waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+            SlotState::Abandoned(_) => return Poll::Ready(Err(Error::Closed)),
+        }
+        match state.pending.remove(&this.message_id).map(|slot| slot.state) {
+            Some(SlotState::Done(reply)) => Poll::Ready(Ok(reply)),
+            _ => Poll::Ready(Err(Error::Closed)),
+        }
+    }
+}
+
+impl Drop for Pending {
+    /// Whoever drops a request that is not answered does not want it any more: CANCEL (3.2.4.24).
+    fn drop(&mut self) {
+        let shared = self.shared.clone();
+        let (protection, tree, async_id, security) = {
+            let state = &mut *shared.state.borrow_mut();
+            let ended = state.ended.is_some();
+            let Some(slot) = state.pending.get_mut(&self.message_id) else { return };
+            match slot.state {
+                SlotState::Waiting(_) if !ended => slot.state = SlotState::Abandoned(self.region.take()),
+                SlotState::Abandoned(_) => return,
+                _ => {
+                    state.pending.remove(&self.message_id);
+                    return;
+                }
+            }
+            (slot.protection, slot.tree, slot.async_id, state.security.clone())
+        };
+        let mut message = Vec::with_capacity(HEADER_LEN + 4);
+        Header {
+            // A CANCEL consumes no credit and no message id.
+            credit_charge: 0,
+            credits: 0,
+            id: async_id.map_or(Id::tree(tree), Id::Async),
+            session_id: security.as_ref().map_or(0, |s| s.session_id),
+            ..Header::request(Command::Cancel, self.message_id)
+        }
+        .emit(&mut message);
+        cancel::Request.emit(&mut message);
+        if let Ok(outgoing) = shared.protect(security.as_deref(), protection, message, Bytes::new()) {
+            drop(shared.channel.send(outgoing));
+        }
+    }
+}
+
+/// Memory for a sealed or an opened message: of the pool, or of the heap while the pool is empty, because the receiver
+/// must not wait for buffers that those who wait for it hold.
+enum Room {
+    Pool(Buf),
+    Heap(Vec<u8>),
+}
+
+impl Room {
+    fn new(pool: &Pool, len: usize) -> Room {
+        match (len <= buf::MAX_BUF).then(|| pool.try_alloc(len)).flatten() {
+            Some(mut buf) => {
+                buf.set_len(len);
+                Room::Pool(buf)
+            }
+            None => Room::Heap(vec![0; len]),
+        }
+    }
+
+    fn freeze(self) -> Bytes {
+        match self {
+            Room::Pool(buf) => buf.freeze(),
+            Room::Heap(vec) => vec.into(),
+        }
+    }
+}
+
+impl std::ops::Deref for Room {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Room::Pool(buf) => buf,
+            Room::Heap(vec) => vec,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Room::Pool(buf) => buf,
+            Room::Heap(vec) => vec,
+        }
+    }
+}

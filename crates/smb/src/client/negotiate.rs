@@ -1,0 +1,210 @@
+//! Agreeing on dialect, limits and algorithms.
+//!
+//! Spec: [MS-SMB2] 3.2.4.2.2.2 (request), 3.2.5.2 (response), 3.2.5.5 (validation in 3.0 and 3.0.2).
+//! Owns: what was agreed. Does not: authenticate.
+
+use bytes::Bytes;
+use weft_wire::smb2::ioctl::{ValidateNegotiateRequest, ValidateNegotiateResponse};
+use weft_wire::smb2::negotiate::{
+    Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId,
+};
+use weft_wire::smb2::{Command, Dialect, Guid};
+
+use super::error::{Denial, Error};
+use super::link::{Call, Link, Protection};
+use super::options::{Options, Wish};
+use crate::crypto::{Preauth, Profile};
+
+/// Less than this per READ or WRITE makes no sense; every server has it.
+const MIN_IO_BYTES: u32 = 4096;
+
+/// What NEGOTIATE settled.
+pub(super) struct Negotiated {
+    pub profile: Profile,
+    pub server_guid: Guid,
+    pub server_capabilities: Capabilities,
+    pub server_security_mode: SecurityMode,
+    pub max_transact: u32,
+    pub max_read: u32,
+    pub max_write: u32,
+    /// Requests of several credits.
+    pub multi_credit: bool,
+    /// The chain after both messages.
+    pub preauth: Preauth,
+    /// What we sent, for validation.
+    request: Request,
+}
+
+impl Negotiated {
+    /// Whether both sides sign everything.
+    pub fn signing_required(&self) -> bool {
+        self.request.security_mode.contains(SecurityMode::SIGNING_REQUIRED)
+            || self.server_security_mode.contains(SecurityMode::SIGNING_REQUIRED)
+    }
+
+    /// Our mode, which SESSION_SETUP repeats.
+    pub fn security_mode(&self) -> SecurityMode {
+        self.request.security_mode
+    }
+
+    /// Input of FSCTL_VALIDATE_NEGOTIATE_INFO: what we sent.
+    pub fn validation(&self) -> Bytes {
+        let mut out = Vec::new();
+        ValidateNegotiateRequest {
+            capabilities: self.request.capabilities,
+            guid: self.request.client_guid,
+            security_mode: self.request.security_mode,
+            dialects: self.request.dialects.clone(),
+        }
+        .emit(&mut out);
+        out.into()
+    }
+
+    /// Whether the server's answer to it is what it answered to NEGOTIATE.
+    pub fn validate(&self, output: &[u8]) -> Result<(), Error> {
+        let said = ValidateNegotiateResponse {
+            capabilities: self.server_capabilities,
+            guid: self.server_guid,
+            security_mode: self.server_security_mode,
+            dialect: self.profile.dialect,
+        };
+        match ValidateNegotiateResponse::parse(output)? == said {
+            true => Ok(()),
+            false => Err(Denial::Downgrade.into()),
+        }
+    }
+}
+
+fn request(options: &Options) -> Result<Request, Error> {
+    const ALL: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
+    let dialects: Vec<_> = ALL.into_iter().filter(|d| options.dialects.contains(d)).collect();
+    if dialects.is_empty() {
+        return Err(Denial::Dialect.into());
+    }
+    let mut security_mode = SecurityMode::SIGNING_ENABLED;
+    if options.signing == Wish::Required {
+        security_mode |= SecurityMode::SIGNING_REQUIRED;
+    }
+    let mut contexts = Vec::new();
+    if dialects.contains(&Dialect::V3_1_1) {
+        contexts.push(Context::Preauth {
+            hashes: vec![HashId::SHA512],
+            salt: Bytes::copy_from_slice(&random::<32>()?),
+        });
+        if !options.ciphers.is_empty() {
+            contexts.push(Context::Encryption(options.ciphers.clone()));
+        }
+        if !options.signing_algorithms.is_empty() {
+            contexts.push(Context::Signing(options.signing_algorithms.clone()));
+        }
+        if !options.host.is_empty() {
+            contexts.push(Context::Netname(options.host.clone()));
+        }
+    }
+    Ok(Request {
+        security_mode,
+        // Not ENCRYPTION: that bit means AES-CCM in 3.0, which is not spoken here.
+        capabilities: Capabilities::LARGE_MTU,
+        client_guid: random()?,
+        dialects,
+        contexts,
+    })
+}
+
+/// Random bytes; the system has always some.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| Error::Misuse("the system gives no random numbers"))?;
+    Ok(bytes)
+}
+
+/// Sends NEGOTIATE and judges the answer.
+pub(super) async fn negotiate(link: &Link, options: &Options) -> Result<Negotiated, Error> {
+    let request = request(options)?;
+    let call = Call::new(Command::Negotiate, 0, Protection::None, |out| request.emit(out));
+    let permit = link.permit(1).await?;
+    let (pending, sent) = link.send_recorded(permit, call, 0)?;
+    let reply = pending.await?;
+    let message = reply.success()?;
+    let mut preauth = Preauth::new();
+    preauth.update(&sent);
+    preauth.update(&message);
+    judge(request, &message, preauth)
+}
+
+fn judge(request: Request, message: &Bytes, preauth: Preauth) -> Result<Negotiated, Error> {
+    let response = Response::parse(message)?;
+    // Also refuses the wildcard, which is no answer to an SMB2 negotiate.
+    if !request.dialects.contains(&response.dialect) {
+        return Err(Denial::Dialect.into());
+    }
+    let (cipher, signing) = match response.dialect {
+        Dialect::V3_1_1 => algorithms(&request, &response)?,
+        dialect if dialect >= Dialect::V3_0 => (None, SigningId::AES_CMAC),
+        _ => (None, SigningId::HMAC_SHA256),
+    };
+    if response.max_read_size.min(response.max_write_size).min(response.max_transact_size) < MIN_IO_BYTES {
+        return Err(Error::Violation("NEGOTIATE: sizes below 4096"));
+    }
+    Ok(Negotiated {
+        profile: Profile { dialect: response.dialect, signing, cipher },
+        server_guid: response.server_guid,
+        server_capabilities: response.capabilities,
+        server_security_mode: response.security_mode,
+        max_transact: response.max_transact_size,
+        max_read: response.max_read_size,
+        max_write: response.max_write_size,
+        multi_credit: response.capabilities.contains(Capabilities::LARGE_MTU),
+        preauth,
+        request,
+    })
+}
+
+/// 3.2.5.2: each context at most once, and only what we offered.
+fn algorithms(request: &Request, response: &Response) -> Result<(Option<CipherId>, SigningId), Error> {
+    const TWICE: Error = Error::Violation("NEGOTIATE: a context twice");
+    let offered = |wanted: fn(&Context) -> bool| request.contexts.iter().find(|c| wanted(c));
+    let (mut hash, mut cipher, mut signing) = (None, None, None);
+    for context in &response.contexts {
+        match context {
+            Context::Preauth { hashes, .. } => {
+                if hash.replace(hashes.as_slice()).is_some() {
+                    return Err(TWICE);
+                }
+            }
+            Context::Encryption(ciphers) => {
+                if cipher.replace(ciphers.as_slice()).is_some() {
+                    return Err(TWICE);
+                }
+            }
+            Context::Signing(algorithms) => {
+                if signing.replace(algorithms.as_slice()).is_some() {
+                    return Err(TWICE);
+                }
+            }
+            _ => {}
+        }
+    }
+    if hash != Some(&[HashId::SHA512]) {
+        return Err(Error::Violation("NEGOTIATE: not one hash of preauthentication integrity"));
+    }
+    let cipher = match cipher {
+        // 0: none in common.
+        None | Some([CipherId(0)]) => None,
+        Some([one]) => match offered(|c| matches!(c, Context::Encryption(_))) {
+            Some(Context::Encryption(ours)) if ours.contains(one) => Some(*one),
+            _ => return Err(Error::Violation("NEGOTIATE: a cipher that was not offered")),
+        },
+        Some(_) => return Err(Error::Violation("NEGOTIATE: not one cipher")),
+    };
+    let signing = match signing {
+        // Servers before Windows Server 2022 do not know the context.
+        None => SigningId::AES_CMAC,
+        Some([one]) => match offered(|c| matches!(c, Context::Signing(_))) {
+            Some(Context::Signing(ours)) if ours.contains(one) => *one,
+            _ => return Err(Error::Violation("NEGOTIATE: a signing algorithm that was not offered")),
+        },
+        Some(_) => return Err(Error::Violation("NEGOTIATE: not one signing algorithm")),
+    };
+    Ok((cipher, signing))
+}

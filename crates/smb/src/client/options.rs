@@ -1,0 +1,75 @@
+//! What a client wants of a connection.
+//!
+//! Owns: the secret, wiped when dropped. Does not: parse command lines.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use weft_machine::Pool;
+use weft_wire::smb2::Dialect;
+use weft_wire::smb2::negotiate::{CipherId, SigningId};
+
+use crate::auth::Secret;
+
+/// How much a protection is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// When the server insists.
+    #[default]
+    IfRequired,
+    /// In any case; without it the connection fails.
+    Required,
+}
+
+/// Who we are and how we talk.
+#[derive(Clone)]
+pub struct Options {
+    /// The server's name as the user gave it: part of share paths and of authentication.
+    pub host: String,
+    /// User name.
+    pub user: String,
+    /// What proves the user.
+    pub secret: Secret,
+    /// Domain; empty for a user of the server itself.
+    pub domain: String,
+    /// Signing of all messages. TREE_CONNECT and negotiate validation are signed in any case. RDMA channels are not
+    /// used while it is in force, because what moves by RDMA is not signed ([MS-SMB2] 3.2.4.6).
+    pub signing: Wish,
+    /// Encryption of all messages. RDMA channels are not used while it is in force, for the same reason.
+    pub encryption: Wish,
+    /// Dialects to offer.
+    pub dialects: RangeInclusive<Dialect>,
+    /// Ciphers to offer, best first.
+    pub ciphers: Vec<CipherId>,
+    /// Signing algorithms to offer, best first.
+    pub signing_algorithms: Vec<SigningId>,
+    /// Where payload buffers come from; for SMB Direct the pool that the channel registers from.
+    pub pool: Pool,
+    /// Credits to hold: at most this many requests (of 64 KiB each) are outstanding.
+    pub credits: u16,
+    /// READs and WRITEs longer than this use the RDMA channel where there is one.
+    pub rdma_threshold: usize,
+    /// How long the server may be silent while it owes an answer.
+    pub timeout: Duration,
+}
+
+impl Options {
+    /// Reasonable choices for this user of this host.
+    pub fn new(host: &str, user: &str, password: &str, pool: Pool) -> Options {
+        Options {
+            host: host.to_owned(),
+            user: user.to_owned(),
+            secret: Secret::password(password),
+            domain: String::new(),
+            signing: Wish::IfRequired,
+            encryption: Wish::IfRequired,
+            dialects: Dialect::V2_1..=Dialect::V3_1_1,
+            ciphers: vec![CipherId::AES_128_GCM, CipherId::AES_256_GCM],
+            signing_algorithms: vec![SigningId::AES_GMAC, SigningId::AES_CMAC],
+            pool,
+            credits: 512,
+            rdma_threshold: 4096,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}

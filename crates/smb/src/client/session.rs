@@ -1,0 +1,345 @@
+//! A session: one authenticated connection, and the shares entered through it.
+//!
+//! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.20 (IOCTL), 3.2.4.23 (logging off), 3.2.5.5 (tree connect, validation).
+//! Owns: the connection, shared with its trees and files; the last of them closes it.
+//! Does not: reconnect.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weft_transport::{Channel, Kind, Traffic};
+use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
+use weft_wire::smb2::negotiate::{CipherId, SigningId};
+use weft_wire::smb2::session_setup::SessionFlags;
+use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags, ShareType};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, echo, logoff};
+
+use super::error::{Denial, Error};
+use super::link::{Call, Link, Protection};
+use super::negotiate::{Negotiated, negotiate};
+use super::options::{Options, Wish};
+use super::setup::authenticate;
+use super::tree::Tree;
+
+/// Bytes of a credit ([MS-SMB2] 3.1.5.2).
+pub(super) const CREDIT_BYTES: usize = 64 << 10;
+/// What a message needs beside its payload: transform header, header, the largest fixed part of a body.
+const OVERHEAD: usize = 256;
+/// Largest output of an IOCTL that we ask for: one credit.
+const IOCTL_OUTPUT: u32 = 64 << 10;
+
+/// What session, trees and files share.
+pub(super) struct Core {
+    pub link: Link,
+    pub negotiated: Negotiated,
+    pub host: String,
+    /// Everything is encrypted, because we want it or the server does.
+    pub sealed: bool,
+    /// Everything is signed.
+    pub signed: bool,
+    pub rdma_threshold: usize,
+    /// A tree for IOCTLs that need none in particular; 0 for none yet.
+    any_tree: Cell<u32>,
+    validated: Cell<bool>,
+}
+
+impl Core {
+    /// How requests of a tree are protected that may itself insist on encryption.
+    pub fn protection(&self, sealed_tree: bool) -> Protection {
+        match () {
+            () if self.sealed || sealed_tree => Protection::Sealed,
+            () if self.signed => Protection::Signed,
+            () => Protection::None,
+        }
+    }
+
+    /// Like [`Core::protection`], for requests that are signed in any case.
+    fn at_least_signed(&self) -> Protection {
+        match self.protection(false) {
+            Protection::None => Protection::Signed,
+            protection => protection,
+        }
+    }
+
+    /// How many bytes a READ may ask for, or a WRITE carry, in one request.
+    pub fn io_bytes(&self, server: u32, by_rdma: bool) -> usize {
+        let limits = self.link.channel().limits();
+        let carried = match limits.max_rdma {
+            Some(max) if by_rdma => max,
+            _ => limits.max_message.saturating_sub(OVERHEAD),
+        };
+        let paid = match self.negotiated.multi_credit {
+            true => CREDIT_BYTES.saturating_mul(self.link.window().min(u32::from(u16::MAX)) as usize),
+            false => CREDIT_BYTES,
+        };
+        (server as usize).min(carried).min(paid).min(weft_machine::buf::MAX_BUF).max(1)
+    }
+
+    /// One IOCTL.
+    pub async fn ioctl(
+        &self,
+        tree: u32,
+        protection: Protection,
+        request: &ioctl::Request,
+    ) -> Result<Bytes, Error> {
+        let call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
+        let message = self.link.call(call).await?.success()?;
+        Ok(ioctl::Response::parse(&message)?.output)
+    }
+
+    /// 3.2.5.5: in 3.0 and 3.0.2, whose NEGOTIATE nothing else protects, the server repeats under signature what it
+    /// answered.
+    async fn validate(&self, tree: u32) -> Result<(), Error> {
+        let dialect = self.negotiated.profile.dialect;
+        if self.validated.get() || dialect < Dialect::V3_0 || dialect >= Dialect::V3_1_1 {
+            return Ok(());
+        }
+        let request = ioctl::Request {
+            code: CtlCode::VALIDATE_NEGOTIATE_INFO,
+            file: FileId::RELATED,
+            input: self.negotiated.validation(),
+            max_input_response: 0,
+            max_output_response: 24,
+            flags: ioctl::Flags::IS_FSCTL,
+        };
+        let output = match self.ioctl(tree, self.at_least_signed(), &request).await {
+            Ok(output) => output,
+            // 3.2.5.14.12: a signed refusal comes from a server that does not know the request; anything unsigned was
+            // refused before it came here.
+            Err(e) if e.status().is_some_and(|s| s != weft_wire::smb2::NtStatus::ACCESS_DENIED) => {
+                self.validated.set(true);
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        self.negotiated.validate(&output)?;
+        self.validated.set(true);
+        Ok(())
+    }
+}
+
+/// An authenticated connection to a server. Cloning shares it; the last clone, tree and file closes it.
+///
+/// ```no_run
+/// # async fn example(channel: std::rc::Rc<dyn weft_transport::Channel>, pool: weft_machine::Pool)
+/// # -> Result<(), weft_smb::client::Error> {
+/// use weft_smb::client::{OpenOptions, Options, Session};
+///
+/// let session = Session::connect(channel, Options::new("server", "alice", "secret", pool)).await?;
+/// println!("{}", session.describe());
+/// let tree = session.tree("data").await?;
+/// let file = tree.open("dir/hello.txt", OpenOptions::read()).await?;
+/// let bytes = file.read(0, 4096).await?;
+/// file.close().await?;
+/// session.logoff().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Session(Rc<Core>);
+
+impl Session {
+    /// Negotiates and logs on over a channel on which nothing was sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Status`] with STATUS_LOGON_FAILURE for a wrong user name or password; [`Error::Denied`] when what
+    /// `options` insists on is not to be had.
+    pub async fn connect(channel: Rc<dyn Channel>, options: Options) -> Result<Session, Error> {
+        let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
+        let negotiated = negotiate(&link, &options).await?;
+        if options.encryption == Wish::Required && negotiated.profile.cipher.is_none() {
+            return Err(Denial::Encryption.into());
+        }
+        if negotiated.multi_credit {
+            link.set_multi_credit();
+        }
+        let (security, flags) = authenticate(&link, &negotiated, &options).await?;
+        let sealed = options.encryption == Wish::Required || flags.contains(SessionFlags::ENCRYPT_DATA);
+        if sealed && security.keys.sealer.is_none() {
+            return Err(Denial::Encryption.into());
+        }
+        link.set_security(security);
+        Ok(Session(Rc::new(Core {
+            signed: negotiated.signing_required(),
+            link,
+            negotiated,
+            host: options.host,
+            sealed,
+            rdma_threshold: options.rdma_threshold,
+            any_tree: Cell::new(0),
+            validated: Cell::new(false),
+        })))
+    }
+
+    /// Enters a share.
+    pub async fn tree(&self, share: &str) -> Result<Tree, Error> {
+        if share.is_empty() || share.contains(['\\', '/', '\0']) {
+            return Err(Error::Misuse("a share's name is one word, without slashes"));
+        }
+        let core = &self.0;
+        let request =
+            tree_connect::Request { flags: RequestFlags::NONE, path: format!(r"\\{}\{share}", core.host) };
+        // 3.2.4.1.1: in 3.1.1 this request is signed even where others are not.
+        let protection = match core.negotiated.profile.dialect >= Dialect::V3_1_1 {
+            true => core.at_least_signed(),
+            false => core.protection(false),
+        };
+        let call = Call::new(Command::TreeConnect, 0, protection, |out| request.emit(out));
+        let reply = core.link.call(call).await?;
+        let id = reply.header.tree_id().ok_or(Error::Violation("TREE_CONNECT: no TreeId"))?;
+        let response = tree_connect::Response::parse(&reply.success()?)?;
+        core.validate(id).await?;
+        if core.any_tree.get() == 0 {
+            core.any_tree.set(id);
+        }
+        let sealed = response.flags.contains(ShareFlags::ENCRYPT_DATA);
+        if sealed && core.negotiated.profile.cipher.is_none() {
+            return Err(Denial::Encryption.into());
+        }
+        Ok(Tree::new(core.clone(), id, sealed, response.share_type == ShareType::Disk))
+    }
+
+    /// A control code that concerns no file. Enters `IPC$` if no share was entered yet.
+    pub async fn ioctl(&self, code: CtlCode, input: Bytes) -> Result<Bytes, Error> {
+        let core = &self.0;
+        let tree = match core.any_tree.get() {
+            0 => {
+                // Kept for the session's life: the id is all that is needed of it.
+                let tree = self.tree("IPC$").await?;
+                tree.keep()
+            }
+            tree => tree,
+        };
+        let request = ioctl::Request {
+            code,
+            file: FileId::RELATED,
+            input,
+            max_input_response: 0,
+            max_output_response: IOCTL_OUTPUT,
+            flags: ioctl::Flags::IS_FSCTL,
+        };
+        core.ioctl(tree, core.protection(false), &request).await
+    }
+
+    /// The server's interfaces, for choosing among them.
+    pub async fn interfaces(&self) -> Result<Vec<NetworkInterface>, Error> {
+        let output = self.ioctl(CtlCode::QUERY_NETWORK_INTERFACE_INFO, Bytes::new()).await?;
+        Ok(NetworkInterface::parse_list(&output)?)
+    }
+
+    /// Where a Weft server listens besides here. Other servers do not know the question and fail it with
+    /// STATUS_INVALID_DEVICE_REQUEST or STATUS_NOT_SUPPORTED.
+    pub async fn endpoints(&self) -> Result<Vec<Endpoint>, Error> {
+        let output = self.ioctl(CtlCode::WEFT_ENDPOINTS, Bytes::new()).await?;
+        let text = std::str::from_utf8(&output).map_err(|_| Error::Violation("endpoints are not UTF-8"))?;
+        Ok(text.lines().filter_map(Endpoint::parse).collect())
+    }
+
+    /// One round trip that does nothing.
+    pub async fn echo(&self) -> Result<(), Error> {
+        let call = Call::new(Command::Echo, 0, self.0.protection(false), |out| echo::Request.emit(out));
+        let message = self.0.link.call(call).await?.success()?;
+        echo::Response::parse(&message)?;
+        Ok(())
+    }
+
+    /// Ends the session: the server closes what is open.
+    pub async fn logoff(&self) -> Result<(), Error> {
+        let call = Call::new(Command::Logoff, 0, self.0.protection(false), |out| logoff::Request.emit(out));
+        let message = self.0.link.call(call).await?.success()?;
+        logoff::Response::parse(&message)?;
+        Ok(())
+    }
+
+    /// What was agreed on.
+    pub fn describe(&self) -> Description {
+        let core = &self.0;
+        let channel = core.link.channel();
+        let profile = &core.negotiated.profile;
+        Description {
+            peer: channel.peer(),
+            transport: channel.kind(),
+            medium: channel.medium(),
+            dialect: profile.dialect,
+            signing: (core.signed && !core.sealed).then_some(profile.signing),
+            cipher: profile.cipher.filter(|_| core.sealed),
+            rdma: core.rdma(false),
+            server_guid: core.negotiated.server_guid,
+        }
+    }
+
+    /// What moved so far, by RDMA and by messages.
+    pub fn traffic(&self) -> Traffic {
+        self.0.link.channel().traffic()
+    }
+
+    /// Largest READ and largest WRITE that go out as one request, in bytes. Longer ones are split.
+    pub fn io_sizes(&self) -> (usize, usize) {
+        let (core, rdma) = (&self.0, self.0.rdma(false));
+        (core.io_bytes(core.negotiated.max_read, rdma), core.io_bytes(core.negotiated.max_write, rdma))
+    }
+}
+
+impl Core {
+    /// Whether payload may travel by RDMA: [MS-SMB2] 3.2.4.6 and 3.2.4.7 forbid it where messages are signed or
+    /// encrypted, because RDMA payload would be neither.
+    pub fn rdma(&self, sealed_tree: bool) -> bool {
+        self.protection(sealed_tree) == Protection::None
+            && self.negotiated.profile.dialect >= Dialect::V3_0
+            && self.link.channel().limits().max_rdma.is_some()
+    }
+}
+
+/// One way to reach a Weft server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// "iwarp", "shm", "nfs", ...
+    pub kind: String,
+    /// What follows: an address or a port.
+    pub address: String,
+}
+
+impl Endpoint {
+    fn parse(line: &str) -> Option<Endpoint> {
+        let (kind, address) = line.trim().split_once(' ')?;
+        Some(Endpoint { kind: kind.to_owned(), address: address.trim().to_owned() })
+    }
+}
+
+/// What a session is like; its `Display` is one line for a user.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The server.
+    pub peer: String,
+    /// SMB over TCP or SMB Direct.
+    pub transport: Kind,
+    /// "tcp", "iwarp", "shm".
+    pub medium: &'static str,
+    /// Dialect.
+    pub dialect: Dialect,
+    /// How messages are signed, when they are.
+    pub signing: Option<SigningId>,
+    /// How messages are encrypted, when they are.
+    pub cipher: Option<CipherId>,
+    /// Whether large READs and WRITEs travel by RDMA.
+    pub rdma: bool,
+    /// The server's identity.
+    pub server_guid: Guid,
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            Kind::Smbd => "SMB Direct over ",
+            _ => "",
+        };
+        write!(f, "SMB {} to {} by {transport}{}", self.dialect, self.peer, self.medium)?;
+        match (self.cipher, self.signing) {
+            (Some(cipher), _) => write!(f, ", encrypted ({cipher:?})")?,
+            (None, Some(signing)) => write!(f, ", signed ({signing:?})")?,
+            (None, None) => f.write_str(", neither signed nor encrypted")?,
+        }
+        f.write_str(if self.rdma { ", payload by RDMA" } else { ", payload in messages" })
+    }
+}

@@ -1,0 +1,98 @@
+//! Authenticating: SESSION_SETUP until both sides have proven that they know the password.
+//!
+//! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 in SPNEGO (see [`crate::auth`]).
+//! Owns: nothing afterwards. Does not: accept guests.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::negotiate::Capabilities;
+use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
+use weft_wire::smb2::{Command, Dialect, Filetime, NtStatus};
+use zeroize::Zeroizing;
+
+use super::error::{Denial, Error};
+use super::link::{Call, Link, Protection, Reply, Security};
+use super::negotiate::{Negotiated, random};
+use super::options::Options;
+use crate::auth::{Credentials, Initiator, Nonces};
+use crate::crypto::{Role, Sender, SessionKeys};
+
+/// NTLM needs two legs; a server that asks for more than this plays with us.
+const MAX_LEGS: usize = 8;
+
+/// Authenticates; returns the keys and what kind of session it is.
+pub(super) async fn authenticate(
+    link: &Link,
+    negotiated: &Negotiated,
+    options: &Options,
+) -> Result<(Security, SessionFlags), Error> {
+    let credentials = Credentials {
+        user: options.user.clone(),
+        domain: options.domain.clone(),
+        secret: options.secret.clone(),
+    };
+    let nonces = Nonces { client_challenge: random()?, session_key: Zeroizing::new(random()?) };
+    let (mut initiator, mut token) = Initiator::start(credentials, &options.host, nonces);
+    let mut preauth = negotiated.preauth.clone();
+    let mut session_id = 0;
+    for _ in 0..MAX_LEGS {
+        let request = Request {
+            flags: RequestFlags::NONE,
+            security_mode: negotiated.security_mode(),
+            capabilities: Capabilities::NONE,
+            previous_session_id: 0,
+            token: token.into(),
+        };
+        let call = Call::new(Command::SessionSetup, 0, Protection::None, |out| request.emit(out));
+        let permit = link.permit(1).await?;
+        let (pending, sent) = link.send_recorded(permit, call, session_id)?;
+        preauth.update(&sent);
+        let reply = pending.await?;
+        match reply.header.status {
+            NtStatus::MORE_PROCESSING_REQUIRED => {
+                preauth.update(&reply.message);
+                session_id = reply.header.session_id;
+                let response = Response::parse(&reply.message)?;
+                token = initiator
+                    .step(&response.token, now())?
+                    .ok_or(Error::Violation("SESSION_SETUP goes on after authentication is complete"))?;
+            }
+            NtStatus::SUCCESS => {
+                let response = Response::parse(&reply.message)?;
+                if response.flags.intersects(SessionFlags::IS_GUEST | SessionFlags::IS_NULL) {
+                    return Err(Denial::Guest.into());
+                }
+                if initiator.step(&response.token, now())?.is_some() {
+                    return Err(Error::Violation("SESSION_SETUP ends before authentication is complete"));
+                }
+                let keys =
+                    SessionKeys::derive(Role::Client, &negotiated.profile, initiator.session_key(), &preauth);
+                check_last(&reply, &keys, negotiated)?;
+                let security = Security { session_id: reply.header.session_id, keys };
+                return Ok((security, response.flags));
+            }
+            status => return Err(Error::Status { command: Command::SessionSetup, status }),
+        }
+    }
+    Err(Error::Violation("SESSION_SETUP does not end"))
+}
+
+/// 3.2.5.3.1 and 3.3.5.5.3: the last response is signed, in 3.1.1 always. It proves that the server knows the
+/// password and that nobody changed what was negotiated.
+fn check_last(reply: &Reply, keys: &SessionKeys, negotiated: &Negotiated) -> Result<(), Error> {
+    let signed = reply.header.flags.contains(Flags::SIGNED);
+    let must = negotiated.profile.dialect >= Dialect::V3_1_1 || negotiated.signing_required();
+    match signed {
+        true if keys.signing.verify(Sender::Server, &reply.message) => Ok(()),
+        true => Err(Error::Tampered("wrong signature of the last SESSION_SETUP response")),
+        false if must => Err(Error::Tampered("the last SESSION_SETUP response is not signed")),
+        false => Ok(()),
+    }
+}
+
+/// FILETIME now: only for servers that do not tell theirs.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Filetime::from_unix(since.as_secs() as i64, since.subsec_nanos()).0
+}

@@ -1,0 +1,362 @@
+//! A share: opening, listing, renaming, removing by path.
+//!
+//! Spec: [MS-SMB2] 3.2.4.3 (opening), 3.2.4.17 (listing), 3.2.4.22 (leaving).
+//! Owns: the tree connect; left when the last clone and file is gone. Does not: follow links or cache.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
+use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
+use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, tree_disconnect};
+
+use super::error::Error;
+use super::file::{self, File};
+use super::link::{Call, Protection};
+use super::session::Core;
+
+/// Entries of one directory that we keep at most: about 1 GiB of memory.
+const MAX_LISTING: usize = 4 << 20;
+/// Buffer of one QUERY_DIRECTORY: one credit.
+const LISTING_BYTES: u32 = 64 << 10;
+
+/// A tree connect, shared by its clones and files.
+pub(super) struct TreeCore {
+    pub core: Rc<Core>,
+    pub id: u32,
+    /// The share insists on encryption.
+    sealed: bool,
+    disk: bool,
+    /// Not to be left: other users have its id, or the server has ended it.
+    kept: Cell<bool>,
+}
+
+impl TreeCore {
+    pub fn protection(&self) -> Protection {
+        self.core.protection(self.sealed)
+    }
+
+    pub fn rdma(&self) -> bool {
+        self.core.rdma(self.sealed)
+    }
+
+    pub fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        Call::new(command, self.id, self.protection(), emit)
+    }
+}
+
+impl Drop for TreeCore {
+    fn drop(&mut self) {
+        if !self.kept.get() {
+            let call = self.call(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
+            self.core.link.send_and_forget(call);
+        }
+    }
+}
+
+/// How to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What the handle may do.
+    pub access: AccessMask,
+    /// What others may do meanwhile.
+    pub share: ShareAccess,
+    /// If it exists or not.
+    pub disposition: CreateDisposition,
+    /// Further options.
+    pub options: CreateOptions,
+}
+
+impl OpenOptions {
+    /// An existing file, for reading.
+    pub fn read() -> OpenOptions {
+        OpenOptions {
+            access: AccessMask::FILE_GENERIC_READ,
+            share: ShareAccess::ALL,
+            disposition: CreateDisposition::Open,
+            options: CreateOptions::NON_DIRECTORY_FILE,
+        }
+    }
+
+    /// An existing file, for reading and writing.
+    pub fn write() -> OpenOptions {
+        OpenOptions { access: AccessMask::FILE_GENERIC_READ | AccessMask::FILE_GENERIC_WRITE, ..Self::read() }
+    }
+
+    /// A file that is made if it does not exist, for reading and writing.
+    pub fn create() -> OpenOptions {
+        OpenOptions { disposition: CreateDisposition::OpenIf, ..Self::write() }
+    }
+
+    /// A file that is made, or emptied if it exists, for reading and writing.
+    pub fn truncate() -> OpenOptions {
+        OpenOptions { disposition: CreateDisposition::OverwriteIf, ..Self::write() }
+    }
+
+    /// A file that must not exist, for reading and writing.
+    pub fn create_new() -> OpenOptions {
+        OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
+    }
+
+    fn directory(access: AccessMask) -> OpenOptions {
+        OpenOptions { access, options: CreateOptions::DIRECTORY_FILE, ..Self::read() }
+    }
+
+    fn anything(access: AccessMask) -> OpenOptions {
+        OpenOptions { access, options: CreateOptions::OPEN_REPARSE_POINT, ..Self::read() }
+    }
+}
+
+/// What is known of a file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes.
+    pub len: u64,
+    /// Bytes that it occupies.
+    pub allocated: u64,
+    /// A directory.
+    pub is_dir: bool,
+    /// Birth.
+    pub created: Filetime,
+    /// Last read.
+    pub accessed: Filetime,
+    /// Last write.
+    pub modified: Filetime,
+    /// Last change of anything.
+    pub changed: Filetime,
+    /// Attributes.
+    pub attributes: FileAttributes,
+}
+
+impl From<create::FileSummary> for Stat {
+    fn from(summary: create::FileSummary) -> Stat {
+        Stat {
+            len: summary.end_of_file,
+            allocated: summary.allocation_size,
+            is_dir: summary.attributes.contains(FileAttributes::DIRECTORY),
+            created: summary.creation_time,
+            accessed: summary.last_access_time,
+            modified: summary.last_write_time,
+            changed: summary.change_time,
+            attributes: summary.attributes,
+        }
+    }
+}
+
+/// One name of a listing. Names hold no separators: a server cannot make us leave a directory by them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Name.
+    pub name: String,
+    /// The rest.
+    pub stat: Stat,
+    /// File id; 0 where the server has none.
+    pub id: u64,
+}
+
+/// Space of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes free to the user.
+    pub available: u64,
+}
+
+/// A share that was entered. Cloning shares it.
+///
+/// Paths are relative to the share; `/` and `\` both separate names; the empty path is the share's root.
+#[derive(Clone)]
+pub struct Tree(Rc<TreeCore>);
+
+impl Tree {
+    pub(super) fn new(core: Rc<Core>, id: u32, sealed: bool, disk: bool) -> Tree {
+        Tree(Rc::new(TreeCore { core, id, sealed, disk, kept: Cell::new(false) }))
+    }
+
+    /// Its id, from now on valid until the session ends.
+    pub(super) fn keep(&self) -> u32 {
+        self.0.kept.set(true);
+        self.0.id
+    }
+
+    /// Whether it holds files (not pipes, not a printer).
+    pub fn is_disk(&self) -> bool {
+        self.0.disk
+    }
+
+    /// Opens or creates a file.
+    pub async fn open(&self, path: &str, options: OpenOptions) -> Result<File, Error> {
+        let name = wire_path(path)?;
+        let request = create::Request {
+            oplock: OplockLevel::NONE,
+            impersonation: 2,
+            desired_access: options.access,
+            attributes: FileAttributes::NORMAL,
+            share_access: options.share,
+            disposition: options.disposition,
+            options: options.options,
+            name,
+            contexts: Vec::new(),
+        };
+        let call = self.0.call(Command::Create, |out| request.emit(out));
+        let message = self.0.core.link.call(call).await?.success()?;
+        let response = create::Response::parse(&message)?;
+        Ok(File::new(self.0.clone(), response.file, response.summary.into()))
+    }
+
+    /// What is known of a file or directory.
+    pub async fn stat(&self, path: &str) -> Result<Stat, Error> {
+        let file = self.open(path, OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
+        let stat = file.opened_as();
+        file.close().await?;
+        Ok(stat)
+    }
+
+    /// Lists a directory, without `.` and `..`, in the server's order.
+    pub async fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
+        let access = AccessMask::FILE_READ_DATA | AccessMask::FILE_READ_ATTRIBUTES;
+        let dir = self.open(path, OpenOptions::directory(access)).await?;
+        let mut entries = Vec::new();
+        let mut flags = query_directory::Flags::RESTART_SCANS;
+        loop {
+            let request = query_directory::Request {
+                class: FileClass::ID_BOTH_DIRECTORY,
+                flags,
+                file_index: 0,
+                file: dir.id(),
+                output_buffer_length: LISTING_BYTES.min(self.0.core.negotiated.max_transact),
+                pattern: "*".into(),
+            };
+            flags = query_directory::Flags::NONE;
+            let call = self.0.call(Command::QueryDirectory, |out| request.emit(out));
+            let reply = self.0.core.link.call(call).await?;
+            // An empty directory may end with either.
+            if matches!(reply.header.status, NtStatus::NO_MORE_FILES | NtStatus::NO_SUCH_FILE) {
+                break;
+            }
+            let response = query_directory::Response::parse(&reply.success()?)?;
+            let page = directory::parse(request.class, &response.buffer)?;
+            if page.is_empty() {
+                return Err(Error::Violation("QUERY_DIRECTORY: an empty page"));
+            }
+            for entry in page {
+                entries.extend(checked(entry)?);
+            }
+            if entries.len() > MAX_LISTING {
+                return Err(Error::Misuse("the directory has more than 4 million entries"));
+            }
+        }
+        dir.close().await?;
+        Ok(entries)
+    }
+
+    /// Removes a file or link.
+    pub async fn remove(&self, path: &str) -> Result<(), Error> {
+        self.delete(path, CreateOptions::NON_DIRECTORY_FILE | CreateOptions::OPEN_REPARSE_POINT).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: &str) -> Result<(), Error> {
+        self.delete(path, CreateOptions::DIRECTORY_FILE).await
+    }
+
+    async fn delete(&self, path: &str, options: CreateOptions) -> Result<(), Error> {
+        let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
+        let file = self.open(path, OpenOptions { options, ..OpenOptions::anything(access) }).await?;
+        let deleted = file.set_info(FileClass::DISPOSITION, |out| {
+            fscc::file::Disposition { delete_pending: true }.emit(out)
+        });
+        let deleted = deleted.await;
+        // The name goes with the handle.
+        file.close().await?;
+        deleted
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: &str) -> Result<(), Error> {
+        let access = AccessMask::FILE_READ_ATTRIBUTES;
+        let options =
+            OpenOptions { disposition: CreateDisposition::Create, ..OpenOptions::directory(access) };
+        self.open(path, options).await?.close().await
+    }
+
+    /// Renames or moves within the share. Without `replace` an existing target fails with
+    /// STATUS_OBJECT_NAME_COLLISION.
+    pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Error> {
+        let name = wire_path(to)?;
+        let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
+        let file = self.open(from, OpenOptions::anything(access)).await?;
+        let rename = fscc::file::Rename { replace_if_exists: replace, root_directory: 0, name };
+        let renamed = file.set_info(FileClass::RENAME, |out| rename.emit(out)).await;
+        file.close().await?;
+        renamed
+    }
+
+    /// How much space there is.
+    pub async fn space(&self) -> Result<Space, Error> {
+        let root = self.open("", OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
+        let info = file::query_info(&root, InfoType::FILESYSTEM, FsClass::FULL_SIZE.0, 0).await;
+        root.close().await?;
+        let size = fscc::filesystem::FullSize::parse(&info?)?;
+        let unit = u64::from(size.sectors_per_unit) * u64::from(size.bytes_per_sector);
+        Ok(Space {
+            total: size.total_units.saturating_mul(unit),
+            available: size.caller_available_units.saturating_mul(unit),
+        })
+    }
+}
+
+/// A path as the wire has it: `\` between names, none at either end.
+fn wire_path(path: &str) -> Result<String, Error> {
+    if path.contains('\0') {
+        return Err(Error::Misuse("a path holds no NUL"));
+    }
+    Ok(path.replace('/', "\\").trim_matches('\\').to_owned())
+}
+
+/// `.` and `..` are left out; a name that is a path is a trick.
+fn checked(entry: directory::Entry) -> Result<Option<Entry>, Error> {
+    if entry.name == "." || entry.name == ".." {
+        return Ok(None);
+    }
+    if entry.name.is_empty() || entry.name.contains(['\\', '/', '\0']) {
+        return Err(Error::Violation("QUERY_DIRECTORY: a name that is no name"));
+    }
+    let stat = Stat {
+        len: entry.end_of_file,
+        allocated: entry.allocation_size,
+        is_dir: entry.attributes.contains(FileAttributes::DIRECTORY),
+        created: entry.creation_time,
+        accessed: entry.last_access_time,
+        modified: entry.last_write_time,
+        changed: entry.change_time,
+        attributes: entry.attributes,
+    };
+    Ok(Some(Entry { name: entry.name, stat, id: entry.file_id }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_wire_paths() {
+        assert_eq!(wire_path("/a/b\\c/").unwrap(), r"a\b\c");
+        assert_eq!(wire_path("").unwrap(), "");
+        assert_eq!(wire_path("../x").unwrap(), r"..\x", "the server refuses it, not we");
+        assert!(wire_path("a\0b").is_err());
+    }
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        let entry = |name: &str| directory::Entry { name: name.into(), ..Default::default() };
+        for name in ["", "a/b", r"..\..\x", "a\0"] {
+            assert!(checked(entry(name)).is_err(), "{name:?}");
+        }
+        assert_eq!(checked(entry("..")).unwrap(), None);
+        assert_eq!(checked(entry("...")).unwrap().unwrap().name, "...");
+    }
+}
