@@ -279,6 +279,9 @@ pub struct Traffic {
     pub served: (u64, u64),
 }
 
+/// What a completed `connect` gives: the queue pair, and the private data of the acceptance.
+pub type Connected = (Rc<dyn QueuePair>, Bytes);
+
 /// Makes connections. One per kind of hardware (or its absence).
 pub trait Provider {
     /// "iwarp", "shm", "rnic".
@@ -292,7 +295,7 @@ pub trait Provider {
         &self,
         addr: SocketAddr,
         params: ConnectParams,
-    ) -> LocalBoxFuture<'_, Result<(Rc<dyn QueuePair>, Bytes), ConnectError>>;
+    ) -> LocalBoxFuture<'_, Result<Connected, ConnectError>>;
 }
 
 /// Waits for connection requests.

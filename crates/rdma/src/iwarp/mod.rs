@@ -39,7 +39,7 @@ use weft_wire::mpa::{self, NOT_NEGOTIATED};
 use self::connection::{Connection, Limits};
 use self::driver::Handle;
 use self::setup::{Agreed, Asked, Failure, Initiator, Offer, Responder};
-use crate::verbs::{self, Caps, ConnectError, ConnectParams, QueuePair, Work};
+use crate::verbs::{self, Caps, ConnectError, ConnectParams, Connected, QueuePair, Work};
 
 const NAME: &str = "iwarp";
 
@@ -96,11 +96,7 @@ impl Provider {
         Connection::new(agreed, limits, self.pool.alloc(staging).await, seed)
     }
 
-    async fn initiate(
-        &self,
-        addr: SocketAddr,
-        params: ConnectParams,
-    ) -> Result<(Rc<dyn QueuePair>, Bytes), ConnectError> {
+    async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {
         let offer = self.offer(&params)?;
         let stream = match Stream::connect_within(addr, self.config.setup_timeout).await {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
@@ -155,7 +151,7 @@ impl verbs::Provider for Provider {
         &self,
         addr: SocketAddr,
         params: ConnectParams,
-    ) -> LocalBoxFuture<'_, Result<(Rc<dyn QueuePair>, Bytes), ConnectError>> {
+    ) -> LocalBoxFuture<'_, Result<Connected, ConnectError>> {
         Box::pin(self.initiate(addr, params))
     }
 }

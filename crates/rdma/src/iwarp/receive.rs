@@ -418,7 +418,10 @@ impl Connection {
 
     fn deliver_read(&mut self) -> Result<(), Fault> {
         // Shorter than what was asked for.
-        let read = self.reads.pop_front_if(|read| read.filled == read.len).ok_or(Fault::Bounds)?;
+        if self.reads.front().is_none_or(|read| read.filled != read.len) {
+            return Err(Fault::Bounds);
+        }
+        let read = self.reads.pop_front().ok_or(Fault::UnexpectedOpcode)?;
         if let Some((id, mut into)) = read.user {
             into.set_len(read.len);
             self.traffic.read.0 += read.len as u64;

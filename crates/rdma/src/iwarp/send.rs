@@ -218,6 +218,12 @@ impl Tx {
         ends.chain(current).chain(queue).collect()
     }
 
+    /// The oldest message that the socket has whole.
+    fn next_end(&mut self) -> Option<End> {
+        self.ends.front().filter(|end| end.at <= self.sent)?;
+        self.ends.pop_front()
+    }
+
     /// Takes the Reads that were not requested yet out of the queue.
     pub(super) fn drop_queued_reads(&mut self) -> Vec<u64> {
         let (reads, rest): (VecDeque<_>, VecDeque<_>) =
@@ -355,7 +361,7 @@ impl Connection {
     pub(super) fn sent(&mut self, n: usize, now: Time) {
         self.tx.out.advance(n);
         self.tx.sent += n as u64;
-        while let Some(end) = self.tx.ends.pop_front_if(|end| end.at <= self.tx.sent) {
+        while let Some(end) = self.tx.next_end() {
             self.tx.posted -= 1;
             let (count, done) = match end.write {
                 Some(_) => (&mut self.traffic.written, Done::Written),
