@@ -39,17 +39,38 @@ impl Open {
             return sys::read_at(self.fd.as_fd(), offset, into, false);
         }
         match sys::read_at(self.fd.as_fd(), offset, into, true) {
-            Err(Errno::OPNOTSUPP) if self.in_memory.get().is_none() => {
-                let tmpfs = rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
-                // Two threads may find out at once; they find the same.
-                let _ = self.in_memory.set(tmpfs);
-                if tmpfs { self.read_cached(offset, into) } else { Err(Errno::OPNOTSUPP) }
-            }
+            Err(Errno::OPNOTSUPP) if self.find_in_memory() => self.read_cached(offset, into),
             other => other,
+        }
+    }
+
+    /// RWF_NOWAIT was refused: is it because the file is in memory anyway?
+    fn find_in_memory(&self) -> bool {
+        *self.in_memory.get_or_init(|| rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC))
+    }
+
+    /// Whether the byte at `offset` can be read without sleeping. Past the end it can; what is an error shows when the
+    /// byte is read.
+    fn is_cached(&self, offset: u64) -> bool {
+        if self.in_memory.get() == Some(&true) {
+            return true;
+        }
+        let mut byte = [0];
+        match rustix::io::preadv2(
+            &self.fd,
+            &mut [io::IoSliceMut::new(&mut byte)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        ) {
+            Err(Errno::AGAIN) => false,
+            Err(Errno::OPNOTSUPP) => self.find_in_memory(),
+            _ => true,
         }
     }
 }
 
+/// The page cache's unit here; where pages are larger, one byte more is looked at than needed.
+const PAGE: u64 = 4096;
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -178,20 +199,13 @@ pub struct FileRange {
 
 impl FileRange {
     /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
-    /// last byte is not there already.
+    /// last byte is not there already (or the file system cannot tell).
     pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
         let Some(last) = len.checked_sub(1) else { return Ok(()) };
         let start = self.offset.saturating_add(from as u64);
-        let cached = |at: u64| {
-            let mut byte = [0];
-            let mut slices = [io::IoSliceMut::new(&mut byte)];
-            match rustix::io::preadv2(&self.file, &mut slices, at, ReadWriteFlags::NOWAIT) {
-                Err(Errno::AGAIN) => false,
-                // In the cache, past the end, or a file system that cannot tell; errors show when it is sent.
-                _ => true,
-            }
-        };
-        if cached(start) && cached(start.saturating_add(last as u64)) {
+        let end = start.saturating_add(last as u64);
+        let open = &self.file.0;
+        if open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end)) {
             return Ok(());
         }
         let file = self.file.clone();
@@ -278,3 +292,6 @@ mod sys {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

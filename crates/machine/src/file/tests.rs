@@ -1,0 +1,141 @@
+use super::*;
+use crate::buf::Pool;
+use crate::net::Stream;
+
+/// A file in memory and one on disk, both of `bytes`; the disk's is not in the page cache as far as we can help it.
+fn files_of(bytes: &[u8]) -> [File; 2] {
+    let memory = File::in_memory("file-test").expect("memfd");
+    let disk = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary file");
+    let disk = File::from(OwnedFd::from(disk));
+    for file in [&memory, &disk] {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += rustix::io::pwrite(file, &bytes[done..], done as u64).expect("write");
+        }
+    }
+    rustix::fs::fsync(&disk).expect("sync");
+    rustix::fs::fadvise(&disk, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+    [memory, disk]
+}
+
+fn numbers(len: usize) -> Vec<u8> {
+    (0..len as u32).flat_map(|i| i.to_le_bytes()).take(len).collect()
+}
+
+fn content(window: &Window, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xa5; len];
+    assert!(window.read_at(0, &mut bytes));
+    bytes
+}
+
+fn window(pool: &Pool, len: usize) -> Window {
+    let mut buf = pool.try_alloc(len).expect("room");
+    buf.set_len(len);
+    buf.fill(0xa5);
+    buf.into_window()
+}
+
+fn run(test: impl Future<Output = ()>) {
+    rt::block_on(test).expect("the loop starts");
+}
+
+#[test]
+fn reads_fill_the_window_and_stop_at_the_end() {
+    run(async {
+        let pool = Pool::new(1 << 24);
+        let all = numbers(3_000_000);
+        for file in files_of(&all) {
+            assert_eq!(file.len().expect("size"), 3_000_000);
+            let into = window(&pool, 2_000_000);
+            assert_eq!(file.read_at(500_000, &into).await.expect("read"), 2_000_000);
+            assert!(content(&into, 2_000_000) == all[500_000..2_500_000]);
+            let into = window(&pool, 2_000_000);
+            assert_eq!(file.read_at(2_999_990, &into).await.expect("read"), 10);
+            assert_eq!(content(&into, 11)[..10], all[2_999_990..]);
+            assert_eq!(content(&into, 11)[10], 0xa5, "nothing beyond what was read is touched");
+            assert_eq!(file.read_at(3_000_000, &into).await.expect("read"), 0);
+            // Now that it has been read it is in the page cache.
+            assert_eq!(file.try_read_at(600_000, &window(&pool, 100)).expect("cached").expect("read"), 100);
+            file.read_at(u64::MAX - 1, &into).await.expect_err("there is no such place");
+        }
+    });
+}
+
+#[test]
+fn a_chain_of_any_length_is_written_in_order() {
+    run(async {
+        let all = Bytes::from(numbers(100_000));
+        // More pieces than one call takes, some empty.
+        let mut chain = vec![Bytes::new()];
+        for (i, start) in (0..all.len()).step_by(100).enumerate() {
+            chain.push(all.slice(start..start + 100));
+            if i % 7 == 0 {
+                chain.push(Bytes::new());
+            }
+        }
+        assert!(chain.len() > 3 * SLICES_PER_CALL);
+        for file in files_of(b"xx") {
+            file.write_at(5, &chain).await.expect("write");
+            file.write_at(0, &[]).await.expect("nothing is no error");
+            file.write_at(0, &[Bytes::new()]).await.expect("nothing is no error");
+            let mut read = vec![0; 100_005];
+            assert_eq!(rustix::io::pread(&file, &mut read[..], 0).expect("read"), 100_005);
+            assert_eq!(read[..5], *b"xx\0\0\0", "the gap reads as zeros");
+            assert!(read[5..] == all);
+            file.sync(true).await.expect("sync");
+            file.sync(false).await.expect("sync");
+            file.write_at(u64::MAX - 1, &[Bytes::from_static(b"far")]).await.expect_err("no such place");
+            file.set_len(3).expect("truncate");
+            assert_eq!(file.len().expect("size"), 3);
+            assert!(!file.is_empty().expect("size"));
+        }
+    });
+}
+
+#[test]
+fn a_range_is_filled_up_with_zeros_when_the_file_has_shrunk() {
+    run(async {
+        let pool = Pool::new(1 << 24);
+        for file in files_of(&numbers(10_000)) {
+            let range = FileRange { file: file.clone(), offset: 100, len: 9_900 };
+            file.set_len(5_000).expect("truncate");
+            let into = window(&pool, 9_901);
+            range.read_into(&into).await.expect("read");
+            let bytes = content(&into, 9_901);
+            assert!(bytes[..4_900] == numbers(10_000)[100..5_000]);
+            assert!(bytes[4_900..9_900].iter().all(|&byte| byte == 0));
+            assert_eq!(bytes[9_900], 0xa5);
+            let small = window(&pool, 9_899);
+            range.read_into(&small).await.expect_err("the window is too small");
+        }
+    });
+}
+
+#[test]
+fn warming_brings_a_range_into_the_page_cache() {
+    run(async {
+        let all = numbers(2_500_000);
+        for file in files_of(&all) {
+            let range = FileRange { file: file.clone(), offset: 1000, len: 2_400_000 };
+            range.warm(0, range.len).await.expect("warm");
+            assert!(file.0.is_cached(1000) && file.0.is_cached(2_400_999));
+            range.warm(5, 0).await.expect("nothing is no error");
+            range.warm(range.len - 1, 1_000_000).await.expect("past the end is no error");
+        }
+        // Cold again: a send brings in what it needs piece by piece.
+        for file in files_of(&all) {
+            let range = FileRange { file, offset: 1000, len: 2_400_000 };
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("socketpair");
+            let reader = std::thread::spawn(move || {
+                let mut theirs = theirs;
+                let mut got = Vec::new();
+                io::Read::read_to_end(&mut theirs, &mut got).map(|_| got)
+            });
+            let ours = Stream::from_socket(ours).expect("take over");
+            ours.send_file(&range).await.expect("send file");
+            drop(ours);
+            let got = reader.join().expect("the reader ends").expect("read");
+            assert!(got == all[1000..2_401_000]);
+        }
+    });
+}
