@@ -8,7 +8,7 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::change_notify::Request;
 
-use super::{opens, status};
+use super::opens;
 use crate::server::context::{Answer, OpContext};
 
 pub(super) fn change_notify(cx: &OpContext) -> Answer {
@@ -18,5 +18,5 @@ pub(super) fn change_notify(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.require(AccessMask::FILE_READ_DATA)?;
-    Err(status::NOT_SUPPORTED.into())
+    Err(NtStatus::NOT_SUPPORTED.into())
 }

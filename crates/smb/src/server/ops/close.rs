@@ -2,15 +2,16 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.10. Owns: nothing. Does not: wait for other requests on the open: they end by themselves.
 
+use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::close::{Flags, Request, Response};
 
-use super::{attributes, status};
+use super::attributes;
 use crate::server::context::{Answer, OpContext, Reply};
 
 pub(super) async fn close(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
     let id = cx.file_id(request.file);
-    let open = cx.session.opens.remove(id, cx.tree.id).ok_or(status::FILE_CLOSED)?;
+    let open = cx.session.opens.remove(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
     // Attributes as they will be: the kept time is restored first, but a deleted file has none afterwards.
     let wanted = request.flags.contains(Flags::POSTQUERY_ATTRIB);
     let before = if wanted { open.vfs.getattr(open.node).await.ok() } else { None };

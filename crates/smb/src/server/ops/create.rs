@@ -60,9 +60,16 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         Ok(file) => file,
         Err(open) => {
             open.close().await;
-            return Err(status::TOO_MANY_OPENED_FILES.into());
+            return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }
     };
+    // The tree or the session may have ended on another core since: then nobody would close what was just entered.
+    if !cx.session.tree(cx.tree.id).is_some_and(|tree| Arc::ptr_eq(&tree, &cx.tree)) {
+        if let Some(open) = cx.session.opens.remove(file, cx.tree.id) {
+            open.close().await;
+        }
+        return Err(NtStatus::FILE_CLOSED.into());
+    }
     cx.set_file_id(file);
     let mut reply = Reply::with_capacity(256);
     Response { oplock: OplockLevel::NONE, flags: 0, action, summary, file, contexts }
@@ -86,13 +93,13 @@ impl Wish {
     fn of(request: &Request) -> Result<Wish, NtStatus> {
         let (options, disposition) = (request.options, request.disposition);
         if request.impersonation > 3 {
-            return Err(status::BAD_IMPERSONATION_LEVEL);
+            return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
         }
         if request.share_access.without(ShareAccess::ALL) != ShareAccess::NONE {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         if options.intersects(CreateOptions::OPEN_BY_FILE_ID | CreateOptions::RESERVE_OPFILTER) {
-            return Err(status::NOT_SUPPORTED);
+            return Err(NtStatus::NOT_SUPPORTED);
         }
         let (directory, file) = (CreateOptions::DIRECTORY_FILE, CreateOptions::NON_DIRECTORY_FILE);
         if options.contains(directory | file) {
@@ -124,7 +131,7 @@ impl Wish {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         if path.file && options.contains(directory) {
-            return Err(status::NOT_A_DIRECTORY);
+            return Err(NtStatus::NOT_A_DIRECTORY);
         }
         Ok(Wish {
             path,
@@ -159,7 +166,7 @@ fn requested_access(request: &Request) -> Result<AccessMask, NtStatus> {
     let mut access = request.desired_access.expand_generic();
     // Auditing needs a privilege that nobody has here.
     if access.contains(AccessMask::ACCESS_SYSTEM_SECURITY) {
-        return Err(status::PRIVILEGE_NOT_HELD);
+        return Err(NtStatus::PRIVILEGE_NOT_HELD);
     }
     if access == AccessMask::NONE || access.intersects(INVALID_ACCESS) {
         return Err(NtStatus::ACCESS_DENIED);
@@ -231,7 +238,7 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     }
     let readonly = wish.attributes.contains(FileAttributes::READONLY) && !wish.wants_directory();
     if readonly && wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
-        return Err(status::CANNOT_DELETE.into());
+        return Err(NtStatus::CANNOT_DELETE.into());
     }
     reserve(vfs, wish.allocation).await?;
     let make = if wish.wants_directory() { Make::Dir } else { Make::File };
@@ -257,13 +264,13 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
 /// The name exists.
 async fn existing(vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
     if vfs.opens().delete_pending(attr.node) {
-        return Err(status::DELETE_PENDING.into());
+        return Err(NtStatus::DELETE_PENDING.into());
     }
     check_kind(vfs, wish, attr).await?;
     let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
     // The root of a share stays where it is.
     if delete && (attributes::is_readonly(attr) || attr.node == NodeId::ROOT) {
-        return Err(status::CANNOT_DELETE.into());
+        return Err(NtStatus::CANNOT_DELETE.into());
     }
     let access = granted(wish.access, attributes::maximal_access(attr))?;
     if !wish.truncates() {
@@ -290,14 +297,14 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
     }
     let status = match attr.kind {
         Kind::Dir if wish.options.contains(CreateOptions::NON_DIRECTORY_FILE) || wish.path.file => {
-            status::FILE_IS_A_DIRECTORY
+            NtStatus::FILE_IS_A_DIRECTORY
         }
         Kind::Dir if wish.truncates() => NtStatus::OBJECT_NAME_COLLISION,
         Kind::Dir => return Ok(()),
         Kind::Symlink if !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) => {
             return Err(symlink::stopped(vfs, attr.node, &[]).await);
         }
-        _ if wish.wants_directory() || wish.path.directory => status::NOT_A_DIRECTORY,
+        _ if wish.wants_directory() || wish.path.directory => NtStatus::NOT_A_DIRECTORY,
         Kind::File => return Ok(()),
         // Links and devices have no data to offer; their attributes and names can be had.
         Kind::Symlink | Kind::Other if wish.truncates() => NtStatus::ACCESS_DENIED,
@@ -355,7 +362,7 @@ async fn take(
 /// are written.
 async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
     if bytes > 0 && bytes > vfs.statfs().await?.available {
-        return Err(status::DISK_FULL.into());
+        return Err(NtStatus::DISK_FULL.into());
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const VALIDATE_LEN: u32 = 24;
 pub(super) async fn ioctl(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
     if !request.flags.contains(Flags::IS_FSCTL) {
-        return Err(status::NOT_SUPPORTED.into());
+        return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let most = cx.max_payload();
     if request.input.len() > most as usize
@@ -102,7 +102,7 @@ fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Fail
 /// 3.3.5.15.11.
 fn interfaces(cx: &OpContext) -> Result<Vec<u8>, Failure> {
     if cx.dialect() < Dialect::V3_0 {
-        return Err(status::NOT_SUPPORTED.into());
+        return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let interfaces: Vec<_> = cx
         .config()
@@ -130,14 +130,14 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
             // An absolute target names a place of this host, which is not for clients.
             Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?)
         }
-        CtlCode::GET_REPARSE_POINT => Err(status::NOT_A_REPARSE_POINT.into()),
+        CtlCode::GET_REPARSE_POINT => Err(NtStatus::NOT_A_REPARSE_POINT.into()),
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => match request.max_output_response {
             0..16 => Err(NtStatus::INVALID_PARAMETER.into()),
             // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
             _ => Ok(vec![0; 16]),
         },
         // 3.3.5.15.3, 3.3.5.15.4: not a share of pipes.
-        CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(status::NOT_SUPPORTED.into()),
+        CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(NtStatus::NOT_SUPPORTED.into()),
         // Known, but not to this file system (3.3.5.15).
         code if code.name().is_some() => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
         // 3.3.5.15.8: neither listed nor private to anybody here.

@@ -11,7 +11,6 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::lock::{Element, Flags, Request, Response};
 
 use super::opens::{self, Open};
-use super::status;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
@@ -31,7 +30,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
 }
 
 fn range(element: &Element) -> Result<Range, NtStatus> {
-    Range::new(element.offset, element.length).ok_or(status::INVALID_LOCK_RANGE)
+    Range::new(element.offset, element.length).ok_or(NtStatus::INVALID_LOCK_RANGE)
 }
 
 /// 3.3.5.14.1: those before a failure stay unlocked.
@@ -56,8 +55,10 @@ async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<(
         match lock_one(cx, open, element).await {
             Ok(range) => taken.push(range),
             Err(failure) => {
-                // Gone already only when the handle was closed meanwhile.
-                taken.into_iter().for_each(|range| drop(open.claim.unlock(range)));
+                for range in taken {
+                    // Gone already only when the handle was closed meanwhile.
+                    let _ = open.claim.unlock(range);
+                }
                 return Err(failure);
             }
         }
@@ -75,7 +76,7 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
     match open.claim.try_lock(range, exclusive) {
         Ok(()) => return Ok(range),
         Err(Refused::Locked) if element.flags.contains(Flags::FAIL_IMMEDIATELY) => {
-            return Err(status::LOCK_NOT_GRANTED.into());
+            return Err(NtStatus::LOCK_NOT_GRANTED.into());
         }
         Err(Refused::Locked) => {}
         Err(refused) => return Err(refused.into()),
@@ -84,8 +85,8 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
     match select(pin!(open.claim.lock(range, exclusive)), pin!(cx.cancelled())).await {
         Either::Left((Ok(()), _)) => Ok(range),
         // Closed while it waited.
-        Either::Left((Err(Refused::NotLocked), _)) => Err(status::RANGE_NOT_LOCKED.into()),
+        Either::Left((Err(Refused::NotLocked), _)) => Err(NtStatus::RANGE_NOT_LOCKED.into()),
         Either::Left((Err(refused), _)) => Err(refused.into()),
-        Either::Right(((), _)) => Err(status::CANCELLED.into()),
+        Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),
     }
 }

@@ -16,7 +16,6 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::{FileId, NtStatus};
 
 use super::query_directory::Scan;
-use super::status;
 use crate::server::context::{Failure, OpContext};
 
 /// A file or directory that a client has open.
@@ -222,5 +221,5 @@ fn file_id(serial: u32, slot: usize) -> FileId {
 /// The open that a request means: its FileId, or that of the compound.
 pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
     let id = cx.file_id(carried);
-    cx.session.opens.find(id, cx.tree.id).ok_or_else(|| status::FILE_CLOSED.into())
+    cx.session.opens.find(id, cx.tree.id).ok_or_else(|| NtStatus::FILE_CLOSED.into())
 }

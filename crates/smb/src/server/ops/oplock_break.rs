@@ -5,14 +5,14 @@
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::oplock_break::Request;
 
-use super::{opens, status};
+use super::opens;
 use crate::server::context::{Answer, OpContext};
 
 pub(super) fn oplock_break(cx: &OpContext) -> Answer {
     match Request::parse(&cx.message)? {
         Request::Oplock { file, .. } => {
             opens::find(cx, file)?;
-            Err(status::INVALID_DEVICE_STATE.into())
+            Err(NtStatus::INVALID_DEVICE_STATE.into())
         }
         Request::Lease { .. } => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
     }

@@ -111,7 +111,9 @@ mod tests {
     #[test]
     fn dos_wildcards() {
         assert!(matches("<", "file"));
-        assert!(matches("<", "a.b"));
+        assert!(matches("<", "a."));
+        // `dir *.` shows what has no extension.
+        assert!(!matches("<", "a.b"));
         assert!(matches("<.txt", "a.b.txt"));
         assert!(!matches("<.b", "a.b.txt"));
         assert!(matches(">>>>>>>>\">>>", "FILE.TXT"));

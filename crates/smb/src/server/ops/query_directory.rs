@@ -18,7 +18,7 @@ use weft_wire::smb2::query_directory::{Flags, Request, Response};
 
 use super::opens::{self, Open};
 use super::pattern::Pattern;
-use super::{attributes, path, resolve, status, symlink};
+use super::{attributes, path, resolve, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
@@ -81,7 +81,7 @@ fn reply(status: NtStatus, buffer: Vec<u8>) -> Reply {
 /// 3.3.5.18: classes that list, but not here, and classes that do not list.
 fn unlisted(class: FileClass) -> NtStatus {
     // FileId64ExtdDirectoryInformation to FileIdAllExtdBothDirectoryInformation.
-    if (78..=81).contains(&class.0) { status::NOT_SUPPORTED } else { NtStatus::INVALID_INFO_CLASS }
+    if (78..=81).contains(&class.0) { NtStatus::NOT_SUPPORTED } else { NtStatus::INVALID_INFO_CLASS }
 }
 
 /// The first entry alone does not fit: as much of its name as does ([MS-FSA] 2.1.5.6.3). It counts as given.

@@ -18,7 +18,7 @@ use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::create::volume_id;
 use super::opens::{self, Open};
-use super::{attributes, path, status, symlink};
+use super::{attributes, path, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
@@ -75,7 +75,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
             }
             Info { fixed_len: bytes.len(), bytes }
         }
-        InfoType::QUOTA => return Err(status::NOT_SUPPORTED.into()),
+        InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     };
     let Some(cut) = fscc::truncate(&mut info.bytes, limit, info.fixed_len) else {
@@ -121,9 +121,9 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
         FileClass::ALTERNATE_NAME => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_READ_EA)?;
-            return Err(status::NO_EAS_ON_FILE.into());
+            return Err(NtStatus::NO_EAS_ON_FILE.into());
         }
-        class if class.name().is_some() => return Err(status::NOT_SUPPORTED.into()),
+        class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
     })
 }
@@ -228,7 +228,7 @@ async fn path_of(open: &Open) -> Result<String, Failure> {
         names.push(name);
         while dir != NodeId::ROOT {
             if names.len() == MAX_DEPTH {
-                return Err(status::NOT_SUPPORTED.into());
+                return Err(NtStatus::NOT_SUPPORTED.into());
             }
             let (parent, name) = open.vfs.place(dir).await?;
             names.push(name);
@@ -236,7 +236,7 @@ async fn path_of(open: &Open) -> Result<String, Failure> {
         }
     }
     let names: Option<Vec<_>> = names.iter().rev().map(|name| path::from_store(name)).collect();
-    Ok(names.ok_or(status::NOT_SUPPORTED)?.join("\\"))
+    Ok(names.ok_or(NtStatus::NOT_SUPPORTED)?.join("\\"))
 }
 
 /// 3.3.5.20.2.
@@ -306,7 +306,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             };
             Info::fixed(|out| sectors.emit(out))
         }
-        class if class.name().is_some() => return Err(status::NOT_SUPPORTED.into()),
+        class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
     })
 }

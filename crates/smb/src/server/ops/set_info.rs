@@ -17,7 +17,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::Path;
-use super::{attributes, resolve, status, symlink};
+use super::{attributes, resolve, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -36,7 +36,7 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
             .await
             .map_err(|failure| symlink::in_context(failure, cx.dialect()))?,
         // Labels, object ids and quota control: none of them is kept (3.3.5.21.2, 3.3.5.21.4).
-        InfoType::FILESYSTEM | InfoType::QUOTA => return Err(status::NOT_SUPPORTED.into()),
+        InfoType::FILESYSTEM | InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
             return Err(refuse_security(&open, SecurityInformation(request.additional_information)).into());
         }
@@ -53,7 +53,7 @@ fn refuse_security(open: &Open, what: SecurityInformation) -> NtStatus {
     let denied = (what.intersects(SecurityInformation::SACL))
         || (what.intersects(SecurityInformation::DACL) && !open.access.contains(AccessMask::WRITE_DAC))
         || (what.intersects(owner) && !open.access.contains(AccessMask::WRITE_OWNER));
-    if denied { NtStatus::ACCESS_DENIED } else { status::NOT_SUPPORTED }
+    if denied { NtStatus::ACCESS_DENIED } else { NtStatus::NOT_SUPPORTED }
 }
 
 /// A buffer too short for its class is a length mismatch ([MS-FSA] 2.1.5.15).
@@ -84,7 +84,7 @@ async fn file_info(open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), F
             Err(NtStatus::EAS_NOT_SUPPORTED.into())
         }
         FileClass::PIPE | FileClass::QUOTA | FileClass::SHORT_NAME | FileClass::VALID_DATA_LENGTH => {
-            Err(status::NOT_SUPPORTED.into())
+            Err(NtStatus::NOT_SUPPORTED.into())
         }
         _ => Err(NtStatus::INVALID_INFO_CLASS.into()),
     }
@@ -127,7 +127,7 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
 async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
     const KNOWN: DispositionFlags = DispositionFlags(0x1F);
     if flags.without(KNOWN) != DispositionFlags::NONE {
-        return Err(status::NOT_SUPPORTED.into());
+        return Err(NtStatus::NOT_SUPPORTED.into());
     }
     open.require(AccessMask::DELETE)?;
     if !flags.contains(DispositionFlags::DELETE) {
@@ -135,18 +135,18 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Ok(());
     }
     if flags.contains(DispositionFlags::ON_CLOSE) && !open.claim.delete_pending() {
-        return Err(status::NOT_SUPPORTED.into());
+        return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let attr = open.vfs.getattr(open.node).await?;
     let despite = flags.contains(DispositionFlags::IGNORE_READONLY_ATTRIBUTE)
         && open.access.contains(AccessMask::FILE_WRITE_ATTRIBUTES);
     if (attributes::is_readonly(&attr) && !despite) || open.node == NodeId::ROOT {
-        return Err(status::CANNOT_DELETE.into());
+        return Err(NtStatus::CANNOT_DELETE.into());
     }
     if open.kind == Kind::Dir {
         let (entries, _) = open.vfs.readdir(open.node, 0, 1).await?;
         if !entries.is_empty() {
-            return Err(status::DIRECTORY_NOT_EMPTY.into());
+            return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
     }
     open.claim.set_delete_pending(true);
@@ -179,7 +179,7 @@ async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
     }
     let more = bytes.saturating_sub(attr.allocated);
     if more > 0 && more > open.vfs.statfs().await?.available {
-        return Err(status::DISK_FULL.into());
+        return Err(NtStatus::DISK_FULL.into());
     }
     Ok(())
 }
@@ -212,7 +212,7 @@ fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> R
         return Err(NtStatus::OBJECT_NAME_COLLISION);
     }
     if open.vfs.opens().delete_pending(target.node) {
-        return Err(status::DELETE_PENDING);
+        return Err(NtStatus::DELETE_PENDING);
     }
     let in_use = open.vfs.opens().is_open(target.node);
     if target.kind == Kind::Dir || attributes::is_readonly(target) || in_use {
@@ -263,7 +263,7 @@ async fn link(open: &Open, wish: Rename) -> Result<(), Failure> {
     let path = new_path(&wish.name)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
-        return Err(status::FILE_IS_A_DIRECTORY.into());
+        return Err(NtStatus::FILE_IS_A_DIRECTORY.into());
     }
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
