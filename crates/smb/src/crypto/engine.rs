@@ -19,6 +19,13 @@ pub enum Engine {
     Ring,
 }
 
+impl Engine {
+    /// Measures now, once per process, instead of when the first session is set up.
+    pub fn choose() {
+        Choice::of_this_machine();
+    }
+}
+
 /// What was measured: sealing and opening choose independently, because opening with ring includes a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {

@@ -1,41 +1,91 @@
-//! One connection: what was negotiated, and what operations may ask of it.
+//! One connection: its state, and the loop that takes requests in and lets answers out.
 //!
-//! Spec: [MS-SMB2] 3.3.1.7.
+//! Spec: [MS-SMB2] 3.3.1.7 (state), 3.3.5.1 (accepting), 3.3.7.1 (loss).
+//! Owns: what was negotiated, the sequence window, the sessions of this connection (which end with it), and every
+//! request in flight. Does not: spawn; requests run inside the connection's task.
+//!
+//! Operation: a message is handled as far as it goes without waiting, before the next one is looked at; what has to
+//! wait joins the others in flight. Answers to a batch of messages leave together. When as many requests are in
+//! flight or unsent as the client may have credits, no more is received: a client that does not read its answers
+//! waits, and memory does not grow.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use weft_transport::Channel;
-use weft_wire::smb2::negotiate::{Capabilities, SecurityMode};
-use weft_wire::smb2::{Dialect, Guid, Header};
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use weft_machine::rt;
+use weft_transport::{Channel, Error, Message, Outgoing};
+use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
 use super::context::OpContext;
+use super::credits::Window;
+pub(crate) use super::negotiate::Negotiated;
+use super::outgoing::{self, Ready};
+use super::requests::Waiting;
+use super::session::Session;
+use super::session_setup::InProgress;
+use super::{Server, frame};
+use crate::crypto::Preauth;
+
+/// Messages handled before their answers leave.
+const BATCH: usize = 64;
+/// Batches without a pause before other tasks of this core get a turn.
+const BATCHES_IN_A_ROW: usize = 4;
 
 /// State of a connection that outlives a request.
 pub(crate) struct Connection {
     /// The transport.
     pub channel: Rc<dyn Channel>,
+    pub(super) server: Arc<Server>,
+    /// For logs.
+    pub(super) peer: String,
+    /// 3.1.1: the hash over NEGOTIATE, where every session's chain begins.
+    pub(super) preauth: Rc<RefCell<Preauth>>,
+    pub(super) waiting: Waiting,
+    /// Authentications between two legs, by the SessionId that they will have.
+    pub(super) in_progress: RefCell<HashMap<u64, InProgress>>,
     negotiated: OnceCell<Negotiated>,
+    /// An SMB1 negotiate was answered with "ask again".
+    negotiating: Cell<bool>,
+    window: RefCell<Window>,
+    sessions: RefCell<HashMap<u64, Arc<Session>>>,
+    unsent: RefCell<Vec<Sending>>,
     ended: Cell<Option<&'static str>>,
 }
 
-/// What NEGOTIATE settled. FSCTL_VALIDATE_NEGOTIATE_INFO compares it ([MS-SMB2] 3.3.5.15.12).
-pub(crate) struct Negotiated {
-    /// The dialect.
-    pub dialect: Dialect,
-    /// Capabilities that the client sent.
-    pub client_capabilities: Capabilities,
-    /// SecurityMode that the client sent.
-    pub client_security_mode: SecurityMode,
-    /// ClientGuid.
-    pub client_guid: Guid,
-    /// Capabilities that we answered.
-    pub server_capabilities: Capabilities,
-    /// SecurityMode that we answered.
-    pub server_security_mode: SecurityMode,
+/// A message that the medium may not have taken yet.
+struct Sending {
+    taken: LocalBoxFuture<'static, Result<(), Error>>,
+    fallback: Vec<Header>,
 }
 
+type Inflight = FuturesUnordered<LocalBoxFuture<'static, ()>>;
+
 impl Connection {
+    pub(super) fn new(server: Arc<Server>, channel: Rc<dyn Channel>) -> Connection {
+        Connection {
+            peer: channel.peer(),
+            preauth: Rc::default(),
+            waiting: Waiting::default(),
+            in_progress: RefCell::default(),
+            negotiated: OnceCell::new(),
+            negotiating: Cell::new(false),
+            window: RefCell::new(Window::new(server.config.limits.credits)),
+            sessions: RefCell::default(),
+            unsent: RefCell::default(),
+            ended: Cell::new(None),
+            server,
+            channel,
+        }
+    }
+
     /// What NEGOTIATE settled; there is always one while operations run.
     pub fn negotiated(&self) -> &Negotiated {
         self.negotiated.get().expect("operations run after NEGOTIATE")
@@ -50,15 +100,280 @@ impl Connection {
     /// broke a rule that forbids further talk (a failed negotiate validation). The first reason is logged.
     pub fn terminate(&self, reason: &'static str) {
         if self.ended.get().is_none() {
+            tracing::warn!(peer = %self.peer, "connection closed: {reason}");
             self.ended.set(Some(reason));
         }
     }
 
-    /// See [`OpContext::max_payload`].
-    pub(super) fn max_payload(&self, _header: &Header) -> u32 {
-        8 << 20
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.get().is_some()
     }
 
-    /// See [`OpContext::pending`].
-    pub(super) fn interim(&self, _cx: &OpContext) {}
+    pub(super) fn is_negotiated(&self) -> bool {
+        self.negotiated.get().is_some()
+    }
+
+    pub(super) fn negotiating(&self) -> bool {
+        self.negotiating.get()
+    }
+
+    pub(super) fn set_negotiating(&self) {
+        self.negotiating.set(true);
+    }
+
+    pub(super) fn set_negotiated(&self, negotiated: Negotiated) {
+        let first = self.negotiated.set(negotiated).is_ok();
+        debug_assert!(first, "a second NEGOTIATE ends the connection");
+    }
+
+    pub(super) fn multi_credit(&self) -> bool {
+        self.negotiated.get().is_some_and(Negotiated::multi_credit)
+    }
+
+    /// See [`OpContext::max_payload`].
+    pub(super) fn max_payload(&self, header: &Header) -> u32 {
+        let negotiated = self.negotiated();
+        let paid = match negotiated.multi_credit() {
+            true => u32::from(header.credit_charge.max(1)) * 65_536,
+            false => 65_536,
+        };
+        paid.min(negotiated.max_io)
+    }
+
+    pub(super) fn take_credits(&self, message_id: u64, charge: u16) -> bool {
+        self.window.borrow_mut().take(message_id, charge)
+    }
+
+    pub(super) fn grant(&self, charge: u16, wanted: u16) -> u16 {
+        self.window.borrow_mut().grant(charge, wanted)
+    }
+
+    /// The session of this id, if it belongs to this connection and has not ended.
+    pub(super) fn session(&self, id: u64) -> Option<Arc<Session>> {
+        self.sessions.borrow().get(&id).filter(|session| !session.is_ended()).cloned()
+    }
+
+    /// Sessions, and authentications on their way to one.
+    pub(super) fn sessions_len(&self) -> usize {
+        // Those that were ended elsewhere do not count for long.
+        self.sessions.borrow_mut().retain(|_, session| !session.is_ended());
+        self.sessions.borrow().len() + self.in_progress.borrow().len()
+    }
+
+    pub(super) fn enter(&self, session: Arc<Session>) {
+        self.sessions.borrow_mut().insert(session.id, session);
+    }
+
+    pub(super) fn forget(&self, id: u64) {
+        self.sessions.borrow_mut().remove(&id);
+    }
+
+    /// Queues a message of answers.
+    pub(super) fn send(&self, ready: Ready) {
+        let taken = self.channel.send(ready.outgoing);
+        self.unsent.borrow_mut().push(Sending { taken, fallback: ready.fallback });
+    }
+
+    /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
+    pub(super) fn interim(&self, cx: &OpContext) -> u64 {
+        let async_id = cx.header.message_id;
+        let charge = if self.multi_credit() { cx.header.credit_charge } else { 1 };
+        let mut header = cx.header.reply(NtStatus::PENDING, self.grant(charge, cx.header.credits));
+        header.id = Id::Async(async_id);
+        let message = outgoing::interim(&header);
+        let message = match cx.encrypted {
+            true => match outgoing::seal_short(&message, &cx.session) {
+                Ok(message) => message,
+                Err(_) => {
+                    self.terminate("the session's nonces are used up");
+                    return async_id;
+                }
+            },
+            false => message,
+        };
+        self.send(Ready { outgoing: Outgoing::bytes(message), fallback: Vec::new() });
+        async_id
+    }
+
+    /// Serves until the peer or a rule ends the connection.
+    pub(super) async fn run(self: Rc<Connection>) {
+        let mut inflight = Inflight::new();
+        self.serve(&mut inflight).await;
+        // Requests in flight are given up; then nothing uses the sessions any more.
+        drop(inflight);
+        self.channel.close();
+        let sessions: Vec<_> = self.sessions.borrow_mut().drain().collect();
+        for (_, session) in sessions {
+            session.end(&self.server.sessions).await;
+        }
+    }
+
+    async fn serve(self: &Rc<Connection>, inflight: &mut Inflight) {
+        let most = usize::from(self.server.config.limits.credits.max(1));
+        let mut login = LoginTimer::new(self.server.config.limits.authenticate_ms);
+        let mut batches = 0;
+        let mut receiving = self.channel.recv();
+        loop {
+            let mut paused = false;
+            let event = poll_fn(|cx| {
+                let event = self.poll_event(cx, inflight, &mut receiving, &mut login, most);
+                paused |= event.is_pending();
+                event
+            })
+            .await;
+            match event {
+                Event::Progress => {}
+                Event::Ended => return,
+                Event::Received(Ok(Some(message))) => {
+                    self.batch(message, inflight, most).await;
+                    receiving = self.channel.recv();
+                    batches = if paused { 0 } else { batches + 1 };
+                    if batches == BATCHES_IN_A_ROW {
+                        batches = 0;
+                        rt::yield_now().await;
+                    }
+                }
+                Event::Received(Ok(None)) => {
+                    tracing::debug!(peer = %self.peer, "connection ended by the peer");
+                    return;
+                }
+                Event::Received(Err(e)) => {
+                    tracing::warn!(peer = %self.peer, "connection lost: {e}");
+                    return;
+                }
+                Event::TooLate => {
+                    return self.terminate("not authenticated in time");
+                }
+            }
+            self.settle(inflight).await;
+            if self.is_ended() {
+                return;
+            }
+        }
+    }
+
+    fn poll_event(
+        &self,
+        cx: &mut Context<'_>,
+        inflight: &mut Inflight,
+        receiving: &mut LocalBoxFuture<'_, Result<Option<Message>, Error>>,
+        login: &mut LoginTimer,
+        most: usize,
+    ) -> Poll<Event> {
+        let mut progress = false;
+        while let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx) {
+            progress = true;
+        }
+        if self.is_ended() {
+            return Poll::Ready(Event::Ended);
+        }
+        if progress || !self.unsent.borrow().is_empty() {
+            return Poll::Ready(Event::Progress);
+        }
+        if inflight.len() < most
+            && let Poll::Ready(received) = receiving.as_mut().poll(cx)
+        {
+            return Poll::Ready(Event::Received(received));
+        }
+        login.poll(cx, !self.sessions.borrow().is_empty()).map(|()| Event::TooLate)
+    }
+
+    /// Handles a message and those that arrived with it; their answers leave together.
+    async fn batch(self: &Rc<Connection>, first: Message, inflight: &mut Inflight, most: usize) {
+        self.channel.cork(true);
+        let mut next = Some(first);
+        let mut handled = 0;
+        while let Some(message) = next {
+            self.start(frame::handle(self.clone(), message.body), inflight).await;
+            handled += 1;
+            if handled == BATCH || inflight.len() + self.unsent.borrow().len() >= most || self.is_ended() {
+                break;
+            }
+            next = self.channel.try_recv();
+        }
+        self.channel.cork(false);
+    }
+
+    /// Runs a future as far as it goes; what is left goes on in flight.
+    async fn start(&self, work: impl Future<Output = ()> + 'static, inflight: &mut Inflight) {
+        let mut work: LocalBoxFuture<'static, ()> = Box::pin(work);
+        if poll_once(work.as_mut()).await.is_none() {
+            inflight.push(work);
+        }
+    }
+
+    /// Looks after what was sent: what the medium has not taken yet is waited for in flight, and a payload that could
+    /// not be read is answered with an error.
+    async fn settle(self: &Rc<Connection>, inflight: &mut Inflight) {
+        loop {
+            let unsent = std::mem::take(&mut *self.unsent.borrow_mut());
+            if unsent.is_empty() {
+                return;
+            }
+            for mut sending in unsent {
+                match poll_once(sending.taken.as_mut()).await {
+                    Some(outcome) => self.sent(outcome, &sending.fallback),
+                    None => {
+                        let connection = self.clone();
+                        inflight.push(Box::pin(async move {
+                            let outcome = sending.taken.await;
+                            connection.sent(outcome, &sending.fallback);
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn sent(&self, outcome: Result<(), Error>, fallback: &[Header]) {
+        match outcome {
+            Ok(()) => {}
+            Err(Error::Io(e)) if !fallback.is_empty() && !self.is_ended() => {
+                tracing::warn!(peer = %self.peer, "a READ failed: {e}");
+                let outgoing = outgoing::unreadable(fallback);
+                self.send(Ready { outgoing, fallback: Vec::new() });
+            }
+            // The receiving side learns of it as well, and says why.
+            Err(e) => tracing::debug!(peer = %self.peer, "an answer was not sent: {e}"),
+        }
+    }
+}
+
+/// Polls once, with the task's own waker.
+async fn poll_once<T>(mut future: Pin<&mut (dyn Future<Output = T> + '_)>) -> Option<T> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+enum Event {
+    /// A request in flight ended, or something was sent.
+    Progress,
+    Received(Result<Option<Message>, Error>),
+    TooLate,
+    Ended,
+}
+
+/// Ends a connection that has no session for too long.
+struct LoginTimer {
+    limit: Duration,
+    /// Runs while there is no session.
+    sleep: Option<LocalBoxFuture<'static, ()>>,
+}
+
+impl LoginTimer {
+    fn new(limit_ms: u64) -> LoginTimer {
+        LoginTimer { limit: Duration::from_millis(limit_ms), sleep: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, logged_on: bool) -> Poll<()> {
+        if logged_on {
+            self.sleep = None;
+            return Poll::Pending;
+        }
+        let limit = self.limit;
+        self.sleep.get_or_insert_with(|| Box::pin(rt::sleep(limit))).as_mut().poll(cx)
+    }
 }

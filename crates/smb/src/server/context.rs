@@ -10,17 +10,18 @@
 //! Owns: nothing beyond the operation; everything is shared by `Rc` or `Arc`. Does not: sign, encrypt, count credits
 //! or look at other requests of the compound (see [`super::connection`]).
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{Payload, Pool};
+use weft_machine::Payload;
 use weft_transport::{Channel, Segment, Stag};
 use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus};
+use weft_wire::smb2::{Dialect, error, FileId, HEADER_LEN, Header, NtStatus};
 
 use super::connection::Connection;
+use super::requests::Cancel;
 use super::session::{Session, Tree};
 use super::{Config, Server};
 
@@ -48,16 +49,23 @@ pub(crate) struct OpContext {
     /// The FileId of the request before this one in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that
     /// this request used; [`OpContext::file_id`] and [`OpContext::set_file_id`] keep it.
     pub(super) file_id: Cell<Option<FileId>>,
-    /// Wakes when a CANCEL names this request.
-    pub(super) cancel: Rc<super::requests::Cancel>,
+    /// AsyncId, once an interim response has gone out.
+    pub(super) async_id: Cell<Option<u64>>,
+    /// Whether the request is the only one of its message.
+    pub(super) alone: bool,
+    /// Entered with the connection while the operation waits.
+    pub(super) cancel: OnceCell<Rc<Cancel>>,
+}
+
+impl Drop for OpContext {
+    fn drop(&mut self) {
+        if self.cancel.get().is_some() {
+            self.connection.waiting.leave(self.header.message_id);
+        }
+    }
 }
 
 impl OpContext {
-    /// The body of the request, after the header.
-    pub fn body(&self) -> &[u8] {
-        self.message.get(HEADER_LEN..).unwrap_or_default()
-    }
-
     /// The FileId that the request means: the one that it carries, or the compound's when it is related and carries
     /// all ones. Remembers it for the requests that follow.
     pub fn file_id(&self, carried: FileId) -> FileId {
@@ -82,11 +90,6 @@ impl OpContext {
         &self.connection.channel
     }
 
-    /// Where payload buffers come from.
-    pub fn pool(&self) -> &Pool {
-        &self.server.config.pool
-    }
-
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.server.config
@@ -100,18 +103,23 @@ impl OpContext {
     }
 
     /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
-    /// ([MS-SMB2] 3.3.4.2). Call it at most once, before waiting for something that a peer decides. Not within a
-    /// compound: there the operation answers when it can.
-    #[allow(dead_code, reason = "first user is a blocking operation")]
+    /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. Within a
+    /// compound it does nothing either: there the operation answers when it can.
     pub fn pending(&self) {
-        self.connection.interim(self);
+        if self.alone && self.async_id.get().is_none() {
+            self.async_id.set(Some(self.connection.interim(self)));
+        }
     }
 
     /// Ends when a CANCEL names this request; the operation then answers STATUS_CANCELLED. Operations that cannot
     /// wait long ignore it.
-    #[allow(dead_code, reason = "first user is a blocking operation")]
     pub async fn cancelled(&self) {
-        self.cancel.wait().await;
+        let cancel = self.cancel.get_or_init(|| {
+            let cancel = Rc::<Cancel>::default();
+            self.connection.waiting.enter(self.header.message_id, self.session.id, cancel.clone());
+            cancel
+        });
+        cancel.wait().await;
     }
 }
 
@@ -159,14 +167,14 @@ pub(crate) struct Failure {
     /// Why.
     pub status: NtStatus,
     /// ErrorData, for the few that carry some (STATUS_BUFFER_TOO_SMALL); mostly empty.
-    pub data: Vec<u8>,
+    pub data: error::Response,
     /// A region that even the failed answer revokes.
     pub invalidate: Option<Stag>,
 }
 
 impl From<NtStatus> for Failure {
     fn from(status: NtStatus) -> Failure {
-        Failure { status, data: Vec::new(), invalidate: None }
+        Failure { status, data: error::Response::EMPTY, invalidate: None }
     }
 }
 

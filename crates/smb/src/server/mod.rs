@@ -6,17 +6,32 @@
 
 mod connection;
 mod context;
-pub(crate) mod ops;
+mod credits;
+mod frame;
+mod negotiate;
+mod ops;
+mod outgoing;
 mod requests;
 mod session;
+mod session_setup;
+mod status;
+mod tree;
 
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use weft_machine::Pool;
 use weft_store::vfs::Share;
+use weft_transport::Channel;
 
-use crate::auth::Secret;
+use crate::auth::{Secret, Users};
+use crate::crypto::Engine;
+use connection::Connection;
+use session::Sessions;
+
+/// What READ, WRITE and transact can move at most: what SMB Direct peers and Windows use.
+pub const MAX_IO: u32 = 8 << 20;
 
 /// Somebody who may log on.
 pub struct User {
@@ -54,7 +69,7 @@ pub struct Limits {
     pub credits: u16,
     /// Requests in one compound.
     pub compound: usize,
-    /// Largest READ, WRITE or transact in bytes; at most 8 MiB.
+    /// Largest READ, WRITE or transact in bytes; at most [`MAX_IO`].
     pub max_io: u32,
     /// How long a connection may take to authenticate.
     pub authenticate_ms: u64,
@@ -68,7 +83,7 @@ impl Default for Limits {
             opens: 16_384,
             credits: 512,
             compound: 64,
-            max_io: 8 << 20,
+            max_io: MAX_IO,
             authenticate_ms: 30_000,
         }
     }
@@ -101,4 +116,30 @@ pub struct Config {
 /// A server, shared by all cores.
 pub struct Server {
     pub(crate) config: Config,
+    pub(crate) sessions: Sessions,
+    users: Arc<Users>,
+    name: Arc<str>,
+}
+
+impl Server {
+    /// A server that serves nobody yet.
+    pub fn new(mut config: Config) -> Arc<Server> {
+        config.limits.max_io = config.limits.max_io.min(MAX_IO);
+        let users = config.users.iter().map(|user| (user.name.as_str(), user.secret.clone()));
+        let users = Arc::new(Users::new(users));
+        let name = Arc::from(config.name.as_str());
+        // Measured now rather than during somebody's log-on.
+        Engine::choose();
+        Arc::new(Server { config, sessions: Sessions::default(), users, name })
+    }
+
+    /// Serves one connection to its end. One task per connection; requests run inside it.
+    pub async fn serve(self: &Arc<Server>, channel: Rc<dyn Channel>) {
+        Rc::new(Connection::new(self.clone(), channel)).run().await;
+    }
+
+    /// How many sessions there are now.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
 }

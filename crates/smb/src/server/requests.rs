@@ -1,10 +1,13 @@
-//! Requests in flight: how a CANCEL finds and wakes one.
+//! Requests that wait: how a CANCEL finds and wakes one.
 //!
 //! Spec: [MS-SMB2] 3.3.5.16.
-//! Owns: one flag and waker per request. Does not: stop an operation; the operation looks at its [`Cancel`].
+//! Owns: an entry per request that waits for something a peer decides; others are not entered, because nothing could
+//! cancel them. Does not: stop an operation; the operation looks at its [`Cancel`].
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Tells one operation that the client gave it up.
@@ -15,15 +18,14 @@ pub(crate) struct Cancel {
 }
 
 impl Cancel {
-    /// A CANCEL came.
-    pub fn set(&self) {
+    fn set(&self) {
         self.set.set(true);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    /// Ends once [`Cancel::set`] was called. For one waiter.
+    /// Ends once a CANCEL came. For one waiter.
     pub async fn wait(&self) {
         poll_fn(|cx| {
             if self.set.get() {
@@ -33,5 +35,31 @@ impl Cancel {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// The waiting requests of a connection. Bounded by the credits, of which each holds one.
+#[derive(Default)]
+pub(super) struct Waiting {
+    by_message_id: RefCell<HashMap<u64, (u64, Rc<Cancel>)>>,
+}
+
+impl Waiting {
+    /// Enters a request of a session.
+    pub fn enter(&self, message_id: u64, session_id: u64, cancel: Rc<Cancel>) {
+        self.by_message_id.borrow_mut().insert(message_id, (session_id, cancel));
+    }
+
+    /// It waits no longer.
+    pub fn leave(&self, message_id: u64) {
+        self.by_message_id.borrow_mut().remove(&message_id);
+    }
+
+    /// Carries out a CANCEL: of a request of the same session, or of nothing.
+    pub fn cancel(&self, message_id: u64, session_id: u64) {
+        let found = self.by_message_id.borrow().get(&message_id).cloned();
+        if let Some((_, cancel)) = found.filter(|(owner, _)| *owner == session_id) {
+            cancel.set();
+        }
     }
 }

@@ -1,0 +1,49 @@
+//! Serves one folder over SMB on TCP, for other people's clients:
+//!
+//! ```text
+//! cargo run -p weft-smb --example serve -- FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]
+//! smbclient //127.0.0.1/data -p PORT -U USER%PASSWORD
+//! ```
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use weft_machine::{Listener, Pool, Stream, rt};
+use weft_smb::auth::Secret;
+use weft_smb::server::{Config, Limits, Server, User};
+use weft_store::backend::dir::Dir;
+use weft_store::vfs::{Share, Vfs};
+use weft_transport::nbss::{self, Nbss};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::DEBUG).init();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, port, user, password, flags @ ..] = &args[..] else {
+        return Err("usage: serve FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]".into());
+    };
+    let pool = Pool::new(256 << 20);
+    let vfs = Vfs::new(Dir::open(folder)?);
+    let server = Server::new(Config {
+        server_guid: *b"weft example 16b",
+        name: "WEFT".into(),
+        shares: vec![Share { name: "data".into(), vfs }],
+        users: vec![User { name: user.clone(), secret: Secret::password(password) }],
+        require_signing: flags.iter().any(|flag| flag == "--require-signing"),
+        require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),
+        interfaces: Vec::new(),
+        endpoints: String::new(),
+        pool: pool.clone(),
+        limits: Limits::default(),
+    });
+    let addr = SocketAddr::from(([127, 0, 0, 1], port.parse()?));
+    rt::block_on(async move {
+        let listener = Listener::bind(addr)?;
+        println!("ready on {}", listener.local_addr());
+        loop {
+            let stream = Stream::from_socket(listener.accept().await?)?;
+            let channel = Nbss::new(stream, pool.clone(), nbss::Config::default());
+            let server = server.clone();
+            rt::spawn(async move { server.serve(channel).await }).detach();
+        }
+    })?
+}

@@ -1,0 +1,171 @@
+//! The window of message ids that a client may use, and how many more it is given.
+//!
+//! Spec: [MS-SMB2] 3.3.1.1 (algorithm for the window), 3.3.1.2 (granting), 3.3.5.2.3 (verifying).
+//! Owns: one bit per id of the window. Does not: know what the requests are.
+//!
+//! Clients exist whose 16-bit counter overflows when they are given all that they ask for, and every credit is a
+//! request that must be kept: so a cap holds for what is available and outstanding together.
+
+use std::collections::VecDeque;
+
+/// Ids between the oldest unused one and the newest, in multiples of the cap: a client that never uses an id it was
+/// given runs dry after so many others, instead of making the window grow.
+const SPAN_CAPS: u64 = 4;
+
+/// The command sequence window of a connection.
+pub(super) struct Window {
+    cap: u64,
+    /// Ids below are used.
+    low: u64,
+    /// Ids from here on have not been granted. `low <= high`.
+    high: u64,
+    /// Ids of `low..` that are used, 64 in a word; the first bit is `base`, a multiple of 64 at or below `low`.
+    used: VecDeque<u64>,
+    base: u64,
+    /// Ids of the window that are not used.
+    available: u64,
+    /// Credits of requests that have not been answered.
+    outstanding: u64,
+}
+
+impl Window {
+    /// Id 0 alone (3.3.5.1). At most `cap` credits will be with the client.
+    pub fn new(cap: u16) -> Window {
+        let cap = u64::from(cap.max(1));
+        Window { cap, low: 0, high: 1, used: VecDeque::from([0]), base: 0, available: 1, outstanding: 0 }
+    }
+
+    /// Uses `charge` ids from `id` on. False, changing nothing, when one of them was not granted or is used already.
+    #[must_use]
+    pub fn take(&mut self, id: u64, charge: u16) -> bool {
+        let charge = u64::from(charge.max(1));
+        let Some(end) = id.checked_add(charge) else { return false };
+        if id < self.low || end > self.high || (id..end).any(|id| self.bit(id)) {
+            return false;
+        }
+        for id in id..end {
+            let at = id - self.base;
+            self.used[(at / 64) as usize] |= 1 << (at % 64);
+        }
+        self.available -= charge;
+        self.outstanding += charge;
+        self.slide();
+        true
+    }
+
+    fn bit(&self, id: u64) -> bool {
+        let at = id - self.base;
+        self.used[(at / 64) as usize] >> (at % 64) & 1 == 1
+    }
+
+    /// Moves the lower edge over used ids.
+    fn slide(&mut self) {
+        while self.low < self.high {
+            let at = self.low - self.base;
+            let word = self.used[(at / 64) as usize] >> (at % 64);
+            let run = u64::from((!word).trailing_zeros()).min(64 - at % 64).min(self.high - self.low);
+            if run == 0 {
+                break;
+            }
+            self.low += run;
+        }
+        while self.low - self.base >= 64 && self.used.len() > 1 {
+            self.used.pop_front();
+            self.base += 64;
+        }
+    }
+
+    /// A request that took `charge` is answered, or is told to wait: how many credits it gets. What it asks for, as
+    /// far as the cap allows; one at least when it would otherwise be left with none.
+    pub fn grant(&mut self, charge: u16, wanted: u16) -> u16 {
+        self.outstanding -= u64::from(charge.max(1)).min(self.outstanding);
+        let room = self.cap.saturating_sub(self.available + self.outstanding);
+        let span = (self.cap * SPAN_CAPS).saturating_sub(self.high - self.low);
+        let stranded = self.available == 0 && self.outstanding == 0;
+        let granted = u64::from(wanted).max(u64::from(stranded)).min(room).min(span);
+        self.high += granted;
+        self.available += granted;
+        let words = ((self.high - self.base).div_ceil(64) as usize).max(1);
+        if self.used.len() < words {
+            self.used.resize(words, 0);
+        }
+        // The cap is 16 bits wide.
+        granted as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(cap: u16, granted: u16) -> Window {
+        let mut window = Window::new(cap);
+        assert!(window.take(0, 1));
+        assert_eq!(window.grant(1, granted), granted);
+        window
+    }
+
+    #[test]
+    fn only_id_0_at_first() {
+        let mut window = Window::new(8);
+        assert!(!window.take(1, 1) && !window.take(0, 2));
+        assert!(window.take(0, 0), "a charge of 0 is 1");
+        assert!(!window.take(0, 1), "used");
+        assert!(!window.take(1, 1), "not granted");
+    }
+
+    #[test]
+    fn ids_are_used_once_in_any_order() {
+        let mut window = opened(512, 100);
+        for id in [5, 3, 100, 1, 4, 2] {
+            assert!(window.take(id, 1), "{id}");
+            assert!(!window.take(id, 1), "{id} again");
+        }
+        assert!(!window.take(101, 1));
+        assert!(window.take(10, 10) && !window.take(19, 1) && !window.take(9, 2) && window.take(20, 1));
+        assert!(!window.take(u64::MAX, 1) && !window.take(u64::MAX - 1, 3));
+    }
+
+    #[test]
+    fn the_cap_holds_for_available_and_outstanding() {
+        let mut window = opened(16, 10);
+        assert_eq!(window.grant(0, 0), 0);
+        assert!(window.take(1, 4));
+        assert_eq!(window.grant(1, 1000), 16 - 6 - 3, "3 of the charge remain outstanding");
+    }
+
+    #[test]
+    fn nobody_is_left_with_nothing() {
+        let mut window = Window::new(16);
+        assert!(window.take(0, 1));
+        assert_eq!(window.grant(1, 0), 1);
+        assert!(window.take(1, 1));
+    }
+
+    #[test]
+    fn an_id_that_is_never_used_stops_the_window() {
+        let mut window = opened(4, 4);
+        // Id 1 is left out.
+        let (mut id, mut granted) = (2, 0);
+        while window.take(id, 1) {
+            granted += u64::from(window.grant(1, 1));
+            id += 1;
+            assert!(id < 1000, "the window grows without end");
+        }
+        assert!(granted <= 4 * SPAN_CAPS);
+        assert!(window.used.len() <= 2);
+    }
+
+    #[test]
+    fn a_long_life() {
+        let mut window = opened(512, 512);
+        let mut id = 1;
+        for step in 0..100_000u64 {
+            let charge = (step % 7 + 1) as u16;
+            assert!(window.take(id, charge), "{id}");
+            id += u64::from(charge);
+            assert_eq!(window.grant(charge, charge), charge);
+            assert!(window.used.len() <= 10);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! One message from the transport: decrypted, cut into requests, verified, carried out, answered.
+//!
+//! Spec: [MS-SMB2] 3.3.5.2 and its sections in their order.
+//! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do.
+//! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::buf::MAX_BUF;
+use weft_wire::smb2::header::{Flags, MAGIC_SMB1};
+use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
+use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
+
+use super::connection::Connection;
+use super::context::{Answer, Failure, OpContext, Reply};
+use super::outgoing::{self, Answered};
+use super::session::Session;
+use super::{negotiate, ops, session_setup, tree};
+use crate::crypto::{self, Sender};
+
+/// What ends a connection: for the log.
+pub(super) type Reason = &'static str;
+
+/// The longest request without payload (3.3.5.2).
+const MAX_CONTROL_BYTES: usize = 68 * 1024;
+/// Decrypted messages shorter than this do not wait for a pool buffer.
+const SHORT_BYTES: usize = 4096;
+
+/// What the requests of one message hand on ([MS-SMB2] 3.3.5.2.7.2).
+struct Chain {
+    /// Whose keys the message was encrypted with.
+    sealed: Option<Arc<Session>>,
+    index: usize,
+    /// Whether the second request was related; all further ones are alike.
+    related: Option<bool>,
+    session_id: u64,
+    tree_id: Option<u32>,
+    file_id: Option<FileId>,
+    status: NtStatus,
+}
+
+/// Handles a message to its end: until its answers are queued.
+pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
+    if let Err(reason) = answer_all(&connection, body).await {
+        connection.terminate(reason);
+    }
+}
+
+async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
+    let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
+        true => {
+            let (body, session) = decrypt(connection, &body).await?;
+            (body, Some(session))
+        }
+        false => (body, None),
+    };
+    if body.starts_with(&MAGIC_SMB1) && sealed.is_none() {
+        return smb1(connection, &body).await;
+    }
+    let mut members = compound::split(body);
+    let mut chain = Chain {
+        sealed,
+        index: 0,
+        related: None,
+        session_id: 0,
+        tree_id: None,
+        file_id: None,
+        status: NtStatus::SUCCESS,
+    };
+    let mut answers = Vec::with_capacity(1);
+    while let Some(message) = members.next() {
+        let message = message.map_err(|m| m.0)?;
+        if chain.index == connection.server.config.limits.compound {
+            return Err("limit reached: requests in a compound");
+        }
+        let alone = chain.index == 0 && members.is_empty();
+        let answered = request(connection, &mut chain, message, alone).await?;
+        answers.extend(answered);
+        chain.index += 1;
+        if connection.is_ended() {
+            // What was answered so far still goes out: a bad signature is told before the connection closes.
+            break;
+        }
+    }
+    if answers.is_empty() {
+        return Ok(());
+    }
+    send(connection, answers, chain.sealed.as_deref()).await
+}
+
+async fn send(
+    connection: &Rc<Connection>,
+    answers: Vec<Answered>,
+    sealed: Option<&Session>,
+) -> Result<(), Reason> {
+    let max_message = connection.channel.limits().max_message;
+    let ready = outgoing::compose(answers, sealed, &connection.server.config.pool, max_message)
+        .await
+        .map_err(|_| "the session's nonces are used up")?;
+    ready.into_iter().for_each(|message| connection.send(message));
+    Ok(())
+}
+
+/// 3.3.5.2.1.1.
+async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Session>), Reason> {
+    let header = crypto::transform(body).map_err(|m| m.0)?;
+    let session =
+        connection.session(header.session_id).ok_or("encrypted message of no session of this connection")?;
+    let opener = session.keys.opener.as_ref().ok_or("encrypted message, but no cipher was negotiated")?;
+    let len = header.original_message_size as usize;
+    if !(HEADER_LEN..=MAX_BUF).contains(&len) {
+        return Err("length of an encrypted message");
+    }
+    let plain = if len < SHORT_BYTES {
+        let mut plain = vec![0; len];
+        opener.open(body, &mut plain).map_err(|_| "an encrypted message fails authentication")?;
+        Bytes::from(plain)
+    } else {
+        let mut plain = connection.server.config.pool.alloc(len).await;
+        plain.set_len(len);
+        opener.open(body, &mut plain).map_err(|_| "an encrypted message fails authentication")?;
+        plain.freeze()
+    };
+    if !plain.starts_with(&weft_wire::smb2::header::MAGIC) {
+        return Err("3.3.5.2.1.1: what was encrypted is not an SMB2 message");
+    }
+    Ok((plain, session))
+}
+
+async fn smb1(connection: &Rc<Connection>, body: &Bytes) -> Result<(), Reason> {
+    // 3.3.5.2.3: it has MessageId 0.
+    if !connection.take_credits(0, 1) {
+        return Err("3.3.5.2.3: SMB1 negotiate is not the first request");
+    }
+    let (mut header, reply) = negotiate::smb1(connection, body)?;
+    header.credits = connection.grant(1, 1);
+    send(connection, vec![Answered { header, answer: Ok(reply), sign: None, hash: None }], None).await
+}
+
+/// Verifies and carries out one request. `None`: nothing to answer.
+async fn request(
+    connection: &Rc<Connection>,
+    chain: &mut Chain,
+    message: Bytes,
+    alone: bool,
+) -> Result<Option<Answered>, Reason> {
+    let header = Header::parse(&message).map_err(|m| m.0)?;
+    if header.is_response() {
+        return Err("a response from a client");
+    }
+    let related = header.flags.contains(Flags::RELATED_OPERATIONS);
+    if let Some(session) = &chain.sealed {
+        // 3.3.5.2.1.1.
+        if (!related || chain.index == 0) && header.session_id != session.id {
+            return Err("SessionId inside an encrypted message is another");
+        }
+    }
+    match header.command {
+        Command::Cancel => {
+            cancel(connection, chain, &header, &message);
+            return Ok(None);
+        }
+        Command::Unknown(_) | Command::ServerToClient => return Err("3.3.5.2.6: no such command"),
+        // 3.3.5.2.2; once only, 3.3.5.4; and a compound would make the preauthentication hash ambiguous.
+        Command::Negotiate if connection.is_negotiated() => return Err("3.3.5.4: NEGOTIATE again"),
+        Command::Negotiate if !alone => return Err("NEGOTIATE in a compound"),
+        Command::Negotiate => {}
+        _ if !connection.is_negotiated() => return Err("3.3.5.2.2: request before NEGOTIATE"),
+        _ => {}
+    }
+    if message.len() > MAX_CONTROL_BYTES && !carries_payload(header.command) {
+        return Err("3.3.5.2: request too long for its command");
+    }
+    let charge = match connection.multi_credit() {
+        true => header.credit_charge.max(1),
+        false => 1,
+    };
+    if !connection.take_credits(header.message_id, charge) {
+        return Err("3.3.5.2.3: MessageId used twice or never granted");
+    }
+    let mut step = Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
+    let answer = carry_out(connection, chain, &header, message, alone, related, &mut step).await?;
+    chain.status = match &answer {
+        Ok(reply) => reply.status,
+        Err(failure) => failure.status,
+    };
+    let mut reply = header.reply(chain.status, 0);
+    (reply.session_id, reply.id) = (step.session_id, step.id);
+    match step.async_id {
+        // Its credits went out with the interim response.
+        Some(id) => reply.id = Id::Async(id),
+        None => reply.credits = connection.grant(charge, header.credits),
+    }
+    Ok(Some(Answered { header: reply, answer, sign: step.sign, hash: step.hash }))
+}
+
+/// What carrying out a request yields beside its answer.
+struct Step {
+    sign: Option<Arc<Session>>,
+    hash: Option<Rc<std::cell::RefCell<crypto::Preauth>>>,
+    session_id: u64,
+    id: Id,
+    async_id: Option<u64>,
+}
+
+async fn carry_out(
+    connection: &Rc<Connection>,
+    chain: &mut Chain,
+    header: &Header,
+    message: Bytes,
+    alone: bool,
+    related: bool,
+    step: &mut Step,
+) -> Result<Answer, Reason> {
+    // 3.3.5.2.7: related requests follow another one, and styles are not mixed.
+    let mixed = chain.index > 0 && *chain.related.get_or_insert(related) != related;
+    if (related && chain.index == 0) || mixed {
+        return fail(NtStatus::INVALID_PARAMETER);
+    }
+    if !related {
+        chain.session_id = header.session_id;
+        chain.tree_id = header.tree_id();
+        chain.file_id = None;
+    }
+    (step.session_id, step.id) = (chain.session_id, chain.tree_id.map_or(header.id, Id::tree));
+    let session = connection.session(chain.session_id);
+    let protected = match verify(connection, chain, header, &message, session.as_ref())? {
+        Ok(protected) => protected,
+        Err(status) => return fail(status),
+    };
+    if protected == Protected::Signed {
+        step.sign = session.clone();
+    }
+    match header.command {
+        Command::Negotiate => {
+            let answer = negotiate::smb2(connection, header, &message);
+            if answer.is_ok() && connection.dialect() == Dialect::V3_1_1 {
+                connection.preauth.borrow_mut().update(&message);
+                step.hash = Some(connection.preauth.clone());
+            }
+            return Ok(answer);
+        }
+        // In a compound the preauthentication hash would be ambiguous.
+        Command::SessionSetup if !alone => return fail(NtStatus::INVALID_PARAMETER),
+        Command::SessionSetup => {
+            let leg = session_setup::session_setup(connection, header, &message, session).await;
+            step.session_id = leg.session_id;
+            step.sign = leg.sign.or(step.sign.take());
+            step.hash = leg.hash;
+            return Ok(leg.answer);
+        }
+        Command::Echo => {
+            return Ok(echo::Request::parse(&message)
+                .map_err(|_| NtStatus::INVALID_PARAMETER.into())
+                .map(|_| {
+                    let mut reply = Reply::new();
+                    echo::Response.emit(&mut reply.message);
+                    reply
+                }));
+        }
+        _ => {}
+    }
+    let Some(session) = session else {
+        return fail(match related && chain.session_id == 0 {
+            true => NtStatus::INVALID_PARAMETER,
+            false => NtStatus::USER_SESSION_DELETED,
+        });
+    };
+    // 3.3.5.2.9.
+    if session.encrypt && protected != Protected::Sealed {
+        tracing::warn!(peer = %connection.peer, "refused: a request that is not encrypted");
+        return fail(NtStatus::ACCESS_DENIED);
+    }
+    match header.command {
+        Command::Logoff => Ok(session_setup::logoff(connection, &session, &message).await),
+        Command::TreeConnect => {
+            if connection.dialect() == Dialect::V3_1_1 && protected == Protected::Not {
+                return Err("3.3.5.7: TREE_CONNECT neither signed nor encrypted");
+            }
+            chain.tree_id = None;
+            Ok(tree::connect(connection, &session, &message).map(|(id, reply)| {
+                chain.tree_id = Some(id);
+                step.id = Id::tree(id);
+                reply
+            }))
+        }
+        Command::TreeDisconnect => match chain.tree_id {
+            Some(id) => Ok(tree::disconnect(&session, id, &message).await),
+            None => fail(NtStatus::INVALID_PARAMETER),
+        },
+        _ => operation(connection, chain, header, message, alone, related, session, step).await,
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+async fn operation(
+    connection: &Rc<Connection>,
+    chain: &mut Chain,
+    header: &Header,
+    message: Bytes,
+    alone: bool,
+    related: bool,
+    session: Arc<Session>,
+    step: &mut Step,
+) -> Result<Answer, Reason> {
+    if related && header.command != Command::Create {
+        // 3.3.5.2.7.2.
+        if chain.status.is_error() {
+            return fail(chain.status);
+        }
+        if chain.file_id.is_none() {
+            return fail(NtStatus::INVALID_HANDLE);
+        }
+    }
+    let Some(tree_id) = chain.tree_id else { return fail(NtStatus::INVALID_PARAMETER) };
+    let Some(tree) = session.tree(tree_id) else { return fail(NtStatus::NETWORK_NAME_DELETED) };
+    let cx = OpContext {
+        server: connection.server.clone(),
+        connection: connection.clone(),
+        session,
+        tree,
+        header: *header,
+        message,
+        encrypted: chain.sealed.is_some(),
+        file_id: Cell::new(chain.file_id),
+        async_id: Cell::new(None),
+        alone,
+        cancel: OnceCell::new(),
+    };
+    let answer = ops::dispatch(&cx).await;
+    if header.command == Command::Create && cx.session.is_ended() {
+        // It ended while this was on its way; nobody else closes what was opened since.
+        cx.session.opens.close_all().await;
+    }
+    chain.file_id = cx.file_id.get();
+    step.async_id = cx.async_id.get();
+    Ok(answer)
+}
+
+fn fail(status: NtStatus) -> Result<Answer, Reason> {
+    Ok(Err(Failure::from(status)))
+}
+
+/// How a request was protected on its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protected {
+    Not,
+    Signed,
+    Sealed,
+}
+
+/// 3.3.5.2.4.
+fn verify(
+    connection: &Connection,
+    chain: &Chain,
+    header: &Header,
+    message: &[u8],
+    session: Option<&Arc<Session>>,
+) -> Result<Result<Protected, NtStatus>, Reason> {
+    if chain.sealed.is_some() {
+        return Ok(Ok(Protected::Sealed));
+    }
+    let signed = header.flags.contains(Flags::SIGNED);
+    Ok(match (signed, session) {
+        (true, _) if header.command == Command::Negotiate => Err(NtStatus::INVALID_PARAMETER),
+        (true, Some(session)) => {
+            if session.keys.signing.verify(Sender::Client, message) {
+                Ok(Protected::Signed)
+            } else {
+                connection.terminate("3.3.5.2.4: wrong signature");
+                Err(NtStatus::ACCESS_DENIED)
+            }
+        }
+        // An authentication in progress has no key yet.
+        (true, None) if connection.in_progress.borrow().contains_key(&chain.session_id) => {
+            Err(NtStatus::NOT_SUPPORTED)
+        }
+        (true, None) => Err(NtStatus::USER_SESSION_DELETED),
+        (false, Some(session)) if session.signing_required => {
+            tracing::warn!(peer = %connection.peer, "refused: a request that is not signed");
+            Err(NtStatus::ACCESS_DENIED)
+        }
+        (false, _) => Ok(Protected::Not),
+    })
+}
+
+/// 3.3.5.16: has no answer, uses no credit, and cannot fail.
+fn cancel(connection: &Connection, chain: &Chain, header: &Header, message: &[u8]) {
+    let session = connection.session(header.session_id);
+    let verified = verify(connection, chain, header, message, session.as_ref());
+    if let (Some(session), Ok(Ok(protected))) = (session, verified)
+        && (!session.encrypt || protected == Protected::Sealed)
+    {
+        // Our AsyncIds are MessageIds.
+        let id = header.async_id().unwrap_or(header.message_id);
+        connection.waiting.cancel(id, session.id);
+    }
+}
+
+/// Commands whose requests may be long (3.3.5.2).
+fn carries_payload(command: Command) -> bool {
+    use Command::{ChangeNotify, Ioctl, QueryDirectory, QueryInfo, Read, SetInfo, Write};
+    matches!(command, Read | Write | Ioctl | QueryDirectory | ChangeNotify | QueryInfo | SetInfo)
+}

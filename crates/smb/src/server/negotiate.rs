@@ -1,0 +1,214 @@
+//! NEGOTIATE: dialect, algorithms, limits.
+//!
+//! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4.
+//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases, multichannel,
+//! compression, nor encryption below 3.1.1, whose only cipher would be AES-CCM.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use weft_wire::smb2::header::{Flags, Header};
+use weft_wire::smb2::negotiate::{
+    Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
+};
+use weft_wire::smb2::{Command, Dialect, Filetime, Guid, NtStatus};
+
+use super::connection::Connection;
+use super::context::{Answer, Failure, Reply};
+use super::Server;
+use crate::auth::Acceptor;
+use crate::crypto::Profile;
+
+/// Dialects, best first.
+const DIALECTS: [Dialect; 5] =
+    [Dialect::V3_1_1, Dialect::V3_0_2, Dialect::V3_0, Dialect::V2_1, Dialect::V2_0_2];
+/// Signing algorithms, best first: GMAC runs at memory speed, CMAC is serial.
+const SIGNING: [SigningId; 3] = [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256];
+/// Ciphers. Among these the client's order counts.
+const CIPHERS: [CipherId; 2] = [CipherId::AES_128_GCM, CipherId::AES_256_GCM];
+/// What a dialect without multi-credit requests may move at once.
+const SINGLE_CREDIT_BYTES: u32 = 64 * 1024;
+
+/// What NEGOTIATE settled. FSCTL_VALIDATE_NEGOTIATE_INFO compares it ([MS-SMB2] 3.3.5.15.12).
+pub(crate) struct Negotiated {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// Capabilities that the client sent.
+    pub client_capabilities: Capabilities,
+    /// SecurityMode that the client sent.
+    pub client_security_mode: SecurityMode,
+    /// ClientGuid.
+    pub client_guid: Guid,
+    /// Capabilities that we answered.
+    pub server_capabilities: Capabilities,
+    /// SecurityMode that we answered.
+    pub server_security_mode: SecurityMode,
+    /// Largest READ, WRITE and transact.
+    pub max_io: u32,
+    /// What keys are derived for.
+    pub(super) profile: Profile,
+}
+
+impl Negotiated {
+    /// Whether requests of several credits exist: from 2.1 on.
+    pub(super) fn multi_credit(&self) -> bool {
+        self.dialect >= Dialect::V2_1
+    }
+}
+
+/// The Windows time of now.
+pub(super) fn filetime() -> Filetime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Filetime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+}
+
+/// An SMB1 negotiate: the answer is one of SMB2 (3.3.5.3). `Err` ends the connection.
+pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, Reply), &'static str> {
+    if connection.negotiating() || connection.is_negotiated() {
+        return Err("3.3.5.3: SMB1 negotiate after another");
+    }
+    let offered = Smb1Negotiate::parse(message).map_err(|m| m.0)?;
+    let dialect = match offered {
+        Smb1Negotiate { smb_2_wildcard: true, .. } => Dialect::WILDCARD,
+        Smb1Negotiate { smb_2_002: true, .. } => Dialect::V2_0_2,
+        _ => return Err("3.3.5.3.2: the client speaks SMB1 only"),
+    };
+    let negotiated = Negotiated {
+        dialect,
+        client_capabilities: Capabilities::NONE,
+        client_security_mode: SecurityMode::NONE,
+        client_guid: [0; 16],
+        server_capabilities: match dialect {
+            Dialect::WILDCARD => Capabilities::LARGE_MTU,
+            _ => Capabilities::NONE,
+        },
+        server_security_mode: security_mode(&connection.server),
+        max_io: max_io(connection, dialect),
+        profile: Profile { dialect, signing: SigningId::HMAC_SHA256, cipher: None },
+    };
+    let reply = response(&connection.server, &negotiated, Vec::new());
+    match dialect {
+        Dialect::WILDCARD => connection.set_negotiating(),
+        _ => connection.set_negotiated(negotiated),
+    }
+    let header = Header::request(Command::Negotiate, 0).reply(NtStatus::SUCCESS, 1);
+    Ok((Header { credit_charge: 0, ..header }, reply))
+}
+
+/// An SMB2 negotiate. The caller has made sure that it is the first.
+pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) -> Answer {
+    if header.flags.contains(Flags::SIGNED) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    let dialect = DIALECTS
+        .into_iter()
+        .find(|d| request.dialects.contains(d))
+        .ok_or(Failure::from(NtStatus::NOT_SUPPORTED))?;
+    let mut profile = Profile {
+        dialect,
+        signing: if dialect >= Dialect::V3_0 { SigningId::AES_CMAC } else { SigningId::HMAC_SHA256 },
+        cipher: None,
+    };
+    let contexts = match dialect {
+        Dialect::V3_1_1 => contexts(&request.contexts, &mut profile)?,
+        _ => Vec::new(),
+    };
+    let negotiated = Negotiated {
+        dialect,
+        client_capabilities: request.capabilities,
+        client_security_mode: request.security_mode,
+        client_guid: request.client_guid,
+        server_capabilities: match dialect >= Dialect::V2_1 {
+            true => Capabilities::LARGE_MTU,
+            false => Capabilities::NONE,
+        },
+        server_security_mode: security_mode(&connection.server),
+        max_io: max_io(connection, dialect),
+        profile,
+    };
+    let reply = response(&connection.server, &negotiated, contexts);
+    connection.set_negotiated(negotiated);
+    Ok(reply)
+}
+
+/// The contexts of the answer; the choices go into `profile`.
+fn contexts(offered: &[Context], profile: &mut Profile) -> Result<Vec<Context>, Failure> {
+    let invalid = || Failure::from(NtStatus::INVALID_PARAMETER);
+    // 3.3.5.4: at most one of each kind.
+    let kinds = |kind: fn(&Context) -> bool| offered.iter().filter(|c| kind(c)).count();
+    let repeated = kinds(|c| matches!(c, Context::Encryption(_))) > 1
+        || kinds(|c| matches!(c, Context::Compression { .. })) > 1
+        || kinds(|c| matches!(c, Context::RdmaTransform(_))) > 1
+        || kinds(|c| matches!(c, Context::Signing(_))) > 1;
+    if repeated || kinds(|c| matches!(c, Context::Preauth { .. })) != 1 {
+        return Err(invalid());
+    }
+    let mut answer = Vec::new();
+    for context in offered {
+        match context {
+            Context::Preauth { hashes, .. } => {
+                if !hashes.contains(&HashId::SHA512) {
+                    return Err(NtStatus::SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP.into());
+                }
+                let mut salt = vec![0; 32];
+                getrandom::fill(&mut salt).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
+                answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt: salt.into() });
+            }
+            Context::Encryption(ciphers) => {
+                profile.cipher = ciphers.iter().copied().find(|c| CIPHERS.contains(c));
+                // 0 says: no cipher in common.
+                answer.push(Context::Encryption(vec![profile.cipher.unwrap_or(CipherId(0))]));
+            }
+            Context::Signing(algorithms) if algorithms.is_empty() => return Err(invalid()),
+            Context::Signing(algorithms) => {
+                let common = SIGNING.into_iter().find(|s| algorithms.contains(s));
+                profile.signing = common.unwrap_or(SigningId::AES_CMAC);
+                answer.push(Context::Signing(vec![profile.signing]));
+            }
+            // Not supported, and therefore to be ignored.
+            _ => {}
+        }
+    }
+    Ok(answer)
+}
+
+fn security_mode(server: &Server) -> SecurityMode {
+    match server.config.require_signing {
+        true => SecurityMode::SIGNING_ENABLED | SecurityMode::SIGNING_REQUIRED,
+        false => SecurityMode::SIGNING_ENABLED,
+    }
+}
+
+/// Largest READ, WRITE and transact: what the transport carries beside or inside a message.
+fn max_io(connection: &Connection, dialect: Dialect) -> u32 {
+    /// Headers around an inline payload: transform, SMB2 header, fixed body, with room to spare.
+    const HEADERS: usize = 1024;
+    let limits = connection.channel.limits();
+    let inline = limits.max_message.saturating_sub(HEADERS);
+    let carried = inline.max(limits.max_rdma.unwrap_or(0));
+    let carried = u32::try_from(carried).unwrap_or(u32::MAX).min(connection.server.config.limits.max_io);
+    match dialect {
+        Dialect::V2_0_2 => carried.min(SINGLE_CREDIT_BYTES),
+        _ => carried,
+    }
+}
+
+fn response(server: &Server, negotiated: &Negotiated, contexts: Vec<Context>) -> Reply {
+    let mut reply = Reply::with_capacity(512);
+    Response {
+        security_mode: negotiated.server_security_mode,
+        dialect: negotiated.dialect,
+        server_guid: server.config.server_guid,
+        capabilities: negotiated.server_capabilities,
+        max_transact_size: negotiated.max_io,
+        max_read_size: negotiated.max_io,
+        max_write_size: negotiated.max_io,
+        system_time: filetime(),
+        server_start_time: Filetime::ZERO,
+        token: Acceptor::hint().into(),
+        contexts,
+    }
+    .emit(&mut reply.message);
+    reply
+}

@@ -1,0 +1,300 @@
+//! From answers to a message: headers, padding, signatures, encryption.
+//!
+//! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, encrypting), 3.3.4.4 (errors).
+//! Owns: nothing. Does not: decide what is signed or encrypted; an [`Answered`] says so.
+//!
+//! Buffers: a plain answer's payload stays what it is, also an unread file range. To be signed it is read into a pool
+//! buffer; to be encrypted it is read into its place in the one buffer of the whole message, so that neither copies
+//! it. What travels by RDMA is neither signed nor encrypted, and is therefore never sent for an encrypted request.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::{Payload, Pool};
+use weft_transport::{Outgoing, Part, Segment, Stag, To};
+use weft_wire::smb2::header::{self, Flags};
+use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error};
+
+use super::context::{Answer, Failure};
+use super::session::Session;
+use super::status;
+use crate::crypto::{Preauth, SealError, Sender, TRANSFORM_LEN};
+
+/// A request with its answer, ready to be put on the wire.
+pub(super) struct Answered {
+    /// The response's header but for status, NextCommand and signature.
+    pub header: Header,
+    /// What the operation said.
+    pub answer: Answer,
+    /// Whose key signs the response.
+    pub sign: Option<Arc<Session>>,
+    /// A preauthentication chain that takes the response in.
+    pub hash: Option<Rc<RefCell<Preauth>>>,
+}
+
+/// A response in pieces. On the wire: head, payload (unless it goes to segments), pad.
+struct Piece {
+    header: Header,
+    head: Vec<u8>,
+    payload: Option<Payload>,
+    segments: Vec<Segment>,
+    invalidate: Option<Stag>,
+    sign: Option<Arc<Session>>,
+    hash: Option<Rc<RefCell<Preauth>>>,
+}
+
+impl Piece {
+    fn new(answered: Answered, sealed: bool, max_message: usize) -> Piece {
+        let Answered { mut header, answer, sign, hash } = answered;
+        let mut piece = match answer {
+            Ok(reply) => {
+                header.status = reply.status;
+                let (payload, segments) = (reply.payload, reply.segments);
+                Piece { header, head: reply.message, payload, segments, invalidate: reply.invalidate, sign, hash }
+            }
+            Err(failure) => Piece::failed(header, failure, sign, hash),
+        };
+        // An operation that chose RDMA on an encrypted session would send plaintext, and one whose answer is longer
+        // than the transport carries has asked for what NEGOTIATE did not offer. Neither happens: the operations
+        // refuse before.
+        let leaks = sealed && !piece.segments.is_empty();
+        if leaks || piece.inline_len() > max_message.saturating_sub(TRANSFORM_LEN + 8) {
+            let failure = Failure { invalidate: piece.invalidate, ..NtStatus::INVALID_PARAMETER.into() };
+            piece = Piece::failed(piece.header, failure, piece.sign, piece.hash);
+        }
+        piece
+    }
+
+    fn failed(
+        mut header: Header,
+        failure: Failure,
+        sign: Option<Arc<Session>>,
+        hash: Option<Rc<RefCell<Preauth>>>,
+    ) -> Piece {
+        header.status = failure.status;
+        let mut head = Vec::with_capacity(HEADER_LEN + 9);
+        head.resize(HEADER_LEN, 0);
+        failure.data.emit(&mut head);
+        let (payload, segments) = (None, Vec::new());
+        Piece { header, head, payload, segments, invalidate: failure.invalidate, sign, hash }
+    }
+
+    /// Bytes in the message, without pad.
+    fn inline_len(&self) -> usize {
+        let inline = self.payload.as_ref().filter(|_| self.segments.is_empty());
+        self.head.len() + inline.map_or(0, Payload::len)
+    }
+
+    /// Pad after which another header can follow.
+    fn pad(&self) -> usize {
+        self.inline_len().next_multiple_of(8) - self.inline_len()
+    }
+
+    /// Writes the header in front; `last` of its compound or not.
+    fn complete(&mut self, last: bool) {
+        if !last {
+            // Below the transport's limit, hence below 2^32.
+            self.header.next_command = (self.inline_len() + self.pad()) as u32;
+        }
+        let header = self.header.to_bytes();
+        self.head[..HEADER_LEN].copy_from_slice(&header);
+    }
+
+    /// Reads a payload that has to be in memory. What cannot be read turns the answer into an error.
+    async fn load(&mut self, pool: &Pool) {
+        match self.payload.take() {
+            Some(payload) if self.segments.is_empty() => match payload.into_chain(pool).await {
+                Ok(chain) => self.payload = Some(Payload::Chain(chain)),
+                Err(e) => self.unreadable(&e),
+            },
+            other => self.payload = other,
+        }
+    }
+
+    fn unreadable(&mut self, e: &std::io::Error) {
+        tracing::warn!("a READ failed: {e}");
+        let failure = Failure { invalidate: self.invalidate, ..status::UNEXPECTED_IO_ERROR.into() };
+        *self = Piece::failed(self.header, failure, self.sign.take(), self.hash.take());
+    }
+
+    /// Signs what is complete and loaded.
+    fn sign(&mut self, pad: &[u8]) {
+        let Some(session) = &self.sign else { return };
+        let mut rest: Vec<&[u8]> = Vec::new();
+        if let (Some(Payload::Chain(chain)), true) = (&self.payload, self.segments.is_empty()) {
+            rest.extend(chain.iter().map(|bytes| &bytes[..]));
+        }
+        if !pad.is_empty() {
+            rest.push(pad);
+        }
+        session.keys.signing.sign_parts(Sender::Server, &mut self.head, &rest);
+    }
+
+    fn into_parts(self, pad: &'static [u8], parts: &mut Vec<Part>) -> Option<Stag> {
+        parts.push(Part::Bytes(Bytes::from(self.head)));
+        if let Some(data) = self.payload {
+            let to = if self.segments.is_empty() { To::Inline } else { To::Segments(self.segments) };
+            parts.push(Part::Payload { data, to });
+        }
+        if !pad.is_empty() {
+            parts.push(Part::Bytes(Bytes::from_static(pad)));
+        }
+        self.invalidate
+    }
+}
+
+/// A message that is ready, and what to answer instead if its payload turns out to be unreadable on the way.
+pub(super) struct Ready {
+    pub outgoing: Outgoing,
+    pub fallback: Vec<Header>,
+}
+
+const PAD: [u8; 8] = [0; 8];
+
+/// Puts the answers to one message into as few messages as the transport takes, in order; usually one.
+pub(super) async fn compose(
+    answers: Vec<Answered>,
+    sealed: Option<&Session>,
+    pool: &Pool,
+    max_message: usize,
+) -> Result<Vec<Ready>, SealError> {
+    let mut ready = Vec::with_capacity(1);
+    let mut group: Vec<Piece> = Vec::with_capacity(answers.len());
+    let mut len = TRANSFORM_LEN;
+    for answered in answers {
+        let piece = Piece::new(answered, sealed.is_some(), max_message);
+        let more = piece.inline_len() + piece.pad();
+        if !group.is_empty() && len + more > max_message {
+            ready.push(message(std::mem::take(&mut group), sealed, pool).await?);
+            len = TRANSFORM_LEN;
+        }
+        len += more;
+        group.push(piece);
+    }
+    if !group.is_empty() {
+        ready.push(message(group, sealed, pool).await?);
+    }
+    Ok(ready)
+}
+
+async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) -> Result<Ready, SealError> {
+    if let Some(session) = sealed {
+        let outgoing = seal(pieces, session, pool).await?;
+        return Ok(Ready { outgoing, fallback: Vec::new() });
+    }
+    let last = pieces.len() - 1;
+    let mut outgoing = Outgoing { parts: Vec::with_capacity(2 * pieces.len()), ..Outgoing::default() };
+    let mut fallback = Vec::new();
+    for (i, piece) in pieces.iter_mut().enumerate() {
+        if piece.sign.is_some() {
+            piece.load(pool).await;
+        }
+        piece.complete(i == last);
+        let pad = if i == last { &[][..] } else { &PAD[..piece.pad()] };
+        piece.sign(pad);
+        if let Some(hash) = &piece.hash {
+            hash.borrow_mut().update(&piece.head);
+        }
+        if matches!(piece.payload, Some(Payload::File(_))) {
+            fallback.push(piece.header);
+        }
+    }
+    if !fallback.is_empty() {
+        // One message, one fate.
+        fallback = pieces.iter().map(|piece| piece.header).collect();
+    }
+    for (i, piece) in pieces.into_iter().enumerate() {
+        let pad: &'static [u8] = if i == last { &[] } else { &PAD[..piece.pad()] };
+        let invalidate = piece.into_parts(pad, &mut outgoing.parts);
+        outgoing.invalidate = outgoing.invalidate.or(invalidate);
+    }
+    Ok(Ready { outgoing, fallback })
+}
+
+/// The whole message in one buffer, payload read straight into its place, encrypted there.
+async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<Outgoing, SealError> {
+    let last = pieces.len() - 1;
+    let mut invalidate = None;
+    loop {
+        let len = pieces.iter().map(|p| p.inline_len() + p.pad()).sum::<usize>() - pieces[last].pad();
+        let mut out = pool.alloc(TRANSFORM_LEN + len).await;
+        out.set_len(TRANSFORM_LEN + len);
+        let window = out.into_window();
+        let mut at = TRANSFORM_LEN;
+        let mut unreadable = None;
+        for (i, piece) in pieces.iter_mut().enumerate() {
+            piece.complete(i == last);
+            let inside = window.write_at(at, &piece.head);
+            debug_assert!(inside);
+            at += piece.head.len();
+            match &piece.payload {
+                Some(Payload::File(range)) => {
+                    let Some(into) = window.slice(at, range.len) else { continue };
+                    if let Err(e) = range.read_into(&into).await {
+                        unreadable = Some((i, e));
+                        break;
+                    }
+                    at += range.len;
+                }
+                Some(Payload::Chain(chain)) => {
+                    for bytes in chain {
+                        let inside = window.place(at, bytes);
+                        debug_assert!(inside);
+                        at += bytes.len();
+                    }
+                }
+                None => {}
+            }
+            if i != last {
+                let pad = piece.pad();
+                let inside = window.write_at(at, &PAD[..pad]);
+                debug_assert!(inside);
+                at += pad;
+            }
+            invalidate = invalidate.or(piece.invalidate);
+        }
+        if let Some((i, e)) = unreadable {
+            // Once more, with an error in its place: it has another length.
+            pieces[i].unreadable(&e);
+            continue;
+        }
+        let mut out = window.try_into_buf().expect("every slice of this window is gone");
+        let sealer = session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
+        sealer.seal(session.id, &mut out)?;
+        return Ok(Outgoing { invalidate, ..Outgoing::bytes(out.freeze()) });
+    }
+}
+
+/// The message that says that what was asked for could not be read: an error for each of the headers.
+pub(super) fn unreadable(headers: &[Header]) -> Outgoing {
+    let mut message = Vec::new();
+    for (i, header) in headers.iter().enumerate() {
+        let start = message.len();
+        Header { status: status::UNEXPECTED_IO_ERROR, next_command: 0, ..*header }.emit(&mut message);
+        error::Response::EMPTY.emit(&mut message);
+        if i + 1 < headers.len() {
+            weft_wire::smb2::compound::link(&mut message, start);
+        }
+    }
+    Outgoing::bytes(message)
+}
+
+/// An interim response (3.3.4.2): never signed, because it shares its MessageId with the final one.
+pub(super) fn interim(header: &Header) -> Vec<u8> {
+    debug_assert!(!header.flags.contains(Flags::SIGNED));
+    let mut message = Vec::with_capacity(TRANSFORM_LEN + header::HEADER_LEN + 9);
+    header.emit(&mut message);
+    error::Response::EMPTY.emit(&mut message);
+    message
+}
+
+/// Encrypts a short message.
+pub(super) fn seal_short(message: &[u8], session: &Session) -> Result<Vec<u8>, SealError> {
+    let mut out = vec![0; TRANSFORM_LEN];
+    out.extend_from_slice(message);
+    let sealer = session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
+    sealer.seal(session.id, &mut out)?;
+    Ok(out)
+}

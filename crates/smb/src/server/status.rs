@@ -1,0 +1,19 @@
+//! Status codes that the core answers and that are not among [`NtStatus`]'s own.
+//!
+//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5. Owns: nothing.
+
+use weft_wire::smb2::NtStatus;
+
+use crate::auth::AuthError;
+
+pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
+
+/// What the client is told when it cannot log on.
+pub(super) fn of(error: &AuthError) -> NtStatus {
+    match error {
+        AuthError::Ntlm(_) | AuthError::Spnego(_) | AuthError::Unexpected(_) => NtStatus::INVALID_PARAMETER,
+        AuthError::NoMechanism => NtStatus::NOT_SUPPORTED,
+        AuthError::Anonymous => NtStatus::ACCESS_DENIED,
+        AuthError::Obsolete | AuthError::LogonFailure => NtStatus::LOGON_FAILURE,
+    }
+}

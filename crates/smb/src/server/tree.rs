@@ -1,0 +1,62 @@
+//! TREE_CONNECT and TREE_DISCONNECT.
+//!
+//! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. Owns: nothing; the session keeps its trees.
+//! Does not: restrict users to shares: whoever logs on may connect to every share, and the file system decides.
+
+use bytes::Bytes;
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
+use weft_wire::smb2::{NtStatus, tree_disconnect};
+
+use super::connection::Connection;
+use super::context::{Answer, Failure, Reply};
+use super::session::Session;
+
+/// The share of named pipes: always there, without files.
+const IPC: &str = "IPC$";
+
+/// Connects; the new TreeId is for the response's header.
+pub(super) fn connect(connection: &Connection, session: &Session, message: &Bytes) -> Result<(u32, Reply), Failure> {
+    let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    let config = &connection.server.config;
+    // 2.2.9: \\server\share. The server part is whatever name or address the client knows us by.
+    let name = request
+        .path
+        .strip_prefix(r"\\")
+        .and_then(|rest| rest.split_once('\\'))
+        .map(|(_, share)| share)
+        .ok_or(NtStatus::INVALID_PARAMETER)?;
+    let share = match name.eq_ignore_ascii_case(IPC) {
+        true => None,
+        false => {
+            let wanted = name.to_lowercase();
+            let found = config.shares.iter().find(|share| share.name.to_lowercase() == wanted);
+            Some(found.ok_or(NtStatus::BAD_NETWORK_NAME)?.clone())
+        }
+    };
+    let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
+    let tree = session.connect(share, config.limits.trees).ok_or_else(|| {
+        tracing::warn!(peer = %connection.peer, "limit reached: trees of a session");
+        NtStatus::INSUFFICIENT_RESOURCES
+    })?;
+    let mut reply = Reply::with_capacity(16);
+    Response {
+        share_type,
+        flags: if session.encrypt { ShareFlags::ENCRYPT_DATA } else { ShareFlags::NONE },
+        capabilities: ShareCapabilities::NONE,
+        maximal_access: AccessMask::FILE_ALL.0,
+    }
+    .emit(&mut reply.message);
+    Ok((tree.id, reply))
+}
+
+/// Disconnects.
+pub(super) async fn disconnect(session: &Session, tree: u32, message: &Bytes) -> Answer {
+    tree_disconnect::Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    if !session.disconnect(tree).await {
+        return Err(NtStatus::NETWORK_NAME_DELETED.into());
+    }
+    let mut reply = Reply::new();
+    tree_disconnect::Response.emit(&mut reply.message);
+    Ok(reply)
+}
