@@ -437,3 +437,47 @@ fn an_idle_core_costs_next_to_nothing() {
         assert!(counters().sleeps >= 20);
     });
 }
+
+/// Has the kernel refuse io_uring to this thread with `errno`, as the seccomp filters of container runtimes do.
+fn forbid_io_uring(errno: i32) {
+    // struct sock_filter, as seccomp(2) has it: load the system call's number, compare, refuse or allow.
+    let load =
+        libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
+    let compare = libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 1,
+        k: libc::SYS_io_uring_setup as u32,
+    };
+    let answer = |k| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
+    let mut filter =
+        [load, compare, answer(libc::SECCOMP_RET_ERRNO | errno as u32), answer(libc::SECCOMP_RET_ALLOW)];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: prctl takes these arguments; the program and what it points to live until it returns, and the filter
+    // concerns this thread only.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn where_io_uring_is_forbidden_epoll_takes_over() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let thread = std::thread::spawn(move || {
+            forbid_io_uring(errno);
+            let strict = Options { driver: Driver::IoUring, ..Options::default() };
+            block_on_with(&strict, async {}).expect_err("io_uring is forbidden");
+            block_on(async {
+                sleep(Duration::from_millis(1)).await;
+                let (a, b) = std::os::unix::net::UnixStream::pair().expect("socketpair");
+                let b = Readable::new(b).expect("watch");
+                let writing = blocking(move || rustix::io::write(&a, b"x").map(|_| a));
+                let _a = writing.await.expect("write");
+                b.readable().await.expect("wait");
+            })
+            .expect("the loop starts all the same");
+        });
+        thread.join().expect("epoll does it");
+    }
+}
