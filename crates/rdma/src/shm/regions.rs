@@ -282,3 +282,6 @@ impl Reach {
         ours && state.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests;
