@@ -212,20 +212,20 @@ impl<F> Future for Taken<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let tx = &mut *self.inner.tx.borrow_mut();
-        if let Some(outcome) = tx.sender.outcome(self.number) {
+        if let Some(outcome) = tx.sender.sent.outcome(self.number) {
             return Poll::Ready(outcome.map_err(Error::Io));
         }
         if let Some(ending) = &tx.ended {
             return Poll::Ready(Err(ending.at_sender()));
         }
-        tx.sender.wait(self.number, cx.waker());
+        tx.sender.sent.wait(self.number, cx.waker());
         Poll::Pending
     }
 }
 
 impl<F> Drop for Taken<F> {
     fn drop(&mut self) {
-        self.inner.tx.borrow_mut().sender.forget(self.number);
+        self.inner.tx.borrow_mut().sender.sent.forget(self.number);
     }
 }
 
@@ -269,7 +269,7 @@ impl<F: Framing> Channel for Framed<F> {
         if !tx.corked || tx.sender.queued_bytes() >= CORK_BYTES {
             tx.drain(&self.0.stream, &self.0.pool);
         }
-        match tx.sender.outcome(number) {
+        match tx.sender.sent.outcome(number) {
             Some(outcome) => Box::pin(std::future::ready(outcome.map_err(Error::Io))),
             None => Box::pin(Taken { inner: self.0.clone(), number }),
         }
@@ -301,7 +301,7 @@ impl<F: Framing> Channel for Framed<F> {
 
     fn traffic(&self) -> Traffic {
         Traffic {
-            sent: self.0.tx.borrow().sender.sent(),
+            sent: self.0.tx.borrow().sender.traffic(),
             received: self.0.receiver.borrow().received(),
             ..Traffic::default()
         }

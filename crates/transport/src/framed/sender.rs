@@ -6,13 +6,12 @@
 //! Operation: a batch is what one gather write takes: whole messages up to [`BATCH_BYTES`], or the part of a message
 //! before a long file range. Short file ranges of the batch are read from the page cache into one page-aligned
 //! scratch buffer right before the write; long ones go by sendfile after it.
-//! Errors: a short range that cannot be read takes its own message out of the queue; see [`Sender::outcome`].
+//! Errors: a short range that cannot be read takes its own message out of the queue; see [`Sent`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::mem;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -21,6 +20,7 @@ use weft_wire::xdr::pad;
 
 use super::{Framing, HEADER_LEN};
 use crate::channel::{Ending, Error, Outgoing, Part, To};
+use crate::sent::Sent;
 
 /// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
 const BATCH_BYTES: usize = 128 << 10;
@@ -31,9 +31,7 @@ const LOAD_BYTES: usize = 256 << 10;
 /// Slices of one system call: 32 READ replies.
 const SLICES: usize = 96;
 /// Queued messages. SMB2 credits are 16 bits wide, so a peer that does not read cannot have more outstanding.
-const MAX_QUEUED: usize = 1 << 16;
-/// Failures remembered for callers that have not asked yet (and may have dropped their future).
-const MAX_FAILED: usize = 1024;
+const MAX_QUEUED: u64 = 1 << 16;
 /// Payload of the scratch buffer begins on its own page, see `machine::buf`.
 const PAGE: usize = 4096;
 
@@ -90,13 +88,8 @@ pub(super) struct Sender {
     batch: Batch,
     slow: Option<Slow>,
     queued_bytes: usize,
-    /// Number of the next message.
-    next: u64,
-    /// All messages before this one are gone from the queue.
-    done: u64,
-    /// Messages that left the queue unsent.
-    failed: BTreeMap<u64, io::Error>,
-    waiting: BTreeMap<u64, Waker>,
+    /// Who waits for what.
+    pub(super) sent: Sent,
     bytes: u64,
     messages: u64,
 }
@@ -112,7 +105,7 @@ impl Sender {
         if len > max_message {
             return Err(Error::Misuse("message longer than the channel's limit"));
         }
-        if self.next - self.done >= MAX_QUEUED as u64 {
+        if self.sent.outstanding() >= MAX_QUEUED {
             return Err(Error::Misuse("more messages queued than a peer can have asked for"));
         }
         let head = F::emit(len).ok_or(Error::Misuse("message longer than its header can say"))?;
@@ -138,9 +131,8 @@ impl Sender {
             }
             self.push_bytes(Bytes::from_static(&[0; 3][..fill]));
         }
-        let number = self.next;
+        let number = self.sent.number();
         self.items.push_back(Item::End(number));
-        self.next += 1;
         self.queued_bytes += HEADER_LEN + len;
         self.bytes += len as u64;
         self.messages += 1;
@@ -160,7 +152,7 @@ impl Sender {
 
     /// Messages that the stream has not taken yet.
     pub(super) fn outstanding(&self) -> usize {
-        usize::try_from(self.next - self.done).unwrap_or(usize::MAX)
+        usize::try_from(self.sent.outstanding()).unwrap_or(usize::MAX)
     }
 
     /// Whether nothing is queued.
@@ -169,7 +161,7 @@ impl Sender {
     }
 
     /// Bytes and messages queued so far.
-    pub(super) fn sent(&self) -> (u64, u64) {
+    pub(super) fn traffic(&self) -> (u64, u64) {
         (self.bytes, self.messages)
     }
 
@@ -179,30 +171,7 @@ impl Sender {
         self.batch = Batch::default();
         self.items.clear();
         self.queued_bytes = 0;
-        mem::take(&mut self.waiting).into_values().for_each(Waker::wake);
-    }
-
-    /// What became of message `number`; `None` while it is queued. A failure is told once.
-    pub(super) fn outcome(&mut self, number: u64) -> Option<io::Result<()>> {
-        if let Some(e) = self.failed.remove(&number) {
-            return Some(Err(e));
-        }
-        (number < self.done).then_some(Ok(()))
-    }
-
-    /// Wakes `waker` when message `number` is out of the queue.
-    pub(super) fn wait(&mut self, number: u64, waker: &Waker) {
-        self.waiting.entry(number).and_modify(|old| old.clone_from(waker)).or_insert_with(|| waker.clone());
-    }
-
-    /// Nobody asks about message `number` any more.
-    pub(super) fn forget(&mut self, number: u64) {
-        if !self.waiting.is_empty() {
-            self.waiting.remove(&number);
-        }
-        if !self.failed.is_empty() {
-            self.failed.remove(&number);
-        }
+        self.sent.wake_all();
     }
 
     /// Sends until the queue is empty, or something has to be waited for.
@@ -213,9 +182,7 @@ impl Sender {
         pool: &Pool,
     ) -> Poll<Result<(), Ending>> {
         let result = self.poll_all(cx, stream, pool);
-        while let Some(entry) = self.waiting.first_entry().filter(|entry| *entry.key() < self.done) {
-            entry.remove().wake();
-        }
+        self.sent.wake();
         result.map_err(|e| Ending::Io(e.kind()))
     }
 
@@ -244,7 +211,7 @@ impl Sender {
         for item in self.items.drain(..n) {
             self.queued_bytes -= item.len();
             if let Item::End(number) = item {
-                self.done = number + 1;
+                self.sent.done(number);
             }
         }
     }
@@ -367,13 +334,7 @@ impl Sender {
             self.bytes -= if matches!(item, Item::Head(_)) { 0 } else { item.len() as u64 };
             if let Item::End(number) = item {
                 self.messages -= 1;
-                if self.failed.len() == MAX_FAILED {
-                    self.failed.pop_first();
-                }
-                self.failed.insert(number, e);
-                if let Some(waker) = self.waiting.remove(&number) {
-                    waker.wake();
-                }
+                self.sent.fail(number, e);
                 break;
             }
         }
@@ -407,7 +368,12 @@ impl Sender {
             used += 1;
         }
         if sent < bytes {
-            match ready!(stream.poll_send(cx, &slices[..used]))? {
+            // What follows in the same message should not leave these bytes a packet of their own.
+            let taken = match self.items.get(items) {
+                Some(Item::Splice(_)) => stream.poll_send_more(cx, &slices[..used]),
+                _ => stream.poll_send(cx, &slices[..used]),
+            };
+            match ready!(taken)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 n => self.batch.sent += n,
             }
