@@ -1,8 +1,8 @@
 //! QUERY_INFO: what is known about a file, its file system, its security.
 //!
 //! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Owns: nothing.
-//! Does not: keep extended attributes, streams, 8.3 names or quotas; each is answered as [MS-FSA] says for an object
-//! store without them. The security descriptor shows the Unix owner and group, and that users of a share share it
+//! Does not: keep extended attributes, streams, 8.3 names (a name that is one by itself counts) or quotas; each is
+//! answered as [MS-FSA] says for an object store without them. The security descriptor shows the Unix owner and group, and that users of a share share it
 //! whole: the one rule of access that there is.
 
 use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
@@ -118,7 +118,11 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
             let name = path_of(open).await?;
             Info::variable(file::Name::FIXED_LEN, |out| file::Name { name }.emit(out))
         }
-        FileClass::ALTERNATE_NAME => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
+        FileClass::ALTERNATE_NAME => {
+            let name = path::from_store(&open.name()).filter(|name| path::is_short(name));
+            let name = name.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
+            Info::variable(file::Name::FIXED_LEN, |out| file::Name { name }.emit(out))
+        }
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_READ_EA)?;
             return Err(NtStatus::NO_EAS_ON_FILE.into());
