@@ -21,3 +21,6 @@ pub use options::{Options, Wish};
 pub use session::{Description, Endpoint, Session};
 pub use tree::{Entry, OpenOptions, Space, Stat, Tree};
 pub use weft_wire::smb2::ioctl::{CtlCode, NetworkInterface};
+
+#[cfg(test)]
+mod tests;

@@ -85,6 +85,7 @@ fn request(options: &Options) -> Result<Request, Error> {
     if options.signing == Wish::Required {
         security_mode |= SecurityMode::SIGNING_REQUIRED;
     }
+    let mut capabilities = Capabilities::LARGE_MTU;
     let mut contexts = Vec::new();
     if dialects.contains(&Dialect::V3_1_1) {
         contexts.push(Context::Preauth {
@@ -93,6 +94,9 @@ fn request(options: &Options) -> Result<Request, Error> {
         });
         if !options.ciphers.is_empty() {
             contexts.push(Context::Encryption(options.ciphers.clone()));
+            // In 3.0 and 3.0.2 this bit means AES-CCM, which is not spoken here: there a server that insists on
+            // encryption gets Denial::Encryption. Samba answers the context only to clients that set the bit.
+            capabilities |= Capabilities::ENCRYPTION;
         }
         if !options.signing_algorithms.is_empty() {
             contexts.push(Context::Signing(options.signing_algorithms.clone()));
@@ -101,14 +105,7 @@ fn request(options: &Options) -> Result<Request, Error> {
             contexts.push(Context::Netname(options.host.clone()));
         }
     }
-    Ok(Request {
-        security_mode,
-        // Not ENCRYPTION: that bit means AES-CCM in 3.0, which is not spoken here.
-        capabilities: Capabilities::LARGE_MTU,
-        client_guid: random()?,
-        dialects,
-        contexts,
-    })
+    Ok(Request { security_mode, capabilities, client_guid: random()?, dialects, contexts })
 }
 
 /// Random bytes; the system has always some.
@@ -160,28 +157,22 @@ fn judge(request: Request, message: &Bytes, preauth: Preauth) -> Result<Negotiat
     })
 }
 
-/// 3.2.5.2: each context at most once, and only what we offered.
+/// 3.2.5.2: one of each kind, and only what we offered.
 fn algorithms(request: &Request, response: &Response) -> Result<(Option<CipherId>, SigningId), Error> {
-    const TWICE: Error = Error::Violation("NEGOTIATE: a context twice");
+    /// Each context at most once.
+    fn once<'a, T>(slot: &mut Option<&'a [T]>, list: &'a [T]) -> Result<(), Error> {
+        match slot.replace(list) {
+            None => Ok(()),
+            Some(_) => Err(Error::Violation("NEGOTIATE: a context twice")),
+        }
+    }
     let offered = |wanted: fn(&Context) -> bool| request.contexts.iter().find(|c| wanted(c));
     let (mut hash, mut cipher, mut signing) = (None, None, None);
     for context in &response.contexts {
         match context {
-            Context::Preauth { hashes, .. } => {
-                if hash.replace(hashes.as_slice()).is_some() {
-                    return Err(TWICE);
-                }
-            }
-            Context::Encryption(ciphers) => {
-                if cipher.replace(ciphers.as_slice()).is_some() {
-                    return Err(TWICE);
-                }
-            }
-            Context::Signing(algorithms) => {
-                if signing.replace(algorithms.as_slice()).is_some() {
-                    return Err(TWICE);
-                }
-            }
+            Context::Preauth { hashes, .. } => once(&mut hash, hashes)?,
+            Context::Encryption(ciphers) => once(&mut cipher, ciphers)?,
+            Context::Signing(algorithms) => once(&mut signing, algorithms)?,
             _ => {}
         }
     }

@@ -74,7 +74,7 @@ impl Core {
             true => CREDIT_BYTES.saturating_mul(self.link.window().min(u32::from(u16::MAX)) as usize),
             false => CREDIT_BYTES,
         };
-        (server as usize).min(carried).min(paid).min(weft_machine::buf::MAX_BUF).max(1)
+        (server as usize).min(carried).min(paid).clamp(1, weft_machine::buf::MAX_BUF)
     }
 
     /// One IOCTL.

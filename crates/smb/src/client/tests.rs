@@ -1,0 +1,107 @@
+//! Stories of one client and one server, and of somebody between them.
+
+mod foreign;
+mod story;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::Buf;
+use weft_transport::{Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic};
+
+type Change = Box<dyn Fn(&mut Vec<u8>) -> bool>;
+
+/// Somebody between client and server, who sees all that the client sends and may change what it receives.
+struct Between {
+    inner: Rc<dyn Channel>,
+    /// Says whether it changed the message.
+    change: RefCell<Option<Change>>,
+    changed: Cell<u32>,
+    seen: RefCell<Vec<u8>>,
+    exposed: Cell<u32>,
+}
+
+impl Between {
+    fn new(inner: Rc<dyn Channel>) -> Rc<Between> {
+        Rc::new(Between {
+            inner,
+            change: RefCell::new(None),
+            changed: Cell::new(0),
+            seen: RefCell::new(Vec::new()),
+            exposed: Cell::new(0),
+        })
+    }
+
+    /// From now on.
+    fn tamper(&self, change: impl Fn(&mut Vec<u8>) -> bool + 'static) {
+        self.change.replace(Some(Box::new(change)));
+    }
+
+    fn pass(&self, mut message: Message) -> Message {
+        if let Some(change) = &*self.change.borrow() {
+            let mut bytes = message.body.to_vec();
+            self.changed.set(self.changed.get() + u32::from(change(&mut bytes)));
+            message.body = bytes.into();
+        }
+        self.seen.borrow_mut().extend_from_slice(&message.body);
+        message
+    }
+
+    fn saw(&self, what: &[u8]) -> bool {
+        self.seen.borrow().windows(what.len()).any(|w| w == what)
+    }
+}
+
+impl Channel for Between {
+    fn kind(&self) -> Kind {
+        self.inner.kind()
+    }
+    fn medium(&self) -> &'static str {
+        self.inner.medium()
+    }
+    fn peer(&self) -> String {
+        self.inner.peer()
+    }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, weft_transport::Error>> {
+        Box::pin(async { Ok(self.inner.recv().await?.map(|m| self.pass(m))) })
+    }
+    fn try_recv(&self) -> Option<Message> {
+        self.inner.try_recv().map(|m| self.pass(m))
+    }
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), weft_transport::Error>> {
+        for part in &message.parts {
+            match part {
+                Part::Bytes(bytes) => self.seen.borrow_mut().extend_from_slice(bytes),
+                Part::Payload { data: weft_machine::Payload::Chain(chain), .. } => {
+                    chain.iter().for_each(|bytes| self.seen.borrow_mut().extend_from_slice(bytes));
+                }
+                Part::Payload { .. } => panic!("a client has no files"),
+            }
+        }
+        self.inner.send(message)
+    }
+    fn cork(&self, on: bool) {
+        self.inner.cork(on);
+    }
+    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {
+        self.inner.fetch(from)
+    }
+    fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, weft_transport::Error> {
+        self.exposed.set(self.exposed.get() + 1);
+        self.inner.expose(buf, access)
+    }
+    fn revoke(&self, exposed: Exposed) -> Option<Buf> {
+        self.inner.revoke(exposed)
+    }
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+    fn close(&self) {
+        self.inner.close();
+    }
+}
