@@ -23,7 +23,7 @@ use crate::sim;
 
 pub use cores::{Cores, CoresOptions};
 pub use poller::{Poller, PollerGuard, register_poller};
-pub use reactor::{Counters, Driver, Options};
+pub use reactor::{Counters, Driver, Options, driver};
 pub use spin::SPIN_MAX;
 
 /// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.

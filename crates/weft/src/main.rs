@@ -1,3 +1,52 @@
-//! Placeholder.
+//! The `weft` command: serve, copy, list, demonstrate.
+//!
+//! This file reads as the table of contents; each command is a module.
+//! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod args;
+mod connect;
+mod copy;
+mod demo;
+mod list;
+mod listen;
+mod logging;
+mod password;
+mod providers;
+mod ready;
+mod serve;
+mod shares;
+mod signals;
+mod url;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    logging::start(args.verbose);
+    let outcome = match args.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Cp(args) => copy::run(args),
+        Command::Ls(args) => list::run(args),
+        Command::Demo(args) => demo::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            let mut cause = error.source();
+            while let Some(inner) = cause {
+                eprintln!("  because: {inner}");
+                cause = inner.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a command failed: a sentence for the user.
+pub(crate) type Failure = Box<dyn std::error::Error>;

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -162,12 +162,20 @@ fn build(options: &Options) -> io::Result<Runtime> {
     let mut builder = RuntimeBuilder::new();
     builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES);
     let runtime = builder.build()?;
-    static LOGGED: Once = Once::new();
-    LOGGED.call_once(|| {
+    DRIVER.get_or_init(|| {
         let driver = if runtime.driver_type().is_iouring() { "io_uring" } else { "epoll" };
         tracing::info!(driver, "cores wait for the kernel by {driver}");
+        driver
     });
     Ok(runtime)
+}
+
+/// What the first core of this process waits by.
+static DRIVER: OnceLock<&str> = OnceLock::new();
+
+/// "io_uring" or "epoll": what the first core of this process waits for the kernel by; "none" before there is one.
+pub fn driver() -> &'static str {
+    DRIVER.get().copied().unwrap_or("none")
 }
 
 /// Runs `future` and the tasks it spawns on this thread until `future` ends; unfinished tasks are dropped.

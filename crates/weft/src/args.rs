@@ -1,0 +1,243 @@
+//! The command line.
+//!
+//! Owns: names, defaults and help of every option. Does not: act.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// RDMA file storage for any Ethernet, in user space.
+#[derive(Parser, Debug)]
+#[command(name = "weft", version, about, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Log more: -v what happens to connections, -vv each protocol step
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA
+    Serve(Serve),
+    /// Copy a file to or from a server, with progress, and verify it
+    Cp(Cp),
+    /// List a folder of a server
+    Ls(Ls),
+    /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
+    Demo(Demo),
+}
+
+/// `weft serve`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
+WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n\n\
+A share is named after its folder. The password comes from WEFT_PASSWORD, is asked for on a terminal, or is made up and printed.\n\
+NFS has no passwords: it is served only where --nfs-port or --nfs-rdma-port asks for it.")]
+pub(crate) struct Serve {
+    /// Folders to share, each under its own name
+    #[arg(value_name = "DIR", required_unless_present = "ram")]
+    pub dirs: Vec<PathBuf>,
+    /// A share in memory, with its size limit: NAME=512M
+    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_ram)]
+    pub ram: Vec<(String, u64)>,
+    /// Who may log on
+    #[arg(long, default_value_t = default_user())]
+    pub user: String,
+    /// Address to listen on; anything but loopback is your decision
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub listen: IpAddr,
+    /// TCP port of SMB; 0 takes any
+    #[arg(long, value_name = "N", default_value_t = 4450)]
+    pub smb_port: u16,
+    /// Port of SMB Direct, on iWARP and on shared memory; 0 takes any
+    #[arg(long, value_name = "N", default_value_t = 5445)]
+    pub smbd_port: u16,
+    /// TCP port of NFS; 0 takes any
+    #[arg(long, value_name = "N")]
+    pub nfs_port: Option<u16>,
+    /// Port of NFS over RDMA, on iWARP and on shared memory; 0 takes any
+    #[arg(long, value_name = "N")]
+    pub nfs_rdma_port: Option<u16>,
+    /// TCP port of the MOUNT protocol; 0 takes any
+    #[arg(long, value_name = "N")]
+    pub mountd_port: Option<u16>,
+    /// Refuse requests that are not signed
+    #[arg(long)]
+    pub require_signing: bool,
+    /// Refuse sessions that are not encrypted
+    #[arg(long)]
+    pub require_encryption: bool,
+    /// Print the ready line as a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Threads that serve, one per core [default: one per processor]
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// Bind thread i to processor i
+    #[arg(long)]
+    pub pin: bool,
+    /// Whether iWARP connections carry a CRC32C that the peer did not ask for
+    #[arg(long, value_enum, default_value_t = Crc::Always)]
+    pub crc: Crc,
+    /// TCP congestion control of accepted connections [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Memory for payload buffers
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub buffers: u64,
+}
+
+/// When iWARP uses a CRC.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crc {
+    /// On every connection
+    Always,
+    /// Where the peer asks for it
+    Asked,
+}
+
+/// How a client reaches the server.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Transport {
+    /// Shared memory where the server is on this host, else iWARP, else TCP; says what it took
+    Auto,
+    /// Plain TCP
+    Tcp,
+    /// RDMA over TCP (iWARP), in user space
+    Iwarp,
+    /// RDMA over shared memory, on one host
+    Shm,
+}
+
+/// Options of everything that connects.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Connect {
+    /// How to reach the server
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// Do not ask for a CRC on iWARP
+    #[arg(long)]
+    pub no_crc: bool,
+    /// Encrypt the SMB session
+    #[arg(long)]
+    pub encrypt: bool,
+    /// Sign the SMB session
+    #[arg(long)]
+    pub sign: bool,
+}
+
+/// `weft cp`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
+weft cp ./big.iso smb://alice@127.0.0.1:4450/data/\n  \
+weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
+The password comes from WEFT_PASSWORD or is asked for.")]
+pub(crate) struct Cp {
+    /// A file here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH?mountport=N&rdmaport=N
+    pub from: String,
+    /// The same; a folder (or a trailing slash) keeps the file's name
+    pub to: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Bytes of one operation
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    pub block: u64,
+    /// Operations outstanding at a time
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub queue_depth: u32,
+    /// Do not read the copy back to compare it
+    #[arg(long)]
+    pub no_verify: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the outcome as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft ls`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Ls {
+    /// smb://USER@HOST:PORT/SHARE[/PATH] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft demo`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Demo {
+    /// Where the page goes
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
+    /// Where the figures go as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Judge the bounds that the project promises; exit non-zero where one falls short
+    #[arg(long)]
+    pub gate: bool,
+    /// Repetitions of each point; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub repetitions: usize,
+    /// Length of one measurement in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 150)]
+    pub duration_ms: u64,
+    /// Fewer points and shorter runs
+    #[arg(long)]
+    pub quick: bool,
+}
+
+fn default_user() -> String {
+    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "weft".into())
+}
+
+fn parse_ram(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.split_once('=').ok_or("write NAME=SIZE, for example scratch=512M")?;
+    Ok((name.to_owned(), parse_size(size)?))
+}
+
+/// "64K", "512M", "1G", "4096"; binary multiples.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        other => return Err(format!("unknown unit {other:?}: write a number with K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("not a size: {text:?} (write for example 512M)"))?;
+    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| format!("size out of range: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64k"), Ok(65536));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert!(parse_size("0").is_err());
+        assert!(parse_size("5X").is_err());
+        assert!(parse_size("").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! Clients by URL: chooses the transport, connects, and shows SMB and NFS as one kind of remote folder.
+//!
+//! Owns: the choice of transport and the sentence that explains it. Does not: speak a protocol.
+
+mod nfs;
+mod smb;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Pool, Stream};
+use weft_rdma::{Provider, Traffic};
+use zeroize::Zeroizing;
+
+use crate::Failure;
+use crate::args::{Connect, Transport};
+use crate::password;
+use crate::providers;
+use crate::url::{Scheme, Url};
+
+/// Default port of SMB Direct on iWARP ([MS-SMBD] 1.9).
+const SMB_DIRECT_PORT: u16 = 5445;
+/// Default port of NFS over RDMA (RFC 8267 section 6).
+const NFS_RDMA_PORT: u16 = 20049;
+
+/// One name in a remote folder.
+pub(crate) struct RemoteEntry {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder.
+    pub folder: bool,
+    /// Bytes.
+    pub size: u64,
+}
+
+type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Failure>>;
+
+/// An open remote file; many operations at a time.
+pub(crate) trait RemoteFile {
+    /// Size in bytes.
+    fn len(&self) -> Answer<'_, u64>;
+    /// Reads; short only at the end of the file.
+    fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes>;
+    /// Writes all of `data`.
+    fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()>;
+    /// Makes what was written durable.
+    fn flush(&self) -> Answer<'_, ()>;
+    /// Ends the use of the file.
+    fn close(&self) -> Answer<'_, ()>;
+}
+
+/// A share or export.
+trait RemoteFolder {
+    fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>>;
+    fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>>;
+    fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>>;
+    fn is_folder<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
+    fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
+    fn traffic(&self) -> Traffic;
+    fn describe(&self) -> String;
+    fn close(&self) -> Answer<'_, ()>;
+}
+
+/// A connection to a share or export.
+pub(crate) struct Remote {
+    folder: Box<dyn RemoteFolder>,
+    medium: Medium,
+    reason: &'static str,
+    pool: Pool,
+}
+
+/// The way that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Medium {
+    Tcp,
+    Iwarp,
+    Shm,
+}
+
+impl Medium {
+    fn name(self) -> &'static str {
+        match self {
+            Medium::Tcp => "tcp",
+            Medium::Iwarp => "iwarp",
+            Medium::Shm => "shm",
+        }
+    }
+}
+
+/// What a connection attempt needs, whichever protocol makes it.
+struct Dial<'a> {
+    url: &'a Url,
+    options: &'a Connect,
+    pool: &'a Pool,
+    congestion: Option<&'a str>,
+}
+
+impl Remote {
+    /// Connects to the share of `url`; asks for a password where one is needed and not given.
+    pub(crate) async fn connect(url: &Url, options: &Connect, pool: &Pool) -> Result<Remote, Failure> {
+        let password = match url.scheme {
+            Scheme::Smb => password::for_client(&url.user, &url.host)?,
+            Scheme::Nfs => Zeroizing::new(String::new()),
+        };
+        Remote::connect_as(url, options, pool, &password, None).await
+    }
+
+    /// Connects with this password and, on TCP, this congestion control.
+    pub(crate) async fn connect_as(
+        url: &Url,
+        options: &Connect,
+        pool: &Pool,
+        password: &str,
+        congestion: Option<&str>,
+    ) -> Result<Remote, Failure> {
+        let dial = Dial { url, options, pool, congestion };
+        let (folder, medium, reason) = match url.scheme {
+            Scheme::Smb => smb::connect(&dial, password).await?,
+            Scheme::Nfs => nfs::connect(&dial).await?,
+        };
+        Ok(Remote { folder, medium, reason, pool: pool.clone() })
+    }
+
+    /// "tcp", "iwarp" or "shm".
+    pub(crate) fn transport(&self) -> &'static str {
+        self.medium.name()
+    }
+
+    /// What was agreed on and why this transport, in one line.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} ({})", self.folder.describe(), self.reason)
+    }
+
+    /// Where payload buffers come from.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Opens an existing file.
+    pub(crate) async fn open(&self, path: &str, write: bool) -> Result<Rc<dyn RemoteFile>, Failure> {
+        self.folder.open(path, write).await
+    }
+
+    /// Creates a file, or empties an existing one.
+    pub(crate) async fn create(&self, path: &str) -> Result<Rc<dyn RemoteFile>, Failure> {
+        self.folder.create(path).await
+    }
+
+    /// The names in a folder.
+    pub(crate) async fn list(&self, path: &str) -> Result<Vec<RemoteEntry>, Failure> {
+        self.folder.list(path).await
+    }
+
+    /// Whether `path` is a folder; false when there is nothing.
+    pub(crate) async fn is_folder(&self, path: &str) -> Result<bool, Failure> {
+        self.folder.is_folder(path).await
+    }
+
+    /// Removes a file.
+    pub(crate) async fn remove(&self, path: &str) -> Result<(), Failure> {
+        self.folder.remove(path).await
+    }
+
+    /// Renames a file, replacing what has the new name.
+    pub(crate) async fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
+        self.folder.rename(from, to).await
+    }
+
+    /// What moved, and how.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.folder.traffic()
+    }
+
+    /// Says goodbye. A connection that is already gone is no failure.
+    pub(crate) async fn close(&self) {
+        if let Err(e) = self.folder.close().await {
+            tracing::debug!("while closing: {e}");
+        }
+    }
+}
+
+impl Dial<'_> {
+    fn address(&self, port: u16) -> Result<SocketAddr, Failure> {
+        let host = &self.url.host;
+        let mut found = (host.as_str(), port).to_socket_addrs().map_err(|e| format!("{host}: {e}"))?;
+        found.next().ok_or_else(|| format!("{host} has no address").into())
+    }
+
+    async fn tcp(&self, port: u16) -> Result<Stream, Failure> {
+        let addr = self.address(port)?;
+        let stream = Stream::connect(addr).await.map_err(|e| {
+            format!("cannot connect to {addr}: {e} (is the server running, and is this its port?)")
+        })?;
+        if let Some(name) = self.congestion {
+            stream.set_congestion(name)?;
+        }
+        Ok(stream)
+    }
+
+    /// The provider of an RDMA medium; `None` for TCP.
+    fn provider(&self, medium: Medium) -> Option<Box<dyn Provider>> {
+        match medium {
+            Medium::Tcp => None,
+            Medium::Iwarp => Some(providers::iwarp_provider(self.pool, !self.options.no_crc, self.congestion)),
+            Medium::Shm => Some(providers::shm_provider(self.pool)),
+        }
+    }
+
+    /// The media to try in order, each with the reason that is shown when it is the one that worked.
+    fn choices(&self, announced: impl Fn(Medium) -> bool) -> Vec<(Medium, &'static str)> {
+        match self.options.transport {
+            Transport::Tcp => vec![(Medium::Tcp, "TCP as asked for")],
+            Transport::Iwarp => vec![(Medium::Iwarp, "iWARP as asked for")],
+            Transport::Shm => vec![(Medium::Shm, "shared memory as asked for")],
+            Transport::Auto => {
+                let mut choices = Vec::new();
+                if announced(Medium::Shm) {
+                    choices.push((Medium::Shm, "the server is on this host"));
+                }
+                if announced(Medium::Iwarp) {
+                    choices.push((Medium::Iwarp, "the server announces RDMA"));
+                }
+                choices.push((Medium::Tcp, "no RDMA: the server does not announce it or it was not reachable"));
+                choices
+            }
+        }
+    }
+}

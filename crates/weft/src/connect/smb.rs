@@ -1,0 +1,178 @@
+//! SMB shares as remote folders.
+//!
+//! A Weft server tells over TCP where its RDMA endpoints are; other servers are assumed at the standard port.
+//! Owns: nothing beyond the session. Does not: choose (see the parent).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use weft_rdma::Traffic;
+use weft_smb::client::{Endpoint, File, OpenOptions, Options, Session, Tree, Wish};
+use weft_transport::{Channel, nbss, smbd};
+
+use super::{Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, SMB_DIRECT_PORT};
+use crate::Failure;
+use crate::args::Transport;
+
+/// Connects and enters the share.
+pub(super) async fn connect(
+    dial: &Dial<'_>,
+    password: &str,
+) -> Result<(Box<dyn RemoteFolder>, Medium, &'static str), Failure> {
+    let mut announced: Vec<Endpoint> = Vec::new();
+    let wants_tcp = dial.options.transport == Transport::Tcp;
+    if !wants_tcp && dial.url.rdma_port.is_none() {
+        // Ask over TCP. A server that does not know the question has no RDMA that we could find by asking.
+        let session = log_on(dial, Medium::Tcp, 0, password).await?;
+        match session.endpoints().await {
+            Ok(endpoints) => announced = endpoints,
+            Err(e) if e.status().is_some() => tracing::debug!("the server announces no endpoints: {e}"),
+            Err(e) => return Err(e.into()),
+        }
+        session.logoff().await?;
+    }
+    let port_of = |medium: Medium| {
+        let announced = announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok());
+        dial.url.rdma_port.or(announced)
+    };
+    let mut last: Option<Failure> = None;
+    for (medium, reason) in dial.choices(|medium| port_of(medium).is_some()) {
+        let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
+        match log_on(dial, medium, port, password).await {
+            Ok(session) => {
+                let tree = session.tree(&dial.url.share).await?;
+                return Ok((Box::new(SmbShare { session, tree }), medium, reason));
+            }
+            Err(e) => {
+                tracing::debug!("by {}: {e}", medium.name());
+                last = Some(e);
+            }
+        }
+    }
+    Err(last.unwrap_or_else(|| "no transport to try".into()))
+}
+
+async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> Result<Session, Failure> {
+    let channel: Rc<dyn Channel> = match dial.provider(medium) {
+        None => {
+            let stream = dial.tcp(dial.url.port).await?;
+            nbss::Nbss::new(stream, dial.pool.clone(), nbss::Config::default())
+        }
+        Some(provider) => {
+            let addr = dial.address(port)?;
+            smbd::connect(provider.as_ref(), addr, smbd::Config::default(), dial.pool.clone())
+                .await
+                .map_err(|e| format!("SMB Direct by {} to {addr}: {e}", medium.name()))?
+        }
+    };
+    let mut options = Options::new(&dial.url.host, &dial.url.user, password, dial.pool.clone());
+    if dial.options.sign {
+        options.signing = Wish::Required;
+    }
+    if dial.options.encrypt {
+        options.encryption = Wish::Required;
+    }
+    Ok(Session::connect(channel, options).await?)
+}
+
+struct SmbShare {
+    session: Session,
+    tree: Tree,
+}
+
+impl RemoteFolder for SmbShare {
+    fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
+        let options = if write { OpenOptions::write() } else { OpenOptions::read() };
+        async move { Ok(SmbFile::opened(self.tree.open(path, options).await?)) }.boxed_local()
+    }
+
+    fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
+        async move { Ok(SmbFile::opened(self.tree.open(path, OpenOptions::truncate()).await?)) }.boxed_local()
+    }
+
+    fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>> {
+        async move {
+            let entries = self.tree.list(path).await?;
+            Ok(entries
+                .into_iter()
+                .map(|e| RemoteEntry { name: e.name, folder: e.stat.is_dir, size: e.stat.len })
+                .collect())
+        }
+        .boxed_local()
+    }
+
+    fn is_folder<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
+        async move {
+            match self.tree.stat(path).await {
+                Ok(stat) => Ok(stat.is_dir),
+                Err(e) if e.is_not_found() => Ok(false),
+                Err(e) => Err(e.into()),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move { Ok(self.tree.remove(path).await?) }.boxed_local()
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+        async move { Ok(self.tree.rename(from, to, true).await?) }.boxed_local()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.session.traffic()
+    }
+
+    fn describe(&self) -> String {
+        self.session.describe().to_string()
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        async move { Ok(self.session.logoff().await?) }.boxed_local()
+    }
+}
+
+/// An open file until it is closed.
+struct SmbFile(RefCell<Option<File>>);
+
+impl SmbFile {
+    fn opened(file: File) -> Rc<dyn RemoteFile> {
+        Rc::new(SmbFile(RefCell::new(Some(file))))
+    }
+
+    fn file(&self) -> Result<File, Failure> {
+        self.0.borrow().clone().ok_or_else(|| "the file was closed".into())
+    }
+}
+
+impl RemoteFile for SmbFile {
+    fn len(&self) -> Answer<'_, u64> {
+        async move { Ok(self.file()?.stat().await?.len) }.boxed_local()
+    }
+
+    fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes> {
+        async move { Ok(self.file()?.read(offset, len as usize).await?) }.boxed_local()
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()> {
+        async move { Ok(self.file()?.write(offset, data).await?) }.boxed_local()
+    }
+
+    fn flush(&self) -> Answer<'_, ()> {
+        async move { Ok(self.file()?.flush().await?) }.boxed_local()
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        let file = self.0.borrow_mut().take();
+        async move {
+            match file {
+                Some(file) => Ok(file.close().await?),
+                None => Ok(()),
+            }
+        }
+        .boxed_local()
+    }
+}

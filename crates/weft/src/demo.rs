@@ -1,0 +1,276 @@
+//! `weft demo`: a server on one core, a client on another, the same work over TCP, iWARP and shared memory.
+//!
+//! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use indicatif::{ProgressBar, ProgressStyle};
+use weft_load::gate::{Figure, Gate};
+use weft_load::print;
+use weft_load::result::{Environment, Point, Report, Work};
+use weft_load::run::{Measured, run as measure};
+use weft_load::target::{Target, TargetError};
+use weft_load::workload::{Mix, Order, Workload};
+use weft_machine::{Pool, rt};
+
+use crate::Failure;
+use crate::args::{Connect, Demo, Transport};
+use crate::connect::{Remote, RemoteFile};
+use crate::copy::CLIENT_BUFFERS;
+use crate::url::Url;
+
+/// The file that is read and written: larger than the second-level caches, well inside any memory.
+const FILE_BYTES: u64 = 64 << 20;
+/// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
+const CONGESTION: &str = "reno";
+const USER: &str = "demo";
+
+/// One way to reach the server.
+struct Path {
+    label: &'static str,
+    connect: Connect,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
+    let server = ServerProcess::start()?;
+    // The client stays off the server's core; with one processor both share it and the report says so.
+    let mut notes = Vec::new();
+    match std::thread::available_parallelism()?.get() {
+        1 => notes.push("one processor: server and client shared it, figures are not comparable".to_owned()),
+        _ => pin_to(1)?,
+    }
+    notes.push("loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file".to_owned());
+    notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
+    let report = rt::block_on(sweep(&args, &server, notes))??;
+    print!("{}", print::term::render(&report));
+    std::fs::write(&args.out, print::html::render(&report)?)?;
+    println!("\nwrote {}", args.out.display());
+    if let Some(path) = &args.json {
+        print::json::write(&report, std::fs::File::create(path)?)?;
+        println!("wrote {}", path.display());
+    }
+    server.stop()?;
+    let short: Vec<_> = report.verdicts.iter().filter(|v| !v.holds).collect();
+    for verdict in &short {
+        eprintln!("falls short: {}", verdict.claim);
+    }
+    Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn sweep(args: &Demo, server: &ServerProcess, notes: Vec<String>) -> Result<Report, Failure> {
+    let pool = Pool::new(CLIENT_BUFFERS);
+    let environment = Environment::here(rt::driver(), CONGESTION)?;
+    let plain = Connect { transport: Transport::Tcp, no_crc: false, encrypt: false, sign: false };
+    let paths = [
+        Path { label: "tcp", connect: plain.clone() },
+        Path { label: "iwarp", connect: Connect { transport: Transport::Iwarp, ..plain.clone() } },
+        Path {
+            label: "iwarp-nocrc",
+            connect: Connect { transport: Transport::Iwarp, no_crc: true, ..plain.clone() },
+        },
+        Path { label: "shm", connect: Connect { transport: Transport::Shm, ..plain } },
+    ];
+    let mut points = Vec::new();
+    let works = works(args.quick);
+    let bar = ProgressBar::new((works.len() * paths.len() * args.repetitions.max(1)) as u64);
+    bar.set_style(
+        ProgressStyle::with_template("measuring {bar:32} {pos}/{len} {msg}").expect("a constant that parses"),
+    );
+    for (protocol, url) in [("SMB", server.smb_url()?), ("NFS", server.nfs_url()?)] {
+        let mut targets = Vec::new();
+        let mut remotes = Vec::new();
+        for path in &paths {
+            let remote = Remote::connect_as(&url, &path.connect, &pool, &server.password, Some(CONGESTION)).await?;
+            if targets.is_empty() {
+                fill(&remote, &url.path).await?;
+            }
+            targets.push(Rc::new(Opened(remote.open(&url.path, true).await?)));
+            remotes.push(remote);
+        }
+        for work in works.iter().filter(|w| w.protocol == protocol) {
+            let mut runs: Vec<Vec<Measured>> = paths.iter().map(|_| Vec::new()).collect();
+            // Interleaved, so that a drift of the machine's speed meets all of them alike.
+            for _ in 0..args.repetitions.max(1) {
+                for ((target, path), runs) in targets.iter().zip(&paths).zip(&mut runs) {
+                    bar.set_message(format!("{protocol} {} {}", work.mix, path.label));
+                    let workload = workload(work, Duration::from_millis(args.duration_ms.max(10)));
+                    runs.push(measure(target.clone(), &workload, Some(server.child.id())).await?);
+                    bar.inc(1);
+                }
+            }
+            for (path, runs) in paths.iter().zip(&runs) {
+                points.extend(Point::of(work.clone(), path.label, environment.hz, runs));
+            }
+        }
+        for remote in remotes {
+            remote.close().await;
+        }
+    }
+    bar.finish_and_clear();
+    let mut report = Report {
+        title: "Weft: RDMA beside TCP".into(),
+        environment,
+        points,
+        verdicts: Vec::new(),
+        notes,
+    };
+    report.verdicts = gates().iter().map(|gate| gate.judge(&report)).collect();
+    Ok(report)
+}
+
+fn work(protocol: &str, mix: Mix, size: u32, queue_depth: u32) -> Work {
+    Work { protocol: protocol.into(), mix, size, queue_depth }
+}
+
+fn works(quick: bool) -> Vec<Work> {
+    let sizes: &[u32] = if quick { &[8 << 10, 512 << 10] } else { &[1 << 10, 8 << 10, 64 << 10, 512 << 10] };
+    let mut works = Vec::new();
+    for protocol in ["SMB", "NFS"] {
+        for mix in [Mix::Read, Mix::Write] {
+            for queue_depth in [1, 8] {
+                works.extend(sizes.iter().map(|size| work(protocol, mix, *size, queue_depth)));
+            }
+        }
+    }
+    works
+}
+
+/// What the project promises of this demo. The white papers claim 0.60 to 0.67 for latency and 1.5 to 3.5 for cycles.
+fn gates() -> Vec<Gate> {
+    let gate = |work: &Work, transport, figure, bound| Gate {
+        work: work.clone(),
+        transport,
+        reference: "tcp",
+        figure,
+        bound,
+    };
+    let small = work("SMB", Mix::Read, 8 << 10, 1);
+    let large = work("SMB", Mix::Read, 512 << 10, 8);
+    vec![
+        gate(&small, "shm", Figure::Latency, 0.25),
+        gate(&large, "shm", Figure::CyclesPerByte, 1.0 / 3.5),
+        gate(&large, "iwarp", Figure::Throughput, 0.75),
+        gate(&large, "iwarp-nocrc", Figure::Throughput, 0.9),
+    ]
+}
+
+fn workload(work: &Work, duration: Duration) -> Workload {
+    Workload {
+        mix: work.mix,
+        size: work.size,
+        queue_depth: work.queue_depth,
+        order: Order::Random,
+        span: FILE_BYTES,
+        warm_up: duration / 5,
+        duration,
+        seed: 0x5eed,
+    }
+}
+
+/// Writes the file once, so that every read finds its bytes.
+async fn fill(remote: &Remote, path: &str) -> Result<(), Failure> {
+    let file = remote.create(path).await?;
+    let block = Bytes::from((0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect::<Vec<_>>());
+    for offset in (0..FILE_BYTES).step_by(block.len()) {
+        file.write(offset, block.clone()).await?;
+    }
+    file.close().await
+}
+
+/// A remote file as something to measure.
+struct Opened(Rc<dyn RemoteFile>);
+
+impl Target for Opened {
+    fn read(&self, offset: u64, len: u32) -> LocalBoxFuture<'_, Result<usize, TargetError>> {
+        async move { Ok(self.0.read(offset, len).await?.len()) }.boxed_local()
+    }
+    fn write(&self, offset: u64, data: Bytes) -> LocalBoxFuture<'_, Result<(), TargetError>> {
+        self.0.write(offset, data)
+    }
+}
+
+/// The server under measurement: this same program, on processor 0.
+struct ServerProcess {
+    child: Child,
+    ready: serde_json::Value,
+    password: String,
+}
+
+impl ServerProcess {
+    fn start() -> Result<ServerProcess, Failure> {
+        let mut random = [0u8; 16];
+        getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
+        let password: String = random.iter().map(|b| format!("{b:02x}")).collect();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"])
+            .args(["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION])
+            .args(["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0"])
+            .env(crate::password::VARIABLE, &password)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().ok_or("the server has no standard output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(ready) => Ok(ServerProcess { child, ready, password }),
+            Err(e) => {
+                // It said why on standard error; do not leave it behind.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(format!("the server did not get ready: {e}").into())
+            }
+        }
+    }
+
+    fn port(&self, name: &str) -> Result<u16, Failure> {
+        let port = self.ready[name].as_u64().and_then(|p| u16::try_from(p).ok());
+        port.ok_or_else(|| format!("the server's ready line has no {name}").into())
+    }
+
+    fn smb_url(&self) -> Result<Url, Failure> {
+        let text = format!(
+            "smb://{USER}@127.0.0.1:{}/demo/smb.bin?rdmaport={}",
+            self.port("smb_port")?,
+            self.port("smbd_port")?
+        );
+        Ok(Url::parse(&text)?.ok_or("not a URL")?)
+    }
+
+    fn nfs_url(&self) -> Result<Url, Failure> {
+        let text = format!(
+            "nfs://127.0.0.1:{}/demo/nfs.bin?mountport={}&rdmaport={}",
+            self.port("nfs_port")?,
+            self.port("mountd_port")?,
+            self.port("nfs_rdma_port")?
+        );
+        Ok(Url::parse(&text)?.ok_or("not a URL")?)
+    }
+
+    fn stop(mut self) -> Result<(), Failure> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Already ended after `stop`; otherwise the demo failed and the server must not stay behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pin_to(cpu: usize) -> Result<(), Failure> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}

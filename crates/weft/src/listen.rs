@@ -1,0 +1,184 @@
+//! Accept loops: each new connection goes to a core and stays there.
+//!
+//! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use futures_util::future::{Either, select};
+use weft_machine::{Listener, Pool, Stream, rt};
+use weft_rdma::{Incoming, Request};
+use weft_transport::{Channel, Error, nbss, record, rpcrdma, smbd};
+
+/// Connections at a time, of all kinds together. More are closed at once, with a line in the log.
+const MAX_CONNECTIONS: usize = 8192;
+
+/// What a service does with one connection, on the core that owns it.
+pub(crate) type Serve =
+    Arc<dyn Fn(Rc<dyn Channel>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
+
+/// What connections become on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// SMB over TCP.
+    Nbss,
+    /// RPC over TCP.
+    Record,
+}
+
+/// How RDMA connections are used on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Messages {
+    /// SMB Direct.
+    Smbd,
+    /// RPC over RDMA.
+    RpcRdma,
+}
+
+/// What every accept loop needs.
+#[derive(Clone)]
+pub(crate) struct Acceptor {
+    /// Where connections run.
+    pub cores: Arc<rt::Cores>,
+    /// Payload buffers.
+    pub pool: Pool,
+    /// TCP congestion control of accepted sockets.
+    pub congestion: Option<Arc<str>>,
+    /// How many connections there are.
+    pub connections: Arc<AtomicUsize>,
+    /// When accepting ends.
+    pub stop: Stop,
+}
+
+/// Tells the accept loops, on whatever core, to end. Cloning shares it.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
+
+impl Stop {
+    /// Ends them.
+    pub(crate) fn stop(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = true;
+        let waiting = std::mem::take(&mut state.1);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs `future` unless it is time to end: then `None`.
+    async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
+        let stopped = std::future::poll_fn(|cx| {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.0 {
+                return Poll::Ready(());
+            }
+            if !state.1.iter().any(|waker| waker.will_wake(cx.waker())) {
+                state.1.push(cx.waker().clone());
+            }
+            Poll::Pending
+        });
+        match select(pin!(stopped), pin!(future)).await {
+            Either::Left(_) => None,
+            Either::Right((output, _)) => Some(output),
+        }
+    }
+}
+
+impl Acceptor {
+    /// Accepts TCP connections until it is stopped.
+    pub(crate) async fn tcp(self, listener: Listener, framing: Framing, serve: Serve) {
+        while let Some(accepted) = self.stop.or(listener.accept()).await {
+            match accepted {
+                Ok(socket) => {
+                    let serve = serve.clone();
+                    self.place(move |this| async move {
+                        let stream = match Stream::from_tcp(socket) {
+                            Ok(stream) => stream,
+                            Err(e) => return tracing::warn!("a new connection was lost: {e}"),
+                        };
+                        this.tune(&stream);
+                        let channel: Rc<dyn Channel> = match framing {
+                            Framing::Nbss => nbss::Nbss::new(stream, this.pool, nbss::Config::default()),
+                            Framing::Record => record::Record::new(stream, this.pool, record::Config::default()),
+                        };
+                        serve(channel).await;
+                    });
+                }
+                Err(e) => pause(&e).await,
+            }
+        }
+    }
+
+    /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
+    pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
+        while let Some(accepted) = self.stop.or(listener.accept()).await {
+            match accepted {
+                Ok(incoming) => {
+                    let serve = serve.clone();
+                    self.place(move |this| async move {
+                        match establish(incoming, messages, this.pool).await {
+                            Ok(channel) => serve(channel).await,
+                            Err(e) => tracing::warn!("an RDMA connection was not established: {e}"),
+                        }
+                    });
+                }
+                Err(e) => pause(&e).await,
+            }
+        }
+    }
+
+    /// Runs `connection` on the next core, counted.
+    fn place<F>(&self, connection: impl FnOnce(Acceptor) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return tracing::warn!("refused a connection: {MAX_CONNECTIONS} are open");
+        }
+        let this = self.clone();
+        self.cores.run(self.cores.next(), move || async move {
+            let counted = Counted(this.connections.clone());
+            connection(this).await;
+            drop(counted);
+        });
+    }
+
+    fn tune(&self, stream: &Stream) {
+        if let Some(name) = &self.congestion
+            && let Err(e) = stream.set_congestion(name)
+        {
+            tracing::warn!("congestion control {name} was not set: {e}");
+        }
+    }
+}
+
+/// One connection in the count, until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn establish(
+    incoming: Box<dyn Incoming>,
+    messages: Messages,
+    pool: Pool,
+) -> Result<Rc<dyn Channel>, Error> {
+    let request: Box<dyn Request> = incoming.request().await?;
+    Ok(match messages {
+        Messages::Smbd => smbd::accept(request, smbd::Config::default(), pool).await?,
+        Messages::RpcRdma => rpcrdma::accept(request, rpcrdma::Config::default(), pool).await?,
+    })
+}
+
+/// Accepting fails when descriptors run out: say so and let connections end.
+async fn pause(error: &std::io::Error) {
+    tracing::warn!("accepting connections: {error}; trying again in a second (is `ulimit -n` too small?)");
+    rt::sleep(std::time::Duration::from_secs(1)).await;
+}

@@ -1,0 +1,282 @@
+//! `weft serve`: binds everything, says `ready`, serves until a signal, drains, ends.
+//!
+//! Owns: the cores and the accept loops. Does not: speak a protocol.
+
+use std::future::Future;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use weft_machine::rt::{self, Cores, CoresOptions};
+use weft_machine::{Listener, Pool};
+use weft_smb::auth::Secret;
+use weft_smb::server as smb;
+use weft_transport::Channel;
+
+use crate::Failure;
+use crate::args::Serve;
+use crate::listen::{self, Acceptor, Framing, Messages, Stop};
+use crate::password;
+use crate::providers;
+use crate::ready::{Ready, ReadyShare};
+use crate::shares::{self, Described};
+use crate::signals::Signals;
+
+/// How long requests in flight may take after a signal.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The speed that is announced where the system knows none (loopback): 10 Gbit/s.
+const LINK_SPEED_BPS: u64 = 10_000_000_000;
+
+/// Runs the command.
+pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
+    let signals = Signals::catch()?;
+    let password = password::for_server(&args.user)?;
+    let shares = shares::build(&args)?;
+    let json = args.json;
+    let cores = Arc::new(start_cores(&args)?);
+    let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
+    let plan = Plan {
+        secret: Secret::password(&password.text),
+        args,
+        shares,
+        cores: cores.clone(),
+        connections: connections.clone(),
+        stop: stop.clone(),
+    };
+
+    // Everything is bound on core 0: sockets belong to the core that accepts on them.
+    let (report, started) = mpsc::channel();
+    cores.run(0, move || async move {
+        // The receiver waits for exactly this.
+        let _ = report.send(plan.start().await);
+    });
+    let Services { ready, smb, nfs } =
+        started.recv().map_err(|_| "the first core ended before everything listened")??;
+    if !json {
+        if password.made_up {
+            eprintln!("password of {}: {}", ready.user, *password.text);
+        }
+        eprint!("{}", ready.how_to());
+    }
+    drop(password);
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", ready.line(json))?;
+    stdout.flush()?;
+
+    signals.wait()?;
+    tracing::info!("draining: no new connections, requests in flight are answered");
+    stop.stop();
+    // smb.drain();
+    nfs.drain();
+    let until = Instant::now() + DRAIN;
+    while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let left = connections.load(Ordering::Relaxed);
+    if left > 0 {
+        tracing::warn!("{left} connections did not end within {} s and are cut", DRAIN.as_secs());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start_cores(args: &Serve) -> Result<Cores, Failure> {
+    let n = match args.cores {
+        Some(0) => return Err("--cores must be at least 1".into()),
+        Some(n) => n,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let options = CoresOptions { pin: args.pin, ..CoresOptions::default() };
+    Ok(Cores::start_with(n, "weft-core", &options)?)
+}
+
+/// What the process serves, before anything listens.
+struct Plan {
+    args: Serve,
+    shares: Vec<Described>,
+    secret: Secret,
+    cores: Arc<Cores>,
+    connections: Arc<AtomicUsize>,
+    stop: Stop,
+}
+
+/// The services, once everything listens.
+struct Services {
+    ready: Ready,
+    smb: Arc<smb::Server>,
+    nfs: Arc<weft_nfs::server::Server>,
+}
+
+/// The RDMA listeners of one port number.
+struct RdmaPort {
+    port: u16,
+    listeners: Vec<(&'static str, Box<dyn weft_rdma::Listener>)>,
+}
+
+impl RdmaPort {
+    /// Listens with every provider: the first picks the port, the others take the same number.
+    async fn bind(args: &Serve, pool: &Pool, port: u16) -> Result<RdmaPort, String> {
+        let mut addr = SocketAddr::new(args.listen, port);
+        let mut listeners = Vec::new();
+        for provider in providers::serving(pool, args.crc, args.congestion.as_deref()) {
+            match provider.listen(addr).await {
+                Ok(listener) => {
+                    addr.set_port(listener.local_addr().port());
+                    listeners.push((provider.name(), listener));
+                }
+                // iWARP is what the port is for; the others are extras of this host.
+                Err(e) if provider.name() == "iwarp" => return Err(cannot_listen(addr, &e)),
+                Err(e) => tracing::warn!("RDMA provider {} is not served: {e}", provider.name()),
+            }
+        }
+        Ok(RdmaPort { port: addr.port(), listeners })
+    }
+
+    fn serve(self, acceptor: &Acceptor, messages: Messages, serve: &listen::Serve) {
+        for (_, listener) in self.listeners {
+            rt::spawn(acceptor.clone().rdma(listener, messages, serve.clone())).detach();
+        }
+    }
+}
+
+/// The TCP listener of one port.
+fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
+    let addr = SocketAddr::new(args.listen, port);
+    Listener::bind(addr).map_err(|e| cannot_listen(addr, &e))
+}
+
+impl Plan {
+    /// Binds every port, then makes the services (SMB tells clients the ports), then accepts.
+    async fn start(self) -> Result<Services, String> {
+        let args = &self.args;
+        let pool = Pool::new(usize::try_from(args.buffers).map_err(|e| e.to_string())?);
+        let smb_tcp = bind_tcp(args, args.smb_port)?;
+        let nfs_tcp = args.nfs_port.map(|port| bind_tcp(args, port)).transpose()?;
+        let mountd_tcp = args.mountd_port.map(|port| bind_tcp(args, port)).transpose()?;
+        let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port).await?;
+        let nfs_rdma = match args.nfs_rdma_port {
+            Some(port) => Some(RdmaPort::bind(args, &pool, port).await?),
+            None => None,
+        };
+        let port_of = |listener: &Listener| listener.local_addr().port();
+        let ready = Ready {
+            ready: true,
+            pid: std::process::id(),
+            listen: args.listen,
+            user: args.user.clone(),
+            smb_port: port_of(&smb_tcp),
+            smbd_port: smb_rdma.port,
+            providers: smb_rdma.listeners.iter().map(|(name, _)| *name).collect(),
+            nfs_port: nfs_tcp.as_ref().map(port_of),
+            nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
+            mountd_port: mountd_tcp.as_ref().map(port_of),
+            shares: self.shares.iter().map(ReadyShare::from).collect(),
+            driver: rt::driver(),
+        };
+
+        let served: Vec<_> = self.shares.into_iter().map(|d| d.share).collect();
+        let mut server_guid = [0; 16];
+        getrandom::fill(&mut server_guid).map_err(|e| format!("no random numbers: {e}"))?;
+        let smb = smb::Server::new(smb::Config {
+            server_guid,
+            name: host_name(),
+            shares: served.clone(),
+            users: vec![smb::User { name: args.user.clone(), secret: self.secret }],
+            require_signing: args.require_signing,
+            require_encryption: args.require_encryption,
+            interfaces: interfaces(&ready),
+            endpoints: endpoints(&ready),
+            pool: pool.clone(),
+            limits: smb::Limits::default(),
+        });
+        let nfs = weft_nfs::server::Server::new(weft_nfs::server::Config {
+            shares: served,
+            pool: pool.clone(),
+            limits: weft_nfs::server::Limits::default(),
+        });
+
+        let acceptor = Acceptor {
+            cores: self.cores,
+            pool,
+            congestion: args.congestion.as_deref().map(Arc::from),
+            connections: self.connections,
+            stop: self.stop,
+        };
+        let (for_smb, for_nfs) = (smb.clone(), nfs.clone());
+        let serve_smb = service(move |channel| {
+            let smb = for_smb.clone();
+            async move {
+                smb.serve(channel).await;
+                Ok::<(), std::convert::Infallible>(())
+            }
+        });
+        let serve_nfs = service(move |channel| {
+            let nfs = for_nfs.clone();
+            async move { nfs.serve(channel).await }
+        });
+        rt::spawn(acceptor.clone().tcp(smb_tcp, Framing::Nbss, serve_smb.clone())).detach();
+        for listener in [nfs_tcp, mountd_tcp].into_iter().flatten() {
+            rt::spawn(acceptor.clone().tcp(listener, Framing::Record, serve_nfs.clone())).detach();
+        }
+        smb_rdma.serve(&acceptor, Messages::Smbd, &serve_smb);
+        if let Some(rdma) = nfs_rdma {
+            rdma.serve(&acceptor, Messages::RpcRdma, &serve_nfs);
+        }
+        Ok(Services { ready, smb, nfs })
+    }
+}
+
+/// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.
+fn service<F, E>(serve: impl Fn(Rc<dyn Channel>) -> F + Send + Sync + 'static) -> listen::Serve
+where
+    F: Future<Output = Result<(), E>> + 'static,
+    E: std::fmt::Display,
+{
+    Arc::new(move |channel: Rc<dyn Channel>| {
+        let (kind, medium, peer) = (channel.kind(), channel.medium(), channel.peer());
+        tracing::debug!("{kind:?} over {medium} from {peer}: connected");
+        let ended = serve(channel);
+        let connection = async move {
+            match ended.await {
+                Ok(()) => tracing::debug!("{kind:?} over {medium} from {peer}: ended"),
+                Err(e) => tracing::warn!("{kind:?} over {medium} from {peer}: closed: {e}"),
+            }
+        };
+        Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>
+    })
+}
+
+/// What a Weft client that knows only the TCP port of SMB is told: a line for each way to SMB Direct.
+fn endpoints(ready: &Ready) -> String {
+    ready.providers.iter().map(|provider| format!("{provider} {}\n", ready.smbd_port)).collect()
+}
+
+/// What any client is told ([MS-SMB2] 2.2.32.5): the address that it can reach, and that SMB Direct is served there.
+fn interfaces(ready: &Ready) -> Vec<smb::NetworkInterface> {
+    if ready.listen.is_unspecified() {
+        // Listing the host's interfaces comes with multichannel; an empty list makes clients stay on this connection.
+        return Vec::new();
+    }
+    let rdma = ready.providers.contains(&"iwarp");
+    vec![smb::NetworkInterface { index: 1, addr: ready.listen, link_speed_bps: LINK_SPEED_BPS, rdma, rss: false }]
+}
+
+fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
+    let advice = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; another program has the port: choose one, or 0 for any",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
+        std::io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
+        _ => "",
+    };
+    format!("cannot listen on {addr}: {error}{advice}")
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "WEFT".into() } else { name }
+}

@@ -1,0 +1,179 @@
+//! Names of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and `nfs://HOST:PORT/EXPORT/PATH?mountport=N&rdmaport=N`.
+//!
+//! Owns: nothing. Does not: resolve or connect.
+
+use std::fmt;
+
+/// Which protocol a URL names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// SMB.
+    Smb,
+    /// NFS.
+    Nfs,
+}
+
+/// A remote file or folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    /// Protocol.
+    pub scheme: Scheme,
+    /// Who logs on (SMB); may be empty.
+    pub user: String,
+    /// Name or address of the server.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// SMB share or NFS export.
+    pub share: String,
+    /// Path inside the share, `/` between components, none at the ends.
+    pub path: String,
+    /// Whether the URL ended in a slash: a folder is meant.
+    pub folder: bool,
+    /// TCP port of MOUNT (NFS).
+    pub mount_port: Option<u16>,
+    /// Port of RDMA, where the server does not tell it itself.
+    pub rdma_port: Option<u16>,
+}
+
+/// What is wrong with a URL, and how to write it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum UrlError {
+    #[error("{0:?} names no share: write {1}://HOST:PORT/SHARE/PATH")]
+    NoShare(String, &'static str),
+    #[error("{0:?} is not a port")]
+    Port(String),
+    #[error("{0:?} is not an option of a URL: mountport=N and rdmaport=N are")]
+    Option(String),
+    #[error("the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody")]
+    Password,
+    #[error("{0:?} has a broken % escape")]
+    Escape(String),
+}
+
+impl Url {
+    /// The URL in `text`; `None` when it is a local path.
+    pub(crate) fn parse(text: &str) -> Result<Option<Url>, UrlError> {
+        let (scheme, rest, name, default_port) = match text.split_once("://") {
+            Some(("smb", rest)) => (Scheme::Smb, rest, "smb", 445),
+            Some(("nfs", rest)) => (Scheme::Nfs, rest, "nfs", 2049),
+            _ => return Ok(None),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if user.contains(':') {
+            return Err(UrlError::Password);
+        }
+        let port_of = |text: &str| text.parse::<u16>().map_err(|_| UrlError::Port(text.to_owned()));
+        // [::1]:445 keeps its colons.
+        let (host, port) = match host.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port_of(port)?),
+            _ => (host, default_port),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let mut components = path.split('/').filter(|c| !c.is_empty());
+        let share = components.next().ok_or_else(|| UrlError::NoShare(text.to_owned(), name))?;
+        let (mut mount_port, mut rdma_port) = (None, None);
+        for option in query.split('&').filter(|o| !o.is_empty()) {
+            match option.split_once('=') {
+                Some(("mountport", port)) => mount_port = Some(port_of(port)?),
+                Some(("rdmaport", port)) => rdma_port = Some(port_of(port)?),
+                _ => return Err(UrlError::Option(option.to_owned())),
+            }
+        }
+        Ok(Some(Url {
+            scheme,
+            user: unescape(user)?,
+            host: host.to_owned(),
+            port,
+            share: unescape(share)?,
+            path: unescape(&components.collect::<Vec<_>>().join("/"))?,
+            folder: path.ends_with('/'),
+            mount_port,
+            rdma_port,
+        }))
+    }
+
+    /// The last component: the file's own name.
+    pub(crate) fn file_name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or("")
+    }
+
+    /// The same URL with `name` under its path.
+    pub(crate) fn join(&self, name: &str) -> Url {
+        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}/{name}", self.path) };
+        Url { path, folder: false, ..self.clone() }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Smb => "smb",
+            Scheme::Nfs => "nfs",
+        };
+        write!(f, "{scheme}://{}:{}/{}/{}", self.host, self.port, self.share, self.path)
+    }
+}
+
+/// Replaces %XX escapes.
+fn unescape(text: &str) -> Result<String, UrlError> {
+    let broken = || UrlError::Escape(text.to_owned());
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16)).ok_or_else(broken);
+        let value = digit()? * 16 + digit()?;
+        bytes.push(u8::try_from(value).map_err(|_| broken())?);
+    }
+    String::from_utf8(bytes).map_err(|_| broken())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_smb_url_names_user_host_share_and_path() {
+        let url = Url::parse("smb://alice@127.0.0.1:4450/data/a%20b/big.iso").unwrap().unwrap();
+        assert_eq!(
+            url,
+            Url {
+                scheme: Scheme::Smb,
+                user: "alice".into(),
+                host: "127.0.0.1".into(),
+                port: 4450,
+                share: "data".into(),
+                path: "a b/big.iso".into(),
+                folder: false,
+                mount_port: None,
+                rdma_port: None,
+            }
+        );
+        assert_eq!(url.file_name(), "big.iso");
+        assert_eq!(url.to_string(), "smb://127.0.0.1:4450/data/a b/big.iso");
+    }
+
+    #[test]
+    fn an_nfs_url_carries_its_ports() {
+        let url = Url::parse("nfs://[::1]/data/?mountport=20048&rdmaport=20049").unwrap().unwrap();
+        assert_eq!((url.host.as_str(), url.port, url.mount_port, url.rdma_port), ("::1", 2049, Some(20048), Some(20049)));
+        assert!(url.folder);
+        assert_eq!(url.join("x").path, "x");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(Url::parse("/tmp/file"), Ok(None));
+        assert!(matches!(Url::parse("smb://host"), Err(UrlError::NoShare(..))));
+        assert!(matches!(Url::parse("smb://h:99999/s"), Err(UrlError::Port(_))));
+        assert!(matches!(Url::parse("smb://u:p@h/s"), Err(UrlError::Password)));
+        assert!(matches!(Url::parse("nfs://h/s?x=1"), Err(UrlError::Option(_))));
+        assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
+    }
+}
