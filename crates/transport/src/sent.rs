@@ -3,7 +3,7 @@
 //! What: [`Sent`], a count and whoever waits for it; messages are taken in the order of their numbers.
 //! Owns: wakers, and failures until they are told. Does not: own messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
 use std::task::Waker;
@@ -16,8 +16,11 @@ const MAX_FAILED: usize = 1024;
 pub(crate) struct Sent {
     /// Number of the next message.
     next: u64,
-    /// All messages before this one are taken, except those in `failed`.
+    /// All messages before this one are taken or have failed.
     done: u64,
+    /// Messages that failed while others before them are outstanding; none is below `done`.
+    holes: BTreeSet<u64>,
+    /// Failures that nobody has been told of.
     failed: BTreeMap<u64, io::Error>,
     waiting: BTreeMap<u64, Waker>,
 }
@@ -37,6 +40,14 @@ impl Sent {
     /// The medium has taken message `number` and all before it. Call [`Sent::wake`] when the batch is over.
     pub(crate) fn done(&mut self, number: u64) {
         self.done = self.done.max(number + 1);
+        self.close_holes();
+    }
+
+    fn close_holes(&mut self) {
+        while let Some(&hole) = self.holes.first().filter(|&&hole| hole <= self.done) {
+            self.holes.remove(&hole);
+            self.done = self.done.max(hole + 1);
+        }
     }
 
     /// Message `number` will not be sent; the channel goes on.
@@ -45,6 +56,8 @@ impl Sent {
             self.failed.pop_first();
         }
         self.failed.insert(number, e);
+        self.holes.insert(number);
+        self.close_holes();
         if let Some(waker) = self.waiting.remove(&number) {
             waker.wake();
         }
@@ -100,6 +113,20 @@ mod tests {
         assert!(matches!(sent.outcome(numbers[1]), Some(Err(_))));
         assert!(matches!(sent.outcome(numbers[2]), Some(Ok(()))));
         assert_eq!(sent.outstanding(), 0);
+    }
+
+    #[test]
+    fn failed_messages_are_not_outstanding() {
+        let mut sent = Sent::default();
+        let numbers = [sent.number(), sent.number(), sent.number(), sent.number()];
+        sent.fail(numbers[0], io::ErrorKind::Other.into());
+        assert_eq!(sent.outstanding(), 3);
+        sent.fail(numbers[2], io::ErrorKind::Other.into());
+        sent.done(numbers[1]);
+        assert_eq!(sent.outstanding(), 1);
+        sent.fail(numbers[3], io::ErrorKind::Other.into());
+        assert_eq!(sent.outstanding(), 0);
+        assert!(sent.holes.is_empty());
     }
 
     #[test]

@@ -139,8 +139,9 @@ impl<F: Framing> Inner<F> {
     fn poll_write(&self, cx: &mut Context<'_>) -> Poll<()> {
         let tx = &mut *self.tx.borrow_mut();
         tx.waker.clone_from(cx.waker());
-        tx.waiting = false;
-        if !tx.corked {
+        // What has begun to go out goes on; a cork holds back only what has not.
+        let begun = std::mem::take(&mut tx.waiting);
+        if begun || !tx.corked {
             tx.drain(&self.stream, &self.pool);
         }
         if tx.closing || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }

@@ -1,1 +1,539 @@
+//! Two channels, or a channel and a bare stream, in simulated worlds; and what only real sockets show.
 
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use weft_machine::sim::{self, Cut, CutHow, Faults, Side, Sim};
+use weft_machine::{File, FileRange, Listener, Payload, buf, rt};
+use weft_rdma::{Access, Segment, Stag};
+
+use super::*;
+use crate::channel::{Channel, Error, Outgoing, Part, To};
+
+const HEAD_BYTES: u64 = 4096;
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// Two connected streams: the one that connected first.
+async fn streams() -> (Stream, Stream) {
+    let listener = Listener::bind(any_port()).unwrap();
+    let (dialled, accepted) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
+    (dialled.unwrap(), Stream::from_tcp(accepted.unwrap()).unwrap())
+}
+
+async fn channels() -> (Rc<Nbss>, Rc<Nbss>) {
+    let (a, b) = streams().await;
+    (
+        Nbss::new(a, Pool::new(64 << 20), Config::default()),
+        Nbss::new(b, Pool::new(64 << 20), Config::default()),
+    )
+}
+
+/// A channel, and the bare stream at its other end.
+async fn half() -> (Rc<Nbss>, Stream) {
+    let (peer, ours) = streams().await;
+    (Nbss::new(ours, Pool::new(64 << 20), Config::default()), peer)
+}
+
+fn frame(body: &[u8]) -> Vec<u8> {
+    let mut bytes = Header::Message { len: body.len() }.emit().unwrap().to_vec();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ salt) as u8).collect()
+}
+
+async fn next(channel: &Nbss) -> Bytes {
+    channel.recv().await.unwrap().unwrap().body
+}
+
+async fn read_exactly(stream: &Stream, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        let n = stream.recv(&mut [std::io::IoSliceMut::new(&mut bytes[filled..])]).await.unwrap();
+        assert!(n > 0, "the stream ends after {filled} of {len} bytes");
+        filled += n;
+    }
+    bytes
+}
+
+async fn file_of(content: &[u8]) -> File {
+    let file = File::in_memory("nbss-test").unwrap();
+    file.write_at(0, &[Bytes::copy_from_slice(content)]).await.unwrap();
+    file
+}
+
+fn reply(head: &[u8], payload: impl Into<Payload>) -> Outgoing {
+    let parts = vec![
+        Part::Bytes(Bytes::copy_from_slice(head)),
+        Part::Payload { data: payload.into(), to: To::Inline },
+    ];
+    Outgoing { parts, ..Outgoing::default() }
+}
+
+#[test]
+fn a_batch_of_requests_is_received_without_a_copy() {
+    Sim::new(1).run(async {
+        let (channel, peer) = half().await;
+        let bodies: Vec<Vec<u8>> = (0..30).map(|i| pattern(100 + i, i)).collect();
+        let wire: Vec<u8> = bodies.iter().flat_map(|body| frame(body)).collect();
+        peer.send_all(&[wire.into()]).await.unwrap();
+        let before = buf::copies();
+        assert_eq!(next(&channel).await, bodies[0]);
+        for body in &bodies[1..] {
+            assert_eq!(channel.try_recv().expect("came with the first").body, body);
+        }
+        assert!(channel.try_recv().is_none());
+        assert_eq!(buf::copies(), before);
+        assert_eq!(channel.traffic().received.1, 30);
+    });
+}
+
+#[test]
+fn large_messages_are_copied_by_their_heads_only() {
+    Sim::new(2).run(async {
+        let (a, b) = channels().await;
+        let body = Bytes::from(pattern(1 << 20, 3));
+        let sending = rt::spawn({
+            let body = body.clone();
+            async move {
+                for _ in 0..20 {
+                    a.send(Outgoing::bytes(body.clone())).await.unwrap();
+                }
+                a
+            }
+        });
+        let before = buf::copies().1;
+        for _ in 0..20 {
+            assert!(next(&b).await == body);
+        }
+        let copied = buf::copies().1 - before;
+        assert!(copied <= 20 * HEAD_BYTES, "{copied} bytes copied");
+        sending.await;
+    });
+}
+
+#[test]
+fn messages_of_8_kib_are_rarely_copied() {
+    Sim::new(3).run(async {
+        let (a, b) = channels().await;
+        let body = Bytes::from(pattern(8192 + 84, 3));
+        let before = buf::copies().1;
+        for _ in 0..100 {
+            a.cork(true);
+            let sends: Vec<_> = (0..16).map(|_| a.send(Outgoing::bytes(body.clone()))).collect();
+            a.cork(false);
+            for _ in 0..16 {
+                assert_eq!(next(&b).await, body);
+            }
+            join_all(sends).await.into_iter().for_each(|sent| sent.unwrap());
+        }
+        let copied = buf::copies().1 - before;
+        assert!(copied * 5 < 1600 * body.len() as u64, "{copied} bytes copied");
+    });
+}
+
+#[test]
+fn keepalives_are_skipped() {
+    Sim::new(4).run(async {
+        let (channel, peer) = half().await;
+        let keepalive = Header::KeepAlive.emit().unwrap();
+        let wire =
+            [&keepalive[..], &frame(b"one"), &keepalive, &keepalive, &frame(b"two"), &keepalive].concat();
+        peer.send_all(&[wire.into()]).await.unwrap();
+        peer.shutdown_write();
+        assert_eq!(next(&channel).await, "one");
+        assert_eq!(next(&channel).await, "two");
+        assert!(channel.recv().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn another_type_of_message_ends_the_channel_behind_what_came_before() {
+    Sim::new(5).run(async {
+        for kind in [0x81, 0x82, 0x83, 0x84, 0xff, 0x47] {
+            let (channel, peer) = half().await;
+            let wire = [&frame(b"good")[..], &[kind, 0, 0, 4], b"evil"].concat();
+            peer.send_all(&[wire.into()]).await.unwrap();
+            assert_eq!(next(&channel).await, "good");
+            for _ in 0..2 {
+                assert!(matches!(channel.recv().await, Err(Error::Malformed(_))));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_message_longer_than_the_limit_is_refused_before_memory_is_taken() {
+    Sim::new(6).run(async {
+        for len in [1001, 1 << 20, nbss::MAX_MESSAGE] {
+            let (peer, ours) = streams().await;
+            let pool = Pool::new(64 << 20);
+            let channel = Nbss::new(ours, pool.clone(), Config { max_message: 1000 });
+            assert_eq!(channel.limits().max_message, 1000);
+            let wire = [frame(&[7; 1000]), Header::Message { len }.emit().unwrap().to_vec()].concat();
+            peer.send_all(&[wire.into()]).await.unwrap();
+            assert_eq!(next(&channel).await.len(), 1000);
+            assert!(matches!(channel.recv().await, Err(Error::Violation(_))));
+            assert!(pool.in_use_bytes() <= 64 << 10);
+        }
+    });
+}
+
+#[test]
+fn a_stream_cut_anywhere_gives_whole_messages_and_then_an_error() {
+    Sim::new(7).run(async {
+        let bodies = [pattern(3, 1), pattern(0, 2), pattern(50, 3), pattern(20_000, 4)];
+        let wire: Vec<u8> = bodies.iter().flat_map(|body| frame(body)).collect();
+        let ends: Vec<usize> = bodies
+            .iter()
+            .scan(0, |at, body| {
+                *at += 4 + body.len();
+                Some(*at)
+            })
+            .collect();
+        let cuts = (0..80).chain([wire.len() - 10_000, wire.len() - 1, wire.len()]);
+        for cut in cuts {
+            let (channel, peer) = half().await;
+            peer.send_all(&[Bytes::copy_from_slice(&wire[..cut])]).await.unwrap();
+            peer.shutdown_write();
+            let whole = ends.iter().filter(|&&end| end <= cut).count();
+            for body in &bodies[..whole] {
+                assert!(next(&channel).await == body);
+            }
+            let end = channel.recv().await;
+            if cut == 0 || ends.contains(&cut) {
+                assert!(end.unwrap().is_none(), "an orderly end at {cut}");
+            } else {
+                let Err(Error::Io(e)) = end else { panic!("cut at {cut}: {end:?}") };
+                assert_eq!(e.kind(), std::io::ErrorKind::UnexpectedEof);
+            }
+        }
+    });
+}
+
+#[test]
+fn messages_go_out_in_the_order_of_the_calls() {
+    Sim::new(8).run(async {
+        let (a, b) = channels().await;
+        let sends: Vec<_> = (0..50).map(|i| a.send(Outgoing::bytes(pattern(9000, i)))).collect();
+        // Dropped futures take nothing back; the others are polled backwards.
+        let sends: Vec<_> =
+            sends.into_iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, s)| s).rev().collect();
+        let (sent, ()) = futures_util::join!(join_all(sends), async {
+            for i in 0..50 {
+                assert!(next(&b).await == pattern(9000, i));
+            }
+        });
+        assert!(sent.into_iter().all(|sent| sent.is_ok()));
+        assert_eq!(a.backlog(), 0);
+        assert_eq!(a.traffic().sent, (50 * 9000, 50));
+    });
+}
+
+#[test]
+fn file_ranges_of_every_size_arrive_between_other_parts() {
+    Sim::new(9).run(async {
+        let (a, b) = channels().await;
+        let content = pattern(3 << 20, 5);
+        let file = file_of(&content).await;
+        let lens = [1, 512, 8192, 40_000, 48 << 10, 65_536, 200_000, 1 << 20, 0];
+        let receiving = async {
+            for len in lens {
+                let got = next(&b).await;
+                assert_eq!(got[..4], *b"head");
+                assert!(got[4..4 + len] == content[100..100 + len], "{len} bytes");
+                assert_eq!(got[4 + len..], *b"tail");
+            }
+        };
+        let sends = lens.map(|len| {
+            let mut outgoing =
+                reply(b"head", Payload::File(FileRange { file: file.clone(), offset: 100, len }));
+            outgoing.parts.push(Part::Bytes("tail".into()));
+            a.send(outgoing)
+        });
+        let (sent, ()) = futures_util::join!(join_all(sends), receiving);
+        assert!(sent.into_iter().all(|sent| sent.is_ok()));
+    });
+}
+
+#[test]
+fn payload_is_not_copied_on_send() {
+    Sim::new(10).run(async {
+        let (a, peer) = half().await;
+        let file = file_of(&pattern(1 << 20, 5)).await;
+        let before = buf::copies();
+        for len in [8192, 1 << 20] {
+            let inline = a.send(reply(b"head", Bytes::from(vec![1; len])));
+            let range =
+                a.send(reply(b"head", Payload::File(FileRange { file: file.clone(), offset: 0, len })));
+            let (read, inline, range) =
+                futures_util::join!(read_exactly(&peer, 2 * (8 + len)), inline, range);
+            inline.unwrap();
+            range.unwrap();
+            assert_eq!(read.len(), 2 * (8 + len));
+        }
+        assert_eq!(buf::copies(), before);
+    });
+}
+
+#[test]
+fn a_file_that_shrank_is_sent_with_zeros() {
+    Sim::new(11).run(async {
+        let (a, b) = channels().await;
+        for len in [8192, 200_000] {
+            let file = file_of(&pattern(1000, 1)).await;
+            let sent = a.send(reply(b"head", Payload::File(FileRange { file, offset: 0, len })));
+            let (sent, got) = futures_util::join!(sent, next(&b));
+            sent.unwrap();
+            assert_eq!(got.len(), 4 + len);
+            assert_eq!(got[4..1004], pattern(1000, 1));
+            assert!(got[1004..].iter().all(|&byte| byte == 0));
+        }
+    });
+}
+
+#[test]
+fn an_unreadable_file_fails_its_own_message_alone() {
+    // Real: descriptors that refuse reads.
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let unreadable = || {
+            let sink = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+            let file = File::from(OwnedFd::from(sink));
+            Payload::File(FileRange { file, offset: 0, len: 100 })
+        };
+        let good = Payload::File(FileRange { file: file_of(&[9; 100]).await, offset: 0, len: 100 });
+        a.cork(true);
+        let first = a.send(reply(b"first", good.clone()));
+        let bad = a.send(reply(b"bad", unreadable()));
+        let last = a.send(reply(b"last", good));
+        a.cork(false);
+        let lone = a.send(reply(b"bad", unreadable()));
+        assert!(matches!(bad.await, Err(Error::Io(_))));
+        assert!(matches!(lone.await, Err(Error::Io(_))));
+        first.await.unwrap();
+        last.await.unwrap();
+        assert_eq!(next(&b).await[..5], *b"first");
+        assert_eq!(next(&b).await[..4], *b"last");
+        assert_eq!(a.backlog(), 0);
+        assert_eq!(a.traffic().sent, (105 + 104, 2));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_corked_channel_sends_when_told_or_when_its_reader_sleeps() {
+    Sim::new(12).run(async {
+        let (a, b) = channels().await;
+        a.cork(true);
+        let first = a.send(Outgoing::bytes("first"));
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(b.recv().now_or_never().is_none(), "it came through the cork");
+        assert_eq!(a.backlog(), 1);
+        a.cork(false);
+        first.await.unwrap();
+        assert_eq!(next(&b).await, "first");
+        a.cork(true);
+        let second = a.send(Outgoing::bytes("second"));
+        assert!(a.recv().now_or_never().is_none());
+        second.await.unwrap();
+        assert_eq!(next(&b).await, "second");
+    });
+}
+
+#[test]
+fn a_corked_channel_does_not_hold_back_without_limit() {
+    Sim::new(13).run(async {
+        let (a, b) = channels().await;
+        a.cork(true);
+        let sends: Vec<_> = (0..200).map(|i| a.send(Outgoing::bytes(pattern(9000, i)))).collect();
+        for i in 0..100 {
+            assert!(next(&b).await == pattern(9000, i));
+        }
+        drop(sends);
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_read_makes_senders_wait() {
+    Sim::new(14).run(async {
+        let (a, peer) = half().await;
+        let sends: Vec<_> = (0..8).map(|_| a.send(Outgoing::bytes(vec![1; 1 << 20]))).collect();
+        let mut sends = join_all(sends);
+        let waited = rt::timeout(Duration::from_secs(60), &mut sends).await;
+        assert!(waited.is_err(), "the messages went nowhere, yet were taken");
+        assert!(a.backlog() >= 7);
+        let (sent, _) = futures_util::join!(sends, read_exactly(&peer, 8 * ((1 << 20) + 4)));
+        assert!(sent.into_iter().all(|sent| sent.is_ok()));
+    });
+}
+
+#[test]
+fn close_sends_what_was_queued() {
+    Sim::new(15).run(async {
+        let (a, peer) = half().await;
+        let queued = a.send(Outgoing::bytes(vec![1; 2 << 20]));
+        a.close();
+        assert!(matches!(a.send(Outgoing::bytes("late")).await, Err(Error::Closed)));
+        let (sent, read) = futures_util::join!(queued, read_exactly(&peer, 4 + (2 << 20)));
+        sent.unwrap();
+        assert_eq!(read[4..], vec![1; 2 << 20]);
+        assert!(a.recv().await.unwrap().is_none());
+        let mut one = [0];
+        assert_eq!(peer.recv(&mut [std::io::IoSliceMut::new(&mut one)]).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_closed_channel_does_not_wait_for_ever_for_a_peer_that_does_not_read() {
+    Sim::new(16).run(async {
+        let (a, peer) = half().await;
+        let queued = a.send(Outgoing::bytes(vec![1; 8 << 20]));
+        drop(a);
+        let gave_up = rt::timeout(Duration::from_secs(6), queued).await;
+        assert!(matches!(gave_up, Ok(Err(Error::Closed))), "{gave_up:?}");
+        drop(peer);
+    });
+}
+
+#[test]
+fn what_tcp_cannot_do_is_misuse() {
+    Sim::new(17).run(async {
+        let (a, _b) = channels().await;
+        let segment = Segment { stag: Stag(1), offset: 0, len: 8 };
+        assert!(matches!(a.fetch(vec![segment]).await, Err(Error::Misuse(_))));
+        let buf = Pool::new(1 << 24).buf_from(&[0; 16]).unwrap();
+        assert!(matches!(a.expose(buf, Access::RemoteRead), Err(Error::Misuse(_))));
+        let long = vec![0; a.limits().max_message + 1];
+        assert!(matches!(a.send(Outgoing::bytes(long)).await, Err(Error::Misuse(_))));
+        assert_eq!(a.backlog(), 0);
+        assert_eq!((a.kind(), a.medium(), a.limits().max_rdma), (Kind::Nbss, "tcp", None));
+    });
+}
+
+#[test]
+fn a_rough_network_loses_nothing() {
+    for seed in 0..20 {
+        Sim::new(seed).faults(Faults::rough()).run(async move {
+            let (a, b) = channels().await;
+            let file = file_of(&pattern(300_000, 77)).await;
+            let lens: Vec<usize> = (0..40)
+                .map(|_| {
+                    sim::with_rng(|rng| match rng.below(4) {
+                        0 => 1 + rng.below(100),
+                        1 => 8192 + rng.below(200),
+                        2 => 16_380 + rng.below(10),
+                        _ => rng.below(200_000),
+                    })
+                })
+                .collect();
+            let send_all = |channel: Rc<Nbss>, salt: usize| {
+                let (lens, file) = (lens.clone(), file.clone());
+                async move {
+                    for (i, &len) in lens.iter().enumerate() {
+                        let outgoing = if i % 3 == 0 {
+                            reply(b"file", Payload::File(FileRange { file: file.clone(), offset: 50, len }))
+                        } else {
+                            reply(b"data", Bytes::from(pattern(len, i ^ salt)))
+                        };
+                        channel.cork(i % 5 < 3);
+                        let sent = channel.send(outgoing);
+                        if i % 7 == 0 {
+                            channel.cork(false);
+                            sent.await.unwrap();
+                        }
+                    }
+                    channel.cork(false);
+                }
+            };
+            let receive_all = |channel: Rc<Nbss>, salt: usize| {
+                let lens = lens.clone();
+                async move {
+                    let content = pattern(300_000, 77);
+                    for (i, &len) in lens.iter().enumerate() {
+                        let got = next(&channel).await;
+                        assert_eq!(got.len(), 4 + len);
+                        if i % 3 == 0 {
+                            assert!(got[4..] == content[50..50 + len]);
+                        } else {
+                            assert!(got[4..] == pattern(len, i ^ salt));
+                        }
+                    }
+                }
+            };
+            futures_util::join!(
+                send_all(a.clone(), 1),
+                send_all(b.clone(), 2),
+                receive_all(a.clone(), 2),
+                receive_all(b.clone(), 1),
+            );
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_ends_both_channels() {
+    for seed in 0..30u64 {
+        for how in [CutHow::Reset, CutHow::Close] {
+            let cut = Cut { connection: 0, side: Side::Dialer, at_byte: 1 + seed * 3000, how };
+            let faults = Faults { cuts: vec![cut], ..Faults::rough() };
+            Sim::new(seed).faults(faults).run(async move {
+                let (a, b) = channels().await;
+                let sends = (0..30).map(|i| a.send(Outgoing::bytes(pattern(5000, i))));
+                let (sent, received) = futures_util::join!(join_all(sends), async {
+                    let mut whole = 0;
+                    loop {
+                        match b.recv().await {
+                            Ok(Some(message)) => assert!(message.body == pattern(5000, whole)),
+                            Ok(None) | Err(Error::Io(_)) => break whole,
+                            Err(e) => panic!("{e}"),
+                        }
+                        whole += 1;
+                    }
+                });
+                assert!(received < 30, "the cut came too late to test anything");
+                assert!(sent.iter().any(|sent| sent.is_err()), "messages were taken by nobody");
+                assert!(matches!(a.recv().await, Ok(None) | Err(Error::Io(_))));
+                assert!(a.send(Outgoing::bytes("more")).await.is_err());
+            });
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_end_in_order_or_in_error(
+        seed in any::<u64>(),
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        shorten in any::<bool>(),
+    ) {
+        if shorten {
+            // Lengths that can come true.
+            bytes.chunks_mut(16).for_each(|chunk| chunk.iter_mut().take(3).for_each(|byte| *byte = 0));
+        }
+        Sim::new(seed).faults(Faults::rough()).run(async move {
+            let (channel, peer) = half().await;
+            let total = bytes.len();
+            peer.send_all(&[bytes.into()]).await.unwrap();
+            peer.shutdown_write();
+            let mut received = 0;
+            while let Ok(Some(message)) = channel.recv().await {
+                received += 4 + message.body.len();
+            }
+            assert!(received <= total);
+        });
+    }
+}
