@@ -24,7 +24,7 @@ use weft_machine::{Buf, Payload, Pool};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
 use super::Config;
-use super::requester::{Prepared, Requester, Shape, prepare};
+use super::requester::{Prepared, Requester, Shape, prepare, refusal};
 use super::responder::{Out, Responder, id};
 use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic,
@@ -55,14 +55,29 @@ struct State {
     role: Role,
     out: Out,
     /// Called but not yet with the state machine, oldest first.
-    unsent: VecDeque<(Outgoing, Rc<Sent>)>,
+    unsent: VecDeque<Unsent>,
     /// The oldest of them, being prepared.
-    preparing: Option<(LocalBoxFuture<'static, Result<Ready, Error>>, Rc<Sent>)>,
+    preparing: Option<Preparing>,
     /// Sends on the queue pair, by key.
     sends: Slab<Rc<Sent>>,
     closing: bool,
     ended: Option<Ending>,
     completions: Vec<Completion>,
+}
+
+/// A message that waits for credits, for the send queue, or for those before it.
+struct Unsent {
+    message: Outgoing,
+    /// How it will travel; calls only.
+    shape: Option<Shape>,
+    sent: Rc<Sent>,
+}
+
+struct Preparing {
+    ready: LocalBoxFuture<'static, Result<Ready, Error>>,
+    /// Of a call.
+    xid: Option<u32>,
+    sent: Rc<Sent>,
 }
 
 /// A message whose bytes are all where they have to be.
@@ -154,7 +169,7 @@ impl Inner {
     fn try_advance(&self) {
         let state = &mut *self.state.borrow_mut();
         state.advance(&mut Context::from_waker(Waker::noop()), self);
-        if state.preparing.is_some() {
+        if state.preparing.is_some() || !state.out.messages.is_empty() {
             self.wake_reader();
         }
     }
@@ -171,8 +186,9 @@ impl Inner {
             return self.wake_reader();
         }
         let state = self.state.borrow();
-        let mut waiting =
-            state.sends.iter().map(|(_, sent)| sent).chain(state.unsent.iter().map(|(_, sent)| sent));
+        let unsent = state.unsent.iter().map(|unsent| &unsent.sent);
+        let preparing = state.preparing.iter().map(|preparing| &preparing.sent);
+        let mut waiting = state.sends.iter().map(|(_, sent)| sent).chain(preparing).chain(unsent);
         let next = waiting.find_map(|sent| sent.waker.borrow().clone());
         drop(state);
         if let Some(waker) = next {
@@ -217,12 +233,12 @@ impl State {
     /// Gives unsent messages to the state machine, in order.
     fn send_unsent(&mut self, cx: &mut Context<'_>, inner: &Inner) {
         loop {
-            if let Some((preparing, _)) = &mut self.preparing {
-                let Poll::Ready(ready) = preparing.as_mut().poll(cx) else { return };
-                if let Some((_, sent)) = self.preparing.take() {
+            if let Some(preparing) = &mut self.preparing {
+                let Poll::Ready(ready) = preparing.ready.as_mut().poll(cx) else { return };
+                if let Some(Preparing { xid, sent, .. }) = self.preparing.take() {
                     match ready {
-                        Ok(ready) => self.issue(ready, sent, inner),
-                        Err(e) => self.failed(sent, e, inner),
+                        Ok(ready) => self.issue(ready, xid, sent, inner),
+                        Err(e) => self.failed(xid, sent, e, inner),
                     }
                 }
                 continue;
@@ -232,26 +248,24 @@ impl State {
             {
                 return;
             }
-            let Some((outgoing, sent)) = self.unsent.pop_front() else { return };
-            match &self.role {
-                Role::Responder(responder) if responder.must_load(&outgoing) => {
-                    let loading = load(outgoing, inner.pool.clone());
-                    self.preparing = Some((Box::pin(loading), sent));
+            let Some(Unsent { message, shape, sent }) = self.unsent.pop_front() else { return };
+            let pool = inner.pool.clone();
+            match (&self.role, shape) {
+                (Role::Requester(_), Some(shape)) => {
+                    let ready =
+                        Box::pin(async move { Ok(Ready::Call(prepare(message, shape, pool).await?)) });
+                    self.preparing = Some(Preparing { ready, xid: Some(shape.xid()), sent });
                 }
-                Role::Responder(_) => self.issue(Ready::Reply(outgoing), sent, inner),
-                Role::Requester(requester) => match Shape::of(&outgoing, requester.terms()) {
-                    Ok(shape) => {
-                        let pool = inner.pool.clone();
-                        let preparing = async move { Ok(Ready::Call(prepare(outgoing, shape, pool).await?)) };
-                        self.preparing = Some((Box::pin(preparing), sent));
-                    }
-                    Err(e) => sent.finish(Err(e)),
-                },
+                (Role::Responder(responder), _) if responder.must_load(&message) => {
+                    self.preparing =
+                        Some(Preparing { ready: Box::pin(load(message, pool)), xid: None, sent });
+                }
+                _ => self.issue(Ready::Reply(message), None, sent, inner),
             }
         }
     }
 
-    fn issue(&mut self, ready: Ready, sent: Rc<Sent>, inner: &Inner) {
+    fn issue(&mut self, ready: Ready, xid: Option<u32>, sent: Rc<Sent>, inner: &Inner) {
         let entry = self.sends.vacant_entry();
         let send_id = id::SEND | entry.key() as u64;
         let issued = match (&mut self.role, ready) {
@@ -267,16 +281,18 @@ impl State {
             Ok(()) => {
                 entry.insert(sent);
             }
-            Err(e) => self.failed(sent, e, inner),
+            Err(e) => self.failed(xid, sent, e, inner),
         }
     }
 
     /// A reply that cannot be sent leaves its caller waiting for ever, so the connection has to end
-    /// (RFC 8166 4.5.4); a call that cannot be sent fails alone.
-    fn failed(&mut self, sent: Rc<Sent>, e: Error, inner: &Inner) {
-        if matches!(self.role, Role::Responder(_)) {
-            tracing::debug!("reply not sent: {e}");
-            self.end(Ending::Violation("a reply could not be sent"), inner);
+    /// (RFC 8166 4.5.4). A call that cannot be sent fails alone; whoever waits for its reply is told as if the server
+    /// had refused it, since not everybody waits for the send.
+    fn failed(&mut self, xid: Option<u32>, sent: Rc<Sent>, e: Error, inner: &Inner) {
+        tracing::debug!("message not sent: {e}");
+        match xid {
+            Some(xid) => self.out.messages.push_back(refusal(xid)),
+            None => self.end(Ending::Violation("a reply could not be sent"), inner),
         }
         sent.finish(Err(e));
     }
@@ -356,8 +372,8 @@ impl State {
         }
         inner.qp.close();
         self.out.work.clear();
-        let unsent = std::mem::take(&mut self.unsent).into_iter().map(|(_, sent)| sent);
-        let preparing = self.preparing.take().map(|(_, sent)| sent);
+        let unsent = std::mem::take(&mut self.unsent).into_iter().map(|unsent| unsent.sent);
+        let preparing = self.preparing.take().map(|preparing| preparing.sent);
         for sent in self.sends.drain().chain(preparing).chain(unsent) {
             sent.finish(Err(ending.at_sender()));
         }
@@ -383,6 +399,7 @@ async fn load(mut reply: Outgoing, pool: Pool) -> Result<Ready, Error> {
 struct Taken {
     inner: Rc<Inner>,
     sent: Rc<Sent>,
+    looked: bool,
     /// Whether it may be the one whom the queue pair wakes.
     waited: bool,
 }
@@ -394,9 +411,19 @@ impl Future for Taken {
         if let Some(outcome) = self.sent.outcome.take() {
             return Poll::Ready(outcome);
         }
+        if !self.looked {
+            // The first poll only looks: a caller that polls once, to learn of a message that was refused at once, must
+            // not become the one whom the queue pair wakes.
+            self.looked = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         self.waited = true;
         *self.sent.waker.borrow_mut() = Some(cx.waker().clone());
         self.inner.drive(cx);
+        if !self.inner.state.borrow().out.messages.is_empty() {
+            self.inner.wake_reader();
+        }
         match self.sent.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => Poll::Pending,
@@ -455,6 +482,14 @@ impl Channel for RpcRdma {
         let sent = Rc::new(Sent::default());
         {
             let state = &mut *self.0.state.borrow_mut();
+            let shape = match &state.role {
+                Role::Requester(requester) => Shape::of(&message, requester.terms()).map(Some),
+                Role::Responder(_) => Ok(None),
+            };
+            let shape = match shape {
+                Ok(shape) => shape,
+                Err(e) => return Box::pin(std::future::ready(Err(e))),
+            };
             let refusal = match &state.ended {
                 Some(ending) => Some(ending.at_sender()),
                 None if state.closing => Some(Error::Closed),
@@ -464,10 +499,10 @@ impl Channel for RpcRdma {
             if let Some(e) = refusal {
                 return Box::pin(std::future::ready(Err(e)));
             }
-            state.unsent.push_back((message, sent.clone()));
+            state.unsent.push_back(Unsent { message, shape, sent: sent.clone() });
         }
         self.0.try_advance();
-        Box::pin(Taken { inner: self.0.clone(), sent, waited: false })
+        Box::pin(Taken { inner: self.0.clone(), sent, looked: false, waited: false })
     }
 
     fn backlog(&self) -> usize {

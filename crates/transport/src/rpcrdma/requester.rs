@@ -91,6 +91,10 @@ fn header_len(read_segments: usize, write: bool, reply: bool) -> usize {
 }
 
 impl Shape {
+    pub fn xid(&self) -> u32 {
+        self.xid
+    }
+
     /// Decides for `call`; `Err` when it is not an RPC call that can travel.
     pub fn of(call: &Outgoing, terms: &Terms) -> Result<Shape, Error> {
         let xid = xid_of(&call.parts).ok_or(Error::Misuse("an RPC message starts with its xid"))?;
@@ -329,11 +333,16 @@ impl Requester {
         let Some(mut call) = self.calls.remove(&xid) else { return Ok(()) };
         tracing::debug!(xid, ?code, "call refused by the responder");
         call.release(qp);
-        let mut e = Encoder::with_capacity(24);
-        rpc::Reply::SystemError.emit(xid, &mut e);
-        out.messages.push_back(Message { body: e.into_bytes(), detached: None, ticket: Ticket::default() });
+        out.messages.push_back(refusal(xid));
         Ok(())
     }
+}
+
+/// The reply to a call that will get none.
+pub(super) fn refusal(xid: u32) -> Message {
+    let mut e = Encoder::with_capacity(24);
+    rpc::Reply::SystemError.emit(xid, &mut e);
+    Message { body: e.into_bytes(), detached: None, ticket: Ticket::default() }
 }
 
 impl Call {

@@ -1,0 +1,213 @@
+//! Calls with many outstanding on one channel.
+//!
+//! What: [`Rpc`]: the table of calls that wait, and who of them receives. Spec: RFC 5531 section 8 (xid).
+//! Owns: the channel. Does not: retransmit (the channels are reliable), reconnect, time out.
+//!
+//! Operation: there is no task. One of the waiting calls, the leader, receives for all: it puts what arrives into the
+//! table and wakes whom it concerns. When its own reply comes it wakes another to lead. A lone call thus waits for the
+//! channel directly.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use weft_machine::{Buf, Payload};
+use weft_transport::{Channel, Message, Outgoing, Part, To};
+use weft_wire::nfs3::Xdr;
+use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::xdr::{Decoder, Encoder};
+
+use super::Error;
+
+/// Reply without any large item: attributes of two directories, a handle.
+const SHORT_REPLY: usize = 512;
+
+/// What a call carries beside its arguments.
+#[derive(Default)]
+pub(super) struct Cargo {
+    /// Content of the opaque that the arguments end with.
+    pub payload: Option<Payload>,
+    /// The same as a buffer that may be lent to the transport.
+    pub source: Option<Buf>,
+    /// Where the reply's payload may go.
+    pub sink: Option<Buf>,
+    /// Longest reply without what the sink takes; 0 is a short one.
+    pub longest_reply: usize,
+}
+
+/// A program and its version.
+#[derive(Clone, Copy)]
+pub(super) struct Program(pub u32, pub u32);
+
+pub(super) struct Rpc {
+    channel: Rc<dyn Channel>,
+    credential: Credential,
+    next_xid: Cell<u32>,
+    table: RefCell<HashMap<u32, Waiting>>,
+    /// Whose turn it is to receive.
+    leader: Cell<Option<u32>>,
+    ended: RefCell<Option<Error>>,
+}
+
+/// A call in the table.
+#[derive(Default)]
+struct Waiting {
+    waker: Option<Waker>,
+    reply: Option<Message>,
+}
+
+impl Rpc {
+    pub fn new(channel: Rc<dyn Channel>, credential: Credential) -> Rc<Rpc> {
+        // Where xids start matters only to people who read captures of several connections.
+        let mut start = [0; 4];
+        let start = getrandom::fill(&mut start).map_or(1, |()| u32::from_be_bytes(start));
+        Rc::new(Rpc {
+            channel,
+            credential,
+            next_xid: Cell::new(start),
+            table: RefCell::default(),
+            leader: Cell::new(None),
+            ended: RefCell::new(None),
+        })
+    }
+
+    pub fn channel(&self) -> &Rc<dyn Channel> {
+        &self.channel
+    }
+
+    /// Calls a procedure and parses its results.
+    pub async fn call<R: Xdr>(
+        &self,
+        program: Program,
+        procedure: u32,
+        args: &impl Xdr,
+        cargo: Cargo,
+    ) -> Result<R, Error> {
+        self.call_with(program, procedure, |e| args.emit(e), cargo).await
+    }
+
+    /// The same with arguments that are emitted by hand, because they end with the length of the payload.
+    pub async fn call_with<R: Xdr>(
+        &self,
+        Program(program, version): Program,
+        procedure: u32,
+        args: impl FnOnce(&mut Encoder),
+        cargo: Cargo,
+    ) -> Result<R, Error> {
+        let xid = self.next_xid.get();
+        self.next_xid.set(xid.wrapping_add(1));
+        let mut e = Encoder::with_capacity(256);
+        Call { xid, program, version, procedure, credential: self.credential.clone() }.emit(&mut e);
+        args(&mut e);
+        let Cargo { payload, source, sink, longest_reply } = cargo;
+        let mut parts = vec![Part::Bytes(e.into_bytes())];
+        parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
+        let longest_reply = longest_reply.max(SHORT_REPLY);
+        let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
+        let Message { body, detached, .. } = self.exchange(xid, outgoing).await?;
+        let mut d = Decoder::reduced(body, detached);
+        match Reply::parse(&mut d)? {
+            (_, Reply::Success) => Ok(R::parse(&mut d)?),
+            (_, refused) => Err(Error::Rpc(refused)),
+        }
+    }
+
+    async fn exchange(&self, xid: u32, outgoing: Outgoing) -> Result<Message, Error> {
+        if let Some(ended) = &*self.ended.borrow() {
+            return Err(ended.clone());
+        }
+        if self.table.borrow_mut().insert(xid, Waiting::default()).is_some() {
+            return Err(Error::Busy);
+        }
+        let place = Place { rpc: self, xid };
+        // A message that cannot be sent at all says so now. Anything later ends the channel, or comes as a reply.
+        if let Some(Err(e)) = self.channel.send(outgoing).now_or_never() {
+            return Err(Error::Channel(Arc::new(e)));
+        }
+        let mut receiving = None;
+        let reply = poll_fn(|cx| self.poll_reply(cx, xid, &mut receiving)).await;
+        drop(receiving);
+        drop(place);
+        reply
+    }
+
+    fn poll_reply<'a>(
+        &'a self,
+        cx: &mut Context<'_>,
+        xid: u32,
+        receiving: &mut Option<LocalBoxFuture<'a, Result<Option<Message>, weft_transport::Error>>>,
+    ) -> Poll<Result<Message, Error>> {
+        loop {
+            if let Some(reply) = self.table.borrow_mut().get_mut(&xid).and_then(|w| w.reply.take()) {
+                return Poll::Ready(Ok(reply));
+            }
+            if let Some(ended) = &*self.ended.borrow() {
+                return Poll::Ready(Err(ended.clone()));
+            }
+            if self.leader.get().is_some_and(|leader| leader != xid) {
+                if let Some(waiting) = self.table.borrow_mut().get_mut(&xid) {
+                    waiting.waker = Some(cx.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            self.leader.set(Some(xid));
+            let future = receiving.get_or_insert_with(|| self.channel.recv());
+            let received = match future.as_mut().poll(cx) {
+                Poll::Ready(received) => received,
+                Poll::Pending => return Poll::Pending,
+            };
+            *receiving = None;
+            match received {
+                Ok(Some(message)) => {
+                    self.deliver(message);
+                    while let Some(message) = self.channel.try_recv() {
+                        self.deliver(message);
+                    }
+                }
+                Ok(None) => self.end(Error::Channel(Arc::new(weft_transport::Error::Closed))),
+                Err(e) => self.end(Error::Channel(Arc::new(e))),
+            }
+        }
+    }
+
+    /// A reply whose call was given up is dropped.
+    fn deliver(&self, message: Message) {
+        let xid = message.body.first_chunk().map(|xid| u32::from_be_bytes(*xid));
+        let mut table = self.table.borrow_mut();
+        if let Some(waiting) = xid.and_then(|xid| table.get_mut(&xid)) {
+            waiting.reply = Some(message);
+            if let Some(waker) = waiting.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn end(&self, e: Error) {
+        self.ended.borrow_mut().get_or_insert(e);
+        self.table.borrow_mut().values_mut().filter_map(|w| w.waker.take()).for_each(Waker::wake);
+    }
+}
+
+/// A call's place in the table; leaving it passes the lead on.
+struct Place<'a> {
+    rpc: &'a Rpc,
+    xid: u32,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut table = self.rpc.table.borrow_mut();
+        table.remove(&self.xid);
+        if self.rpc.leader.get() == Some(self.xid) {
+            self.rpc.leader.set(None);
+            // Those without a waker have a reply, or have not been polled yet and will lead when they are.
+            if let Some(waker) = table.values_mut().find_map(|w| w.waker.take()) {
+                waker.wake();
+            }
+        }
+    }
+}
