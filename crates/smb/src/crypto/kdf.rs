@@ -9,7 +9,7 @@ use weft_wire::smb2::negotiate::{CipherId, SigningId};
 use zeroize::Zeroizing;
 
 use super::preauth::Preauth;
-use super::seal::{Opener, Sealer};
+use super::seal::{Opener, Sealer, key_len};
 use super::sign::SigningKey;
 
 /// Which end we are: decides which key seals and which opens.
@@ -60,7 +60,7 @@ impl SessionKeys {
         let Some(cipher) = profile.cipher else {
             return SessionKeys { signing, sealer: None, opener: None };
         };
-        let len = if cipher == CipherId::AES_256_GCM { 32 } else { 16 };
+        let len = key_len(cipher);
         // "ServerIn " with its blank is what the specification says: the server's incoming direction.
         let c2s = key(b"SMBC2SCipherKey\0", b"SMB2AESCCM\0", b"ServerIn \0", len);
         let s2c = key(b"SMBS2CCipherKey\0", b"SMB2AESCCM\0", b"ServerOut\0", len);
@@ -68,7 +68,7 @@ impl SessionKeys {
             Role::Client => (c2s, s2c),
             Role::Server => (s2c, c2s),
         };
-        SessionKeys { signing, sealer: Some(Sealer::new(&ours)), opener: Some(Opener::new(&theirs)) }
+        SessionKeys { signing, sealer: Some(Sealer::new(cipher, &ours)), opener: Some(Opener::new(cipher, &theirs)) }
     }
 }
 

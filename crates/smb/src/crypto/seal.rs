@@ -1,6 +1,6 @@
-//! Encryption: the transform header, and AES-GCM over everything behind it.
+//! Encryption: the transform header, and AES-GCM or AES-CCM over everything behind it.
 //!
-//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. AES-128-GCM and AES-256-GCM; CCM is never negotiated here.
+//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3.
 //! Owns: key schedules and the nonce counter. Does not: look up sessions; the caller reads the header with
 //! [`transform`] first.
 //! Buffers: sealing works in place behind 52 reserved bytes; opening writes into a buffer of the caller.
@@ -11,8 +11,10 @@ use aws_lc_rs::aead as aws;
 use ring::aead as ring;
 use weft_machine::buf;
 use weft_wire::smb2::Malformed;
+use weft_wire::smb2::negotiate::CipherId;
 use weft_wire::smb2::transform::{AUTHENTICATED, SIGNATURE_AT, TRANSFORM_LEN, TransformHeader};
 
+use super::ccm::{Ccm, NONCE_LEN};
 use super::engine::{Choice, Engine};
 
 /// Why a message could not be sealed or opened.
@@ -38,13 +40,23 @@ pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
 enum Key {
     AwsLc(aws::LessSafeKey),
     Ring(ring::LessSafeKey),
+    Ccm(Ccm),
+}
+
+/// Bytes of a cipher's key.
+pub(super) fn key_len(cipher: CipherId) -> usize {
+    match cipher {
+        CipherId::AES_256_GCM | CipherId::AES_256_CCM => 32,
+        _ => 16,
+    }
 }
 
 impl Key {
-    /// Expands 16 or 32 bytes.
-    fn new(engine: Engine, key: &[u8]) -> Key {
+    /// Expands a key of [`key_len`] bytes.
+    fn new(cipher: CipherId, engine: Engine, key: &[u8]) -> Key {
         const WHY: &str = "the key derivation gives 16 or 32 bytes";
         match engine {
+            _ if cipher == CipherId::AES_128_CCM || cipher == CipherId::AES_256_CCM => Key::Ccm(Ccm::new(key)),
             Engine::AwsLc => {
                 let algorithm = if key.len() == 32 { &aws::AES_256_GCM } else { &aws::AES_128_GCM };
                 Key::AwsLc(aws::LessSafeKey::new(aws::UnboundKey::new(algorithm, key).expect(WHY)))
@@ -65,13 +77,13 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Expands a key of 16 or 32 bytes.
-    pub fn new(key: &[u8]) -> Sealer {
-        Sealer::with(Choice::of_this_machine(), key)
+    /// Expands a key: 32 bytes for the ciphers of 256 bits, 16 for the others.
+    pub fn new(cipher: CipherId, key: &[u8]) -> Sealer {
+        Sealer::with(Choice::of_this_machine(), cipher, key)
     }
 
-    pub(super) fn with(choice: Choice, key: &[u8]) -> Sealer {
-        Sealer { key: Key::new(choice.seal, key), next_nonce: AtomicU64::new(1) }
+    pub(super) fn with(choice: Choice, cipher: CipherId, key: &[u8]) -> Sealer {
+        Sealer { key: Key::new(cipher, choice.seal, key), next_nonce: AtomicU64::new(1) }
     }
 
     /// Encrypts `message[TRANSFORM_LEN..]` in place and fills the header in before it.
@@ -109,6 +121,8 @@ impl Sealer {
                 let tag = key.seal_in_place_separate_tag(nonce, ring::Aad::from(aad), body);
                 tag.expect("length within GCM's").as_ref().try_into().expect("a tag has 16 bytes")
             }
+            // The counter fits into CCM's shorter nonce; byte 11 of the field is zero either way.
+            Key::Ccm(key) => key.seal(&short(&nonce), aad, body),
         };
         head[SIGNATURE_AT..SIGNATURE_AT + 16].copy_from_slice(&tag);
         Ok(())
@@ -121,13 +135,13 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Expands a key of 16 or 32 bytes.
-    pub fn new(key: &[u8]) -> Opener {
-        Opener::with(Choice::of_this_machine(), key)
+    /// Expands a key: 32 bytes for the ciphers of 256 bits, 16 for the others.
+    pub fn new(cipher: CipherId, key: &[u8]) -> Opener {
+        Opener::with(Choice::of_this_machine(), cipher, key)
     }
 
-    pub(super) fn with(choice: Choice, key: &[u8]) -> Opener {
-        Opener { key: Key::new(choice.open, key) }
+    pub(super) fn with(choice: Choice, cipher: CipherId, key: &[u8]) -> Opener {
+        Opener { key: Key::new(cipher, choice.open, key) }
     }
 
     /// Decrypts a message for which [`transform`] succeeded into `plain`, which is as long as its
@@ -154,6 +168,18 @@ impl Opener {
                     .map(drop)
                     .map_err(|_| SealError::Forged)
             }
+            Key::Ccm(key) => {
+                buf::copy(plain, sealed);
+                match key.open(&short(&nonce), aad, tag, plain) {
+                    true => Ok(()),
+                    false => Err(SealError::Forged),
+                }
+            }
         }
     }
+}
+
+/// The part of the nonce field that CCM uses.
+fn short(nonce: &[u8; 12]) -> [u8; NONCE_LEN] {
+    *nonce.first_chunk().expect("11 of 12 bytes")
 }

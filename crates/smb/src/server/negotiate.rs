@@ -1,8 +1,8 @@
 //! NEGOTIATE: dialect, algorithms, limits.
 //!
 //! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4.
-//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases, multichannel,
-//! compression, nor encryption below 3.1.1, whose only cipher would be AES-CCM.
+//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases, multichannel or
+//! compression.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,8 +24,9 @@ const DIALECTS: [Dialect; 5] =
     [Dialect::V3_1_1, Dialect::V3_0_2, Dialect::V3_0, Dialect::V2_1, Dialect::V2_0_2];
 /// Signing algorithms, best first: GMAC runs at memory speed, CMAC is serial.
 const SIGNING: [SigningId; 3] = [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256];
-/// Ciphers. Among these the client's order counts.
-const CIPHERS: [CipherId; 2] = [CipherId::AES_128_GCM, CipherId::AES_256_GCM];
+/// Ciphers. Within a group the client's order counts; CCM, which is serial, is for clients that have nothing else.
+const CIPHERS: [[CipherId; 2]; 2] =
+    [[CipherId::AES_128_GCM, CipherId::AES_256_GCM], [CipherId::AES_128_CCM, CipherId::AES_256_CCM]];
 /// What a dialect without multi-credit requests may move at once.
 const SINGLE_CREDIT_BYTES: u32 = 64 * 1024;
 
@@ -35,6 +36,8 @@ pub(crate) struct Negotiated {
     pub dialect: Dialect,
     /// Capabilities that the client sent.
     pub client_capabilities: Capabilities,
+    /// Dialects that the client sent; empty for an SMB1 negotiate.
+    pub client_dialects: Vec<Dialect>,
     /// SecurityMode that the client sent.
     pub client_security_mode: SecurityMode,
     /// ClientGuid.
@@ -76,6 +79,7 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
     let negotiated = Negotiated {
         dialect,
         client_capabilities: Capabilities::NONE,
+        client_dialects: Vec::new(),
         client_security_mode: SecurityMode::NONE,
         client_guid: [0; 16],
         server_capabilities: match dialect {
@@ -110,19 +114,27 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         signing: if dialect >= Dialect::V3_0 { SigningId::AES_CMAC } else { SigningId::HMAC_SHA256 },
         cipher: None,
     };
+    let mut server_capabilities = Capabilities::NONE;
+    if dialect >= Dialect::V2_1 {
+        server_capabilities |= Capabilities::LARGE_MTU;
+    }
     let contexts = match dialect {
         Dialect::V3_1_1 => contexts(&request.contexts, &mut profile)?,
+        // Here a capability stands for the only cipher.
+        Dialect::V3_0 | Dialect::V3_0_2 if request.capabilities.contains(Capabilities::ENCRYPTION) => {
+            profile.cipher = Some(CipherId::AES_128_CCM);
+            server_capabilities |= Capabilities::ENCRYPTION;
+            Vec::new()
+        }
         _ => Vec::new(),
     };
     let negotiated = Negotiated {
         dialect,
         client_capabilities: request.capabilities,
+        client_dialects: request.dialects,
         client_security_mode: request.security_mode,
         client_guid: request.client_guid,
-        server_capabilities: match dialect >= Dialect::V2_1 {
-            true => Capabilities::LARGE_MTU,
-            false => Capabilities::NONE,
-        },
+        server_capabilities,
         server_security_mode: security_mode(&connection.server),
         max_io: max_io(connection, dialect),
         profile,
@@ -156,7 +168,8 @@ fn contexts(offered: &[Context], profile: &mut Profile) -> Result<Vec<Context>, 
                 answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt: salt.into() });
             }
             Context::Encryption(ciphers) => {
-                profile.cipher = ciphers.iter().copied().find(|c| CIPHERS.contains(c));
+                profile.cipher =
+                    CIPHERS.iter().find_map(|group| ciphers.iter().copied().find(|c| group.contains(c)));
                 // 0 says: no cipher in common.
                 answer.push(Context::Encryption(vec![profile.cipher.unwrap_or(CipherId(0))]));
             }

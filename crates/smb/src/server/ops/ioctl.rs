@@ -12,8 +12,6 @@ use weft_wire::smb2::{Dialect, FileId, NtStatus};
 use super::{opens, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// The dialects that NEGOTIATE chooses from.
-const DIALECTS: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;
 
@@ -80,8 +78,8 @@ fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Fail
     }
     let said = ValidateNegotiateRequest::parse(&request.input)
         .map_err(|_| end("validate negotiate that cannot be read"))?;
-    let best = said.dialects.iter().filter(|dialect| DIALECTS.contains(dialect)).max();
-    let agrees = best == Some(&negotiated.dialect)
+    // The same list leads to the same dialect.
+    let agrees = said.dialects == negotiated.client_dialects
         && said.guid == negotiated.client_guid
         && said.security_mode == negotiated.client_security_mode
         && said.capabilities == negotiated.client_capabilities;
