@@ -66,3 +66,20 @@ fn payload_copies_are_counted() {
     copy(&mut to, b"data");
     assert_eq!(copies(), (before.0 + 1, before.1 + 4));
 }
+
+#[test]
+fn a_split_buffer_returns_when_both_parts_are_gone() {
+    let pool = Pool::new(MAX_BUF);
+    let mut buf = pool.buf_from(b"headtail").unwrap();
+    let room = buf.capacity();
+    let front = buf.split_to(4);
+    assert_eq!((&front[..], &buf[..]), (&b"head"[..], &b"tail"[..]));
+    assert_eq!((front.capacity(), buf.capacity()), (4, room - 4));
+    buf.extend_from_slice(b"s");
+    let front = front.freeze();
+    assert_eq!((&front[..], &buf[..]), (&b"head"[..], &b"tails"[..]));
+    drop(buf);
+    assert_eq!(pool.in_use_bytes(), room);
+    drop(front);
+    assert_eq!(pool.in_use_bytes(), 0);
+}
