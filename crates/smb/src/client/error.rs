@@ -55,7 +55,7 @@ pub enum Denial {
     #[error("the server speaks none of the dialects allowed here (2.1 to 3.1.1)")]
     Dialect,
     /// Encryption was asked for.
-    #[error("encryption is required, but the server offers no cipher of ours (AES-GCM of SMB 3.1.1)")]
+    #[error("encryption is required, but the server offers no cipher of ours")]
     Encryption,
     /// Logged on as a guest: such a session can be neither signed nor encrypted.
     #[error("the server took us for a guest; check the user name, or disable guest access on the server")]

@@ -24,7 +24,7 @@ use weft_machine::{Buf, Pool, buf};
 use weft_transport::{Channel, Outgoing, Part, To};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
-use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, NtStatus, cancel, compound};
+use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound};
 
 use super::credits::{Credits, Place};
 use super::error::Error;
@@ -363,6 +363,9 @@ impl Shared {
         state.received += 1;
         let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
         let frame = if sealed { self.open(state.security.as_deref(), &frame)? } else { frame };
+        if frame.is_empty() {
+            return Err(Error::Malformed(Malformed("empty message")));
+        }
         let mut woken = 0;
         for message in compound::split(frame) {
             woken += usize::from(state.response(message?, sealed)?);

@@ -86,6 +86,14 @@ fn request(options: &Options) -> Result<Request, Error> {
         security_mode |= SecurityMode::SIGNING_REQUIRED;
     }
     let mut capabilities = Capabilities::LARGE_MTU;
+    // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says it all, but Samba answers that only to
+    // clients that set the bit as well.
+    let last = dialects[dialects.len() - 1];
+    if options.ciphers.contains(&CipherId::AES_128_CCM) && last >= Dialect::V3_0
+        || !options.ciphers.is_empty() && last == Dialect::V3_1_1
+    {
+        capabilities |= Capabilities::ENCRYPTION;
+    }
     let mut contexts = Vec::new();
     if dialects.contains(&Dialect::V3_1_1) {
         contexts.push(Context::Preauth {
@@ -94,9 +102,6 @@ fn request(options: &Options) -> Result<Request, Error> {
         });
         if !options.ciphers.is_empty() {
             contexts.push(Context::Encryption(options.ciphers.clone()));
-            // In 3.0 and 3.0.2 this bit means AES-CCM, which is not spoken here: there a server that insists on
-            // encryption gets Denial::Encryption. Samba answers the context only to clients that set the bit.
-            capabilities |= Capabilities::ENCRYPTION;
         }
         if !options.signing_algorithms.is_empty() {
             contexts.push(Context::Signing(options.signing_algorithms.clone()));
@@ -126,10 +131,11 @@ pub(super) async fn negotiate(link: &Link, options: &Options) -> Result<Negotiat
     let mut preauth = Preauth::new();
     preauth.update(&sent);
     preauth.update(&message);
-    judge(request, &message, preauth)
+    judge(request, options.ciphers.contains(&CipherId::AES_128_CCM), &message, preauth)
 }
 
-fn judge(request: Request, message: &Bytes, preauth: Preauth) -> Result<Negotiated, Error> {
+/// `ccm`: whether the cipher of 3.0 and 3.0.2 is one of ours.
+fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Result<Negotiated, Error> {
     let response = Response::parse(message)?;
     // Also refuses the wildcard, which is no answer to an SMB2 negotiate.
     if !request.dialects.contains(&response.dialect) {
@@ -137,7 +143,10 @@ fn judge(request: Request, message: &Bytes, preauth: Preauth) -> Result<Negotiat
     }
     let (cipher, signing) = match response.dialect {
         Dialect::V3_1_1 => algorithms(&request, &response)?,
-        dialect if dialect >= Dialect::V3_0 => (None, SigningId::AES_CMAC),
+        dialect if dialect >= Dialect::V3_0 => {
+            let both = ccm && response.capabilities.contains(Capabilities::ENCRYPTION);
+            (both.then_some(CipherId::AES_128_CCM), SigningId::AES_CMAC)
+        }
         _ => (None, SigningId::HMAC_SHA256),
     };
     if response.max_read_size.min(response.max_write_size).min(response.max_transact_size) < MIN_IO_BYTES {

@@ -39,7 +39,7 @@ pub struct Options {
     pub encryption: Wish,
     /// Dialects to offer.
     pub dialects: RangeInclusive<Dialect>,
-    /// Ciphers to offer, best first.
+    /// Ciphers to offer, best first. AES-128-CCM is the only one of dialects 3.0 and 3.0.2.
     pub ciphers: Vec<CipherId>,
     /// Signing algorithms to offer, best first.
     pub signing_algorithms: Vec<SigningId>,
@@ -64,7 +64,12 @@ impl Options {
             signing: Wish::IfRequired,
             encryption: Wish::IfRequired,
             dialects: Dialect::V2_1..=Dialect::V3_1_1,
-            ciphers: vec![CipherId::AES_128_GCM, CipherId::AES_256_GCM],
+            ciphers: vec![
+                CipherId::AES_128_GCM,
+                CipherId::AES_256_GCM,
+                CipherId::AES_128_CCM,
+                CipherId::AES_256_CCM,
+            ],
             signing_algorithms: vec![SigningId::AES_GMAC, SigningId::AES_CMAC],
             pool,
             credits: 512,

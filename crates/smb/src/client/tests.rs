@@ -1,6 +1,8 @@
 //! Stories of one client and one server, and of somebody between them.
 
+mod direct;
 mod foreign;
+mod own;
 mod story;
 
 use std::cell::{Cell, RefCell};
@@ -10,6 +12,18 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::Buf;
 use weft_transport::{Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic};
+use weft_wire::smb2::Dialect;
+use weft_wire::smb2::negotiate::CipherId;
+
+/// Each cipher with a dialect that has it.
+const CIPHERS: [(Dialect, CipherId); 6] = [
+    (Dialect::V3_0, CipherId::AES_128_CCM),
+    (Dialect::V3_0_2, CipherId::AES_128_CCM),
+    (Dialect::V3_1_1, CipherId::AES_128_CCM),
+    (Dialect::V3_1_1, CipherId::AES_256_CCM),
+    (Dialect::V3_1_1, CipherId::AES_128_GCM),
+    (Dialect::V3_1_1, CipherId::AES_256_GCM),
+];
 
 type Change = Box<dyn Fn(&mut Vec<u8>) -> bool>;
 

@@ -2,11 +2,12 @@
 //! `cargo test -p weft-smb --lib client::tests::foreign -- --ignored --nocapture`.
 
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use weft_machine::{Pool, Stream, rt};
 use weft_transport::Channel;
 use weft_transport::nbss::{Config, Nbss};
-use weft_wire::smb2::negotiate::{CipherId, SigningId};
+use weft_wire::smb2::negotiate::SigningId;
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::super::*;
@@ -48,7 +49,11 @@ impl Foreign {
     }
 }
 
+/// The stories use the same names.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 fn run<F: Future>(future: impl FnOnce(Foreign) -> F) {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     rt::block_on(future(Foreign::of_environment())).expect("a loop");
 }
 
@@ -62,6 +67,7 @@ fn the_story_in_every_dialect_and_protection() {
                 let session = Session::connect(foreign.channel().await, options).await.unwrap();
                 println!("{}", session.describe());
                 story::tell(&session, &foreign.share).await.unwrap();
+                story::tell_large(&session, &foreign.share).await.unwrap();
                 session.logoff().await.unwrap();
             }
         }
@@ -72,8 +78,13 @@ fn the_story_in_every_dialect_and_protection() {
             println!("{}", session.describe());
             story::tell(&session, &foreign.share).await.unwrap();
         }
-        for cipher in [CipherId::AES_128_GCM, CipherId::AES_256_GCM] {
-            let options = Options { encryption: Wish::Required, ciphers: vec![cipher], ..foreign.options() };
+        for (dialect, cipher) in super::CIPHERS {
+            let options = Options {
+                encryption: Wish::Required,
+                ciphers: vec![cipher],
+                dialects: dialect..=dialect,
+                ..foreign.options()
+            };
             let between = foreign.channel().await;
             let session = Session::connect(between.clone(), options).await.unwrap();
             println!("{}", session.describe());

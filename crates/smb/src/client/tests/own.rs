@@ -1,0 +1,423 @@
+//! Against our own server: over simulated TCP, and over RDMA in memory.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::sim::Sim;
+use weft_machine::{Listener, Pool, Stream, buf, rt};
+use weft_store::backend::Ram;
+use weft_store::vfs::{Share, Vfs};
+use weft_transport::Channel;
+use weft_transport::nbss::{Config as NbssConfig, Nbss};
+use weft_wire::smb2::negotiate::SigningId;
+use weft_wire::smb2::{Command, Dialect, HEADER_LEN, Header, NtStatus};
+
+use super::super::*;
+use super::direct::{self, Direct};
+use super::{Between, story};
+use crate::auth::Secret;
+use crate::server::{self, Server};
+
+struct Own {
+    server: Arc<Server>,
+    pool: Pool,
+}
+
+const ENDPOINTS: &str = "iwarp 127.0.0.1:5445\nshm 5445\nnfs 127.0.0.1:2049\n";
+
+impl Own {
+    fn new(adjust: impl FnOnce(&mut server::Config)) -> Own {
+        let pool = Pool::new(512 << 20);
+        let mut config = server::Config {
+            server_guid: *b"a server's guid!",
+            name: "WEFT".into(),
+            shares: vec![Share { name: "data".into(), vfs: Vfs::new(Ram::new(256 << 20)) }],
+            users: vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
+            require_signing: false,
+            require_encryption: false,
+            interfaces: vec![server::NetworkInterface {
+                index: 2,
+                addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                link_speed_bps: 10_000_000_000,
+                rdma: true,
+                rss: false,
+            }],
+            endpoints: ENDPOINTS.into(),
+            pool: pool.clone(),
+            limits: server::Limits::default(),
+        };
+        adjust(&mut config);
+        Own { server: Server::new(config), pool }
+    }
+
+    fn serve(&self, channel: Rc<dyn Channel>) {
+        let server = self.server.clone();
+        rt::spawn(async move { server.serve(channel).await }).detach();
+    }
+
+    async fn tcp(&self) -> Rc<Between> {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (server, client) = futures_util::join!(listener.accept(), Stream::connect(listener.local_addr()));
+        let server = Stream::from_socket(server.unwrap()).unwrap();
+        self.serve(Nbss::new(server, self.pool.clone(), NbssConfig::default()));
+        Between::new(Nbss::new(client.unwrap(), self.pool.clone(), NbssConfig::default()))
+    }
+
+    fn rdma(&self) -> (Rc<Between>, Rc<Direct>) {
+        let (server, client) = direct::pair(&self.pool);
+        self.serve(server);
+        (Between::new(client.clone()), client)
+    }
+
+    fn options(&self) -> Options {
+        Options::new("server", "alice", "secret", self.pool.clone())
+    }
+}
+
+fn only(dialect: Dialect, options: Options) -> Options {
+    Options { dialects: dialect..=dialect, ..options }
+}
+
+const DIALECTS: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
+
+#[test]
+fn the_story_in_every_dialect_signed_or_not() {
+    for dialect in DIALECTS {
+        for signing in [Wish::IfRequired, Wish::Required] {
+            Sim::new(1).run(async {
+                let own = Own::new(|_| {});
+                let options = Options { signing, ..only(dialect, own.options()) };
+                let session = Session::connect(own.tcp().await, options).await.unwrap();
+                let described = session.describe();
+                assert_eq!(described.dialect, dialect);
+                assert_eq!(described.signing.is_some(), signing == Wish::Required, "{described}");
+                story::tell(&session, "data").await.unwrap();
+                session.logoff().await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn the_story_with_each_algorithm() {
+    for algorithm in [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256] {
+        Sim::new(2).run(async {
+            let own = Own::new(|config| config.require_signing = true);
+            let options = Options { signing_algorithms: vec![algorithm], ..own.options() };
+            let session = Session::connect(own.tcp().await, options).await.unwrap();
+            assert_eq!(session.describe().signing, Some(algorithm));
+            story::tell(&session, "data").await.unwrap();
+        });
+    }
+    for (dialect, cipher) in super::CIPHERS {
+        Sim::new(3).run(async {
+            let own = Own::new(|config| config.require_encryption = true);
+            let between = own.tcp().await;
+            let options = Options { ciphers: vec![cipher], ..only(dialect, own.options()) };
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            assert_eq!(session.describe().cipher, Some(cipher));
+            story::tell(&session, "data").await.unwrap();
+            assert!(!between.saw(b"hello, world"), "plaintext on the wire");
+        });
+    }
+}
+
+#[test]
+fn the_story_over_rdma() {
+    for dialect in [Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1] {
+        Sim::new(4).run(async {
+            let own = Own::new(|_| {});
+            let (between, direct) = own.rdma();
+            let options = only(dialect, own.options());
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            assert!(session.describe().rdma);
+            story::tell(&session, "data").await.unwrap();
+            let exposed = between.exposed.get();
+            assert!(exposed > 1200, "{exposed} regions");
+            session.echo().await.unwrap();
+            assert_eq!(direct.open_regions(), 0, "every region was taken back");
+            match dialect {
+                Dialect::V3_0 => assert_eq!(direct.invalidated.get(), 0),
+                _ => assert_eq!(direct.invalidated.get(), exposed, "each by the server's answer"),
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_signed_or_encrypted_does_not_travel_by_rdma() {
+    for (signing, encryption) in [(Wish::Required, Wish::IfRequired), (Wish::IfRequired, Wish::Required)] {
+        Sim::new(5).run(async {
+            let own = Own::new(|_| {});
+            let (between, _) = own.rdma();
+            let options = Options { signing, encryption, ..own.options() };
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            assert!(!session.describe().rdma);
+            story::tell(&session, "data").await.unwrap();
+            assert_eq!(between.exposed.get(), 0);
+            assert_eq!(between.saw(b"hello, world"), encryption == Wish::IfRequired);
+        });
+    }
+}
+
+#[test]
+fn what_does_not_fit_one_request_is_split() {
+    for (dialect, rdma) in [(Dialect::V3_1_1, false), (Dialect::V2_1, false), (Dialect::V3_1_1, true)] {
+        Sim::new(19).run(async {
+            let own = Own::new(|_| {});
+            let channel: Rc<dyn Channel> = if rdma { own.rdma().0 } else { own.tcp().await };
+            let session = Session::connect(channel, only(dialect, own.options())).await.unwrap();
+            story::tell_large(&session, "data").await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn before_3_0_there_is_no_rdma_channel() {
+    Sim::new(6).run(async {
+        let own = Own::new(|_| {});
+        let (between, _) = own.rdma();
+        let session = Session::connect(between.clone(), only(Dialect::V2_1, own.options())).await.unwrap();
+        story::tell(&session, "data").await.unwrap();
+        assert_eq!(between.exposed.get(), 0);
+    });
+}
+
+#[test]
+fn payload_by_rdma_is_not_copied_by_the_client() {
+    Sim::new(7).run(async {
+        let own = Own::new(|_| {});
+        let (between, _) = own.rdma();
+        let session = Session::connect(between, own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let file = tree.open("f", OpenOptions::create()).await.unwrap();
+        let data = own.pool.buf_from(&story::pattern(1 << 20, 5)).unwrap();
+        let before = buf::copies();
+        let data = file.write_buf(0, data).await.unwrap();
+        assert_eq!(data[..], story::pattern(1 << 20, 5), "the buffer comes back as it was");
+        let read = file.read(0, 1 << 20).await.unwrap();
+        assert_eq!(buf::copies(), before);
+        assert_eq!(read, data[..]);
+        file.write(0, read).await.unwrap();
+        let (copies, bytes) = buf::copies();
+        assert_eq!((copies - before.0, bytes - before.1), (1, 1 << 20), "shared bytes are copied once");
+    });
+}
+
+#[test]
+fn a_buffer_lent_to_tcp_comes_back() {
+    Sim::new(8).run(async {
+        let own = Own::new(|_| {});
+        let session = Session::connect(own.tcp().await, own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let file = tree.open("f", OpenOptions::create()).await.unwrap();
+        let pattern = story::pattern(100_000, 6);
+        let data = own.pool.buf_from(&pattern).unwrap();
+        let address = data.as_ptr();
+        let data = file.write_buf(10, data).await.unwrap();
+        assert_eq!(data.as_ptr(), address, "the same memory");
+        assert_eq!(file.read(10, 100_000).await.unwrap(), pattern[..]);
+    });
+}
+
+#[test]
+fn a_wrong_password_is_refused_with_advice() {
+    Sim::new(9).run(async {
+        let own = Own::new(|_| {});
+        for (user, password) in [("alice", "wrong"), ("mallory", "secret"), ("", "")] {
+            let options = Options::new("server", user, password, own.pool.clone());
+            let error = Session::connect(own.tcp().await, options).await.map(drop).unwrap_err();
+            assert_eq!(error.status(), Some(NtStatus::LOGON_FAILURE), "{user:?}: {error}");
+            assert!(error.to_string().contains("wrong user name or password"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn encryption_that_is_not_to_be_had_is_an_error() {
+    Sim::new(10).run(async {
+        let own = Own::new(|_| {});
+        let options = Options { encryption: Wish::Required, ..only(Dialect::V2_1, own.options()) };
+        let error = Session::connect(own.tcp().await, options).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Denied(Denial::Encryption)), "{error}");
+    });
+}
+
+#[test]
+fn tampered_answers_end_the_connection() {
+    for encryption in [Wish::IfRequired, Wish::Required] {
+        for attack in 0..4 {
+            Sim::new(11).run(async {
+                let own = Own::new(|_| {});
+                let between = own.tcp().await;
+                let options = Options { signing: Wish::Required, encryption, ..own.options() };
+                let session = Session::connect(between.clone(), options).await.unwrap();
+                let tree = session.tree("data").await.unwrap();
+                between.tamper(move |bytes| {
+                    let plain = bytes[0] == 0xfe;
+                    match attack {
+                        // One bit of the content.
+                        0 => *bytes.last_mut().unwrap() ^= 1,
+                        // The signature taken off, flag and all.
+                        1 if plain => {
+                            bytes[16] &= !8;
+                            bytes[48..HEADER_LEN].fill(0);
+                        }
+                        // An error made up.
+                        2 => {
+                            let header = Header::request(Command::Create, 4);
+                            *bytes = header.reply(NtStatus::ACCESS_DENIED, 1).to_bytes().to_vec();
+                            bytes.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 0]);
+                        }
+                        // The signature.
+                        _ => bytes[if plain { 48 } else { 4 }] ^= 0x80,
+                    }
+                    true
+                });
+                let error = tree.stat("").await.unwrap_err();
+                assert!(matches!(error, Error::Tampered(_)), "attack {attack}: {error}");
+                let after = session.echo().await.unwrap_err();
+                assert!(matches!(after, Error::Tampered(_)), "the connection has ended: {after}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_downgraded_negotiation_is_found_out() {
+    for dialect in [Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1] {
+        Sim::new(12).run(async {
+            let own = Own::new(|_| {});
+            let between = own.tcp().await;
+            between.tamper(|bytes| {
+                let negotiate = bytes[0] == 0xfe && bytes[12] == 0;
+                if negotiate {
+                    bytes[HEADER_LEN + 24] ^= 0x01;
+                }
+                negotiate
+            });
+            let outcome = match Session::connect(between.clone(), only(dialect, own.options())).await {
+                Ok(session) => session.tree("data").await.map(drop),
+                Err(e) => Err(e),
+            };
+            let error = outcome.unwrap_err();
+            match dialect {
+                Dialect::V3_1_1 => assert!(matches!(error, Error::Tampered(_)), "{error}"),
+                _ => assert!(matches!(error, Error::Denied(Denial::Downgrade)), "{error}"),
+            }
+            assert_eq!(between.changed.get(), 1);
+        });
+    }
+}
+
+#[test]
+fn nonsense_from_the_server_is_an_error_for_all_who_wait() {
+    for len in [0, 1, 63, 64, 70] {
+        Sim::new(13).run(async {
+            let own = Own::new(|_| {});
+            let between = own.tcp().await;
+            let session = Session::connect(between.clone(), own.options()).await.unwrap();
+            let tree = session.tree("data").await.unwrap();
+            let file = tree.open("f", OpenOptions::create()).await.unwrap();
+            file.write(0, Bytes::from_static(b"0123456789")).await.unwrap();
+            between.tamper(move |bytes| {
+                bytes.truncate(len);
+                true
+            });
+            let (a, b) = futures_util::join!(file.read(0, 10), session.echo());
+            let (a, b) = (a.unwrap_err(), b.map(|()| "parsed"));
+            assert!(matches!(a, Error::Malformed(_)), "{len}: {a}");
+            assert!(b.is_err() || len == 70, "{len}: {b:?}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    Sim::new(14).run(async {
+        let pool = Pool::new(64 << 20);
+        let (_silent, client) = direct::pair(&pool);
+        let options = Options {
+            timeout: Duration::from_secs(10),
+            ..Options::new("server", "alice", "secret", pool.clone())
+        };
+        let start = rt::now();
+        let error = Session::connect(client, options).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::TimedOut), "{error}");
+        let waited = rt::now().since(start);
+        assert!((Duration::from_secs(10)..=Duration::from_secs(20)).contains(&waited), "{waited:?}");
+    });
+}
+
+#[test]
+fn a_server_that_goes_away_is_an_error_for_all_who_wait() {
+    Sim::new(15).run(async {
+        let own = Own::new(|_| {});
+        let between = own.tcp().await;
+        let session = Session::connect(between.clone(), own.options()).await.unwrap();
+        weft_machine::sim::cut_all(weft_machine::sim::CutHow::Reset);
+        assert!(session.echo().await.is_err());
+        assert!(session.tree("data").await.is_err());
+    });
+}
+
+#[test]
+fn the_server_tells_its_endpoints_and_interfaces() {
+    Sim::new(16).run(async {
+        let own = Own::new(|_| {});
+        let session = Session::connect(own.tcp().await, own.options()).await.unwrap();
+        // No share was entered: IPC$ is.
+        let endpoints = session.endpoints().await.unwrap();
+        let told: Vec<_> = endpoints.iter().map(|e| (e.kind.as_str(), e.address.as_str())).collect();
+        assert_eq!(told, [("iwarp", "127.0.0.1:5445"), ("shm", "5445"), ("nfs", "127.0.0.1:2049")]);
+        let interfaces = session.interfaces().await.unwrap();
+        assert_eq!(interfaces.len(), 1);
+        assert!(interfaces[0].rdma);
+        assert_eq!(interfaces[0].link_speed_bps, 10_000_000_000);
+    });
+}
+
+#[test]
+fn a_dropped_rdma_read_keeps_its_memory_until_the_answer() {
+    Sim::new(17).run(async {
+        let own = Own::new(|_| {});
+        let (between, direct) = own.rdma();
+        let session = Session::connect(between, own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let file = tree.open("f", OpenOptions::create()).await.unwrap();
+        file.write(0, Bytes::from(story::pattern(100_000, 1))).await.unwrap();
+        {
+            let reading = file.read(0, 100_000);
+            futures_util::pin_mut!(reading);
+            assert!(futures_util::poll!(&mut reading).is_pending());
+            assert_eq!(direct.open_regions(), 1);
+        }
+        assert_eq!(direct.open_regions(), 1, "the server may still write there");
+        session.echo().await.unwrap();
+        assert_eq!(direct.open_regions(), 0);
+        assert!(file.read(0, 100_000).await.is_ok(), "the connection lives");
+    });
+}
+
+#[test]
+fn handles_that_are_dropped_are_closed() {
+    Sim::new(18).run(async {
+        let own = Own::new(|_| {});
+        let session = Session::connect(own.tcp().await, own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let exclusive =
+            OpenOptions { share: weft_wire::smb2::access::ShareAccess::NONE, ..OpenOptions::create() };
+        for _ in 0..5 {
+            let file = tree.open("f", exclusive).await.unwrap();
+            let second = tree.open("f", OpenOptions::read()).await.map(drop).unwrap_err();
+            assert_eq!(second.status(), Some(NtStatus::SHARING_VIOLATION));
+            drop(file);
+        }
+        assert_eq!(own.server.session_count(), 1);
+        session.logoff().await.unwrap();
+        assert_eq!(own.server.session_count(), 0);
+    });
+}
