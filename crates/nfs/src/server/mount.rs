@@ -40,7 +40,8 @@ pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
         Ok((share, node)) => {
             let mounts = &cx.server.mounts;
-            let entry = (host(cx), path);
+            // A copy: a slice would keep the receive buffer that the call came in.
+            let entry = (host(cx), DirPath(Bytes::copy_from_slice(&path.0)));
             let mut entries = mounts.entries();
             if entries.len() < mounts.limit && !entries.contains(&entry) {
                 entries.push(entry);

@@ -15,7 +15,7 @@ pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> 
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };
-    let attr = match node.vfs().getattr(node.id).await {
+    let attr = match node.getattr().await {
         Ok(attr) => attr,
         Err(e) => return failed_at(&node, &e).await,
     };

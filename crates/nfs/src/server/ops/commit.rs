@@ -13,7 +13,7 @@ pub(in crate::server) async fn commit(cx: &Connection<'_>, args: CommitArgs) -> 
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };
-    let before = match node.vfs().getattr(node.id).await {
+    let before = match node.getattr().await {
         Ok(attr) => attr,
         Err(e) => return failed(status(&e), WccOnly::default()),
     };

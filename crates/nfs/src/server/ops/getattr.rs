@@ -10,7 +10,7 @@ pub(in crate::server) async fn getattr(cx: &Connection<'_>, args: GetattrArgs) -
         Ok(node) => node,
         Err(status) => return failed(status, ()),
     };
-    match node.vfs().getattr(node.id).await {
+    match node.getattr().await {
         Ok(attr) => Ok(GetattrOk { attributes: node.attributes(&attr) }),
         Err(e) => failed(status(&e), ()),
     }

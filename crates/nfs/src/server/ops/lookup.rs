@@ -12,7 +12,7 @@ pub(in crate::server) async fn lookup(cx: &Connection<'_>, args: LookupArgs) -> 
     };
     let name = &args.what.name.0;
     let found = match &name[..] {
-        b"." => dir.vfs().getattr(dir.id).await,
+        b"." => dir.getattr().await,
         name => dir.vfs().lookup(dir.id, name, false).await,
     };
     match found {

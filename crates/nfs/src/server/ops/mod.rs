@@ -49,7 +49,7 @@ pub(super) use symlink::symlink;
 pub(super) use write::write;
 
 use weft_store::opens::Rights;
-use weft_store::{Attr, Error, Make, NodeId, OpenFile, SetAttr, Vfs};
+use weft_store::{Attr, Error, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::nfs3::{
     AttrOnly, CreateOk, DirOp, Failure, Handle, Outcome, PostOpAttr, Status, WccAttr, WccData, WccOnly,
 };
@@ -62,9 +62,15 @@ impl Node<'_> {
         &self.share.vfs
     }
 
+    /// Attributes. A file whose last name was removed is stale, even while somebody else holds it.
+    async fn getattr(&self) -> Result<Attr, Error> {
+        let attr = self.vfs().getattr(self.id).await?;
+        if attr.kind == Kind::File && attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
+    }
+
     /// post_op_attr: attributes if they can be had.
     async fn post(&self) -> PostOpAttr {
-        self.vfs().getattr(self.id).await.ok().map(|attr| self.attributes(&attr))
+        self.getattr().await.ok().map(|attr| self.attributes(&attr))
     }
 
     fn attributes(&self, attr: &Attr) -> weft_wire::nfs3::Attributes {
@@ -72,7 +78,7 @@ impl Node<'_> {
     }
 
     async fn before(&self) -> Option<WccAttr> {
-        self.vfs().getattr(self.id).await.ok().map(|attr| wcc(&attr))
+        self.getattr().await.ok().map(|attr| wcc(&attr))
     }
 
     async fn wcc(&self, before: Option<WccAttr>) -> WccData {

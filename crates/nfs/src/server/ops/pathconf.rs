@@ -18,7 +18,7 @@ pub(in crate::server) async fn pathconf(
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };
-    match node.vfs().getattr(node.id).await {
+    match node.getattr().await {
         Ok(attr) => Ok(PathconfOk {
             attributes: Some(node.attributes(&attr)),
             linkmax: LINK_MAX,

@@ -30,7 +30,7 @@ pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut bod
 
 async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {
     node.may(Rights::READ)?;
-    let attr = node.vfs().getattr(node.id).await?;
+    let attr = node.getattr().await?;
     match attr.kind {
         Kind::File => {}
         Kind::Dir => return Err(Error::IsDir),

@@ -46,7 +46,7 @@ pub(super) struct Names {
 pub(super) async fn names(dir: &Node<'_>, cookie: u64, max: usize) -> Result<Names, Error> {
     let mut found = Vec::new();
     if cookie < 1 {
-        let attr = dir.vfs().getattr(dir.id).await?;
+        let attr = dir.getattr().await?;
         if attr.kind != Kind::Dir {
             return Err(Error::NotDir);
         }

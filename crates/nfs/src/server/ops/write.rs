@@ -12,7 +12,7 @@ pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Ou
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };
-    let before = match node.vfs().getattr(node.id).await {
+    let before = match node.getattr().await {
         Ok(attr) => attr,
         Err(e) => return failed(status(&e), WccOnly::default()),
     };
