@@ -2,15 +2,18 @@
 //!
 //! Owns: the level. `WEFT_LOG` (as `tracing` filters are written) overrides `-v`.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging at the level that `-v` asks for.
-pub(crate) fn start(verbose: u8) {
+/// Starts logging at the level that `-v` asks for; a server also tells what it does, a client only what is wrong.
+pub(crate) fn start(verbose: u8, server: bool) {
     let level = match verbose {
-        0 => "info",
+        0 if server => "info",
+        0 => "warn",
         1 => "debug",
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).with_ansi(std::io::stderr().is_terminal()).init();
 }

@@ -27,7 +27,7 @@ use crate::args::{Args, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    logging::start(args.verbose);
+    logging::start(args.verbose, matches!(args.command, Command::Serve(_)));
     let outcome = match args.command {
         Command::Serve(args) => serve::run(args),
         Command::Cp(args) => copy::run(args),

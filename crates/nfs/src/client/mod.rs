@@ -12,10 +12,11 @@ mod rpc;
 use std::sync::Arc;
 
 use weft_wire::mount::MountStatus;
-use weft_wire::nfs3::Status;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
+pub use weft_wire::nfs3::Status;
+pub use weft_wire::rpc::{AuthSys, Credential};
 pub use file::File;
 pub use mount::{Entry, Mount, Options, exports};
 pub use weft_wire::nfs3::{
