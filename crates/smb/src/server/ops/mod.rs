@@ -52,3 +52,6 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
         _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Operations without a connection around them: a bench that hands requests to [`dispatch`], on a memory disk.
+
+mod control;
+mod files;
+mod hostile;
+mod info;
+mod listing;
+mod locks;
+mod names;
+mod payload;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Pool, rt};
+use weft_store::backend::Ram;
+use weft_store::vfs::{Share, Vfs};
+use weft_transport::{Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Traffic};
+use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
+use weft_wire::smb2::create::{CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::header::Id;
+use weft_wire::smb2::negotiate::{Capabilities, SecurityMode, SigningId};
+use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, NtStatus};
+use weft_wire::smb2::{close, create};
+
+use super::dispatch;
+use crate::crypto::{Preauth, Profile, Role, SessionKeys};
+use crate::server::connection::{Connection, Negotiated};
+use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::session::{Session, Tree};
+use crate::server::{Config, NetworkInterface, Server};
+
+/// Size of the memory disk.
+const DISK: u64 = 64 << 20;
+
+/// A transport that carries nothing, but lends the memory of a client.
+struct Client {
+    rdma: bool,
+    /// What [`Channel::fetch`] gives.
+    memory: Bytes,
+    fetched: RefCell<Vec<Segment>>,
+    sent: Cell<usize>,
+}
+
+impl Channel for Client {
+    fn kind(&self) -> Kind {
+        Kind::Smbd
+    }
+    fn medium(&self) -> &'static str {
+        "bench"
+    }
+    fn peer(&self) -> String {
+        "bench".into()
+    }
+    fn limits(&self) -> Limits {
+        Limits { max_message: 1 << 20, max_rdma: self.rdma.then_some(8 << 20) }
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn try_recv(&self) -> Option<Message> {
+        None
+    }
+    fn send(&self, _: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        self.sent.set(self.sent.get() + 1);
+        Box::pin(async { Ok(()) })
+    }
+    fn cork(&self, _: bool) {}
+    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        let len: usize = from.iter().map(|segment| segment.len as usize).sum();
+        let data = self.memory.slice(..len);
+        self.fetched.replace(from);
+        Box::pin(async move { Ok(data) })
+    }
+    fn expose(&self, _: Buf, _: Access) -> Result<Exposed, Error> {
+        Err(Error::Misuse("servers expose nothing"))
+    }
+    fn revoke(&self, _: Exposed) -> Option<Buf> {
+        None
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {}
+}
+
+/// One session in one tree, and what it is made of.
+struct Bench {
+    vfs: Vfs,
+    server: Arc<Server>,
+    client: Rc<Client>,
+    connection: Rc<Connection>,
+    session: Arc<Session>,
+    tree: Arc<Tree>,
+    ids: Cell<u64>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Ram::new(DISK).into(), Dialect::V3_1_1, true)
+    }
+
+    fn with(vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
+        let share = Share { name: "data".into(), vfs: vfs.clone() };
+        let server = Server::new(Config {
+            server_guid: [7; 16],
+            name: "WEFT".into(),
+            shares: vec![share.clone()],
+            users: Vec::new(),
+            require_signing: false,
+            require_encryption: false,
+            interfaces: vec![NetworkInterface {
+                index: 3,
+                addr: [127, 0, 0, 1].into(),
+                link_speed_bps: 10_000_000_000,
+                rdma: true,
+                rss: false,
+            }],
+            endpoints: "iwarp 127.0.0.1:5445\n".into(),
+            pool: Pool::new(64 << 20),
+            limits: crate::server::Limits { opens: 100, ..Default::default() },
+        });
+        let client = Rc::new(Client {
+            rdma,
+            memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
+            fetched: RefCell::default(),
+            sent: Cell::new(0),
+        });
+        let connection = Rc::new(Connection::new(server.clone(), client.clone()));
+        let profile = Profile { dialect, signing: SigningId::AES_CMAC, cipher: None };
+        connection.set_negotiated(Negotiated {
+            dialect,
+            client_capabilities: Capabilities::LARGE_MTU,
+            client_security_mode: SecurityMode::SIGNING_ENABLED,
+            client_dialects: vec![Dialect::V2_1, Dialect::V3_0],
+            client_guid: [9; 16],
+            server_capabilities: Capabilities::LARGE_MTU,
+            server_security_mode: SecurityMode::SIGNING_ENABLED,
+            max_io: 8 << 20,
+            profile,
+        });
+        let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
+        let session = Arc::new(Session::new(77, "tester".into(), keys, false, false));
+        let tree = session.connect(Some(share), 10).unwrap();
+        Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
+    }
+
+    fn cx(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> OpContext {
+        self.ids.set(self.ids.get() + 1);
+        let mut header = Header::request(command, self.ids.get());
+        header.session_id = self.session.id;
+        header.credit_charge = 128;
+        header.id = Id::Sync { reserved: 0, tree: self.tree.id };
+        let mut message = header.to_bytes().to_vec();
+        emit(&mut message);
+        OpContext {
+            server: self.server.clone(),
+            connection: self.connection.clone(),
+            session: self.session.clone(),
+            tree: self.tree.clone(),
+            header,
+            message: message.into(),
+            encrypted: false,
+            file_id: Cell::new(None),
+            async_id: Cell::new(None),
+            alone: true,
+            cancel: OnceCell::new(),
+        }
+    }
+
+    /// One request and its answer, as a message.
+    async fn ask(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Result<Bytes, NtStatus> {
+        self.answer(command, emit).await.map(|reply| reply.message.into()).map_err(|failure| failure.status)
+    }
+
+    async fn answer(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Answer {
+        dispatch(&self.cx(command, emit)).await
+    }
+
+    async fn create(&self, wish: &Wish<'_>) -> Result<create::Response, NtStatus> {
+        let message = self.ask(Command::Create, |out| wish.request().emit(out)).await?;
+        Ok(create::Response::parse(&message).unwrap())
+    }
+
+    async fn open(&self, wish: &Wish<'_>) -> Result<FileId, NtStatus> {
+        self.create(wish).await.map(|response| response.file)
+    }
+
+    async fn close(&self, file: FileId) -> Result<close::Response, NtStatus> {
+        let request = close::Request { flags: close::Flags::POSTQUERY_ATTRIB, file };
+        let message = self.ask(Command::Close, |out| request.emit(out)).await?;
+        Ok(close::Response::parse(&message).unwrap())
+    }
+
+    /// Makes a file with this content.
+    async fn put(&self, path: &str, content: &[u8]) {
+        let file = self
+            .open(&Wish { disposition: CreateDisposition::OverwriteIf, ..Wish::file(path) })
+            .await
+            .unwrap();
+        payload::write(self, file, 0, content).await.unwrap();
+        self.close(file).await.unwrap();
+    }
+
+    async fn mkdir(&self, path: &str) {
+        let file =
+            self.open(&Wish { disposition: CreateDisposition::Create, ..Wish::dir(path) }).await.unwrap();
+        self.close(file).await.unwrap();
+    }
+
+    async fn exists(&self, path: &str) -> bool {
+        let wish = Wish {
+            access: AccessMask::FILE_READ_ATTRIBUTES,
+            options: CreateOptions::NONE,
+            ..Wish::file(path)
+        };
+        match self.open(&wish).await {
+            Ok(file) => self.close(file).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// What a CREATE asks for.
+#[derive(Clone)]
+struct Wish<'a> {
+    path: &'a str,
+    access: AccessMask,
+    share: ShareAccess,
+    disposition: CreateDisposition,
+    options: CreateOptions,
+    attributes: FileAttributes,
+    contexts: Vec<weft_wire::smb2::create_context::RequestContext>,
+}
+
+impl Wish<'_> {
+    /// Opens a file for everything, sharing everything.
+    fn file(path: &str) -> Wish<'_> {
+        Wish {
+            path,
+            access: AccessMask::FILE_ALL,
+            share: ShareAccess::ALL,
+            disposition: CreateDisposition::Open,
+            options: CreateOptions::NON_DIRECTORY_FILE,
+            attributes: FileAttributes::NORMAL,
+            contexts: Vec::new(),
+        }
+    }
+
+    fn dir(path: &str) -> Wish<'_> {
+        Wish { options: CreateOptions::DIRECTORY_FILE, ..Wish::file(path) }
+    }
+
+    fn request(&self) -> create::Request {
+        create::Request {
+            oplock: OplockLevel::BATCH,
+            impersonation: 2,
+            desired_access: self.access,
+            attributes: self.attributes,
+            share_access: self.share,
+            disposition: self.disposition,
+            options: self.options,
+            name: self.path.to_owned(),
+            contexts: self.contexts.clone(),
+        }
+    }
+}
+
+/// Runs a story.
+fn run(story: impl AsyncFnOnce(Bench)) {
+    rt::block_on(story(Bench::new())).unwrap();
+}
+
+/// The error that an answer must be.
+fn status<T>(answer: Result<T, NtStatus>) -> NtStatus {
+    match answer {
+        Ok(_) => panic!("succeeded"),
+        Err(status) => status,
+    }
+}

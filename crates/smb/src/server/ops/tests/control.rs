@@ -1,0 +1,132 @@
+//! IOCTL.
+
+use weft_wire::smb2::ioctl::{
+    CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
+};
+
+use super::*;
+
+fn request(code: CtlCode, file: FileId, input: Vec<u8>) -> Request {
+    Request {
+        code,
+        file,
+        input: input.into(),
+        max_input_response: 0,
+        max_output_response: 4096,
+        flags: Flags::IS_FSCTL,
+    }
+}
+
+async fn control(b: &Bench, request: &Request) -> Result<Bytes, NtStatus> {
+    let message = b.ask(Command::Ioctl, |out| request.emit(out)).await?;
+    let response = Response::parse(&message).unwrap();
+    assert_eq!((response.code, response.file), (request.code, request.file));
+    Ok(response.output)
+}
+
+#[test]
+fn the_server_tells_where_it_listens() {
+    run(async |b| {
+        let ask = |code| request(code, FileId::RELATED, Vec::new());
+        let endpoints = control(&b, &ask(CtlCode::WEFT_ENDPOINTS)).await.unwrap();
+        assert_eq!(&endpoints[..], b"iwarp 127.0.0.1:5445\n");
+        let output = control(&b, &ask(CtlCode::QUERY_NETWORK_INTERFACE_INFO)).await.unwrap();
+        let interfaces = NetworkInterface::parse_list(&output).unwrap();
+        assert_eq!((interfaces.len(), interfaces[0].index, interfaces[0].rdma), (1, 3, true));
+        let small = Request { max_output_response: 10, ..ask(CtlCode::QUERY_NETWORK_INTERFACE_INFO) };
+        assert_eq!(status(control(&b, &small).await), NtStatus::BUFFER_TOO_SMALL);
+    });
+}
+
+#[test]
+fn controls_that_are_not_here_say_what_the_specification_says() {
+    run(async |b| {
+        b.put("f", b"").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let none = FileId::RELATED;
+        for (code, on, wanted) in [
+            (CtlCode::DFS_GET_REFERRALS, none, NtStatus(0xC000_019C)),
+            (CtlCode::DFS_GET_REFERRALS, file, NtStatus::INVALID_PARAMETER),
+            (CtlCode::QUERY_NETWORK_INTERFACE_INFO, file, NtStatus::INVALID_PARAMETER),
+            (CtlCode::PIPE_WAIT, none, NtStatus::OBJECT_NAME_NOT_FOUND),
+            (CtlCode::PIPE_TRANSCEIVE, file, NtStatus::NOT_SUPPORTED),
+            (CtlCode::CREATE_OR_GET_OBJECT_ID, file, NtStatus::INVALID_DEVICE_REQUEST),
+            (CtlCode::SRV_REQUEST_RESUME_KEY, file, NtStatus::INVALID_DEVICE_REQUEST),
+            (CtlCode::SET_SPARSE, file, NtStatus::INVALID_DEVICE_REQUEST),
+            (CtlCode::GET_REPARSE_POINT, file, NtStatus::NOT_A_REPARSE_POINT),
+            (CtlCode(0x0014_0000), file, NtStatus::INVALID_DEVICE_REQUEST),
+            (CtlCode::SET_SPARSE, none, NtStatus::FILE_CLOSED),
+        ] {
+            assert_eq!(status(control(&b, &request(code, on, Vec::new())).await), wanted, "{code:?}");
+        }
+        let snapshots = request(CtlCode::SRV_ENUMERATE_SNAPSHOTS, file, Vec::new());
+        assert_eq!(control(&b, &snapshots).await.unwrap()[..], [0; 16]);
+        let io = Request { flags: Flags::NONE, ..snapshots.clone() };
+        assert_eq!(status(control(&b, &io).await), NtStatus::NOT_SUPPORTED);
+        let huge = Request { max_output_response: u32::MAX, ..snapshots };
+        assert_eq!(status(control(&b, &huge).await), NtStatus::INVALID_PARAMETER);
+    });
+}
+
+#[test]
+fn negotiate_is_validated() {
+    let story = async |dialect, change: fn(&mut ValidateNegotiateRequest), room| {
+        let b = Bench::with(Ram::new(DISK).into(), dialect, false);
+        let mut said = ValidateNegotiateRequest {
+            capabilities: Capabilities::LARGE_MTU,
+            guid: [9; 16],
+            security_mode: SecurityMode::SIGNING_ENABLED,
+            dialects: vec![Dialect::V2_1, Dialect::V3_0],
+        };
+        change(&mut said);
+        let mut input = Vec::new();
+        said.emit(&mut input);
+        let request = Request {
+            max_output_response: room,
+            ..request(CtlCode::VALIDATE_NEGOTIATE_INFO, FileId::RELATED, input)
+        };
+        let answer = control(&b, &request).await;
+        assert_eq!(answer.is_err(), b.connection.is_ended());
+        answer.ok()
+    };
+    let run = |dialect, change, room| rt::block_on(story(dialect, change, room)).unwrap();
+    let output = run(Dialect::V3_0, |_| (), 24).unwrap();
+    let response = ValidateNegotiateResponse::parse(&output).unwrap();
+    assert_eq!((response.dialect, response.guid), (Dialect::V3_0, [7; 16]));
+    // Whatever does not agree ends the connection.
+    assert!(run(Dialect::V3_0, |_| (), 23).is_none());
+    assert!(run(Dialect::V3_1_1, |_| (), 24).is_none());
+    assert!(run(Dialect::V3_0, |said| said.dialects.push(Dialect::V3_1_1), 24).is_none(), "a downgrade");
+    assert!(run(Dialect::V3_0, |said| said.guid[0] = 0, 24).is_none());
+    assert!(run(Dialect::V3_0, |said| said.capabilities = Capabilities::NONE, 24).is_none());
+    assert!(run(Dialect::V3_0, |said| said.security_mode = SecurityMode::NONE, 24).is_none());
+    assert!(run(Dialect::V3_0, |said| said.dialects.clear(), 24).is_none());
+}
+
+#[test]
+fn relative_links_can_be_read() {
+    run(async |b| {
+        use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
+        for (name, target) in [("in", "d/f"), ("out", "/etc/passwd")] {
+            let make = Make::Symlink(target.into());
+            b.vfs
+                .create(NodeId::ROOT, name.as_bytes(), make, Exists::Fail, SetAttr::default())
+                .await
+                .unwrap();
+        }
+        let link = async |path| {
+            let wish = Wish {
+                access: AccessMask::FILE_READ_ATTRIBUTES,
+                options: CreateOptions::OPEN_REPARSE_POINT,
+                ..Wish::file(path)
+            };
+            let file = b.open(&wish).await.unwrap();
+            control(&b, &request(CtlCode::GET_REPARSE_POINT, file, Vec::new())).await
+        };
+        let data = link("in").await.unwrap();
+        assert_eq!(data[..4], [0x0C, 0, 0, 0xA0]);
+        assert_eq!(usize::from(u16::from_le_bytes([data[4], data[5]])), data.len() - 8);
+        assert_eq!(weft_wire::smb2::utf16::decode(&data[20..]).unwrap(), "d\\f");
+        assert_eq!(status(link("out").await), NtStatus::ACCESS_DENIED);
+    });
+}

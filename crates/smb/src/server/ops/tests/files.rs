@@ -1,0 +1,290 @@
+//! CREATE and CLOSE.
+
+use weft_store::backend::Dir;
+use weft_wire::smb2::create::CreateAction;
+use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::{Filetime, error};
+
+use super::*;
+
+#[test]
+fn dispositions() {
+    use CreateDisposition::*;
+    run(async |b| {
+        let mut n = 0;
+        // What becomes of a name that exists, and of one that does not.
+        for (disposition, there, missing) in [
+            (Open, Ok(CreateAction::OPENED), Err(NtStatus::OBJECT_NAME_NOT_FOUND)),
+            (Create, Err(NtStatus::OBJECT_NAME_COLLISION), Ok(CreateAction::CREATED)),
+            (OpenIf, Ok(CreateAction::OPENED), Ok(CreateAction::CREATED)),
+            (Overwrite, Ok(CreateAction::OVERWRITTEN), Err(NtStatus::OBJECT_NAME_NOT_FOUND)),
+            (OverwriteIf, Ok(CreateAction::OVERWRITTEN), Ok(CreateAction::CREATED)),
+            (Supersede, Ok(CreateAction::SUPERSEDED), Ok(CreateAction::CREATED)),
+        ] {
+            n += 1;
+            let (old, new) = (format!("old{n}"), format!("new{n}"));
+            b.put(&old, b"content").await;
+            let before = b.create(&Wish { disposition, ..Wish::file(&old) }).await;
+            assert_eq!(before.as_ref().map(|r| r.action).map_err(|e| *e), there, "{disposition:?}");
+            if let Ok(response) = before {
+                let kept = response.action == CreateAction::OPENED;
+                assert_eq!(response.summary.end_of_file, if kept { 7 } else { 0 });
+                assert_eq!(response.oplock, OplockLevel::NONE);
+                b.close(response.file).await.unwrap();
+            }
+            let after = b.create(&Wish { disposition, ..Wish::file(&new) }).await;
+            assert_eq!(after.map(|r| r.action), missing, "{disposition:?}");
+        }
+    });
+}
+
+#[test]
+fn directories_and_files_are_told_apart() {
+    run(async |b| {
+        b.mkdir("d").await;
+        b.put("d\\f", b"x").await;
+        assert_eq!(status(b.open(&Wish::file("d")).await), NtStatus::FILE_IS_A_DIRECTORY);
+        assert_eq!(status(b.open(&Wish::dir("d\\f")).await), NtStatus::NOT_A_DIRECTORY);
+        assert_eq!(status(b.open(&Wish::file("d\\none")).await), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(status(b.open(&Wish::file("none\\f")).await), NtStatus::OBJECT_PATH_NOT_FOUND);
+        assert_eq!(status(b.open(&Wish::file("d\\f\\g")).await), NtStatus::OBJECT_PATH_NOT_FOUND);
+        let either = |path| Wish { options: CreateOptions::NONE, ..Wish::file(path) };
+        for path in ["", "d", "d\\f", "D\\F", "d\\", "d\\f::$DATA"] {
+            b.close(b.open(&either(path)).await.unwrap()).await.unwrap();
+        }
+        assert_eq!(status(b.open(&either("d\\f\\")).await), NtStatus::NOT_A_DIRECTORY);
+        assert_eq!(status(b.open(&either("d::$DATA")).await), NtStatus::FILE_IS_A_DIRECTORY);
+        let both = CreateOptions::DIRECTORY_FILE | CreateOptions::NON_DIRECTORY_FILE;
+        let wish = Wish { options: both, ..Wish::file("d") };
+        assert_eq!(status(b.open(&wish).await), NtStatus::INVALID_PARAMETER);
+        let wish = Wish { disposition: CreateDisposition::Supersede, ..Wish::dir("d") };
+        assert_eq!(status(b.open(&wish).await), NtStatus::INVALID_PARAMETER);
+        let wish = Wish { disposition: CreateDisposition::OverwriteIf, ..either("d") };
+        assert_eq!(status(b.open(&wish).await), NtStatus::OBJECT_NAME_COLLISION);
+    });
+}
+
+#[test]
+fn no_path_leads_out_of_the_share() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("share")).unwrap();
+    std::fs::write(folder.path().join("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink("..", folder.path().join("share/up")).unwrap();
+    std::os::unix::fs::symlink("/etc", folder.path().join("share/etc")).unwrap();
+    let vfs = Dir::open(folder.path().join("share")).unwrap().into();
+    let story = async |b: Bench| {
+        for path in ["..\\secret", "..", "a\\..\\..\\secret", ".", "\\secret"] {
+            let wish = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file(path) };
+            assert_eq!(status(b.open(&wish).await), NtStatus::INVALID_PARAMETER, "{path}");
+        }
+        for path in ["../secret", "up/secret", "/etc/passwd", "a*", "a:b", "a\"", "\u{1}"] {
+            let wish = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file(path) };
+            assert_eq!(status(b.open(&wish).await), NtStatus::OBJECT_NAME_INVALID, "{path}");
+        }
+        for path in ["up", "up\\secret", "etc\\passwd", "etc"] {
+            for disposition in [CreateDisposition::Open, CreateDisposition::OverwriteIf] {
+                let wish = Wish { disposition, ..Wish::file(path) };
+                assert_eq!(status(b.open(&wish).await), NtStatus::STOPPED_ON_SYMLINK, "{path}");
+            }
+        }
+        // A link inside the share tells where it leads; one to a place of this host does not.
+        let data = |path: &'static str| {
+            let answer = b.answer(Command::Create, move |out| Wish::file(path).request().emit(out));
+            async move { answer.await.unwrap_err().data }
+        };
+        match data("up\\secret").await {
+            error::Response::Contexts(contexts) => assert_eq!(&contexts[0].data[4..8], b"SYML"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(data("etc").await, error::Response::EMPTY);
+        // The link itself can be had, and removed.
+        let link = Wish {
+            access: AccessMask::DELETE,
+            options: CreateOptions::OPEN_REPARSE_POINT | CreateOptions::DELETE_ON_CLOSE,
+            ..Wish::file("etc")
+        };
+        let response = b.create(&link).await.unwrap();
+        assert!(response.summary.attributes.contains(FileAttributes::REPARSE_POINT));
+        b.close(response.file).await.unwrap();
+    };
+    rt::block_on(story(Bench::with(vfs, Dialect::V3_1_1, false))).unwrap();
+    assert!(std::fs::symlink_metadata(folder.path().join("share/etc")).is_err());
+    assert_eq!(std::fs::read(folder.path().join("secret")).unwrap(), b"secret");
+}
+
+#[test]
+fn access_that_nobody_gets() {
+    run(async |b| {
+        b.put("f", b"x").await;
+        let with = |access| Wish { access, ..Wish::file("f") };
+        assert_eq!(status(b.open(&with(AccessMask::NONE)).await), NtStatus::ACCESS_DENIED);
+        assert_eq!(status(b.open(&with(AccessMask(0x0020_0001))).await), NtStatus::ACCESS_DENIED);
+        assert_eq!(
+            status(b.open(&with(AccessMask::ACCESS_SYSTEM_SECURITY)).await),
+            NtStatus::PRIVILEGE_NOT_HELD
+        );
+        let by_id = Wish { options: CreateOptions::OPEN_BY_FILE_ID, ..Wish::file("f") };
+        assert_eq!(status(b.open(&by_id).await), NtStatus::NOT_SUPPORTED);
+        let doomed = Wish { options: CreateOptions::DELETE_ON_CLOSE, ..with(AccessMask::FILE_READ_DATA) };
+        assert_eq!(status(b.open(&doomed).await), NtStatus::INVALID_PARAMETER);
+        let mut request = Wish::file("f").request();
+        request.impersonation = 4;
+        let answer = b.ask(Command::Create, |out| request.emit(out)).await;
+        assert_eq!(status(answer), NtStatus::BAD_IMPERSONATION_LEVEL);
+        // All that there is.
+        let most = b.open(&with(AccessMask::MAXIMUM_ALLOWED)).await.unwrap();
+        assert_eq!(info::access(&b, most).await, AccessMask::FILE_ALL);
+        let generic = b.open(&with(AccessMask::GENERIC_READ)).await.unwrap();
+        assert_eq!(info::access(&b, generic).await, AccessMask::FILE_GENERIC_READ);
+    });
+}
+
+#[test]
+fn read_only_files() {
+    run(async |b| {
+        let wish = Wish {
+            disposition: CreateDisposition::Create,
+            attributes: FileAttributes::READONLY,
+            ..Wish::file("f")
+        };
+        let made = b.create(&wish).await.unwrap();
+        assert!(made.summary.attributes.contains(FileAttributes::READONLY));
+        // Who made it may fill it.
+        payload::write(&b, made.file, 0, b"x").await.unwrap();
+        b.close(made.file).await.unwrap();
+        assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::ACCESS_DENIED);
+        for disposition in [CreateDisposition::Overwrite, CreateDisposition::Supersede] {
+            let wish = Wish { disposition, access: AccessMask::FILE_READ_DATA, ..Wish::file("f") };
+            assert_eq!(status(b.open(&wish).await), NtStatus::ACCESS_DENIED);
+        }
+        let doomed =
+            Wish { access: AccessMask::DELETE, options: CreateOptions::DELETE_ON_CLOSE, ..Wish::file("f") };
+        assert_eq!(status(b.open(&doomed).await), NtStatus::CANNOT_DELETE);
+        let most = Wish { access: AccessMask::MAXIMUM_ALLOWED, ..Wish::file("f") };
+        let file = b.open(&most).await.unwrap();
+        assert!(!info::access(&b, file).await.intersects(AccessMask::FILE_WRITE_DATA));
+    });
+}
+
+#[test]
+fn share_modes() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        let reader = Wish { access: AccessMask::FILE_READ_DATA, share: ShareAccess::READ, ..Wish::file("f") };
+        let first = b.open(&reader).await.unwrap();
+        let second = b.open(&reader).await.unwrap();
+        let writer = Wish { access: AccessMask::FILE_WRITE_DATA, ..Wish::file("f") };
+        assert_eq!(status(b.open(&writer).await), NtStatus::SHARING_VIOLATION);
+        // To empty a file is to write to it.
+        let emptier = Wish { disposition: CreateDisposition::Overwrite, ..reader.clone() };
+        assert_eq!(status(b.open(&emptier).await), NtStatus::SHARING_VIOLATION);
+        // Attributes are nobody's business.
+        let looker =
+            Wish { access: AccessMask::FILE_READ_ATTRIBUTES, share: ShareAccess::NONE, ..Wish::file("f") };
+        let third = b.open(&looker).await.unwrap();
+        for file in [first, second, third] {
+            assert_eq!(b.close(file).await.unwrap().summary.unwrap().end_of_file, 7);
+        }
+        b.close(b.open(&writer).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn contexts_are_answered_or_ignored() {
+    run(async |b| {
+        b.put("f", b"x").await;
+        let with = |contexts| Wish { contexts, ..Wish::file("f") };
+        let asked = vec![
+            RequestContext::Durable,
+            RequestContext::MaximalAccess(None),
+            RequestContext::OnDiskId,
+            RequestContext::Unknown { name: (&b"What"[..]).into(), data: (&b"ever"[..]).into() },
+        ];
+        let response = b.create(&with(asked)).await.unwrap();
+        match &response.contexts[..] {
+            [
+                ResponseContext::MaximalAccess { status, access },
+                ResponseContext::OnDiskId { file_id, volume_id },
+            ] => {
+                assert_eq!((*status, *access), (NtStatus::SUCCESS, AccessMask::FILE_ALL.0));
+                assert!(*file_id != 0 && *volume_id != 0);
+            }
+            other => panic!("{other:?}"),
+        }
+        let unchanged = RequestContext::MaximalAccess(Some(response.summary.change_time));
+        match &b.create(&with(vec![unchanged])).await.unwrap().contexts[..] {
+            [ResponseContext::MaximalAccess { status, access: 0 }] => assert_eq!(status.0, 0xC000_0073),
+            other => panic!("{other:?}"),
+        }
+        let fails = async |context| status(b.open(&with(vec![context])).await);
+        let reconnect = RequestContext::DurableReconnect(response.file);
+        assert_eq!(fails(reconnect).await, NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(fails(RequestContext::Timewarp(Filetime(5))).await, NtStatus::OBJECT_NAME_NOT_FOUND);
+        let list = RequestContext::ExtendedAttributes((&b"list"[..]).into());
+        assert_eq!(fails(list).await, NtStatus::EAS_NOT_SUPPORTED);
+        let wish = Wish {
+            contexts: vec![RequestContext::AllocationSize(DISK * 2)],
+            disposition: CreateDisposition::Create,
+            ..Wish::file("large")
+        };
+        assert_eq!(status(b.open(&wish).await), NtStatus::DISK_FULL);
+        assert!(!b.exists("large").await);
+    });
+}
+
+#[test]
+fn handles_are_the_sessions_own() {
+    run(async |b| {
+        b.put("f", b"x").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        for wrong in [
+            FileId { persistent: file.persistent + 1, ..file },
+            FileId { volatile: file.volatile + 1, ..file },
+            FileId { persistent: 0, volatile: 0 },
+            FileId::RELATED,
+        ] {
+            assert_eq!(status(b.close(wrong).await), NtStatus::FILE_CLOSED);
+        }
+        b.close(file).await.unwrap();
+        assert_eq!(status(b.close(file).await), NtStatus::FILE_CLOSED);
+        // A slot that is used again has another name.
+        let next = b.open(&Wish::file("f")).await.unwrap();
+        assert_ne!(next, file);
+        assert_eq!(status(payload::read(&b, file, 0, 1).await), NtStatus::FILE_CLOSED);
+    });
+}
+
+#[test]
+fn opens_are_bounded_and_end_with_their_tree() {
+    run(async |b| {
+        b.put("f", b"x").await;
+        let mut files = Vec::new();
+        for _ in 0..100 {
+            files.push(b.open(&Wish::file("f")).await.unwrap());
+        }
+        assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::TOO_MANY_OPENED_FILES);
+        let doomed = b.vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(b.vfs.opens().count(doomed), 100);
+        b.close(files[0]).await.unwrap();
+        let wish = Wish { options: CreateOptions::DELETE_ON_CLOSE, ..Wish::file("f") };
+        b.open(&wish).await.unwrap();
+        assert!(b.session.disconnect(b.tree.id).await);
+        assert_eq!(b.vfs.opens().count(doomed), 0);
+        assert!(b.vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.is_err(), "delete on close");
+        assert_eq!(
+            status(b.open(&Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("g") }).await),
+            NtStatus::FILE_CLOSED
+        );
+        assert!(!b.vfs.opens().is_open(doomed));
+    });
+}
+
+#[test]
+fn pipes_do_not_exist() {
+    let mut bench = Bench::new();
+    bench.tree = bench.session.connect(None, 10).unwrap();
+    let story = async |b: Bench| {
+        assert_eq!(status(b.open(&Wish::file("srvsvc")).await), NtStatus::OBJECT_NAME_NOT_FOUND);
+    };
+    rt::block_on(story(bench)).unwrap();
+}

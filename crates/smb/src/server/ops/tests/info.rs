@@ -1,0 +1,297 @@
+//! QUERY_INFO, and SET_INFO but for names.
+
+use weft_wire::smb2::fscc::file::{self, Basic, EndOfFile, Standard};
+use weft_wire::smb2::fscc::filesystem as fs;
+use weft_wire::smb2::fscc::security::{Ace, SecurityDescriptor, Sid};
+use weft_wire::smb2::fscc::{FileClass, FsClass};
+use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
+use weft_wire::smb2::{Filetime, error, set_info};
+
+use super::*;
+
+async fn query(b: &Bench, file: FileId, of: InfoType, class: u8, limit: u32) -> Result<Reply, NtStatus> {
+    let request = Request {
+        info_type: of,
+        class,
+        output_buffer_length: limit,
+        additional_information: 7,
+        flags: 0,
+        file,
+        input: Bytes::new(),
+    };
+    b.answer(Command::QueryInfo, |out| request.emit(out)).await.map_err(|failure| failure.status)
+}
+
+async fn file_info(b: &Bench, file: FileId, class: FileClass) -> Result<Bytes, NtStatus> {
+    let reply = query(b, file, InfoType::FILE, class.0, 4096).await?;
+    assert_eq!(reply.status, NtStatus::SUCCESS);
+    Ok(Response::parse(&reply.message.into()).unwrap().buffer)
+}
+
+async fn fs_info(b: &Bench, file: FileId, class: FsClass) -> Bytes {
+    let reply = query(b, file, InfoType::FILESYSTEM, class.0, 4096).await.unwrap();
+    Response::parse(&reply.message.into()).unwrap().buffer
+}
+
+pub(super) async fn standard(b: &Bench, file: FileId) -> Standard {
+    Standard::parse(&file_info(b, file, FileClass::STANDARD).await.unwrap()).unwrap()
+}
+
+pub(super) async fn access(b: &Bench, file: FileId) -> AccessMask {
+    file::Access::parse(&file_info(b, file, FileClass::ACCESS).await.unwrap()).unwrap().access
+}
+
+async fn basic(b: &Bench, file: FileId) -> Basic {
+    Basic::parse(&file_info(b, file, FileClass::BASIC).await.unwrap()).unwrap()
+}
+
+async fn set_any(
+    b: &Bench,
+    file: FileId,
+    info_type: InfoType,
+    class: u8,
+    buffer: Vec<u8>,
+) -> Result<(), NtStatus> {
+    let request =
+        set_info::Request { info_type, class, additional_information: 7, file, buffer: buffer.into() };
+    b.ask(Command::SetInfo, |out| request.emit(out)).await.map(drop)
+}
+
+pub(super) async fn set(
+    b: &Bench,
+    file: FileId,
+    class: FileClass,
+    emit: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), NtStatus> {
+    let mut buffer = Vec::new();
+    emit(&mut buffer);
+    set_any(b, file, InfoType::FILE, class.0, buffer).await
+}
+
+#[test]
+fn what_is_known_about_a_file() {
+    run(async |b| {
+        b.mkdir("Dir").await;
+        b.put("Dir\\File.txt", b"12345").await;
+        let file = b.open(&Wish::file("dir\\file.TXT")).await.unwrap();
+        let info = async |class| file_info(&b, file, class).await;
+        let all = file::All::parse(&info(FileClass::ALL).await.unwrap()).unwrap();
+        assert_eq!((all.standard.end_of_file, all.standard.number_of_links), (5, 1));
+        assert_eq!((all.standard.directory, all.standard.delete_pending), (false, false));
+        assert_eq!(all.basic, basic(&b, file).await);
+        assert_eq!(all.access.access, AccessMask::FILE_ALL);
+        let open = file::NetworkOpen::parse(&info(FileClass::NETWORK_OPEN).await.unwrap()).unwrap();
+        assert_eq!((open.end_of_file, open.last_write_time), (5, all.basic.last_write_time));
+        let streams = file::Stream::parse_list(&info(FileClass::STREAM).await.unwrap()).unwrap();
+        assert_eq!((streams.len(), &streams[0].name[..], streams[0].size), (1, "::$DATA", 5));
+        let name = file::Name::parse(&info(FileClass::NORMALIZED_NAME).await.unwrap()).unwrap();
+        assert_eq!(name.name, "Dir\\File.txt");
+        let short = file::Name::parse(&info(FileClass::ALTERNATE_NAME).await.unwrap()).unwrap();
+        assert_eq!(short.name, "File.txt");
+        let id = file::Id::parse(&info(FileClass::ID).await.unwrap()).unwrap();
+        let internal = file::Internal::parse(&info(FileClass::INTERNAL).await.unwrap()).unwrap();
+        assert_eq!(id.file_id[..8], internal.index_number.to_le_bytes());
+        for class in [
+            FileClass::EA,
+            FileClass::POSITION,
+            FileClass::MODE,
+            FileClass::ALIGNMENT,
+            FileClass::COMPRESSION,
+        ] {
+            info(class).await.unwrap();
+        }
+        assert_eq!(status(info(FileClass::FULL_EA).await), NtStatus::NO_EAS_ON_FILE);
+        assert_eq!(status(info(FileClass::PIPE).await), NtStatus::NOT_SUPPORTED);
+        assert_eq!(status(info(FileClass(200)).await), NtStatus::INVALID_INFO_CLASS);
+        let dir = b.open(&Wish::dir("dir")).await.unwrap();
+        assert!(standard(&b, dir).await.directory);
+        assert!(file_info(&b, dir, FileClass::STREAM).await.unwrap().is_empty());
+        let blind = b
+            .open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("dir\\file.txt") })
+            .await
+            .unwrap();
+        assert_eq!(status(file_info(&b, blind, FileClass::BASIC).await), NtStatus::ACCESS_DENIED);
+        assert_eq!(standard(&b, blind).await.end_of_file, 5);
+    });
+}
+
+#[test]
+fn answers_are_cut_where_they_may_be() {
+    run(async |b| {
+        b.put("a rather long name.text", b"").await;
+        let file = b.open(&Wish::file("a rather long name.text")).await.unwrap();
+        let ask = async |class: FileClass, limit| query(&b, file, InfoType::FILE, class.0, limit).await;
+        assert_eq!(status(ask(FileClass::BASIC, 39).await.map(drop)), NtStatus::INFO_LENGTH_MISMATCH);
+        assert_eq!(ask(FileClass::BASIC, 40).await.unwrap().status, NtStatus::SUCCESS);
+        assert_eq!(
+            status(ask(FileClass::NORMALIZED_NAME, 3).await.map(drop)),
+            NtStatus::INFO_LENGTH_MISMATCH
+        );
+        let cut = ask(FileClass::NORMALIZED_NAME, 10).await.unwrap();
+        assert_eq!(cut.status, NtStatus::BUFFER_OVERFLOW);
+        assert_eq!(Response::parse(&cut.message.into()).unwrap().buffer.len(), 10);
+        assert_eq!(status(ask(FileClass::BASIC, u32::MAX).await.map(drop)), NtStatus::INVALID_PARAMETER);
+    });
+}
+
+#[test]
+fn what_is_known_about_the_file_system() {
+    run(async |b| {
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        let size = fs::Size::parse(&fs_info(&b, root, FsClass::SIZE).await).unwrap();
+        let unit = u64::from(size.sectors_per_unit * size.bytes_per_sector);
+        assert_eq!((size.total_units * unit, size.available_units), (DISK, size.total_units));
+        let full = fs::FullSize::parse(&fs_info(&b, root, FsClass::FULL_SIZE).await).unwrap();
+        assert_eq!(full.total_units, size.total_units);
+        let volume = fs::Volume::parse(&fs_info(&b, root, FsClass::VOLUME).await).unwrap();
+        assert_eq!(volume.label, "data");
+        let attribute = fs::Attribute::parse(&fs_info(&b, root, FsClass::ATTRIBUTE).await).unwrap();
+        assert_eq!(attribute.max_name_len, 255);
+        assert!(!attribute.attributes.contains(fs::FsAttributes::PERSISTENT_ACLS));
+        fs::Device::parse(&fs_info(&b, root, FsClass::DEVICE).await).unwrap();
+        fs::SectorSize::parse(&fs_info(&b, root, FsClass::SECTOR_SIZE).await).unwrap();
+        let ask = async |of, class| query(&b, root, of, class, 4096).await.map(drop);
+        assert_eq!(status(ask(InfoType::FILESYSTEM, FsClass::CONTROL.0).await), NtStatus::NOT_SUPPORTED);
+        assert_eq!(status(ask(InfoType::FILESYSTEM, 99).await), NtStatus::INVALID_INFO_CLASS);
+        assert_eq!(status(ask(InfoType::QUOTA, 0).await), NtStatus::NOT_SUPPORTED);
+        assert_eq!(status(ask(InfoType(9), 0).await), NtStatus::INVALID_PARAMETER);
+        let set_label = set_any(&b, root, InfoType::FILESYSTEM, FsClass::LABEL.0, vec![0; 4]).await;
+        assert_eq!(status(set_label), NtStatus::NOT_SUPPORTED);
+    });
+}
+
+#[test]
+fn security_is_shown_and_not_pretended() {
+    run(async |b| {
+        b.put("f", b"").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let reply = query(&b, file, InfoType::SECURITY, 0, 4096).await.unwrap();
+        let descriptor =
+            SecurityDescriptor::parse(&Response::parse(&reply.message.into()).unwrap().buffer).unwrap();
+        assert!(descriptor.owner.is_some() && descriptor.group.is_some());
+        match &descriptor.dacl.unwrap()[..] {
+            [Ace::Allow { mask, sid, .. }] => {
+                assert_eq!((*mask, sid), (AccessMask::FILE_ALL, &Sid::everyone()));
+            }
+            other => panic!("{other:?}"),
+        }
+        let request = Request {
+            info_type: InfoType::SECURITY,
+            class: 0,
+            output_buffer_length: 10,
+            additional_information: SecurityInformation::DACL.0,
+            flags: 0,
+            file,
+            input: Bytes::new(),
+        };
+        let failure = b.answer(Command::QueryInfo, |out| request.emit(out)).await.unwrap_err();
+        assert_eq!(failure.status, NtStatus::BUFFER_TOO_SMALL);
+        assert!(matches!(failure.data, error::Response::Contexts(_)));
+        let sacl = Request { additional_information: SecurityInformation::SACL.0, ..request };
+        assert_eq!(status(b.ask(Command::QueryInfo, |out| sacl.emit(out)).await), NtStatus::ACCESS_DENIED);
+        let mut bytes = Vec::new();
+        SecurityDescriptor::default().emit(&mut bytes);
+        let kept = set_any(&b, file, InfoType::SECURITY, 0, bytes.clone()).await;
+        assert_eq!(status(kept), NtStatus::NOT_SUPPORTED);
+        let reader =
+            b.open(&Wish { access: AccessMask::FILE_GENERIC_READ, ..Wish::file("f") }).await.unwrap();
+        let denied = set_any(&b, reader, InfoType::SECURITY, 0, bytes).await;
+        assert_eq!(status(denied), NtStatus::ACCESS_DENIED);
+    });
+}
+
+#[test]
+fn times_and_attributes_are_set() {
+    run(async |b| {
+        b.put("f", b"").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let before = basic(&b, file).await;
+        let change = |change: fn(&mut Basic)| {
+            let mut basic = Basic::default();
+            change(&mut basic);
+            let b = &b;
+            async move { set(b, file, FileClass::BASIC, |out| basic.emit(out)).await }
+        };
+        const THEN: Filetime = Filetime(130_000_000_000_000_000);
+        // Nothing but what is said.
+        change(|_| ()).await.unwrap();
+        assert_eq!(basic(&b, file).await, before);
+        change(|set| set.last_write_time = THEN).await.unwrap();
+        let after = basic(&b, file).await;
+        assert_eq!((after.last_write_time, after.last_access_time), (THEN, before.last_access_time));
+        // A time that was set stays through the writes of this handle.
+        payload::write(&b, file, 0, b"x").await.unwrap();
+        b.close(file).await.unwrap();
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        assert_eq!(basic(&b, file).await.last_write_time, THEN);
+        let set_on = |file, basic: Basic| {
+            let b = &b;
+            async move { set(b, file, FileClass::BASIC, |out| basic.emit(out)).await }
+        };
+        // -1 keeps the time that is, -2 lets it move again.
+        set_on(file, Basic { last_write_time: Filetime::FREEZE, ..Basic::default() }).await.unwrap();
+        payload::write(&b, file, 0, b"x").await.unwrap();
+        set_on(file, Basic { last_write_time: Filetime::THAW, ..Basic::default() }).await.unwrap();
+        payload::write(&b, file, 0, b"x").await.unwrap();
+        assert!(b.close(file).await.unwrap().summary.unwrap().last_write_time > before.last_write_time);
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let attributes = |attributes| Basic { attributes, ..Basic::default() };
+        set_on(file, attributes(FileAttributes::READONLY)).await.unwrap();
+        assert!(basic(&b, file).await.attributes.contains(FileAttributes::READONLY));
+        set_on(file, attributes(FileAttributes::NORMAL)).await.unwrap();
+        assert_eq!(basic(&b, file).await.attributes, FileAttributes::ARCHIVE);
+        assert_eq!(
+            status(set_on(file, attributes(FileAttributes::DIRECTORY)).await),
+            NtStatus::INVALID_PARAMETER
+        );
+        let past = Basic { last_write_time: Filetime(1 << 63), ..Basic::default() };
+        assert_eq!(status(set_on(file, past).await), NtStatus::INVALID_PARAMETER);
+        let reader = b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("f") }).await.unwrap();
+        assert_eq!(status(set_on(reader, Basic::default()).await), NtStatus::ACCESS_DENIED);
+    });
+}
+
+#[test]
+fn sizes_are_set() {
+    run(async |b| {
+        b.put("f", &[1; 10_000]).await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let size = async |size| {
+            set(&b, file, FileClass::END_OF_FILE, |out| EndOfFile { end_of_file: size }.emit(out)).await
+        };
+        let allocate = async |bytes| {
+            set(&b, file, FileClass::ALLOCATION, |out| file::Allocation { allocation_size: bytes }.emit(out))
+                .await
+        };
+        size(20_000).await.unwrap();
+        assert_eq!(standard(&b, file).await.end_of_file, 20_000);
+        assert_eq!(payload::read(&b, file, 9_999, 2).await.unwrap(), [1, 0]);
+        // Room beyond the end changes nothing; less than there is cuts, in whole units.
+        allocate(1 << 20).await.unwrap();
+        assert_eq!(standard(&b, file).await.end_of_file, 20_000);
+        allocate(4097).await.unwrap();
+        assert_eq!(standard(&b, file).await.end_of_file, 8192);
+        allocate(0).await.unwrap();
+        assert_eq!(standard(&b, file).await.end_of_file, 0);
+        assert_eq!(status(allocate(DISK * 2).await), NtStatus::DISK_FULL);
+        assert_eq!(status(size(DISK * 2).await), NtStatus::DISK_FULL);
+        assert_eq!(status(size(1 << 63).await), NtStatus::INVALID_PARAMETER);
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        let answer =
+            set(&b, root, FileClass::END_OF_FILE, |out| EndOfFile { end_of_file: 0 }.emit(out)).await;
+        assert_eq!(status(answer), NtStatus::INVALID_PARAMETER);
+        let short = set(&b, file, FileClass::END_OF_FILE, |out| out.extend([0; 7])).await;
+        assert_eq!(status(short), NtStatus::INFO_LENGTH_MISMATCH);
+        let nothing = set(&b, file, FileClass::END_OF_FILE, |_| ()).await;
+        assert_eq!(status(nothing), NtStatus::INVALID_PARAMETER);
+        for (class, wanted) in [
+            (FileClass::FULL_EA, NtStatus::EAS_NOT_SUPPORTED),
+            (FileClass::SHORT_NAME, NtStatus::NOT_SUPPORTED),
+            (FileClass::STANDARD, NtStatus::INVALID_INFO_CLASS),
+            (FileClass(200), NtStatus::INVALID_INFO_CLASS),
+        ] {
+            assert_eq!(status(set(&b, file, class, |out| out.extend([0; 8])).await), wanted);
+        }
+        set(&b, file, FileClass::POSITION, |out| out.extend([0; 8])).await.unwrap();
+    });
+}

@@ -1,0 +1,169 @@
+//! QUERY_DIRECTORY.
+
+use std::os::unix::ffi::OsStrExt;
+
+use weft_store::backend::Dir;
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::directory::{self, Entry};
+use weft_wire::smb2::query_directory::{Flags, Request, Response};
+
+use super::*;
+
+async fn query(
+    b: &Bench,
+    file: FileId,
+    pattern: &str,
+    flags: Flags,
+    limit: u32,
+) -> Result<(NtStatus, Vec<Entry>), NtStatus> {
+    let request = Request {
+        class: FileClass::ID_BOTH_DIRECTORY,
+        flags,
+        file_index: 0,
+        file,
+        output_buffer_length: limit,
+        pattern: pattern.to_owned(),
+    };
+    let reply = b.answer(Command::QueryDirectory, |out| request.emit(out)).await.map_err(|f| f.status)?;
+    let buffer = Response::parse(&reply.message.into()).unwrap().buffer;
+    assert!(buffer.len() <= limit as usize);
+    let whole = reply.status == NtStatus::SUCCESS;
+    Ok((reply.status, if whole { directory::parse(request.class, &buffer).unwrap() } else { Vec::new() }))
+}
+
+/// Every name that matches, sorted, in buffers of 700 bytes.
+pub(super) async fn names(b: &Bench, path: &str, pattern: &str) -> Result<Vec<String>, NtStatus> {
+    let dir = b.open(&Wish::dir(path)).await.unwrap();
+    let mut names = Vec::new();
+    let mut first = true;
+    loop {
+        match query(b, dir, pattern, Flags::NONE, 700).await {
+            Ok((_, entries)) => names.extend(entries.into_iter().map(|entry| entry.name)),
+            Err(NtStatus::NO_MORE_FILES) if !first => break,
+            Err(status) => return Err(status),
+        }
+        first = false;
+    }
+    b.close(dir).await.unwrap();
+    names.sort();
+    Ok(names)
+}
+
+#[test]
+fn listings_are_whole_and_patterns_choose() {
+    run(async |b| {
+        b.mkdir("d").await;
+        for i in 0..50 {
+            b.put(&format!("d\\file {i:02}.txt"), b"x").await;
+        }
+        b.put("d\\Straße", b"x").await;
+        let all = names(&b, "d", "*").await.unwrap();
+        assert_eq!(all.len(), 53);
+        assert_eq!(
+            (&all[..3], &all[52]),
+            (&[".".to_owned(), "..".into(), "Straße".into()][..], &"file 49.txt".into())
+        );
+        assert_eq!(names(&b, "d", "FILE 1?.TXT").await.unwrap().len(), 10);
+        assert_eq!(names(&b, "d", "<.txt").await.unwrap().len(), 50);
+        assert_eq!(names(&b, "d", "*.*").await.unwrap().len(), 53);
+        assert_eq!(names(&b, "d", "STRAßE").await.unwrap(), ["Straße"]);
+        assert_eq!(names(&b, "d", "..").await.unwrap(), [".."]);
+        for (pattern, wanted) in [
+            ("none", NtStatus::NO_SUCH_FILE),
+            ("none*", NtStatus::NO_SUCH_FILE),
+            ("a\\b", NtStatus::OBJECT_NAME_INVALID),
+        ] {
+            assert_eq!(status(names(&b, "d", pattern).await), wanted);
+        }
+        assert_eq!(names(&b, "", "*").await.unwrap(), [".", "..", "d"]);
+    });
+}
+
+#[test]
+fn listings_start_over_when_asked() {
+    run(async |b| {
+        for name in ["a", "b", "c"] {
+            b.put(name, b"x").await;
+        }
+        let dir = b.open(&Wish::dir("")).await.unwrap();
+        let single = Flags::RETURN_SINGLE_ENTRY;
+        let one =
+            async |pattern, flags| query(&b, dir, pattern, flags, 4096).await.map(|(_, e)| e[0].name.clone());
+        assert_eq!(one("?", single).await.unwrap(), ".");
+        assert_eq!(one("", single).await.unwrap(), "a");
+        // The pattern of before stays, whatever is sent now.
+        assert_eq!(one("z", single).await.unwrap(), "b");
+        assert_eq!(one("", single | Flags::RESTART_SCANS).await.unwrap(), ".");
+        assert_eq!(one("b", single | Flags::REOPEN).await.unwrap(), "b");
+        assert_eq!(status(one("", single).await), NtStatus::NO_MORE_FILES);
+        assert_eq!(status(one("z", single | Flags::RESTART_SCANS).await), NtStatus::NO_SUCH_FILE);
+        let (_, rest) = query(&b, dir, "*", Flags::RESTART_SCANS, 4096).await.unwrap();
+        assert_eq!(rest.len(), 5);
+    });
+}
+
+#[test]
+fn entries_say_what_the_file_says() {
+    run(async |b| {
+        b.put(".profile", b"12345").await;
+        let dir = b.open(&Wish::dir("")).await.unwrap();
+        let (_, entries) = query(&b, dir, ".profile", Flags::NONE, 4096).await.unwrap();
+        let file = b.create(&Wish::file(".profile")).await.unwrap();
+        let entry = &entries[0];
+        assert_eq!(entry.end_of_file, 5);
+        assert_eq!(entry.attributes, FileAttributes::ARCHIVE | FileAttributes::HIDDEN);
+        assert_eq!(entry.last_write_time, file.summary.last_write_time);
+        assert_eq!(entry.creation_time, file.summary.creation_time);
+        assert_eq!(entry.allocation_size, file.summary.allocation_size);
+        assert_ne!(entry.file_id, 0);
+    });
+}
+
+#[test]
+fn small_buffers() {
+    run(async |b| {
+        b.put("a name that is longer than nothing", b"x").await;
+        let dir = b.open(&Wish::dir("")).await.unwrap();
+        assert_eq!(status(query(&b, dir, "a*", Flags::NONE, 103).await), NtStatus::INFO_LENGTH_MISMATCH);
+        assert_eq!(
+            query(&b, dir, "a*", Flags::RESTART_SCANS, 110).await.unwrap().0,
+            NtStatus::BUFFER_OVERFLOW
+        );
+        assert_eq!(status(query(&b, dir, "", Flags::NONE, 4096).await), NtStatus::NO_MORE_FILES);
+        assert_eq!(status(query(&b, dir, "", Flags::NONE, 0).await), NtStatus::NO_MORE_FILES);
+        assert_eq!(status(query(&b, dir, "", Flags::NONE, u32::MAX).await), NtStatus::INVALID_PARAMETER);
+        let file = b.open(&Wish::file("a name that is longer than nothing")).await.unwrap();
+        assert_eq!(status(query(&b, file, "*", Flags::NONE, 4096).await), NtStatus::INVALID_PARAMETER);
+        let blind =
+            b.open(&Wish { access: AccessMask::FILE_READ_ATTRIBUTES, ..Wish::dir("") }).await.unwrap();
+        assert_eq!(status(query(&b, blind, "*", Flags::NONE, 4096).await), NtStatus::ACCESS_DENIED);
+        for (class, wanted) in [(4, NtStatus::INVALID_INFO_CLASS), (78, NtStatus::NOT_SUPPORTED)] {
+            let request = Request {
+                class: FileClass(class),
+                flags: Flags::NONE,
+                file_index: 0,
+                file: dir,
+                output_buffer_length: 4096,
+                pattern: "*".into(),
+            };
+            assert_eq!(status(b.ask(Command::QueryDirectory, |out| request.emit(out)).await), wanted);
+        }
+    });
+}
+
+/// Names of other systems: what SMB reserves is shown in disguise and can be opened by it; what is no text is hidden.
+#[test]
+fn foreign_names() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a:b?"), "colon").unwrap();
+    std::fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), "latin").unwrap();
+    let story = async |b: Bench| {
+        let names = names(&b, "", "a*").await.unwrap();
+        assert_eq!(names, ["a\u{f022}b\u{f025}"]);
+        let file = b.open(&Wish::file(&names[0])).await.unwrap();
+        assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"colon");
+        assert_eq!(super::listing::names(&b, "", "*").await.unwrap().len(), 3);
+    };
+    rt::block_on(story(Bench::with(Dir::open(folder.path()).unwrap().into(), Dialect::V3_1_1, false)))
+        .unwrap();
+}

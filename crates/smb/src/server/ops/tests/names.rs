@@ -1,0 +1,206 @@
+//! SET_INFO: rename, link, deletion.
+
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::file::{Disposition, DispositionEx, DispositionFlags, Rename};
+
+use super::info::set;
+use super::*;
+
+async fn rename(b: &Bench, file: FileId, to: &str, replace: bool) -> Result<(), NtStatus> {
+    let wish = Rename { replace_if_exists: replace, root_directory: 0, name: to.to_owned() };
+    set(b, file, FileClass::RENAME, |out| wish.emit(out)).await
+}
+
+async fn doom(b: &Bench, file: FileId, delete: bool) -> Result<(), NtStatus> {
+    set(b, file, FileClass::DISPOSITION, |out| Disposition { delete_pending: delete }.emit(out)).await
+}
+
+async fn content(b: &Bench, path: &str) -> Vec<u8> {
+    let file = b.open(&Wish::file(path)).await.unwrap();
+    let data = payload::read(b, file, 0, 100).await.unwrap();
+    b.close(file).await.unwrap();
+    data
+}
+
+#[test]
+fn files_and_directories_move() {
+    run(async |b| {
+        b.mkdir("d").await;
+        b.put("f", b"content").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        rename(&b, file, "d\\g", false).await.unwrap();
+        assert!(!b.exists("f").await);
+        assert_eq!(content(&b, "d\\g").await, b"content");
+        // Again by the same handle, in case alone, and to where it is.
+        rename(&b, file, "d\\G", false).await.unwrap();
+        rename(&b, file, "d\\G", false).await.unwrap();
+        assert_eq!(listing::names(&b, "d", "*").await.unwrap(), [".", "..", "G"]);
+        // A directory with an open file in it; the handle goes on working.
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        rename(&b, dir, "e", false).await.unwrap();
+        assert_eq!(payload::read(&b, file, 0, 100).await.unwrap(), b"content");
+        rename(&b, file, "h", false).await.unwrap();
+        assert_eq!(content(&b, "h").await, b"content");
+        assert_eq!(status(rename(&b, dir, "e\\inside", false).await), NtStatus::INVALID_PARAMETER);
+    });
+}
+
+#[test]
+fn names_that_are_taken() {
+    run(async |b| {
+        b.mkdir("d").await;
+        b.put("f", b"new").await;
+        b.put("old", b"old").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        assert_eq!(status(rename(&b, file, "old", false).await), NtStatus::OBJECT_NAME_COLLISION);
+        assert_eq!(status(rename(&b, file, "OLD", false).await), NtStatus::OBJECT_NAME_COLLISION);
+        assert_eq!(status(rename(&b, file, "d", true).await), NtStatus::ACCESS_DENIED);
+        let other = b.open(&Wish::file("old")).await.unwrap();
+        assert_eq!(status(rename(&b, file, "old", true).await), NtStatus::ACCESS_DENIED);
+        b.close(other).await.unwrap();
+        rename(&b, file, "Old", true).await.unwrap();
+        assert_eq!(listing::names(&b, "", "*").await.unwrap(), [".", "..", "Old", "d"]);
+        assert_eq!(content(&b, "old").await, b"new");
+        for (bad, status_wanted) in [
+            ("none\\x", NtStatus::OBJECT_PATH_NOT_FOUND),
+            ("..\\x", NtStatus::INVALID_PARAMETER),
+            ("\\x", NtStatus::INVALID_PARAMETER),
+            ("", NtStatus::INVALID_PARAMETER),
+            ("x*", NtStatus::OBJECT_NAME_INVALID),
+            ("x:stream", NtStatus::OBJECT_NAME_INVALID),
+            ("x\\", NtStatus::OBJECT_NAME_INVALID),
+        ] {
+            assert_eq!(status(rename(&b, file, bad, true).await), status_wanted, "{bad}");
+        }
+        let elsewhere = Rename { replace_if_exists: true, root_directory: 5, name: "x".into() };
+        let answer = set(&b, file, FileClass::RENAME, |out| elsewhere.emit(out)).await;
+        assert_eq!(status(answer), NtStatus::INVALID_PARAMETER);
+        let short = set(&b, file, FileClass::RENAME, |out| out.extend([0; 19])).await;
+        assert_eq!(status(short), NtStatus::INFO_LENGTH_MISMATCH);
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        assert_eq!(status(rename(&b, root, "x", true).await), NtStatus::ACCESS_DENIED);
+        let reader = b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("old") }).await.unwrap();
+        assert_eq!(status(rename(&b, reader, "x", true).await), NtStatus::ACCESS_DENIED);
+    });
+}
+
+#[test]
+fn links() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        b.put("g", b"other").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let link = async |name: &str, replace| {
+            let wish = Rename { replace_if_exists: replace, root_directory: 0, name: name.to_owned() };
+            set(&b, file, FileClass::LINK, |out| wish.emit(out)).await
+        };
+        link("h", false).await.unwrap();
+        assert_eq!(status(link("g", false).await), NtStatus::OBJECT_NAME_COLLISION);
+        link("g", true).await.unwrap();
+        assert_eq!(content(&b, "g").await, b"content");
+        assert_eq!(info::standard(&b, file).await.number_of_links, 3);
+        // A rename to another of its names leaves one fewer.
+        rename(&b, file, "h", true).await.unwrap();
+        assert_eq!(info::standard(&b, file).await.number_of_links, 2);
+        assert!(!b.exists("f").await);
+    });
+}
+
+#[test]
+fn deletion_waits_for_the_last_handle() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        let one = b.open(&Wish::file("f")).await.unwrap();
+        let two = b.open(&Wish::file("f")).await.unwrap();
+        doom(&b, one, true).await.unwrap();
+        assert!(info::standard(&b, two).await.delete_pending);
+        assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::DELETE_PENDING);
+        let again = Wish { disposition: CreateDisposition::Create, ..Wish::file("f") };
+        assert_eq!(status(b.open(&again).await), NtStatus::DELETE_PENDING);
+        assert_eq!(status(rename(&b, two, "g", false).await), NtStatus::ACCESS_DENIED);
+        b.close(one).await.unwrap();
+        assert_eq!(payload::read(&b, two, 0, 100).await.unwrap(), b"content");
+        doom(&b, two, false).await.unwrap();
+        b.close(b.open(&Wish::file("f")).await.unwrap()).await.unwrap();
+        doom(&b, two, true).await.unwrap();
+        assert!(b.close(two).await.unwrap().summary.is_some());
+        assert!(!b.exists("f").await);
+        b.close(b.open(&again).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn deletion_follows_a_rename() {
+    run(async |b| {
+        b.put("f", b"content").await;
+        b.put("bystander", b"").await;
+        let file =
+            b.open(&Wish { options: CreateOptions::DELETE_ON_CLOSE, ..Wish::file("f") }).await.unwrap();
+        rename(&b, file, "g", false).await.unwrap();
+        b.put("f", b"another").await;
+        b.close(file).await.unwrap();
+        assert_eq!(listing::names(&b, "", "*").await.unwrap(), [".", "..", "bystander", "f"]);
+    });
+}
+
+#[test]
+fn what_cannot_be_deleted() {
+    run(async |b| {
+        b.mkdir("d").await;
+        b.put("d\\f", b"").await;
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        assert_eq!(status(doom(&b, dir, true).await), NtStatus::DIRECTORY_NOT_EMPTY);
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        assert_eq!(status(doom(&b, root, true).await), NtStatus::CANNOT_DELETE);
+        let doomed =
+            Wish { options: CreateOptions::DIRECTORY_FILE | CreateOptions::DELETE_ON_CLOSE, ..Wish::dir("") };
+        assert_eq!(status(b.open(&doomed).await), NtStatus::CANNOT_DELETE);
+        let reader =
+            b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("d\\f") }).await.unwrap();
+        assert_eq!(status(doom(&b, reader, true).await), NtStatus::ACCESS_DENIED);
+        // Filled again after it was doomed: it stays, and can be opened.
+        let file = b.open(&Wish::file("d\\f")).await.unwrap();
+        rename(&b, file, "f", false).await.unwrap();
+        doom(&b, dir, true).await.unwrap();
+        rename(&b, file, "d\\f", false).await.unwrap();
+        b.close(dir).await.unwrap();
+        b.close(b.open(&Wish::dir("d")).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn deletion_as_posix_knows_it() {
+    run(async |b| {
+        let dispose = async |file, flags: DispositionFlags| {
+            set(&b, file, FileClass::DISPOSITION_EX, |out| DispositionEx { flags }.emit(out)).await
+        };
+        b.put("f", b"content").await;
+        let one = b.open(&Wish::file("f")).await.unwrap();
+        let two = b.open(&Wish::file("f")).await.unwrap();
+        let on_close = DispositionFlags::DELETE | DispositionFlags::ON_CLOSE;
+        assert_eq!(status(dispose(one, on_close).await), NtStatus::NOT_SUPPORTED);
+        assert_eq!(status(dispose(one, DispositionFlags(0x100)).await), NtStatus::NOT_SUPPORTED);
+        dispose(one, DispositionFlags::DELETE | DispositionFlags::POSIX_SEMANTICS).await.unwrap();
+        b.close(one).await.unwrap();
+        // The name is free at once; who still has the file open goes on with it.
+        assert!(!b.exists("f").await);
+        b.put("f", b"another").await;
+        assert_eq!(payload::read(&b, two, 0, 100).await.unwrap(), b"content");
+        assert_eq!(info::standard(&b, two).await.number_of_links, 0);
+        b.close(two).await.unwrap();
+        assert_eq!(content(&b, "f").await, b"another");
+        // Read-only files.
+        let wish = Wish {
+            disposition: CreateDisposition::Create,
+            attributes: FileAttributes::READONLY,
+            ..Wish::file("r")
+        };
+        b.close(b.open(&wish).await.unwrap()).await.unwrap();
+        let wish = Wish { access: AccessMask::DELETE | AccessMask::FILE_WRITE_ATTRIBUTES, ..Wish::file("r") };
+        let file = b.open(&wish).await.unwrap();
+        assert_eq!(status(dispose(file, DispositionFlags::DELETE).await), NtStatus::CANNOT_DELETE);
+        dispose(file, DispositionFlags::DELETE | DispositionFlags::IGNORE_READONLY_ATTRIBUTE).await.unwrap();
+        b.close(file).await.unwrap();
+        assert!(!b.exists("r").await);
+    });
+}
