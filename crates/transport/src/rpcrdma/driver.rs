@@ -30,6 +30,9 @@ use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic,
 };
 
+/// Work that waits for room in the send queue; more is a peer that does not take what it asked for. All credits with the
+/// longest chunk lists make 64 * 168 pieces.
+const MAX_WORK: usize = 1 << 14;
 /// Messages that wait to be sent; more is a caller that ignores its futures.
 const MAX_UNSENT: usize = 1 << 16;
 
@@ -302,7 +305,13 @@ impl State {
             match inner.qp.post(work) {
                 Ok(()) => {}
                 // Completions make room.
-                Err((PostError::QueueFull, work)) => return self.out.work.push_front(work),
+                Err((PostError::QueueFull, work)) => {
+                    self.out.work.push_front(work);
+                    if self.out.work.len() > MAX_WORK {
+                        self.end(Ending::Violation("the peer does not take its replies"), inner);
+                    }
+                    return;
+                }
                 // `poll` says why.
                 Err((PostError::Closed, _)) => return self.out.work.clear(),
                 Err((PostError::Misuse(why), _)) => return self.end(Ending::Violation(why), inner),
@@ -319,7 +328,7 @@ impl State {
             Ok(Done::Received { buf, .. }) => {
                 let message = self.repost(buf, inner);
                 match &mut self.role {
-                    Role::Responder(responder) => responder.received(message, &mut self.out),
+                    Role::Responder(responder) => responder.received(message, &mut self.out)?,
                     Role::Requester(requester) => requester.received(message, &*inner.qp, &mut self.out)?,
                 }
             }

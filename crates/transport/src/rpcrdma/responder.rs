@@ -17,7 +17,7 @@ use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, Unusable, VERSION, Wri
 use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
-use crate::channel::{Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+use crate::channel::{Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
 
 /// What a call said about its reply.
 #[derive(Debug)]
@@ -107,6 +107,9 @@ pub(super) struct Responder {
     waiting: VecDeque<Pull>,
     /// Calls whose Reads are posted.
     pulling: slab::Slab<Pull>,
+    /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
+    /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
+    unanswered: u32,
 }
 
 /// Reads of one pull are told apart by the low bits of their id.
@@ -139,11 +142,14 @@ pub(super) mod id {
 impl Responder {
     pub fn new(terms: Terms) -> Responder {
         debug_assert!(terms.credits > 0);
-        Responder { terms, waiting: VecDeque::new(), pulling: slab::Slab::new() }
+        Responder { terms, waiting: VecDeque::new(), pulling: slab::Slab::new(), unanswered: 0 }
     }
 
     /// A message arrived.
-    pub fn received(&mut self, message: Bytes, out: &mut Out) {
+    pub fn received(&mut self, message: Bytes, out: &mut Out) -> Result<(), Ending> {
+        if self.unanswered >= self.terms.credits.saturating_mul(2) {
+            return Err(Ending::Violation("RFC 8166 3.3.1: more calls than credits"));
+        }
         match Header::parse(message) {
             Ok((Header { xid, body: Body::Msg(chunks), .. }, stream)) => {
                 self.call(xid, chunks, Some(stream), out)
@@ -159,16 +165,19 @@ impl Responder {
                 self.refuse(xid, VERSION, ErrorCode::Chunk, out);
             }
         }
+        Ok(())
     }
 
     fn call(&mut self, xid: u32, chunks: Chunks, stream: Option<Bytes>, out: &mut Out) {
         let invalidate = self.terms.remote_invalidation.then(|| any_stag(&chunks)).flatten();
         let reads = chunks::group(&chunks.reads);
         let ticket = CallTicket { xid, writes: chunks.writes, reply: chunks.reply, invalidate };
+        self.unanswered += 1;
         let checked = reads.and_then(|reads| self.check(xid, &reads, stream.as_ref()).map(|()| reads));
         match (checked, stream) {
             (Err(why), _) => {
                 tracing::debug!(xid, why, "unusable chunks");
+                self.unanswered -= 1;
                 self.refuse(xid, VERSION, ErrorCode::Chunk, out);
             }
             (Ok(reads), Some(body)) if reads.payload.is_empty() => {
@@ -265,6 +274,7 @@ impl Responder {
         let body = inline.unwrap_or_else(|| stream.take());
         if body.get(..4) != Some(&ticket.xid.to_be_bytes()) {
             tracing::debug!(xid = ticket.xid, "xid of header and pulled message differ");
+            self.unanswered = self.unanswered.saturating_sub(1);
             return self.refuse(ticket.xid, VERSION, ErrorCode::Chunk, out);
         }
         let detached = detached.then(|| payload.take());
@@ -282,6 +292,7 @@ impl Responder {
 
     /// Sends a reply; `send_id` comes back in the completion of its Send.
     pub fn reply(&mut self, reply: Outgoing, send_id: u64, out: &mut Out) -> Result<(), Error> {
+        self.unanswered = self.unanswered.saturating_sub(1);
         let ticket = match reply.ticket.0 {
             TicketKind::RpcRdma(ticket) => ticket,
             TicketKind::Inline => {

@@ -1,0 +1,283 @@
+//! Two queue pairs in memory, for states that a real provider reaches seldom.
+//!
+//! Work is carried out when it is posted. Nothing waits for anything, so every test is a sequence of calls.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use weft_machine::{Buf, Payload, Pool};
+use weft_rdma::{
+    Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Refusal, Segment, Stag, Traffic, Work,
+    WorkError,
+};
+
+/// What one end did, for assertions.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub enum Did {
+    Send { bytes: Vec<u8>, invalidate: Option<Stag> },
+    Write { bytes: Vec<u8>, to: Segment, signalled: bool },
+    Read { from: Segment },
+}
+
+struct Region {
+    buf: Buf,
+    access: Access,
+    revoked: bool,
+}
+
+#[derive(Default)]
+struct End {
+    recvs: VecDeque<(u64, Buf)>,
+    regions: HashMap<Stag, Region>,
+    next_stag: u32,
+    completions: VecDeque<Completion>,
+    waker: Option<Waker>,
+    ended: Option<Disconnect>,
+    /// Work posted since the last poll.
+    posted: usize,
+    did: Vec<Did>,
+}
+
+impl End {
+    fn complete(&mut self, id: u64, result: Result<Done, WorkError>) {
+        self.completions.push_back(Completion { id, result });
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Where in a region a peer's access lies.
+    fn place(&mut self, s: Segment, access: Access) -> Result<&mut [u8], Refusal> {
+        let region = self.regions.get_mut(&s.stag).filter(|r| !r.revoked).ok_or(Refusal::InvalidStag)?;
+        if region.access != access {
+            return Err(Refusal::Access);
+        }
+        let start = usize::try_from(s.offset).map_err(|_| Refusal::Bounds)?;
+        let end = start.checked_add(s.len as usize).ok_or(Refusal::Bounds)?;
+        region.buf.get_mut(start..end).ok_or(Refusal::Bounds)
+    }
+
+    fn end(&mut self, why: Disconnect) {
+        self.ended.get_or_insert(why);
+        for (id, _) in std::mem::take(&mut self.recvs) {
+            self.complete(id, Err(WorkError::Flushed));
+        }
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// One of the two.
+pub struct FakeQp {
+    ends: Rc<RefCell<[End; 2]>>,
+    me: usize,
+    max_send_work: usize,
+}
+
+/// A connected pair whose send queues take `max_send_work` pieces of work between two polls.
+pub fn pair(max_send_work: usize) -> (Rc<FakeQp>, Rc<FakeQp>) {
+    let ends: Rc<RefCell<[End; 2]>> = Rc::default();
+    let end = |me| Rc::new(FakeQp { ends: ends.clone(), me, max_send_work });
+    (end(0), end(1))
+}
+
+impl FakeQp {
+    /// What this end did since the last call.
+    pub fn did(&self) -> Vec<Did> {
+        std::mem::take(&mut self.ends.borrow_mut()[self.me].did)
+    }
+
+    /// Messages that this end sent since the last call.
+    pub fn sent(&self) -> Vec<Vec<u8>> {
+        let sends = self.did().into_iter().filter_map(|did| match did {
+            Did::Send { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        sends.collect()
+    }
+
+    /// Regions that the peer can reach now.
+    pub fn regions(&self) -> usize {
+        self.ends.borrow()[self.me].regions.len()
+    }
+
+    /// Sends raw bytes, as a peer that keeps to no rule would.
+    pub fn send_raw(&self, bytes: impl Into<Bytes>) {
+        let data = vec![bytes.into()];
+        let send = Work::Send { id: u64::MAX, data, invalidate: None, solicited: false, signalled: false };
+        self.post(send).map_err(|(e, _)| e).unwrap();
+    }
+
+    /// Receive buffers for `n` messages, so that a raw peer can be answered.
+    pub fn post_receives(&self, n: usize, pool: &Pool) {
+        for _ in 0..n {
+            let buf = pool.try_alloc(4096).unwrap();
+            self.post(Work::Recv { id: 0, buf }).map_err(|(e, _)| e).unwrap();
+        }
+    }
+
+    /// Messages that have arrived at a raw peer.
+    pub fn received(&self) -> Vec<Bytes> {
+        let end = &mut self.ends.borrow_mut()[self.me];
+        let done = end.completions.drain(..).filter_map(|c| match c.result {
+            Ok(Done::Received { buf, .. }) => Some(buf.freeze()),
+            _ => None,
+        });
+        done.collect()
+    }
+
+    fn carry_out(&self, work: Work) -> Option<Refusal> {
+        let ends = &mut *self.ends.borrow_mut();
+        let (low, high) = ends.split_at_mut(1);
+        let (mine, peer) =
+            if self.me == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };
+        match work {
+            Work::Send { id, data, invalidate, signalled, solicited } => {
+                let bytes = data.concat();
+                mine.did.push(Did::Send { bytes: bytes.clone(), invalidate });
+                let Some((recv, mut buf)) = peer.recvs.pop_front() else { return Some(Refusal::NoBuffer) };
+                if bytes.len() > buf.capacity() {
+                    return Some(Refusal::TooLong);
+                }
+                buf.set_len(bytes.len());
+                buf.copy_from_slice(&bytes);
+                if let Some(stag) = invalidate {
+                    match peer.regions.get_mut(&stag) {
+                        Some(region) => region.revoked = true,
+                        None => return Some(Refusal::InvalidStag),
+                    }
+                }
+                if signalled {
+                    mine.complete(id, Ok(Done::Sent));
+                }
+                peer.complete(recv, Ok(Done::Received { buf, invalidated: invalidate, solicited }));
+            }
+            Work::Write { id, data, to, signalled } => {
+                let bytes = content(data);
+                mine.did.push(Did::Write { bytes: bytes.clone(), to, signalled });
+                match peer.place(Segment { len: bytes.len() as u32, ..to }, Access::RemoteWrite) {
+                    Ok(place) => place.copy_from_slice(&bytes),
+                    Err(refusal) => return Some(refusal),
+                }
+                if signalled {
+                    mine.complete(id, Ok(Done::Written));
+                }
+            }
+            Work::Read { id, mut into, from } => {
+                mine.did.push(Did::Read { from });
+                match peer.place(from, Access::RemoteRead) {
+                    Ok(place) => {
+                        into.set_len(place.len());
+                        into.copy_from_slice(place);
+                    }
+                    Err(refusal) => {
+                        mine.complete(id, Err(WorkError::Remote(refusal)));
+                        return Some(refusal);
+                    }
+                }
+                mine.complete(id, Ok(Done::Read { buf: into }));
+            }
+            Work::Recv { id, buf } => mine.recvs.push_back((id, buf)),
+        }
+        None
+    }
+}
+
+fn content(data: Payload) -> Vec<u8> {
+    match data {
+        Payload::Chain(chain) => chain.concat(),
+        Payload::File(range) => {
+            let mut buf = Pool::new(0).try_alloc(range.len).unwrap();
+            buf.set_len(range.len);
+            let window = buf.into_window();
+            range.try_read_into(&window).unwrap().unwrap();
+            window.try_into_buf().unwrap().to_vec()
+        }
+    }
+}
+
+impl QueuePair for FakeQp {
+    fn provider(&self) -> &'static str {
+        "fake"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            max_send_work: self.max_send_work,
+            max_recv_work: 1024,
+            ird: 16,
+            ord: 16,
+            max_regions: 1024,
+            kernel_bypass: false,
+        }
+    }
+
+    fn peer(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
+        let end = &mut self.ends.borrow_mut()[self.me];
+        if end.ended.is_some() {
+            return Err(PostError::Closed);
+        }
+        end.next_stag += 1;
+        let stag = Stag(end.next_stag);
+        let len = buf.len() as u32;
+        end.regions.insert(stag, Region { buf, access, revoked: false });
+        Ok(Segment { stag, offset: 0, len })
+    }
+
+    fn invalidate(&self, stag: Stag) -> Option<Buf> {
+        self.ends.borrow_mut()[self.me].regions.remove(&stag).map(|r| r.buf)
+    }
+
+    fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
+        {
+            let end = &mut self.ends.borrow_mut()[self.me];
+            if end.ended.is_some() {
+                return Err((PostError::Closed, work));
+            }
+            if !matches!(work, Work::Recv { .. }) {
+                if end.posted == self.max_send_work {
+                    return Err((PostError::QueueFull, work));
+                }
+                end.posted += 1;
+            }
+        }
+        if let Some(refusal) = self.carry_out(work) {
+            let ends = &mut *self.ends.borrow_mut();
+            ends[self.me].end(Disconnect::Terminated(refusal));
+            ends[1 - self.me].end(Disconnect::Refused(refusal));
+        }
+        Ok(())
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {
+        let end = &mut self.ends.borrow_mut()[self.me];
+        end.posted = 0;
+        if !end.completions.is_empty() {
+            out.extend(end.completions.drain(..));
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(ended) = &end.ended {
+            return Poll::Ready(Err(ended.clone()));
+        }
+        end.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+
+    fn close(&self) {
+        let ends = &mut *self.ends.borrow_mut();
+        ends[self.me].end(Disconnect::Local);
+        ends[1 - self.me].end(Disconnect::Peer);
+    }
+}
