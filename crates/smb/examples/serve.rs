@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::DEBUG).init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [folder, port, user, password, flags @ ..] = &args[..] else {
-        return Err("usage: serve FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]".into());
+        return Err(
+            "usage: serve FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]".into()
+        );
     };
     let pool = Pool::new(256 << 20);
     let vfs = Vfs::new(Dir::open(folder)?);

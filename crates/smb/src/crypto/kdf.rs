@@ -68,7 +68,11 @@ impl SessionKeys {
             Role::Client => (c2s, s2c),
             Role::Server => (s2c, c2s),
         };
-        SessionKeys { signing, sealer: Some(Sealer::new(cipher, &ours)), opener: Some(Opener::new(cipher, &theirs)) }
+        SessionKeys {
+            signing,
+            sealer: Some(Sealer::new(cipher, &ours)),
+            opener: Some(Opener::new(cipher, &theirs)),
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "two in a session, which is behind an Arc")]
 enum Key {
     AwsLc(aws::LessSafeKey),
     Ring(ring::LessSafeKey),
@@ -56,7 +57,9 @@ impl Key {
     fn new(cipher: CipherId, engine: Engine, key: &[u8]) -> Key {
         const WHY: &str = "the key derivation gives 16 or 32 bytes";
         match engine {
-            _ if cipher == CipherId::AES_128_CCM || cipher == CipherId::AES_256_CCM => Key::Ccm(Ccm::new(key)),
+            _ if cipher == CipherId::AES_128_CCM || cipher == CipherId::AES_256_CCM => {
+                Key::Ccm(Ccm::new(key))
+            }
             Engine::AwsLc => {
                 let algorithm = if key.len() == 32 { &aws::AES_256_GCM } else { &aws::AES_128_GCM };
                 Key::AwsLc(aws::LessSafeKey::new(aws::UnboundKey::new(algorithm, key).expect(WHY)))

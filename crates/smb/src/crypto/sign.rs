@@ -23,6 +23,7 @@ pub enum Sender {
 /// A session's signing key, expanded.
 pub struct SigningKey(Algorithm);
 
+#[allow(clippy::large_enum_variant, reason = "one in a session, which is behind an Arc")]
 enum Algorithm {
     HmacSha256(hmac::Key),
     Cmac(cmac::Key),

@@ -58,7 +58,7 @@ fn gmac_of_nothing() {
 fn gmac_of_parts_is_gmac_of_the_whole() {
     let key = [0x2b; 16];
     let (gmac, nonce) = (Gmac::new(&key), [7; 12]);
-    let message: Vec<u8> = (0..300_017u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let message: Vec<u8> = (0..300_017u32).map(|i| ((i * 31) >> 3) as u8).collect();
     let whole = |data: &[u8]| {
         let aead = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).unwrap());
         let nonce = Nonce::assume_unique_for_key(nonce);

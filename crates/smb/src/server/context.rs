@@ -18,13 +18,12 @@ use bytes::Bytes;
 use weft_machine::Payload;
 use weft_transport::{Channel, Segment, Stag};
 use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::{Dialect, error, FileId, HEADER_LEN, Header, NtStatus};
+use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
 
 use super::connection::Connection;
 use super::requests::Cancel;
 use super::session::{Session, Tree};
 use super::{Config, Server};
-
 
 /// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
 ///

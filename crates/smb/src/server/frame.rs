@@ -60,6 +60,9 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     if body.starts_with(&MAGIC_SMB1) && sealed.is_none() {
         return smb1(connection, &body).await;
     }
+    if body.is_empty() {
+        return Err("3.3.5.2.6: an empty message");
+    }
     let mut members = compound::split(body);
     let mut chain = Chain {
         sealed,
@@ -181,7 +184,8 @@ async fn request(
     if !connection.take_credits(header.message_id, charge) {
         return Err("3.3.5.2.3: MessageId used twice or never granted");
     }
-    let mut step = Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
+    let mut step =
+        Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
     let answer = carry_out(connection, chain, &header, message, alone, related, &mut step).await?;
     chain.status = match &answer {
         Ok(reply) => reply.status,
@@ -253,13 +257,13 @@ async fn carry_out(
             return Ok(leg.answer);
         }
         Command::Echo => {
-            return Ok(echo::Request::parse(&message)
-                .map_err(|_| NtStatus::INVALID_PARAMETER.into())
-                .map(|_| {
+            return Ok(echo::Request::parse(&message).map_err(|_| NtStatus::INVALID_PARAMETER.into()).map(
+                |_| {
                     let mut reply = Reply::new();
                     echo::Response.emit(&mut reply.message);
                     reply
-                }));
+                },
+            ));
         }
         _ => {}
     }

@@ -143,3 +143,6 @@ impl Server {
         self.sessions.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,9 +13,9 @@ use weft_wire::smb2::negotiate::{
 };
 use weft_wire::smb2::{Command, Dialect, Filetime, Guid, NtStatus};
 
+use super::Server;
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
-use super::Server;
 use crate::auth::Acceptor;
 use crate::crypto::Profile;
 

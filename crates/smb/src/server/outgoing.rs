@@ -52,7 +52,15 @@ impl Piece {
             Ok(reply) => {
                 header.status = reply.status;
                 let (payload, segments) = (reply.payload, reply.segments);
-                Piece { header, head: reply.message, payload, segments, invalidate: reply.invalidate, sign, hash }
+                Piece {
+                    header,
+                    head: reply.message,
+                    payload,
+                    segments,
+                    invalidate: reply.invalidate,
+                    sign,
+                    hash,
+                }
             }
             Err(failure) => Piece::failed(header, failure, sign, hash),
         };
@@ -261,7 +269,8 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
             continue;
         }
         let mut out = window.try_into_buf().expect("every slice of this window is gone");
-        let sealer = session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
+        let sealer =
+            session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
         sealer.seal(session.id, &mut out)?;
         return Ok(Outgoing { invalidate, ..Outgoing::bytes(out.freeze()) });
     }
@@ -294,7 +303,8 @@ pub(super) fn interim(header: &Header) -> Vec<u8> {
 pub(super) fn seal_short(message: &[u8], session: &Session) -> Result<Vec<u8>, SealError> {
     let mut out = vec![0; TRANSFORM_LEN];
     out.extend_from_slice(message);
-    let sealer = session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
+    let sealer =
+        session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
     sealer.seal(session.id, &mut out)?;
     Ok(out)
 }

@@ -144,8 +144,7 @@ async fn established(
 ) -> Answer {
     let server = &connection.server;
     let negotiated = connection.negotiated();
-    let keys =
-        SessionKeys::derive(Role::Server, &negotiated.profile, &login.session_key, &preauth.borrow());
+    let keys = SessionKeys::derive(Role::Server, &negotiated.profile, &login.session_key, &preauth.borrow());
     let signs = [request.security_mode, negotiated.client_security_mode]
         .into_iter()
         .any(|mode| mode.contains(SecurityMode::SIGNING_REQUIRED));

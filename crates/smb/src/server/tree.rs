@@ -16,7 +16,11 @@ use super::session::Session;
 const IPC: &str = "IPC$";
 
 /// Connects; the new TreeId is for the response's header.
-pub(super) fn connect(connection: &Connection, session: &Session, message: &Bytes) -> Result<(u32, Reply), Failure> {
+pub(super) fn connect(
+    connection: &Connection,
+    session: &Session,
+    message: &Bytes,
+) -> Result<(u32, Reply), Failure> {
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let config = &connection.server.config;
     // 2.2.9: \\server\share. The server part is whatever name or address the client knows us by.

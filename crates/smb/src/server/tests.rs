@@ -1,0 +1,9 @@
+//! Stories of a server and of clients that follow the rules, stretch them, or break them, under virtual time.
+
+mod compound;
+mod damage;
+mod flow;
+mod harness;
+mod negotiation;
+mod protection;
+mod sessions;

@@ -1,0 +1,225 @@
+//! Credits, requests that wait, and clients that do not read.
+
+use weft_machine::rt;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::lock::{self, Element};
+use weft_wire::smb2::{Command, FileId, HEADER_LEN, Header, Id, NtStatus, cancel, echo};
+
+use super::harness::*;
+
+use std::time::Duration;
+
+#[test]
+fn a_message_id_is_good_for_one_request() {
+    story(async {
+        let world = World::new();
+        for id in [0u64, 1, 5, 1_000_000, u64::MAX] {
+            let mut client = world.client().await;
+            let used = client.next_id;
+            client.next_id = id;
+            let request = client.request(Command::Echo, |out| echo::Request.emit(out));
+            client.send(request);
+            match id < used || id > 1000 {
+                true => client.assert_closed().await,
+                false => drop(client.recv().await.unwrap()),
+            }
+        }
+        // In any order within the window, but once.
+        let mut client = world.client().await;
+        let first = client.next_id;
+        for id in [first + 3, first, first + 1, first + 2] {
+            client.next_id = id;
+            assert!(client.is_served().await);
+        }
+        client.next_id = first + 1;
+        let request = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.send(request);
+        client.assert_closed().await;
+    });
+}
+
+#[test]
+fn a_request_of_many_credits_uses_them_all() {
+    story(async {
+        let mut client = World::new().client().await;
+        let first = client.next_id;
+        let request = client.request_charged(Command::Echo, 8, |out| echo::Request.emit(out));
+        client.send(request);
+        client.recv().await.unwrap();
+        client.next_id = first + 7;
+        let request = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.send(request);
+        client.assert_closed().await;
+    });
+}
+
+#[test]
+fn what_was_not_paid_for_is_refused() {
+    story(async {
+        let mut client = World::new().client().await;
+        let file = client.open("f", CreateOptions::NONE).await;
+        client.write(file, &vec![1; 200_000]).await;
+        for (charge, length, status) in [
+            (0, 65_536, NtStatus::SUCCESS),
+            (1, 65_536, NtStatus::SUCCESS),
+            (1, 65_537, NtStatus::INVALID_PARAMETER),
+            (2, 65_537, NtStatus::SUCCESS),
+            // More than NEGOTIATE offered, whatever is paid.
+            (60, 2 << 20, NtStatus::INVALID_PARAMETER),
+        ] {
+            let request =
+                client.request_charged(Command::Read, charge, |out| read_request(file, length).emit(out));
+            client.send(request);
+            assert_eq!(client.recv().await.unwrap().0.status, status, "{charge} credits, {length} bytes");
+        }
+    });
+}
+
+#[test]
+fn no_client_gets_more_credits_than_the_cap() {
+    story(async {
+        let world = World::with(|config| config.limits.credits = 100);
+        let mut client = world.client().await;
+        for _ in 0..50 {
+            assert!(client.is_served().await);
+        }
+        assert!(client.credits - client.next_id <= 100, "{} of {}", client.credits, client.next_id);
+        assert!(client.credits - client.next_id >= 50);
+    });
+}
+
+/// A client that sends and never reads: the server stops taking requests, and goes on when it reads again.
+#[test]
+fn a_client_that_does_not_read_waits() {
+    story(async {
+        let world = World::with(|config| config.limits.credits = 32);
+        let mut client = world.client().await;
+        while client.credits - client.next_id < 32 {
+            assert!(client.is_served().await);
+        }
+        client.wire.stalled.set(true);
+        // It guesses the ids that it would be given.
+        for _ in 0..200 {
+            let request = client.request(Command::Echo, |out| echo::Request.emit(out));
+            client.send(request);
+        }
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(client.wire.unreceived() >= 200 - 33, "{} left", client.wire.unreceived());
+        assert!(!client.wire.closed_by_server.get());
+        client.wire.release();
+        for _ in 0..200 {
+            client.recv().await.unwrap();
+        }
+        assert!(client.is_served().await);
+    });
+}
+
+fn lock_request(file: FileId) -> lock::Request {
+    let exclusive = Element { offset: 0, length: 10, flags: lock::Flags::EXCLUSIVE_LOCK };
+    lock::Request { sequence: 0, file, locks: vec![exclusive] }
+}
+
+/// One client holds a lock, another waits for it.
+async fn waiting(world: &World, sign: bool, seal: bool) -> (Client, Client, u64, Header) {
+    let mut holder = world.client().await;
+    let file = holder.open("f", CreateOptions::NONE).await;
+    assert_eq!(holder.status(Command::Lock, |out| lock_request(file).emit(out)).await, NtStatus::SUCCESS);
+    let mut client = world.client().await;
+    (client.sign, client.seal) = (sign, seal);
+    let file = client.open("f", CreateOptions::NONE).await;
+    let id = client.next_id;
+    let (interim, _) = client.call(Command::Lock, |out| lock_request(file).emit(out)).await;
+    (holder, client, id, interim)
+}
+
+#[test]
+fn a_request_that_waits_says_so_and_can_be_cancelled() {
+    story(async {
+        for (sign, seal, by_async_id) in
+            [(false, false, true), (false, false, false), (true, false, true), (false, true, true)]
+        {
+            let world = World::new();
+            let (_holder, mut client, id, interim) = waiting(&world, sign, seal).await;
+            assert_eq!(interim.status, NtStatus::PENDING);
+            assert_eq!(interim.message_id, id);
+            assert!(!interim.flags.contains(Flags::SIGNED), "an interim response is never signed");
+            assert!(interim.credits > 0);
+            let async_id = interim.async_id().expect("an AsyncId");
+            // Others are served meanwhile, on the same connection too.
+            assert!(client.is_served().await);
+            let mut header = Header::request(Command::Cancel, if by_async_id { 0 } else { id });
+            header.session_id = client.session;
+            if by_async_id {
+                header.id = Id::Async(async_id);
+            }
+            let mut request = header.to_bytes().to_vec();
+            cancel::Request.emit(&mut request);
+            client.send(request);
+            let (answer, _) = client.recv().await.unwrap();
+            assert_eq!((answer.status, answer.message_id), (NtStatus::CANCELLED, id));
+            assert_eq!(answer.async_id(), Some(async_id));
+            assert_eq!(answer.credits, 0, "they came with the interim response");
+            assert_eq!(answer.flags.contains(Flags::SIGNED), sign && !seal);
+            assert!(client.is_served().await);
+        }
+    });
+}
+
+#[test]
+fn a_wait_ends_when_the_holder_goes() {
+    story(async {
+        let (holder, mut client, id, _) = waiting(&World::new(), false, false).await;
+        holder.wire.hang_up();
+        let (answer, _) = client.recv().await.unwrap();
+        assert_eq!((answer.status, answer.message_id), (NtStatus::SUCCESS, id));
+    });
+}
+
+#[test]
+fn nobody_cancels_for_others() {
+    story(async {
+        let world = World::new();
+        let (_holder, mut client, id, _) = waiting(&world, false, false).await;
+        let mut header = Header::request(Command::Cancel, id);
+        for session in [0, client.session ^ 1] {
+            header.session_id = session;
+            let mut request = header.to_bytes().to_vec();
+            cancel::Request.emit(&mut request);
+            client.wire.send(request);
+        }
+        // Of a request that does not wait, or does not exist: no answer at all.
+        header.session_id = client.session;
+        header.message_id = 12_345;
+        let mut request = header.to_bytes().to_vec();
+        cancel::Request.emit(&mut request);
+        client.wire.send(request);
+        assert!(client.is_served().await, "and nothing before this answer");
+    });
+}
+
+#[test]
+fn the_end_of_a_connection_takes_its_waiting_requests_with_it() {
+    story(async {
+        let world = World::new();
+        let (mut holder, mut client, _, _) = waiting(&world, false, false).await;
+        client.wire.hang_up();
+        client.assert_closed().await;
+        rt::sleep(Duration::from_millis(1)).await;
+        assert_eq!(world.server.session_count(), 1);
+        assert!(holder.is_served().await);
+    });
+}
+
+#[test]
+fn long_requests_of_short_commands_end_the_connection() {
+    story(async {
+        let mut client = World::new().client().await;
+        let request = client.request(Command::Echo, |out| {
+            echo::Request.emit(out);
+            out.resize(HEADER_LEN + (68 << 10) + 1, 0);
+        });
+        client.send(request);
+        client.assert_closed().await;
+    });
+}

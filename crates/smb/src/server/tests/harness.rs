@@ -1,0 +1,659 @@
+//! A transport in memory, and a client that puts every byte on it by hand.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::sim::Sim;
+use weft_machine::{Buf, Payload, Pool, rt};
+use weft_store::backend::ram::Ram;
+use weft_store::vfs::{Share, Vfs};
+use weft_transport::{
+    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment, To, Traffic,
+};
+use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
+use weft_wire::smb2::channel;
+use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::header::{self, Flags};
+use weft_wire::smb2::negotiate::{self, Capabilities, CipherId, Context, HashId, SecurityMode, SigningId};
+use weft_wire::smb2::{
+    Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, close, compound, echo, read, session_setup,
+    tree_connect, write,
+};
+use zeroize::Zeroizing;
+
+use crate::auth::{Credentials, Initiator, Nonces, Secret};
+use crate::crypto::{self, Preauth, Profile, Role, Sender, SessionKeys, TRANSFORM_LEN};
+use crate::server::{Config, Limits, Server, User};
+
+/// Both directions of one connection.
+#[derive(Default)]
+pub(super) struct Wire {
+    requests: RefCell<VecDeque<Bytes>>,
+    answers: RefCell<VecDeque<Outgoing>>,
+    server_waker: RefCell<Option<Waker>>,
+    client_waker: RefCell<Option<Waker>>,
+    closed_by_client: Cell<bool>,
+    pub closed_by_server: Cell<bool>,
+    /// The medium takes nothing: every send stays pending.
+    pub stalled: Cell<bool>,
+    stalled_wakers: RefCell<Vec<Waker>>,
+    /// The next message with a file payload fails as if the file could not be read.
+    pub unreadable: Cell<bool>,
+    pub max_rdma: Cell<Option<usize>>,
+}
+
+/// The server's end.
+pub(super) struct Pipe(pub Rc<Wire>);
+
+fn wake(waker: &RefCell<Option<Waker>>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+impl Channel for Pipe {
+    fn kind(&self) -> Kind {
+        Kind::Nbss
+    }
+    fn medium(&self) -> &'static str {
+        "memory"
+    }
+    fn peer(&self) -> String {
+        "client".into()
+    }
+    fn limits(&self) -> Carries {
+        Carries { max_message: (1 << 20) + (64 << 10), max_rdma: self.0.max_rdma.get() }
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(poll_fn(|cx| match self.try_recv() {
+            Some(message) => Poll::Ready(Ok(Some(message))),
+            None if self.0.closed_by_client.get() => Poll::Ready(Ok(None)),
+            None => {
+                self.0.server_waker.replace(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }))
+    }
+    fn try_recv(&self) -> Option<Message> {
+        let body = self.0.requests.borrow_mut().pop_front()?;
+        Some(Message { body, ..message() })
+    }
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let file = |part: &Part| matches!(part, Part::Payload { data: Payload::File(_), .. });
+        if message.parts.iter().any(file) && self.0.unreadable.take() {
+            return Box::pin(std::future::ready(Err(Error::Io(io::ErrorKind::Other.into()))));
+        }
+        self.0.answers.borrow_mut().push_back(message);
+        wake(&self.0.client_waker);
+        let wire = self.0.clone();
+        Box::pin(poll_fn(move |cx| match wire.stalled.get() {
+            true => {
+                wire.stalled_wakers.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+            false => Poll::Ready(Ok(())),
+        }))
+    }
+    fn backlog(&self) -> usize {
+        0
+    }
+    fn cork(&self, _on: bool) {}
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(std::future::ready(Err(Error::Misuse("no RDMA in this test"))))
+    }
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
+        Err(Error::Misuse("no RDMA in this test"))
+    }
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {
+        self.0.closed_by_server.set(true);
+        wake(&self.0.client_waker);
+    }
+}
+
+fn message() -> Message {
+    Message { body: Bytes::new(), detached: None, ticket: Default::default() }
+}
+
+impl Wire {
+    /// Lets the medium take what it holds back.
+    pub fn release(&self) {
+        self.stalled.set(false);
+        self.stalled_wakers.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Requests that the server has not taken.
+    pub fn unreceived(&self) -> usize {
+        self.requests.borrow().len()
+    }
+
+    pub fn send(&self, message: impl Into<Bytes>) {
+        self.requests.borrow_mut().push_back(message.into());
+        wake(&self.server_waker);
+    }
+
+    /// The client goes away.
+    pub fn hang_up(&self) {
+        self.closed_by_client.set(true);
+        wake(&self.server_waker);
+    }
+
+    /// The next message as the server handed it to the transport; `None` when it closed.
+    pub async fn recv_outgoing(&self) -> Option<Outgoing> {
+        poll_fn(|cx| match self.answers.borrow_mut().pop_front() {
+            Some(message) => Poll::Ready(Some(message)),
+            None if self.closed_by_server.get() => Poll::Ready(None),
+            None => {
+                self.client_waker.replace(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// The next message, flattened.
+    pub async fn recv(&self, pool: &Pool) -> Option<Bytes> {
+        let message = self.recv_outgoing().await?;
+        let mut flat = Vec::new();
+        for part in message.parts {
+            match part {
+                Part::Bytes(bytes) => flat.extend_from_slice(&bytes),
+                Part::Payload { data, to: To::Inline } => {
+                    data.into_chain(pool).await.unwrap().iter().for_each(|b| flat.extend_from_slice(b));
+                }
+                Part::Payload { .. } => panic!("payload beside the message"),
+            }
+        }
+        Some(flat.into())
+    }
+}
+
+/// A server with one share `data` in memory, whose files outlive connections.
+#[derive(Clone)]
+pub(super) struct World {
+    pub server: Arc<Server>,
+    pub pool: Pool,
+}
+
+pub(super) const PASSWORD: &str = "correct horse";
+
+impl World {
+    pub fn with(change: impl FnOnce(&mut Config)) -> World {
+        let pool = Pool::new(64 << 20);
+        let user = |name: &str| User { name: name.into(), secret: Secret::password(PASSWORD) };
+        let mut config = Config {
+            server_guid: [7; 16],
+            name: "WEFT".into(),
+            shares: vec![Share { name: "Data".into(), vfs: Vfs::new(Ram::new(64 << 20)) }],
+            users: vec![user("alice"), user("bob")],
+            require_signing: false,
+            require_encryption: false,
+            interfaces: Vec::new(),
+            endpoints: String::new(),
+            pool: pool.clone(),
+            limits: Limits::default(),
+        };
+        change(&mut config);
+        World { server: Server::new(config), pool }
+    }
+
+    pub fn new() -> World {
+        World::with(|_| ())
+    }
+
+    /// A new connection, served by its own task.
+    pub fn connect(&self) -> Client {
+        let wire = Rc::<Wire>::default();
+        let (server, channel) = (self.server.clone(), Rc::new(Pipe(wire.clone())));
+        rt::spawn(async move { server.serve(channel).await }).detach();
+        Client {
+            wire,
+            pool: self.pool.clone(),
+            preauth: Preauth::new(),
+            profile: Profile { dialect: Dialect::V3_1_1, signing: SigningId::AES_CMAC, cipher: None },
+            next_id: 0,
+            credits: 1,
+            session: 0,
+            tree: 0,
+            keys: None,
+            sign: false,
+            seal: false,
+        }
+    }
+
+    /// A client that is connected to the share, with 3.1.1 as Windows would offer it.
+    pub async fn client(&self) -> Client {
+        let mut client = self.connect();
+        client.negotiate(Offer::default()).await;
+        client.log_on("alice", PASSWORD).await.unwrap();
+        client.tree().await;
+        client
+    }
+}
+
+/// Runs a story under virtual time.
+pub(super) fn story<F: Future>(story: F) -> F::Output {
+    Sim::new(1).run(story)
+}
+
+/// What a client offers in NEGOTIATE.
+#[derive(Clone)]
+pub(super) struct Offer {
+    pub dialects: Vec<Dialect>,
+    pub mode: SecurityMode,
+    pub capabilities: Capabilities,
+    pub contexts: Vec<Context>,
+}
+
+impl Default for Offer {
+    fn default() -> Offer {
+        Offer {
+            dialects: vec![Dialect::V2_0_2, Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1],
+            mode: SecurityMode::SIGNING_ENABLED,
+            capabilities: Capabilities::LARGE_MTU | Capabilities::ENCRYPTION,
+            contexts: vec![
+                Context::Preauth { hashes: vec![HashId::SHA512], salt: Bytes::from_static(&[1; 32]) },
+                Context::Encryption(vec![CipherId::AES_128_GCM, CipherId::AES_256_GCM]),
+                Context::Signing(vec![SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256]),
+            ],
+        }
+    }
+}
+
+impl Offer {
+    pub fn dialect(dialect: Dialect) -> Offer {
+        Offer { dialects: vec![dialect], ..Offer::default() }
+    }
+
+    /// The request's bytes.
+    pub fn emit(&self, message_id: u64) -> Vec<u8> {
+        let mut out = Header { credit_charge: 0, ..Header::request(Command::Negotiate, message_id) }
+            .to_bytes()
+            .to_vec();
+        negotiate::Request {
+            security_mode: self.mode,
+            capabilities: self.capabilities,
+            client_guid: [9; 16],
+            dialects: self.dialects.clone(),
+            contexts: self.contexts.clone(),
+        }
+        .emit(&mut out);
+        out
+    }
+}
+
+/// A client that does everything by hand.
+pub(super) struct Client {
+    pub wire: Rc<Wire>,
+    pub pool: Pool,
+    pub preauth: Preauth,
+    pub profile: Profile,
+    pub next_id: u64,
+    pub credits: u64,
+    pub session: u64,
+    pub tree: u32,
+    pub keys: Option<SessionKeys>,
+    pub sign: bool,
+    pub seal: bool,
+}
+
+/// One response: its header and its bytes from the header on.
+pub(super) type Response = (Header, Bytes);
+
+impl Client {
+    /// A request's bytes with the next MessageId, not signed. Asks for many credits.
+    pub fn request(&mut self, command: Command, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        self.request_charged(command, 1, body)
+    }
+
+    pub fn request_charged(
+        &mut self,
+        command: Command,
+        charge: u16,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) -> Vec<u8> {
+        let mut header = Header::request(command, self.next_id);
+        header.credits = 64;
+        header.credit_charge = charge;
+        header.session_id = self.session;
+        header.id = Id::tree(self.tree);
+        self.next_id = self.next_id.wrapping_add(u64::from(charge.max(1)));
+        let mut out = header.to_bytes().to_vec();
+        body(&mut out);
+        out
+    }
+
+    /// Signs or encrypts as the client is set to, and sends.
+    pub fn send(&self, mut message: Vec<u8>) {
+        if self.seal {
+            message = self.sealed(&message);
+        } else if self.sign {
+            self.keys.as_ref().unwrap().signing.sign(Sender::Client, &mut message);
+        }
+        self.wire.send(message);
+    }
+
+    pub fn sealed(&self, message: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; TRANSFORM_LEN];
+        out.extend_from_slice(message);
+        self.keys.as_ref().unwrap().sealer.as_ref().unwrap().seal(self.session, &mut out).unwrap();
+        out
+    }
+
+    /// The next message, decrypted when it is encrypted, which it must be exactly if the client encrypts.
+    pub async fn recv_frame(&self) -> Option<Bytes> {
+        let message = self.wire.recv(&self.pool).await?;
+        if !message.starts_with(&[0xFD]) {
+            assert!(!self.seal, "an answer in the clear");
+            return Some(message);
+        }
+        assert!(self.seal, "an encrypted answer to a plain request");
+        let header = crypto::transform(&message).unwrap();
+        assert_eq!(header.session_id, self.session);
+        let mut plain = vec![0; header.original_message_size as usize];
+        self.keys.as_ref().unwrap().opener.as_ref().unwrap().open(&message, &mut plain).unwrap();
+        Some(plain.into())
+    }
+
+    /// The next response, which is alone in its message; its signature is checked when it has one.
+    pub async fn recv(&mut self) -> Option<Response> {
+        let mut responses = self.recv_all().await?;
+        assert_eq!(responses.len(), 1, "one response expected");
+        responses.pop()
+    }
+
+    /// The responses of the next message.
+    pub async fn recv_all(&mut self) -> Option<Vec<Response>> {
+        let frame = self.recv_frame().await?;
+        let responses: Vec<Response> = compound::split(frame)
+            .map(|message| {
+                let message = message.unwrap();
+                let header = Header::parse(&message).unwrap();
+                assert!(header.is_response());
+                if header.flags.contains(Flags::SIGNED) {
+                    let keys = self.keys.as_ref().expect("signed without keys");
+                    assert!(keys.signing.verify(Sender::Server, &message), "signature of {header:?}");
+                }
+                (header, message)
+            })
+            .collect();
+        self.credits += responses.iter().map(|(header, _)| u64::from(header.credits)).sum::<u64>();
+        Some(responses)
+    }
+
+    /// Sends one request and takes its response.
+    pub async fn call(&mut self, command: Command, body: impl FnOnce(&mut Vec<u8>)) -> Response {
+        let request = self.request(command, body);
+        self.send(request);
+        self.recv().await.expect("the server closed the connection")
+    }
+
+    /// The status of a call.
+    pub async fn status(&mut self, command: Command, body: impl FnOnce(&mut Vec<u8>)) -> NtStatus {
+        self.call(command, body).await.0.status
+    }
+
+    /// Whether the server still answers.
+    pub async fn is_served(&mut self) -> bool {
+        let request = self.request(Command::Echo, |out| echo::Request.emit(out));
+        self.send(request);
+        match self.recv().await {
+            Some((header, _)) => {
+                assert_eq!(header.command, Command::Echo);
+                header.status == NtStatus::SUCCESS
+            }
+            None => false,
+        }
+    }
+
+    /// Nothing more comes: the server closed.
+    pub async fn assert_closed(&mut self) {
+        assert!(self.wire.recv(&self.pool).await.is_none(), "the connection goes on");
+    }
+
+    pub async fn negotiate(&mut self, offer: Offer) -> negotiate::Response {
+        let (header, response) = self.try_negotiate(offer).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        response.unwrap()
+    }
+
+    pub async fn try_negotiate(&mut self, offer: Offer) -> (Header, Option<negotiate::Response>) {
+        let request = offer.emit(self.next_id);
+        self.next_id += 1;
+        self.wire.send(request.clone());
+        let (header, bytes) = self.recv().await.expect("the server closed the connection");
+        if header.status != NtStatus::SUCCESS {
+            return (header, None);
+        }
+        let response = negotiate::Response::parse(&bytes).unwrap();
+        self.profile.dialect = response.dialect;
+        self.profile.signing = match response.dialect {
+            d if d < Dialect::V3_0 => SigningId::HMAC_SHA256,
+            _ => SigningId::AES_CMAC,
+        };
+        self.profile.cipher =
+            response.capabilities.contains(Capabilities::ENCRYPTION).then_some(CipherId::AES_128_CCM);
+        for context in &response.contexts {
+            match context {
+                Context::Encryption(ciphers) => {
+                    self.profile.cipher = ciphers.first().copied().filter(|c| c.0 != 0)
+                }
+                Context::Signing(algorithms) => self.profile.signing = algorithms[0],
+                _ => {}
+            }
+        }
+        self.preauth.update(&request);
+        self.preauth.update(&bytes);
+        (header, Some(response))
+    }
+
+    /// Both legs of authentication. On success the final response was signed by the new keys.
+    pub async fn log_on(&mut self, user: &str, password: &str) -> Result<session_setup::Response, NtStatus> {
+        self.log_on_with(user, password, |_| ()).await
+    }
+
+    /// The same with a change to each request.
+    pub async fn log_on_with(
+        &mut self,
+        user: &str,
+        password: &str,
+        change: impl Fn(&mut session_setup::Request),
+    ) -> Result<session_setup::Response, NtStatus> {
+        let credentials =
+            Credentials { user: user.into(), domain: String::new(), secret: Secret::password(password) };
+        let nonces = Nonces { client_challenge: *b"clientch", session_key: Zeroizing::new([0x77; 16]) };
+        let (mut initiator, mut token) = Initiator::start(credentials, "weft", nonces);
+        let mut preauth = self.preauth.clone();
+        loop {
+            let mut setup = session_setup::Request {
+                flags: session_setup::RequestFlags::NONE,
+                security_mode: SecurityMode::SIGNING_ENABLED,
+                capabilities: Capabilities::NONE,
+                previous_session_id: 0,
+                token: token.into(),
+            };
+            change(&mut setup);
+            let mut request = self.request(Command::SessionSetup, |out| setup.emit(out));
+            // Authentication of a session that exists is protected like everything else.
+            if let (Some(keys), true, false) = (&self.keys, self.sign, self.seal) {
+                keys.signing.sign(Sender::Client, &mut request);
+            }
+            preauth.update(&request);
+            match self.seal {
+                true => self.send(request),
+                false => self.wire.send(request),
+            }
+            let Some(frame) = self.recv_frame().await else { return Err(NtStatus::CONNECTION_DISCONNECTED) };
+            let header = Header::parse(&frame).unwrap();
+            self.credits += u64::from(header.credits);
+            match header.status {
+                NtStatus::MORE_PROCESSING_REQUIRED => {
+                    preauth.update(&frame);
+                    self.session = header.session_id;
+                    let response = session_setup::Response::parse(&frame).unwrap();
+                    token = initiator.step(&response.token, 1).unwrap().unwrap();
+                }
+                NtStatus::SUCCESS => {
+                    let response = session_setup::Response::parse(&frame).unwrap();
+                    assert_eq!(initiator.step(&response.token, 1), Ok(None));
+                    if self.keys.is_none() {
+                        let keys = SessionKeys::derive(
+                            Role::Client,
+                            &self.profile,
+                            initiator.session_key(),
+                            &preauth,
+                        );
+                        self.keys = Some(keys);
+                    }
+                    if !self.seal {
+                        assert!(header.flags.contains(Flags::SIGNED), "the final response is signed");
+                        assert!(self.keys.as_ref().unwrap().signing.verify(Sender::Server, &frame));
+                    }
+                    return Ok(response);
+                }
+                status => {
+                    if self.keys.is_none() {
+                        self.session = 0;
+                    }
+                    return Err(status);
+                }
+            }
+        }
+    }
+
+    /// Connects to the share; 3.1.1 insists on a signature for that.
+    pub async fn tree(&mut self) {
+        let (header, _) = self.tree_connect(r"\\server\data").await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        self.tree = header.tree_id().unwrap();
+    }
+
+    pub async fn tree_connect(&mut self, path: &str) -> Response {
+        let sign = std::mem::replace(&mut self.sign, true);
+        let tree = std::mem::replace(&mut self.tree, 0);
+        let request = tree_connect::Request { flags: tree_connect::RequestFlags::NONE, path: path.into() };
+        let response = self.call(Command::TreeConnect, |out| request.emit(out)).await;
+        (self.sign, self.tree) = (sign, tree);
+        response
+    }
+
+    /// Opens or creates a file with all rights.
+    pub async fn open(&mut self, name: &str, options: CreateOptions) -> FileId {
+        let (header, bytes) = self.call(Command::Create, |out| create_request(name, options).emit(out)).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        create::Response::parse(&bytes).unwrap().file
+    }
+
+    pub async fn close(&mut self, file: FileId) -> NtStatus {
+        self.status(Command::Close, |out| close_request(file).emit(out)).await
+    }
+
+    pub async fn write(&mut self, file: FileId, data: &[u8]) -> NtStatus {
+        let request = write::Request {
+            offset: 0,
+            file,
+            channel: channel::Channel::None,
+            remaining_bytes: 0,
+            flags: write::Flags::NONE,
+            data: Bytes::copy_from_slice(data),
+        };
+        let charge = data.len().div_ceil(65_536).max(1) as u16;
+        let request = self.request_charged(Command::Write, charge, |out| {
+            request.emit_head(out);
+            out.extend_from_slice(data);
+        });
+        self.send(request);
+        self.recv().await.unwrap().0.status
+    }
+
+    pub async fn read(&mut self, file: FileId, length: u32) -> (NtStatus, Bytes) {
+        let charge = length.div_ceil(65_536).max(1) as u16;
+        let request = self.request_charged(Command::Read, charge, |out| read_request(file, length).emit(out));
+        self.send(request);
+        let (header, bytes) = self.recv().await.unwrap();
+        let data = match header.status {
+            NtStatus::SUCCESS => read::Response::parse(&bytes).unwrap().data,
+            _ => Bytes::new(),
+        };
+        (header.status, data)
+    }
+}
+
+pub(super) fn create_request(name: &str, options: CreateOptions) -> create::Request {
+    create::Request {
+        oplock: OplockLevel::NONE,
+        impersonation: 2,
+        desired_access: AccessMask::FILE_ALL,
+        attributes: FileAttributes::NONE,
+        share_access: ShareAccess(7),
+        disposition: CreateDisposition::OpenIf,
+        options,
+        name: name.into(),
+        contexts: Vec::new(),
+    }
+}
+
+pub(super) fn close_request(file: FileId) -> close::Request {
+    close::Request { flags: close::Flags::NONE, file }
+}
+
+pub(super) fn read_request(file: FileId, length: u32) -> read::Request {
+    read::Request {
+        padding: 0,
+        flags: read::Flags::NONE,
+        length,
+        offset: 0,
+        file,
+        minimum_count: 0,
+        channel: channel::Channel::None,
+        remaining_bytes: 0,
+    }
+}
+
+/// Links requests to one compound; all but the first are marked as related when `related`.
+pub(super) fn link(requests: Vec<Vec<u8>>, related: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    let last = requests.len() - 1;
+    for (i, mut request) in requests.into_iter().enumerate() {
+        if i > 0 && related {
+            let flags = Header::parse(&request).unwrap().flags | Flags::RELATED_OPERATIONS;
+            header::patch_flags(&mut request, flags);
+        }
+        let start = out.len();
+        out.extend(request);
+        if i < last {
+            compound::link(&mut out, start);
+        }
+    }
+    out
+}
+
+/// Signs each member of a compound.
+pub(super) fn sign_each(keys: &SessionKeys, compound: &mut [u8]) {
+    let mut rest = compound;
+    loop {
+        let next = u32::from_le_bytes(rest[20..24].try_into().unwrap()) as usize;
+        let len = if next == 0 { rest.len() } else { next };
+        let (member, tail) = rest.split_at_mut(len);
+        keys.signing.sign(Sender::Client, member);
+        if next == 0 {
+            return;
+        }
+        rest = tail;
+    }
+}
+
+/// Shorter than a header: what every message has at least.
+pub(super) const SHORTEST: usize = HEADER_LEN;

@@ -1,0 +1,256 @@
+//! Log on, log off, trees, and what is left when a connection goes.
+
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::session_setup::RequestFlags;
+use weft_wire::smb2::tree_connect::{self, ShareType};
+use weft_wire::smb2::{Command, Dialect, NtStatus, logoff, tree_disconnect};
+
+use super::harness::*;
+use weft_machine::rt;
+
+use std::time::Duration;
+
+#[test]
+fn wrong_password_unknown_user_and_another_try() {
+    story(async {
+        let world = World::new();
+        let mut client = world.connect();
+        client.negotiate(Offer::default()).await;
+        assert_eq!(client.log_on("alice", "wrong").await.unwrap_err(), NtStatus::LOGON_FAILURE);
+        assert_eq!(client.log_on("eve", PASSWORD).await.unwrap_err(), NtStatus::LOGON_FAILURE);
+        assert_eq!(client.log_on("", "").await.unwrap_err(), NtStatus::LOGON_FAILURE);
+        assert_eq!(world.server.session_count(), 0);
+        client.log_on("ALICE", PASSWORD).await.unwrap();
+        assert_eq!(world.server.session_count(), 1);
+    });
+}
+
+#[test]
+fn nothing_works_without_a_session() {
+    story(async {
+        let world = World::new();
+        let mut client = world.connect();
+        client.negotiate(Offer::default()).await;
+        let request =
+            tree_connect::Request { flags: tree_connect::RequestFlags::NONE, path: r"\\s\data".into() };
+        assert_eq!(
+            client.status(Command::TreeConnect, |out| request.emit(out)).await,
+            NtStatus::USER_SESSION_DELETED
+        );
+        // Nor with a guessed one, nor with somebody else's.
+        let other = world.client().await;
+        for id in [1, u64::MAX, other.session] {
+            client.session = id;
+            client.tree = other.tree;
+            let status = client
+                .status(Command::Create, |out| create_request("x", CreateOptions::NONE).emit(out))
+                .await;
+            assert_eq!(status, NtStatus::USER_SESSION_DELETED);
+        }
+        // Half a session is none.
+        client.session = 0;
+        client.tree = 0;
+        assert_eq!(world.server.session_count(), 1);
+    });
+}
+
+#[test]
+fn session_ids_are_not_a_sequence() {
+    story(async {
+        let world = World::new();
+        let (a, b) = (world.client().await.session, world.client().await.session);
+        assert!(a != b && a != 0 && b != 0 && a.abs_diff(b) > 1 << 20);
+    });
+}
+
+#[test]
+fn a_session_ends_with_logoff() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        client.sign = true;
+        let file = client.open("f", CreateOptions::DELETE_ON_CLOSE).await;
+        let (header, _) = client.call(Command::Logoff, |out| logoff::Request.emit(out)).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        assert!(header.flags.contains(weft_wire::smb2::header::Flags::SIGNED), "by the keys that it had");
+        client.sign = false;
+        let (status, _) = client.read(file, 10).await;
+        assert_eq!(status, NtStatus::USER_SESSION_DELETED);
+        assert_eq!(world.server.session_count(), 0);
+        // The file is gone with its open.
+        let mut other = world.client().await;
+        let mut open = create_request("f", CreateOptions::NONE);
+        open.disposition = weft_wire::smb2::create::CreateDisposition::Open;
+        let status = other.status(Command::Create, |out| open.emit(out)).await;
+        assert_eq!(status, NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn a_lost_connection_closes_what_was_open() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        client.open("gone", CreateOptions::DELETE_ON_CLOSE).await;
+        client.wire.hang_up();
+        client.assert_closed().await;
+        rt::sleep(Duration::from_millis(1)).await;
+        assert_eq!(world.server.session_count(), 0);
+        let mut other = world.client().await;
+        let mut open = create_request("gone", CreateOptions::NONE);
+        open.disposition = weft_wire::smb2::create::CreateDisposition::Open;
+        let status = other.status(Command::Create, |out| open.emit(out)).await;
+        assert_eq!(status, NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn trees() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        client.sign = true;
+        let first = client.tree;
+        for (path, status, kind) in [
+            (r"\\10.0.0.1\DATA", NtStatus::SUCCESS, Some(ShareType::Disk)),
+            (r"\\server\ipc$", NtStatus::SUCCESS, Some(ShareType::Pipe)),
+            (r"\\server\nope", NtStatus::BAD_NETWORK_NAME, None),
+            (r"\\server\", NtStatus::BAD_NETWORK_NAME, None),
+            ("data", NtStatus::INVALID_PARAMETER, None),
+            ("", NtStatus::INVALID_PARAMETER, None),
+        ] {
+            let (header, bytes) = client.tree_connect(path).await;
+            assert_eq!(header.status, status, "{path}");
+            let response = tree_connect::Response::parse(&bytes).ok();
+            assert_eq!(response.map(|r| r.share_type), kind, "{path}");
+            assert!(kind.is_none() || !matches!(header.tree_id(), None | Some(0) | Some(u32::MAX)));
+        }
+        let file = client.open("f", CreateOptions::NONE).await;
+        let disconnect =
+            client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(disconnect, NtStatus::SUCCESS);
+        assert_eq!(client.read(file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);
+        let again = client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(again, NtStatus::NETWORK_NAME_DELETED);
+        // A handle of another tree is no handle here.
+        client.tree().await;
+        assert_ne!(client.tree, first);
+        assert_eq!(client.read(file, 1).await.0, NtStatus::FILE_CLOSED);
+    });
+}
+
+#[test]
+fn an_unprotected_tree_connect_ends_a_3_1_1_connection() {
+    story(async {
+        let world = World::new();
+        for (dialect, closed) in [(Dialect::V3_1_1, true), (Dialect::V3_0_2, false)] {
+            let mut client = world.connect();
+            client.negotiate(Offer::dialect(dialect)).await;
+            client.log_on("alice", PASSWORD).await.unwrap();
+            let request =
+                tree_connect::Request { flags: tree_connect::RequestFlags::NONE, path: r"\\s\data".into() };
+            let request = client.request(Command::TreeConnect, |out| request.emit(out));
+            client.send(request);
+            assert_eq!(client.recv().await.is_none(), closed, "{dialect}");
+        }
+    });
+}
+
+#[test]
+fn limits_hold() {
+    story(async {
+        let world = World::with(|config| {
+            config.limits.sessions = 2;
+            config.limits.trees = 3;
+            config.limits.opens = 2;
+        });
+        let mut client = world.client().await;
+        client.sign = true;
+        for _ in 0..2 {
+            assert_eq!(client.tree_connect(r"\\s\data").await.0.status, NtStatus::SUCCESS);
+        }
+        let (header, _) = client.tree_connect(r"\\s\data").await;
+        assert_eq!(header.status, NtStatus::INSUFFICIENT_RESOURCES);
+        for name in ["a", "b"] {
+            client.open(name, CreateOptions::NONE).await;
+        }
+        let third =
+            client.status(Command::Create, |out| create_request("c", CreateOptions::NONE).emit(out)).await;
+        assert!(third.is_error(), "{third}");
+        // Sessions count from their first leg on.
+        client.sign = false;
+        (client.session, client.tree, client.keys) = (0, 0, None);
+        client.log_on("bob", PASSWORD).await.unwrap();
+        (client.session, client.keys) = (0, None);
+        assert_eq!(client.log_on("bob", PASSWORD).await.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
+    });
+}
+
+#[test]
+fn a_new_session_ends_the_previous_one_of_the_same_user() {
+    story(async {
+        let world = World::new();
+        for (user, ends) in [("bob", false), ("alice", true)] {
+            let mut old = world.client().await;
+            let previous = old.session;
+            let mut new = world.connect();
+            new.negotiate(Offer::default()).await;
+            new.log_on_with(user, PASSWORD, |setup| setup.previous_session_id = previous).await.unwrap();
+            let request = create_request("x", CreateOptions::NONE);
+            let status = old.status(Command::Create, |out| request.emit(out)).await;
+            let expected = if ends { NtStatus::USER_SESSION_DELETED } else { NtStatus::SUCCESS };
+            assert_eq!(status, expected, "{user}");
+        }
+    });
+}
+
+#[test]
+fn a_session_can_authenticate_again_as_the_same_user_only() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        client.sign = true;
+        client.log_on("alice", PASSWORD).await.unwrap();
+        client.open("still here", CreateOptions::NONE).await;
+        assert_eq!(client.log_on("bob", PASSWORD).await.unwrap_err(), NtStatus::ACCESS_DENIED);
+        client.open("still here", CreateOptions::NONE).await;
+        // A failure ends it (3.3.5.5.3).
+        assert_eq!(client.log_on("alice", "wrong").await.unwrap_err(), NtStatus::LOGON_FAILURE);
+        assert_eq!(world.server.session_count(), 0);
+    });
+}
+
+#[test]
+fn binding_is_refused() {
+    story(async {
+        let world = World::new();
+        let other = world.client().await;
+        let mut client = world.connect();
+        client.negotiate(Offer::default()).await;
+        client.session = other.session;
+        let status = client.log_on_with("alice", PASSWORD, |setup| setup.flags = RequestFlags::BINDING).await;
+        assert_eq!(status.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
+    });
+}
+
+#[test]
+fn who_does_not_authenticate_in_time_is_disconnected() {
+    story(async {
+        let world = World::new();
+        let (mut idle, mut half) = (world.connect(), world.connect());
+        half.negotiate(Offer::default()).await;
+        let mut good = world.client().await;
+        rt::sleep(Duration::from_secs(29)).await;
+        assert!(!idle.wire.closed_by_server.get() && !half.wire.closed_by_server.get());
+        rt::sleep(Duration::from_secs(2)).await;
+        idle.assert_closed().await;
+        half.assert_closed().await;
+        rt::sleep(Duration::from_secs(600)).await;
+        assert!(good.is_served().await);
+        // After its last session it has as long again.
+        good.sign = true;
+        good.call(Command::Logoff, |out| logoff::Request.emit(out)).await;
+        rt::sleep(Duration::from_secs(31)).await;
+        good.assert_closed().await;
+    });
+}
