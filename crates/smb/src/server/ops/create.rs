@@ -252,7 +252,18 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     let place = (resolved.dir, resolved.name.clone());
     // The creator may write even what is made read-only, so that comes last.
     let access = granted(wish.access, AccessMask::FILE_ALL)?;
-    let Some(mut opened) = take(vfs, wish, &attr, place, access).await? else { return Ok(None) };
+    let mut opened = match take(vfs, wish, &attr, place, access).await {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Ok(None),
+        Err(failure) => {
+            // A CREATE that fails leaves nothing behind; whether that succeeds changes nothing for the client.
+            let _ = match attr.kind {
+                Kind::Dir => vfs.rmdir(resolved.dir, &resolved.name).await,
+                _ => vfs.remove(resolved.dir, &resolved.name).await,
+            };
+            return Err(failure);
+        }
+    };
     if readonly {
         let mode = attributes::mode_with_readonly(&attr, true);
         attr = vfs.setattr(attr.node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
@@ -422,6 +433,6 @@ mod tests {
         assert_eq!(rights_of_access(AccessMask::FILE_EXECUTE), Rights::READ);
         assert_eq!(rights_of_access(AccessMask::FILE_APPEND_DATA), Rights::WRITE);
         assert_eq!(rights_of_access(AccessMask::FILE_ALL), Rights::ALL);
-        assert_eq!(rights_of_share(ShareAccess::READ | ShareAccess::WRITE).delete, false);
+        assert!(!rights_of_share(ShareAccess::READ | ShareAccess::WRITE).delete);
     }
 }
