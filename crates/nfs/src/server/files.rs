@@ -60,6 +60,12 @@ impl OpenFiles {
         drop(closed);
     }
 
+    /// Files open now.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap().entries.len()).sum()
+    }
+
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
         let at = (node.0 as usize ^ share) % SHARDS;

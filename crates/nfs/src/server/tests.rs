@@ -1,1 +1,493 @@
+//! Calls as they come from the wire, against a server without a network: headers, credentials, limits, bad arguments.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use proptest::prelude::*;
+use weft_machine::{Buf, Payload, rt};
+use weft_store::backend::Ram;
+use weft_store::opens::Rights;
+use weft_store::{NodeId, Vfs};
+use weft_transport::{
+    Access, Exposed, Kind, Limits as ChannelLimits, Message, Outgoing, Part, Segment, Ticket, Traffic,
+};
+use weft_wire::mount::{DirPath, MountResult};
+use weft_wire::nfs3::*;
+use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
+use weft_wire::xdr::{Decoder, Encoder};
+use weft_wire::{mount, nfs3};
+
+use super::*;
+
+/// A peer that has sent some messages and left.
+#[derive(Default)]
+struct Script {
+    calls: RefCell<VecDeque<Message>>,
+    replies: RefCell<Vec<Outgoing>>,
+}
+
+impl Channel for Script {
+    fn kind(&self) -> Kind {
+        Kind::Record
+    }
+    fn medium(&self) -> &'static str {
+        "script"
+    }
+    fn peer(&self) -> String {
+        "192.0.2.1:700".to_owned()
+    }
+    fn limits(&self) -> ChannelLimits {
+        ChannelLimits { max_message: 1 << 20, max_rdma: None }
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(std::future::ready(Ok(self.try_recv())))
+    }
+    fn try_recv(&self) -> Option<Message> {
+        self.calls.borrow_mut().pop_front()
+    }
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        self.replies.borrow_mut().push(message);
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn cork(&self, _on: bool) {}
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        unreachable!("NFS names no segments")
+    }
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
+        unreachable!("NFS names no segments")
+    }
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {}
+}
+
+fn server() -> Arc<Server> {
+    let shares = vec![
+        Share { name: Arc::from("ram"), vfs: Vfs::new(Ram::new(16 << 20)) },
+        Share { name: Arc::from("other"), vfs: Vfs::new(Ram::new(16 << 20)) },
+    ];
+    Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default() })
+}
+
+/// Everything that the server answers to these messages, and how the connection ended.
+fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
+    let script = Rc::new(Script::default());
+    let message = |body: &Bytes| Message { body: body.clone(), detached: None, ticket: Ticket::default() };
+    script.calls.borrow_mut().extend(messages.iter().map(message));
+    let ended = rt::block_on(server.serve(script.clone())).unwrap();
+    (script.replies.take(), ended)
+}
+
+fn stream(reply: Outgoing) -> Bytes {
+    let mut bytes = Vec::new();
+    for part in reply.parts {
+        match part {
+            Part::Bytes(piece) => bytes.extend_from_slice(&piece),
+            Part::Payload { data, .. } => {
+                let len = data.len();
+                let chain = rt::block_on(data.into_chain(&Pool::new(0))).unwrap().unwrap();
+                bytes.extend_from_slice(&chain.concat());
+                bytes.resize(bytes.len() + weft_wire::xdr::pad(len), 0);
+            }
+        }
+    }
+    Bytes::from(bytes)
+}
+
+fn call_of(program: u32, version: u32, procedure: u32, credential: Credential, args: &impl Xdr) -> Bytes {
+    let mut e = Encoder::default();
+    Call { xid: 7, program, version, procedure, credential }.emit(&mut e);
+    args.emit(&mut e);
+    e.into_bytes()
+}
+
+fn nfs(procedure: u32, args: &impl Xdr) -> Bytes {
+    call_of(nfs3::PROGRAM, nfs3::VERSION, procedure, Credential::None, args)
+}
+
+/// The header of the reply to one message, and what follows it.
+fn reply_to(server: &Server, message: Bytes) -> (Reply, Decoder) {
+    let (mut replies, ended) = converse(server, &[message]);
+    ended.unwrap();
+    let mut d = Decoder::new(stream(replies.pop().expect("a reply")));
+    assert!(replies.is_empty());
+    let (xid, reply) = Reply::parse(&mut d).unwrap();
+    assert_eq!(xid, 7);
+    (reply, d)
+}
+
+fn results<T: Xdr>(server: &Server, message: Bytes) -> T {
+    let (reply, mut d) = reply_to(server, message);
+    assert_eq!(reply, Reply::Success);
+    let value = T::parse(&mut d).unwrap();
+    d.end().unwrap();
+    value
+}
+
+fn root(server: &Server) -> Handle {
+    let args = DirPath(Bytes::from_static(b"/ram"));
+    let message = call_of(mount::PROGRAM, mount::VERSION, mount::procedure::MNT, Credential::None, &args);
+    match results(server, message) {
+        MountResult::Ok { handle, .. } => handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn make(server: &Server, name: &'static [u8]) -> Handle {
+    let object = DirOp { dir: root(server), name: Name(Bytes::from_static(name)) };
+    let args = CreateArgs { object, how: CreateHow::Guarded(SetAttributes::default()) };
+    let made: Outcome<CreateOk, WccOnly> = results(server, nfs(procedure::CREATE, &args));
+    made.unwrap().object.unwrap()
+}
+
+fn status<T: std::fmt::Debug, F: std::fmt::Debug>(outcome: Outcome<T, F>) -> Status {
+    outcome.unwrap_err().status
+}
+
+#[test]
+fn programs_versions_and_procedures_that_are_not_here() {
+    let server = server();
+    let none = || Credential::None;
+    let ask =
+        |program, version, procedure| reply_to(&server, call_of(program, version, procedure, none(), &())).0;
+    assert_eq!(ask(nfs3::PROGRAM, 3, 0), Reply::Success);
+    assert_eq!(ask(mount::PROGRAM, 3, 0), Reply::Success);
+    assert_eq!(ask(nfs3::PROGRAM, 4, 0), Reply::ProgramMismatch { low: 3, high: 3 });
+    assert_eq!(ask(mount::PROGRAM, 1, 0), Reply::ProgramMismatch { low: 3, high: 3 });
+    assert_eq!(ask(100_021, 4, 0), Reply::ProgramUnavailable);
+    assert_eq!(ask(nfs3::PROGRAM, 3, 22), Reply::ProcedureUnavailable);
+    assert_eq!(ask(mount::PROGRAM, 3, 6), Reply::ProcedureUnavailable);
+}
+
+#[test]
+fn credentials_that_are_not_understood_are_refused() {
+    let server = server();
+    let ask = |credential| reply_to(&server, call_of(nfs3::PROGRAM, 3, 0, credential, &())).0;
+    assert_eq!(ask(Credential::Sys(AuthSys::new(Bytes::new(), 0, 0))), Reply::Success);
+    assert_eq!(ask(Credential::Other(Flavor(6))), Reply::AuthError(AuthStat::TOOWEAK));
+    let mut rpc_3 = nfs(0, &()).to_vec();
+    rpc_3[11] = 3;
+    assert_eq!(reply_to(&server, rpc_3.into()).0, Reply::RpcMismatch { low: 2, high: 2 });
+}
+
+#[test]
+fn arguments_that_end_early_are_garbage_at_every_length() {
+    let server = server();
+    let file = make(&server, b"f");
+    let write = WriteArgs {
+        head: WriteHead { file, offset: 0, count: 5, stable: Stable::FileSync },
+        data: Bytes::from_static(b"hello"),
+    };
+    let message = nfs(procedure::WRITE, &write);
+    let header = nfs(procedure::WRITE, &()).len();
+    for len in header..message.len() {
+        assert_eq!(reply_to(&server, message.slice(..len)).0, Reply::GarbageArgs, "{len}");
+    }
+    let written: Outcome<WriteOk, WccOnly> = results(&server, message);
+    assert_eq!(written.unwrap().committed, Stable::FileSync);
+}
+
+#[test]
+fn what_is_no_call_ends_the_connection() {
+    let server = server();
+    let good = nfs(0, &());
+    for len in 0..good.len() {
+        let (replies, ended) = converse(&server, &[good.clone(), good.slice(..len)]);
+        assert!(matches!(ended, Err(Error::Malformed(_))), "{len}");
+        assert_eq!(replies.len(), 1);
+    }
+}
+
+#[test]
+fn a_guessed_handle_opens_nothing() {
+    let server = server();
+    let good = root(&server);
+    for at in 0..good.as_bytes().len() {
+        let mut guess = good.as_bytes().to_vec();
+        guess[at] ^= 1;
+        let args = GetattrArgs { object: Handle::new(&guess).unwrap() };
+        let outcome: Outcome<GetattrOk, ()> = results(&server, nfs(procedure::GETATTR, &args));
+        assert!(matches!(status(outcome), Status::STALE | Status::BADHANDLE));
+    }
+    let of_another_run = root(&super::tests::server());
+    let args = GetattrArgs { object: of_another_run };
+    assert_eq!(
+        status(results::<Outcome<GetattrOk, ()>>(&server, nfs(procedure::GETATTR, &args))),
+        Status::STALE
+    );
+}
+
+#[test]
+fn a_read_is_a_range_of_the_file_and_never_longer_than_the_channel_carries() {
+    let server = server();
+    let file = make(&server, b"f");
+    let vfs = &server.shares[0].vfs;
+    let node = server.handles.open(&file).unwrap().1;
+    let content = vec![5; 3 << 20];
+    rt::block_on(async {
+        vfs.open(node, true).await.unwrap().write(0, &[Bytes::from(content)]).await.unwrap();
+    })
+    .unwrap();
+    let args = ReadArgs { file, offset: 100, count: u32::MAX };
+    let (mut replies, _) = converse(&server, &[nfs(procedure::READ, &args)]);
+    let parts = replies.pop().unwrap().parts;
+    let Some(Part::Payload { data: Payload::File(range), to: weft_transport::To::Ticket }) = parts.get(1)
+    else {
+        panic!("{parts:?}")
+    };
+    assert_eq!((range.offset, range.len), (100, (1 << 20) - 4096));
+}
+
+#[test]
+fn a_write_that_contradicts_itself_is_invalid() {
+    let server = server();
+    let file = make(&server, b"f");
+    let write = |count, offset| WriteArgs {
+        head: WriteHead { file, offset, count, stable: Stable::Unstable },
+        data: Bytes::from_static(b"hello"),
+    };
+    let ask = |args| status(results::<Outcome<WriteOk, WccOnly>>(&server, nfs(procedure::WRITE, &args)));
+    assert_eq!(ask(write(4, 0)), Status::INVAL);
+    assert_eq!(ask(write(6, 0)), Status::INVAL);
+    assert_eq!(ask(write(5, u64::MAX)), Status::FBIG);
+    assert_eq!(ask(write(5, u64::MAX - 5)), Status::FBIG);
+    let dir = WriteArgs { head: WriteHead { file: root(&server), ..write(5, 0).head }, ..write(5, 0) };
+    assert_eq!(ask(dir), Status::INVAL);
+}
+
+#[test]
+fn the_write_verifier_changes_with_the_server() {
+    let verifier = || {
+        let server = server();
+        let file = make(&server, b"f");
+        let args = CommitArgs { file, offset: 0, count: 0 };
+        results::<Outcome<CommitOk, WccOnly>>(&server, nfs(procedure::COMMIT, &args)).unwrap().verifier
+    };
+    assert_ne!(verifier(), verifier());
+}
+
+#[test]
+fn share_modes_of_others_are_respected_and_pass() {
+    let server = server();
+    let file = make(&server, b"f");
+    let node = server.handles.open(&file).unwrap().1;
+    let opens = server.shares[0].vfs.opens().clone();
+    let read = ReadArgs { file, offset: 0, count: 1 };
+    let ask = || reply_to(&server, nfs(procedure::READ, &read)).1.u32().map(Status).unwrap();
+    assert_eq!(ask(), Status::OK);
+    let exclusive = opens.open(node, Rights::ALL, Rights::NONE).unwrap();
+    assert_eq!(ask(), Status::JUKEBOX);
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"f")) };
+    let remove = nfs(procedure::REMOVE, &RemoveArgs { object });
+    assert_eq!(status(results::<Outcome<WccOnly, WccOnly>>(&server, remove)), Status::JUKEBOX);
+    drop(exclusive);
+    assert_eq!(ask(), Status::OK);
+}
+
+#[test]
+fn a_guard_keeps_changes_off_a_file_that_changed() {
+    let server = server();
+    let file = make(&server, b"f");
+    let guarded = |guard| SetattrArgs {
+        object: file,
+        attributes: SetAttributes { mode: Some(0o600), ..SetAttributes::default() },
+        guard: Some(guard),
+    };
+    let ask = |args| results::<Outcome<WccOnly, WccOnly>>(&server, nfs(procedure::SETATTR, &args));
+    assert_eq!(status(ask(guarded(Time { seconds: 1, nseconds: 2 }))), Status::NOT_SYNC);
+    let get = nfs(procedure::GETATTR, &GetattrArgs { object: file });
+    let now = results::<Outcome<GetattrOk, ()>>(&server, get).unwrap().attributes;
+    let wcc = ask(guarded(now.ctime)).unwrap().wcc;
+    assert_eq!(wcc.before.unwrap().ctime, now.ctime);
+    assert_eq!(wcc.after.unwrap().mode, 0o600);
+}
+
+#[test]
+fn a_listing_keeps_to_its_room_and_says_when_there_is_none() {
+    let server = server();
+    let dir = root(&server);
+    for name in [&b"one"[..], b"two-two", b"three-three-three"] {
+        let object = DirOp { dir, name: Name(Bytes::from_static(name)) };
+        let args = MkdirArgs { object, attributes: SetAttributes::default() };
+        results::<Outcome<CreateOk, WccOnly>>(&server, nfs(procedure::MKDIR, &args)).unwrap();
+    }
+    for plus in [false, true] {
+        let mut seen_with_room = Vec::new();
+        for room in (0..1200).step_by(4) {
+            let (message, verifier) = (room as u32, [0; 8]);
+            let (mut cookie, mut names) = (0, Vec::new());
+            loop {
+                let call = if plus {
+                    let args =
+                        ReaddirplusArgs { dir, cookie, verifier, dircount: message, maxcount: message };
+                    nfs(procedure::READDIRPLUS, &args)
+                } else {
+                    nfs(procedure::READDIR, &ReaddirArgs { dir, cookie, verifier, count: message })
+                };
+                let (_, d) = reply_to(&server, call);
+                let body = d.rest();
+                let mut d = Decoder::new(body.clone());
+                if d.u32().unwrap() != 0 {
+                    assert_eq!(Status(u32::from_be_bytes(*body.first_chunk().unwrap())), Status::TOOSMALL);
+                    names.clear();
+                    break;
+                }
+                assert!(body.len() - 4 <= room, "{} bytes for {room}", body.len() - 4);
+                let (page, eof): (Vec<(Bytes, u64)>, bool) = if plus {
+                    let l = ReaddirplusOk::parse(&mut d).unwrap();
+                    (l.entries.into_iter().map(|e| (e.name.0, e.cookie)).collect(), l.eof)
+                } else {
+                    let l = ReaddirOk::parse(&mut d).unwrap();
+                    (l.entries.into_iter().map(|e| (e.name.0, e.cookie)).collect(), l.eof)
+                };
+                cookie = page.last().map_or(cookie, |(_, cookie)| *cookie);
+                assert!(eof || !page.is_empty());
+                names.extend(page.into_iter().map(|(name, _)| name));
+                if eof {
+                    break;
+                }
+            }
+            if !names.is_empty() {
+                names.sort();
+                assert_eq!(names, [&b"."[..], b"..", b"one", b"three-three-three", b"two-two"]);
+                seen_with_room.push(room);
+            }
+        }
+        assert!(seen_with_room.len() > 100);
+    }
+}
+
+#[test]
+fn links_and_renames_stay_inside_their_share() {
+    let server = server();
+    let file = make(&server, b"f");
+    let other = server.handles.make(1, NodeId::ROOT);
+    let name = |dir| DirOp { dir, name: Name(Bytes::from_static(b"f")) };
+    let link = nfs(procedure::LINK, &LinkArgs { file, link: name(other) });
+    assert_eq!(status(results::<Outcome<LinkWcc, LinkWcc>>(&server, link)), Status::XDEV);
+    let rename = nfs(procedure::RENAME, &RenameArgs { from: name(root(&server)), to: name(other) });
+    assert_eq!(status(results::<Outcome<RenameWcc, RenameWcc>>(&server, rename)), Status::XDEV);
+}
+
+#[test]
+fn devices_are_not_made() {
+    let server = server();
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"null")) };
+    let numbers = SpecData { major: 1, minor: 3 };
+    let node = Node::Device(FileType::Chr, SetAttributes::default(), numbers);
+    let mknod = nfs(procedure::MKNOD, &MknodArgs { object, node });
+    assert_eq!(status(results::<Outcome<CreateOk, WccOnly>>(&server, mknod)), Status::NOTSUPP);
+}
+
+#[test]
+fn mounts_are_listed_until_they_are_unmounted() {
+    let server = server();
+    root(&server);
+    root(&server);
+    let ask = |procedure| call_of(mount::PROGRAM, 3, procedure, Credential::None, &());
+    let dump = || results::<mount::List<mount::MountEntry>>(&server, ask(mount::procedure::DUMP)).0;
+    let entries = dump();
+    assert_eq!(entries.len(), 1);
+    assert_eq!((&entries[0].hostname.0[..], &entries[0].directory.0[..]), (&b"192.0.2.1"[..], &b"/ram"[..]));
+    let path = DirPath(Bytes::from_static(b"/ram"));
+    let umnt = call_of(mount::PROGRAM, 3, mount::procedure::UMNT, Credential::None, &path);
+    results::<()>(&server, umnt);
+    assert!(dump().is_empty());
+    root(&server);
+    results::<()>(&server, ask(mount::procedure::UMNTALL));
+    assert!(dump().is_empty());
+}
+
+#[test]
+fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
+    let server = server();
+    let vfs = server.shares[0].vfs.clone();
+    let files = OpenFiles::new(16);
+    rt::block_on(async {
+        let set = weft_store::SetAttr::default;
+        let exists = weft_store::Exists::Fail;
+        for n in 0..200 {
+            let name = format!("f{n}");
+            let make = weft_store::Make::File;
+            let (attr, _) = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap();
+            files.open(&vfs, 0, attr.node, n % 2 == 0).await.unwrap();
+        }
+    })
+    .unwrap();
+    assert!(files.len() <= 16);
+    let file = make(&server, b"gone");
+    let read = nfs(procedure::READ, &ReadArgs { file, offset: 0, count: 1 });
+    reply_to(&server, read.clone());
+    assert_eq!(server.files.len(), 1);
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"gone")) };
+    results::<Outcome<WccOnly, WccOnly>>(&server, nfs(procedure::REMOVE, &RemoveArgs { object })).unwrap();
+    assert_eq!(server.files.len(), 0);
+    assert_eq!(reply_to(&server, read).1.u32().map(Status), Ok(Status::STALE));
+}
+
+fn messages() -> Vec<Bytes> {
+    let handle = Handle::new(&[1; 24]).unwrap();
+    let object = || DirOp { dir: handle, name: Name(Bytes::from_static(b"name")) };
+    vec![
+        nfs(procedure::LOOKUP, &LookupArgs { what: object() }),
+        nfs(procedure::READ, &ReadArgs { file: handle, offset: 1, count: 2 }),
+        nfs(procedure::CREATE, &CreateArgs { object: object(), how: CreateHow::Exclusive([1; 8]) }),
+        nfs(
+            procedure::READDIRPLUS,
+            &ReaddirplusArgs { dir: handle, cookie: 1, verifier: [0; 8], dircount: 9, maxcount: 9 },
+        ),
+        call_of(mount::PROGRAM, 3, 1, Credential::None, &DirPath(Bytes::from_static(b"/ram/x"))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn mutated_calls_never_panic(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 1..=255_u8), 1..4),
+    ) {
+        let server = server();
+        let root = root(&server);
+        for message in messages() {
+            let mut message = message.to_vec();
+            // A good handle, so that some of them get far.
+            if let Some(at) = message.windows(24).position(|w| w == [1; 24]) {
+                message[at..at + 24].copy_from_slice(root.as_bytes());
+            }
+            for (at, flip) in &flips {
+                let at = at.index(message.len());
+                message[at] ^= flip;
+            }
+            drop(converse(&server, &[message.into()]));
+        }
+    }
+}
+
+#[test]
+fn a_request_that_waits_does_not_hold_up_the_others() {
+    let server = server();
+    let file = make(&server, b"f");
+    let write = WriteArgs {
+        head: WriteHead { file, offset: 0, count: 5, stable: Stable::FileSync },
+        data: Bytes::from_static(b"hello"),
+    };
+    // The sync goes to a worker, so the answer to NULL overtakes it.
+    let null = {
+        let mut bytes = nfs(0, &()).to_vec();
+        bytes[3] = 8;
+        Bytes::from(bytes)
+    };
+    let (replies, ended) = converse(&server, &[nfs(procedure::WRITE, &write), null]);
+    ended.unwrap();
+    let xids: Vec<u32> = replies.into_iter().map(|r| Decoder::new(stream(r)).u32().unwrap()).collect();
+    assert_eq!(xids, [8, 7]);
+    assert!(server.serve(Rc::new(Script::default())).now_or_never().unwrap().is_ok());
+}
