@@ -1,6 +1,6 @@
 //! Which file a [`NodeId`] is: its identity, where it was seen last, and a descriptor while one is cached.
 //!
-//! Owns: the O_PATH descriptors. Limits: [`MAX_NODES`] nodes and a number of cached descriptors; both are given up
+//! Owns: the O_PATH descriptors. Limits: `MAX_NODES` nodes and a number of cached descriptors; both are given up
 //! in clock order (least recently used, roughly). A node that somebody holds, or below which nodes are known, stays.
 //! Does not: make system calls; its lock is held for a few map look-ups.
 

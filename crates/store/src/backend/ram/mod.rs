@@ -2,7 +2,7 @@
 //!
 //! What: files are memfds so that a READ leaves by the same path as from a folder: a file range that the transport
 //! splices or reads into the peer's memory. Nothing survives the process.
-//! Owns: everything in it. Limits: bytes (given), names ([`MAX_NAMES`] or one per page of the limit), and as many
+//! Owns: everything in it. Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and as many
 //! files with data as the process may have descriptors. Does not: enforce permissions, it has one user.
 
 mod quota;
