@@ -39,8 +39,8 @@ const LINGER: Duration = Duration::from_secs(5);
 const MAX_QUEUED: u64 = 1 << 16;
 /// RDMA Reads of `fetch` under way, queued ones included.
 const MAX_READS: usize = 1 << 12;
-/// Delivered messages that nobody has taken, above which a reader's task gets its turn before more is polled.
-const INBOX_TURN: usize = 64;
+/// Batches of completions after which the other tasks of the core get their turn.
+const BATCHES: usize = 16;
 /// Receive buffers kept for the next receive.
 const MAX_SPARES: usize = 8;
 
@@ -226,11 +226,13 @@ impl Core {
     fn drive(&self, idle: bool) {
         let state = &mut *self.state.borrow_mut();
         let mut cx = Context::from_waker(&self.waker);
+        let mut batches = 0;
         while !state.gone {
-            if state.inbox.len() >= INBOX_TURN {
+            if batches == BATCHES {
                 self.relay.wake_task();
                 break;
             }
+            batches += 1;
             match self.queue_pair.poll(&mut cx, &mut state.completions) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) => {

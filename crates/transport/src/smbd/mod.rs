@@ -20,3 +20,6 @@ mod split;
 pub use driver::Smbd;
 pub use engine::Config;
 pub use set_up::{accept, connect};
+
+#[cfg(test)]
+mod tests;
