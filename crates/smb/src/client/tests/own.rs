@@ -421,3 +421,35 @@ fn handles_that_are_dropped_are_closed() {
         assert_eq!(own.server.session_count(), 0);
     });
 }
+
+/// CPU time of one READ on both ends together, without a kernel in between; run with
+/// `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints numbers, asserts nothing about them"]
+fn read_cost() {
+    rt::block_on(async {
+        let own = Own::new(|_| {});
+        for (name, len, signing, encryption, threshold) in [
+            ("8 KiB by RDMA", 8192, Wish::IfRequired, Wish::IfRequired, 4096),
+            ("8 KiB in messages", 8192, Wish::IfRequired, Wish::IfRequired, usize::MAX),
+            ("8 KiB in messages, signed", 8192, Wish::Required, Wish::IfRequired, 4096),
+            ("8 KiB in messages, encrypted", 8192, Wish::IfRequired, Wish::Required, 4096),
+            ("1 byte in messages", 1, Wish::IfRequired, Wish::IfRequired, 4096),
+        ] {
+            let options = Options { signing, encryption, rdma_threshold: threshold, ..own.options() };
+            let (server, client) = direct::pair(&own.pool);
+            own.serve(server);
+            let session = Session::connect(client, options).await.unwrap();
+            let tree = session.tree("data").await.unwrap();
+            let file = tree.open("f", OpenOptions::create()).await.unwrap();
+            file.write(0, Bytes::from(vec![7; 8192])).await.unwrap();
+            const N: u32 = 100_000;
+            let start = std::time::Instant::now();
+            for _ in 0..N {
+                assert_eq!(file.read(0, len).await.unwrap().len(), len);
+            }
+            println!("{name}: {:.2} us", start.elapsed().as_micros() as f64 / f64::from(N));
+        }
+    })
+    .unwrap();
+}
