@@ -8,7 +8,7 @@
 //! outputs. Both run on the spot in `send` and `recv`. The connection's own task does the same when it is woken
 //! instead of a reader, waits for pool memory and file reads, and lets time pass.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -62,6 +62,8 @@ struct Core {
     relay: Arc<Relay>,
     /// The relay, as the queue pair sees it.
     waker: Waker,
+    /// A reader is at work: it looks for messages itself.
+    reading: Cell<bool>,
     state: RefCell<State>,
 }
 
@@ -121,6 +123,7 @@ pub(super) async fn negotiate(
         pool,
         waker: relay.clone().into(),
         relay,
+        reading: Cell::new(false),
         state: RefCell::new(State {
             engine,
             works: VecDeque::new(),
@@ -418,7 +421,12 @@ impl Core {
                 let send = Work::Send { id, data, invalidate, solicited: false, signalled: true };
                 self.post(state, send);
             }
-            Output::Deliver(body) => state.inbox.push_back(body),
+            Output::Deliver(body) => {
+                state.inbox.push_back(body);
+                if !self.reading.get() {
+                    self.relay.wake_reader();
+                }
+            }
             Output::Spare(buf) => {
                 if buf.capacity() >= state.engine.receive_size() {
                     state.spares.push(buf);
@@ -740,10 +748,12 @@ impl Future for Receive<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = self.core;
         let mut message = core.take();
+        core.reading.set(true);
         if message.is_none() {
             core.drive(false);
             message = core.take();
         }
+        core.reading.set(false);
         let ready = match message {
             Some(message) => Some(Ok(Some(message))),
             None => core.state.borrow().ended.as_ref().map(Ending::at_reader),
@@ -756,9 +766,10 @@ impl Future for Receive<'_> {
                 Poll::Ready(result)
             }
             None => {
-                core.pump(&mut core.state.borrow_mut(), true);
+                // Before the pump: it may bring a message that waited for a buffer.
                 self.asleep = true;
                 core.relay.set_reader(cx.waker());
+                core.pump(&mut core.state.borrow_mut(), true);
                 Poll::Pending
             }
         }

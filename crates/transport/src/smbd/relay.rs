@@ -46,6 +46,14 @@ impl Relay {
         }
     }
 
+    /// Wakes the reader, if one sleeps: somebody else found a message for it.
+    pub(super) fn wake_reader(&self) {
+        let waker = self.lock().reader.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// Wakes both.
     pub(super) fn wake_all(&self) {
         let (reader, task) = {
