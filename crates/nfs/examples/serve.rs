@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_nfs::server::{Config, Limits, Server};
-use weft_rdma::{Provider, iwarp};
+use weft_rdma::{Provider, iwarp, shm};
 use weft_store::backend::dir::Dir;
 use weft_store::{Share, Vfs};
 use weft_transport::{Channel, record, rpcrdma};
@@ -21,13 +21,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let tcp = Listener::bind(any)?;
         println!("tcp {}", tcp.local_addr().port());
-        let provider = iwarp::Provider::new(pool.clone(), iwarp::Config::default());
-        match provider.listen(any).await {
-            Ok(rdma) => {
-                println!("iwarp {}", rdma.local_addr().port());
-                rt::spawn(over_rdma(rdma, server.clone(), pool.clone())).detach();
-            }
-            Err(e) => eprintln!("no iwarp: {e}"),
+        let providers: [Box<dyn Provider>; 2] = [
+            Box::new(iwarp::Provider::new(pool.clone(), iwarp::Config::default())),
+            Box::new(shm::Provider::new(pool.clone(), shm::Config::default())),
+        ];
+        for provider in providers {
+            let rdma = provider.listen(any).await?;
+            println!("{} {}", provider.name(), rdma.local_addr().port());
+            rt::spawn(over_rdma(rdma, server.clone(), pool.clone())).detach();
         }
         loop {
             let stream = Stream::from_tcp(tcp.accept().await?)?;

@@ -1,0 +1,105 @@
+//! What a READ costs the server: `read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]`.
+//!
+//! The server is the example `serve` (or anything that exports "/data"); its CPU time is read from /proc. READs are of
+//! one file of 64 MiB, in the page cache, at random offsets.
+
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use weft_machine::{Pool, Stream, rt};
+use weft_nfs::client::{Mount, Options, SetAttributes};
+use weft_rdma::{Provider, iwarp, shm};
+use weft_transport::{Channel, record, rpcrdma};
+use weft_wire::rpc::Credential;
+
+const FILE_BYTES: usize = 64 << 20;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [pid, port, over, size, depth, seconds, rest @ ..] = &args[..] else {
+        return Err("usage: read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]".into());
+    };
+    let writes = rest.first().is_some_and(|word| word == "write");
+    let (size, depth): (usize, u64) = (size.parse()?, depth.parse()?);
+    let time = Duration::from_secs_f64(seconds.parse()?);
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse()?));
+    rt::block_on(async move {
+        let pool = Pool::new(512 << 20);
+        let channel = connect(addr, over, &pool).await?;
+        let options = Options { credential: Credential::None, pool: pool.clone() };
+        let mount = Mount::connect(channel, "/data", options).await?;
+        let file = Rc::new(mount.create("read_cost", SetAttributes::default()).await?);
+        if file.stat().await?.size != FILE_BYTES as u64 {
+            file.write(0, Bytes::from(vec![7; FILE_BYTES])).await?;
+        }
+        let (operations, start) = (Rc::new(Cell::new(0_u64)), Instant::now());
+        let cpu = cpu_seconds(pid)?;
+        let tasks: Vec<_> = (0..depth)
+            .map(|task| {
+                let (file, operations, pool) = (file.clone(), operations.clone(), pool.clone());
+                rt::spawn(async move {
+                    let mut random = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                    while start.elapsed() < time {
+                        random ^= random << 13;
+                        random ^= random >> 7;
+                        random ^= random << 17;
+                        let offset = (random as usize % (FILE_BYTES / size) * size) as u64;
+                        if writes {
+                            let mut data = pool.alloc(size).await;
+                            data.set_len(size);
+                            file.write_buf(offset, data).await?;
+                        } else if file.read_chain(offset, size).await?.iter().map(Bytes::len).sum::<usize>()
+                            != size
+                        {
+                            return Err("short read".into());
+                        }
+                        operations.set(operations.get() + 1);
+                    }
+                    Ok::<_, Failure>(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await?;
+        }
+        let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds(pid)? - cpu);
+        let operations = operations.get() as f64;
+        println!(
+            "{over} {size} B x {depth}: {:.0} op/s, {:.2} GB/s, mean {:.1} us, server {:.2} us CPU/op, {:?}",
+            operations / seconds,
+            operations * size as f64 / seconds / 1e9,
+            seconds * 1e6 * depth as f64 / operations,
+            cpu * 1e6 / operations,
+            mount.channel().traffic(),
+        );
+        Ok(())
+    })?
+}
+
+async fn connect(addr: SocketAddr, over: &str, pool: &Pool) -> Result<Rc<dyn Channel>, Failure> {
+    let provider: Box<dyn Provider> = match over {
+        "tcp" => {
+            let stream = Stream::connect(addr).await?;
+            return Ok(record::Record::new(stream, pool.clone(), record::Config::default()));
+        }
+        "iwarp" => Box::new(iwarp::Provider::new(pool.clone(), iwarp::Config::default())),
+        "shm" => Box::new(shm::Provider::new(pool.clone(), shm::Config::default())),
+        other => return Err(format!("unknown transport {other}").into()),
+    };
+    Ok(rpcrdma::connect(&*provider, addr, rpcrdma::Config::default(), pool.clone()).await?)
+}
+
+/// User and system time of a process so far, in nanosecond resolution where the scheduler counts it.
+fn cpu_seconds(pid: &str) -> Result<f64, Failure> {
+    let mut nanos = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let schedstat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        nanos += schedstat.split_whitespace().next().ok_or("empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(nanos as f64 / 1e9)
+}
