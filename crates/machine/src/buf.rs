@@ -206,10 +206,10 @@ impl Pool {
     }
 
     fn wrap(&self, shelves: &Shelves, piece: Piece, class: usize) -> Buf {
-        let mapping = shelves.slabs[piece.slab as usize].mapping.clone();
+        let base = shelves.slabs[piece.slab as usize].mapping.base;
         // SAFETY: the piece lies within its slab, so the pointer stays inside the mapping.
-        let ptr = unsafe { mapping.base.add(piece.offset) };
-        let chunk = Chunk { pool: Some((self.clone(), piece, class)), mapping };
+        let ptr = unsafe { base.add(piece.offset) };
+        let chunk = Chunk::Pooled { pool: self.clone(), piece, class, start: ptr };
         Buf { chunk: Arc::new(chunk), ptr, cap: MIN_BUF << class, len: 0 }
     }
 }
@@ -250,33 +250,34 @@ impl Shelves {
 }
 
 /// What keeps a piece of memory alive; gives it back to the pool on drop.
-struct Chunk {
-    pool: Option<(Pool, Piece, usize)>,
-    mapping: Arc<Mapping>,
+enum Chunk {
+    /// A piece of a slab. The pool keeps its slabs mapped as long as it lives, so a reference to it is enough.
+    Pooled { pool: Pool, piece: Piece, class: usize, start: NonNull<u8> },
+    /// A mapping of a peer's memory.
+    Foreign { _mapping: Arc<Mapping> },
 }
 
 impl Chunk {
     fn location(&self, ptr: NonNull<u8>, pool: &Pool) -> Option<(u32, u64)> {
-        let (owner, piece, _) = self.pool.as_ref()?;
+        let Chunk::Pooled { pool: owner, piece, start, .. } = self else { return None };
         if !Arc::ptr_eq(&owner.0, &pool.0) {
             return None;
         }
-        let offset = ptr.as_ptr() as usize - self.mapping.base.as_ptr() as usize;
-        Some((piece.slab, offset as u64))
+        let into_piece = ptr.as_ptr() as usize - start.as_ptr() as usize;
+        Some((piece.slab, (piece.offset + into_piece) as u64))
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if let Some((pool, piece, class)) = self.pool.take() {
-            let mut shelves = pool.0.lock();
-            shelves.in_use_bytes -= MIN_BUF << class;
-            shelves.free[class].push(piece);
-            // All waiters look again: they may want different sizes.
-            let waiting = std::mem::take(&mut shelves.waiting);
-            drop(shelves);
-            waiting.into_iter().for_each(Waker::wake);
-        }
+        let Chunk::Pooled { pool, piece, class, .. } = self else { return };
+        let mut shelves = pool.0.lock();
+        shelves.in_use_bytes -= MIN_BUF << *class;
+        shelves.free[*class].push(*piece);
+        // All waiters look again: they may want different sizes.
+        let waiting = std::mem::take(&mut shelves.waiting);
+        drop(shelves);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -417,7 +418,7 @@ impl Window {
     /// A window over a whole foreign mapping (a peer's slab).
     pub fn over(mapping: Arc<Mapping>) -> Window {
         let (ptr, len) = (mapping.base, mapping.len);
-        Window { chunk: Arc::new(Chunk { pool: None, mapping }), ptr, len, cap: 0 }
+        Window { chunk: Arc::new(Chunk::Foreign { _mapping: mapping }), ptr, len, cap: 0 }
     }
 
     /// Length in bytes.

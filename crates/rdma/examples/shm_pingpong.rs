@@ -109,8 +109,8 @@ async fn serve(dir: &Path) -> Outcome<()> {
             let Ok(Done::Received { buf, .. }) = completion.result else { continue };
             match buf.first() {
                 Some(&ECHO) => send(&*qp, Bytes::copy_from_slice(&buf))?,
-                Some(&(op @ (READ | READ_MEMFD))) => {
-                    let file = if op == READ { &file } else { &memfd };
+                Some(op @ &(READ | READ_MEMFD)) => {
+                    let file = if *op == READ { &file } else { &memfd };
                     let to = target(&buf).ok_or("short request")?;
                     let len = to.len as usize;
                     if at + len as u64 > FILE as u64 {
@@ -226,8 +226,24 @@ fn buffer(pool: &Pool, len: usize) -> Outcome<Buf> {
     Ok(buf)
 }
 
+/// What a buffer costs that is taken and given back at once.
+fn pool_speed(pool: &Pool) -> Outcome<()> {
+    const TIMES: u32 = 1_000_000;
+    let start = cpu();
+    for _ in 0..TIMES {
+        std::hint::black_box(pool.try_alloc(BLOCK).ok_or("pool empty")?);
+    }
+    println!(
+        "{:42} {:11.1} ns",
+        "8 KiB buffer taken and given back",
+        (cpu() - start) * 1e9 / f64::from(TIMES)
+    );
+    Ok(())
+}
+
 async fn measure(dir: &Path, addr: SocketAddr) -> Outcome<()> {
     let pool = Pool::new(256 << 20);
+    pool_speed(&pool)?;
     let provider = Provider::new(pool.clone(), config(dir));
     let (qp, _) = provider.connect(addr, ConnectParams::default()).await?;
     for _ in 0..RECVS {
