@@ -209,7 +209,7 @@ impl Pool {
         let base = shelves.slabs[piece.slab as usize].mapping.base;
         // SAFETY: the piece lies within its slab, so the pointer stays inside the mapping.
         let ptr = unsafe { base.add(piece.offset) };
-        let chunk = Chunk::Pooled { pool: self.clone(), piece, class, start: ptr };
+        let chunk = Chunk::Pooled { pool: self.clone(), piece, class, start: ptr.as_ptr() as usize };
         Buf { chunk: Arc::new(chunk), ptr, cap: MIN_BUF << class, len: 0 }
     }
 }
@@ -251,8 +251,9 @@ impl Shelves {
 
 /// What keeps a piece of memory alive; gives it back to the pool on drop.
 enum Chunk {
-    /// A piece of a slab. The pool keeps its slabs mapped as long as it lives, so a reference to it is enough.
-    Pooled { pool: Pool, piece: Piece, class: usize, start: NonNull<u8> },
+    /// A piece of a slab, which begins at address `start`. The pool keeps its slabs mapped as long as it lives, so a
+    /// reference to it is enough.
+    Pooled { pool: Pool, piece: Piece, class: usize, start: usize },
     /// A mapping of a peer's memory.
     Foreign { _mapping: Arc<Mapping> },
 }
@@ -263,7 +264,7 @@ impl Chunk {
         if !Arc::ptr_eq(&owner.0, &pool.0) {
             return None;
         }
-        let into_piece = ptr.as_ptr() as usize - start.as_ptr() as usize;
+        let into_piece = ptr.as_ptr() as usize - start;
         Some((piece.slab, (piece.offset + into_piece) as u64))
     }
 }

@@ -115,7 +115,7 @@ impl Completions<'_> {
     }
 
     /// (id, error) of all that flushes, and the end.
-    async fn to_the_end(&mut self) -> (Vec<(u64, WorkError)>, Disconnect) {
+    async fn until_the_end(&mut self) -> (Vec<(u64, WorkError)>, Disconnect) {
         let mut failed = Vec::new();
         loop {
             match self.next().await {
@@ -282,11 +282,11 @@ fn closing_lets_queued_work_out_first() {
         let mut at_a = completions(&a);
         assert!(matches!(at_a.done().await, Done::Written));
         assert!(matches!(at_a.done().await, Done::Sent));
-        let (flushed, end) = at_a.to_the_end().await;
+        let (flushed, end) = at_a.until_the_end().await;
         assert_eq!((flushed.len(), end), (4, Disconnect::Local));
         let mut at_b = completions(&b);
         assert_eq!(&at_b.received().await[..], b"last words");
-        assert_eq!(at_b.to_the_end().await.1, Disconnect::Peer);
+        assert_eq!(at_b.until_the_end().await.1, Disconnect::Peer);
         assert!(b.invalidate(region.stag).unwrap().iter().all(|&byte| byte == 1));
     });
 }
@@ -300,16 +300,17 @@ fn an_unreadable_file_fails_its_write() {
         let directory = std::fs::File::open("/").unwrap();
         let range = FileRange { file: File::from(OwnedFd::from(directory)), offset: 0, len: 100 };
         a.post(write(1, Payload::File(range), region)).unwrap();
-        let (failed, end) = completions(&a).to_the_end().await;
+        let (failed, end) = completions(&a).until_the_end().await;
         assert_eq!(failed[0], (1, WorkError::Payload(io::ErrorKind::IsADirectory)));
         assert_eq!(end, Disconnect::Local);
-        assert_eq!(completions(&b).to_the_end().await.1, Disconnect::Peer);
+        assert_eq!(completions(&b).until_the_end().await.1, Disconnect::Peer);
     });
 }
 
 #[test]
 fn each_refusal_ends_both_sides_with_its_reason() {
-    let cases: [(&str, fn(&World, &Qp, Segment) -> Work, Refusal); 7] = [
+    type Case = (&'static str, fn(&World, &Qp, Segment) -> Work, Refusal);
+    let cases: [Case; 7] = [
         ("too long", |_, _, _| send(1, &[0; 4097]), Refusal::TooLong),
         (
             "revoked",
@@ -363,11 +364,11 @@ fn each_refusal_ends_both_sides_with_its_reason() {
             let (a, b) = pair(&world, 1).await;
             let region = b.register(filled(&world.pool, 4096, 5), Access::RemoteWrite).unwrap();
             a.post(case(&world, &b, region)).unwrap();
-            let (failed, end) = completions(&a).to_the_end().await;
+            let (failed, end) = completions(&a).until_the_end().await;
             assert_eq!(failed[0], (1, WorkError::Remote(refusal)), "{what}");
             assert_eq!(end, Disconnect::Terminated(refusal), "{what}");
             assert!(matches!(a.post(send(2, b"x")), Err((PostError::Closed, _))));
-            let (failed, end) = completions(&b).to_the_end().await;
+            let (failed, end) = completions(&b).until_the_end().await;
             assert_eq!(failed, [(0, WorkError::Flushed)], "{what}");
             assert_eq!(end, Disconnect::Refused(refusal), "{what}");
             if let Some(data) = b.invalidate(region.stag) {
@@ -387,12 +388,12 @@ fn a_message_without_a_buffer_is_refused() {
         a.post(send(2, b"second")).unwrap();
         let mut at_a = completions(&a);
         assert!(matches!(at_a.done().await, Done::Sent));
-        let (failed, end) = at_a.to_the_end().await;
+        let (failed, end) = at_a.until_the_end().await;
         assert_eq!(failed[0], (2, WorkError::Remote(Refusal::NoBuffer)));
         assert_eq!(end, Disconnect::Terminated(Refusal::NoBuffer));
         let mut at_b = completions(&b);
         assert_eq!(&at_b.received().await[..], b"first", "what came before counts");
-        assert_eq!(at_b.to_the_end().await.1, Disconnect::Refused(Refusal::NoBuffer));
+        assert_eq!(at_b.until_the_end().await.1, Disconnect::Refused(Refusal::NoBuffer));
     });
 }
 
@@ -604,7 +605,7 @@ fn a_peer_that_dies_is_noticed_and_everything_flushes() {
         // It dies in the middle of an access.
         raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
         drop(raw);
-        let (flushed, end) = completions(&qp).to_the_end().await;
+        let (flushed, end) = completions(&qp).until_the_end().await;
         assert_eq!(flushed, [(7, WorkError::Flushed)]);
         assert_eq!(end, Disconnect::Lost(io::ErrorKind::ConnectionReset));
         assert_eq!(qp.invalidate(region.stag).unwrap().len(), 10);
@@ -626,7 +627,7 @@ fn what_a_peer_said_before_it_died_counts() {
         drop(raw);
         let mut all = completions(&qp);
         assert_eq!(all.received().await.len(), 3);
-        assert_eq!(all.to_the_end().await.1, Disconnect::Lost(io::ErrorKind::ConnectionReset));
+        assert_eq!(all.until_the_end().await.1, Disconnect::Lost(io::ErrorKind::ConnectionReset));
     });
 }
 
@@ -638,7 +639,7 @@ fn a_peer_stopped_inside_our_memory_is_given_up_and_the_memory_kept() {
         let region = qp.register(filled(&world.pool, 10, 1), Access::RemoteWrite).unwrap();
         raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
         assert!(qp.invalidate(region.stag).is_none(), "not back yet");
-        assert_eq!(completions(&qp).to_the_end().await.1, Disconnect::Lost(io::ErrorKind::TimedOut));
+        assert_eq!(completions(&qp).until_the_end().await.1, Disconnect::Lost(io::ErrorKind::TimedOut));
         drop(qp);
         assert!(quarantine::kept() > 0);
         assert!(world.pool.in_use_bytes() > 0);
@@ -667,7 +668,7 @@ fn news_that_make_no_sense_end_the_connection() {
             let (qp, raw) = raw(&world.pool);
             qp.post(recv(&world.pool, 7)).unwrap();
             raw.news().push(slot).unwrap();
-            let end = completions(&qp).to_the_end().await.1;
+            let end = completions(&qp).until_the_end().await.1;
             assert!(matches!(end, Disconnect::Violation(_)), "{slot:x?}: {end}");
         });
         assert_eq!(world.pool.in_use_bytes(), 0);
@@ -690,7 +691,7 @@ fn receive_buffers_outside_of_the_peers_slabs_end_the_connection() {
             raw.pass_slab(0);
             raw.posted().push(posted.emit()).unwrap();
             qp.post(send(1, b"four")).unwrap();
-            let (failed, end) = completions(&qp).to_the_end().await;
+            let (failed, end) = completions(&qp).until_the_end().await;
             assert_eq!(failed, [(1, WorkError::Flushed)]);
             assert!(matches!(end, Disconnect::Violation(_)), "{posted:?}: {end}");
         });
@@ -719,7 +720,7 @@ fn regions_outside_of_the_peers_slabs_end_the_connection() {
                     _ => Work::Read { id: 1, into: world.pool.try_alloc(100).unwrap(), from: segment },
                 };
                 qp.post(work).unwrap();
-                let (failed, end) = completions(&qp).to_the_end().await;
+                let (failed, end) = completions(&qp).until_the_end().await;
                 assert_eq!(failed, [(1, WorkError::Flushed)]);
                 assert!(matches!(end, Disconnect::Violation(_)), "{slab} {offset:#x} {op}: {end}");
             });
@@ -748,7 +749,7 @@ fn slabs_that_are_no_slabs_end_the_connection() {
             let (qp, raw) = raw(&world.pool);
             let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
             raw.socket.send(bytes, &fds).unwrap();
-            let end = completions(&qp).to_the_end().await.1;
+            let end = completions(&qp).until_the_end().await.1;
             assert!(matches!(end, Disconnect::Violation(_)), "case {n}: {end}");
         });
     }
