@@ -15,12 +15,13 @@ class SmbClient(unittest.TestCase):
         self.work = tempfile.TemporaryDirectory(prefix="weft-client-")
         self.addCleanup(self.work.cleanup)
         self.source = weft.random_file(pathlib.Path(self.work.name) / "source", (3 << 20) + 17)
+        self.empty = weft.random_file(pathlib.Path(self.work.name) / "nothing", 0)
         self.back = pathlib.Path(self.work.name) / "back"
 
     def round(self, server, *options, share="data"):
         """Every basic command once."""
         say = lambda commands: weft.smbclient(server, commands, *options, share=share)
-        say(f"mkdir dir; cd dir; put {self.source} one; put /dev/null empty")
+        say(f"mkdir dir; cd dir; put {self.source} one; put {self.empty} empty")
         listed = say("ls dir\\*")
         self.assertRegex(listed, r"one +A? +3145745 ")
         self.assertRegex(listed, r"empty +A? +0 ")
