@@ -25,7 +25,7 @@ use crate::sent::Sent;
 /// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
 const BATCH_BYTES: usize = 128 << 10;
 /// File ranges of at least this go by sendfile (measured: see the example `nbss_cost`).
-pub(super) const SPLICE_BYTES: usize = 48 << 10;
+pub(super) const SPLICE_BYTES: usize = 20 << 10;
 /// What one message may have read into the scratch buffer; the rest of its file ranges goes by sendfile.
 const LOAD_BYTES: usize = 256 << 10;
 /// Slices of one system call: 32 READ replies.
