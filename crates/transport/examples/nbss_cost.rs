@@ -24,9 +24,13 @@ fn main() {
     let seconds = args.next().unwrap_or(2);
     let mut sizes: Vec<usize> = args.collect();
     if sizes.is_empty() {
-        sizes = [512, 4, 8, 16, 32, 48, 64, 128, 256, 1024].map(|n| if n == 512 { n } else { n << 10 }).to_vec();
+        sizes =
+            [512, 4, 8, 16, 32, 48, 64, 128, 256, 1024].map(|n| if n == 512 { n } else { n << 10 }).to_vec();
     }
-    println!("{:>9} {:>12} {:>10} {:>10} {:>14}", "bytes", "operations", "wall us", "cpu us", "cpu s per GiB");
+    println!(
+        "{:>9} {:>12} {:>10} {:>10} {:>14}",
+        "bytes", "operations", "wall us", "cpu us", "cpu s per GiB"
+    );
     for size in sizes {
         let (wall, cpu, operations) = measure(size, Duration::from_secs(seconds as u64));
         let per = |time: Duration| time.as_secs_f64() * 1e6 / operations as f64;
@@ -96,8 +100,7 @@ async fn serve(socket: TcpStream, size: usize) -> (Duration, Duration, u64) {
 }
 
 fn answer(channel: &Rc<Nbss>, head: &Bytes, range: FileRange) {
-    let parts =
-        vec![Part::Bytes(head.clone()), Part::Payload { data: Payload::File(range), to: To::Inline }];
+    let parts = vec![Part::Bytes(head.clone()), Part::Payload { data: Payload::File(range), to: To::Inline }];
     // The depth of the client bounds what is queued.
     drop(channel.send(Outgoing { parts, ..Outgoing::default() }));
 }
