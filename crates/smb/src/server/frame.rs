@@ -52,13 +52,13 @@ pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
     let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
-            let (body, session) = decrypt(connection, &body).await?;
+            let (body, session) = Box::pin(decrypt(connection, &body)).await?;
             (body, Some(session))
         }
         false => (body, None),
     };
     if body.starts_with(&MAGIC_SMB1) && sealed.is_none() {
-        return smb1(connection, &body).await;
+        return Box::pin(smb1(connection, &body)).await;
     }
     if body.is_empty() {
         return Err("3.3.5.2.6: an empty message");
@@ -250,7 +250,8 @@ async fn carry_out(
         // In a compound the preauthentication hash would be ambiguous.
         Command::SessionSetup if !alone => return fail(NtStatus::INVALID_PARAMETER),
         Command::SessionSetup => {
-            let leg = session_setup::session_setup(connection, header, &message, session).await;
+            // Boxed, like everything rare here: a READ's future shall not be as large as theirs.
+            let leg = Box::pin(session_setup::session_setup(connection, header, &message, session)).await;
             step.session_id = leg.session_id;
             step.sign = leg.sign.or(step.sign.take());
             step.hash = leg.hash;
@@ -279,7 +280,7 @@ async fn carry_out(
         return fail(NtStatus::ACCESS_DENIED);
     }
     match header.command {
-        Command::Logoff => Ok(session_setup::logoff(connection, &session, &message).await),
+        Command::Logoff => Ok(Box::pin(session_setup::logoff(connection, &session, &message)).await),
         Command::TreeConnect => {
             if connection.dialect() == Dialect::V3_1_1 && protected == Protected::Not {
                 return Err("3.3.5.7: TREE_CONNECT neither signed nor encrypted");
@@ -292,7 +293,7 @@ async fn carry_out(
             }))
         }
         Command::TreeDisconnect => match chain.tree_id {
-            Some(id) => Ok(tree::disconnect(&session, id, &message).await),
+            Some(id) => Ok(Box::pin(tree::disconnect(&session, id, &message)).await),
             None => fail(NtStatus::INVALID_PARAMETER),
         },
         _ => operation(connection, chain, header, message, alone, related, session, step).await,
@@ -337,7 +338,7 @@ async fn operation(
     let answer = ops::dispatch(&cx).await;
     if header.command == Command::Create && cx.session.is_ended() {
         // It ended while this was on its way; nobody else closes what was opened since.
-        cx.session.opens.close_all().await;
+        Box::pin(cx.session.opens.close_all()).await;
     }
     chain.file_id = cx.file_id.get();
     step.async_id = cx.async_id.get();

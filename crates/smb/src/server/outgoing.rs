@@ -189,7 +189,7 @@ pub(super) async fn compose(
 
 async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) -> Result<Ready, SealError> {
     if let Some(session) = sealed {
-        let outgoing = seal(pieces, session, pool).await?;
+        let outgoing = Box::pin(seal(pieces, session, pool)).await?;
         return Ok(Ready { outgoing, fallback: Vec::new() });
     }
     let last = pieces.len() - 1;
