@@ -317,9 +317,13 @@ impl OpenFile {
 
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
     pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
-        let size = self.file.len()?;
+        Ok(self.read_within(self.file.len()?, offset, len))
+    }
+
+    /// The same for a caller that has just learned the file's size, and so saves asking for it.
+    pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Payload {
         let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
-        Ok(Payload::File(FileRange { file: self.file.clone(), offset, len }))
+        Payload::File(FileRange { file: self.file.clone(), offset, len })
     }
 
     /// Writes all of `chain` at `offset`.
