@@ -11,6 +11,8 @@
 //! differ by 1 to 31 bytes modulo 4096 runs several times slower on common processors.
 //! Errors: a request larger than [`MAX_BUF`] is the caller's fault and never succeeds.
 
+mod prefetch;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,6 +26,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+
+pub use prefetch::prefetch_for_write;
 
 /// The largest buffer: one SMB Direct transfer of 8 MiB and room for its headers, one size class up.
 pub const MAX_BUF: usize = 16 << 20;
@@ -77,6 +81,19 @@ impl Mapping {
     /// Whether nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Copies the bytes from `offset` into all of `into`: the medium's own move, not counted. False, touching nothing,
+    /// when they are not inside. The caller knows that the pages exist (see `file::memory`).
+    #[must_use]
+    pub(crate) fn copy_to(&self, offset: usize, into: &Window) -> bool {
+        if offset.checked_add(into.len).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: both ranges are inside their mappings, which outlive this call. They are different mappings, or the
+        // same memory mapped twice, where torn bytes are the worst: no reference to either exists.
+        unsafe { std::ptr::copy(self.base.as_ptr().add(offset), into.as_ptr(), into.len) };
+        true
     }
 
     /// The first byte, for the atomics of `shm`.

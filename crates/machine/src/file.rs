@@ -4,6 +4,8 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
+mod memory;
+
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -11,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use self::memory::Memory;
 use crate::buf::Window;
 use crate::rt;
 
@@ -30,11 +33,18 @@ struct Open {
     /// Whether it lies on tmpfs, which refuses RWF_NOWAIT though its reads never wait for a disk (unless swapped
     /// out). Known after the first refusal.
     in_memory: OnceLock<bool>,
+    /// Present for a file that was made by [`File::in_memory`]: then it knows the length, and reads.
+    memory: Option<Memory>,
 }
 
 impl Open {
     /// Reads without sleeping: `AGAIN` or `OPNOTSUPP` when that cannot be promised.
     fn read_cached(&self, offset: u64, into: &Window) -> Result<usize, Errno> {
+        if let Some(memory) = &self.memory {
+            return memory
+                .read_at(self.fd.as_fd(), offset, into)
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
+        }
         if self.in_memory.get() == Some(&true) {
             return sys::read_at(self.fd.as_fd(), offset, into, false);
         }
@@ -76,7 +86,7 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
-        File(Arc::new(Open { fd, in_memory: OnceLock::new() }))
+        File(Arc::new(Open { fd, in_memory: OnceLock::new(), memory: None }))
     }
 }
 
@@ -87,9 +97,11 @@ impl AsFd for File {
 }
 
 impl File {
-    /// An anonymous file in memory (tmpfs pages), readable, writable and sparse.
+    /// An anonymous file in memory (tmpfs pages), readable, writable and sparse. Its length changes through this type
+    /// only, never through the descriptor.
     pub fn in_memory(name: &str) -> io::Result<File> {
-        Ok(File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?))
+        let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(File(Arc::new(Open { fd, in_memory: OnceLock::from(true), memory: Some(Memory::default()) })))
     }
 
     /// Fills `into` from `offset`; the count is short only at the end of the file.
@@ -153,6 +165,9 @@ impl File {
                 };
                 IoSlice::advance_slices(&mut rest, n);
                 at = at.saturating_add(n as u64);
+                if let Some(memory) = &self.0.memory {
+                    memory.written(at);
+                }
             }
         }
         Ok(())
@@ -170,11 +185,17 @@ impl File {
 
     /// Sets the size; a longer file reads as zeros at its end.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
+        if let Some(memory) = &self.0.memory {
+            return memory.set_len(self.0.fd.as_fd(), len);
+        }
         Ok(rustix::fs::ftruncate(&self.0.fd, len)?)
     }
 
     /// Size in bytes now.
     pub fn len(&self) -> io::Result<u64> {
+        if let Some(memory) = &self.0.memory {
+            return Ok(memory.len());
+        }
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 

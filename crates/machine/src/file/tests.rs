@@ -7,12 +7,11 @@ fn files_of(bytes: &[u8]) -> [File; 2] {
     let memory = File::in_memory("file-test").expect("memfd");
     let disk = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary file");
     let disk = File::from(OwnedFd::from(disk));
-    for file in [&memory, &disk] {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += rustix::io::pwrite(file, &bytes[done..], done as u64).expect("write");
+    run(async {
+        for file in [&memory, &disk] {
+            file.write_at(0, &[Bytes::copy_from_slice(bytes)]).await.expect("write");
         }
-    }
+    });
     rustix::fs::fsync(&disk).expect("sync");
     rustix::fs::fadvise(&disk, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
     [memory, disk]
@@ -138,4 +137,57 @@ fn warming_brings_a_range_into_the_page_cache() {
             assert!(got == all[1000..2_401_000]);
         }
     });
+}
+
+#[test]
+fn a_file_in_memory_shrinks_and_grows_without_showing_old_bytes() {
+    run(async {
+        let pool = Pool::new(0);
+        let file = File::in_memory("grow").expect("memfd");
+        file.write_at(0, &[Bytes::from(numbers(10_000))]).await.expect("write");
+        let all = window(&pool, 16_384);
+        assert_eq!(file.read_at(0, &all).await.expect("read"), 10_000);
+        file.set_len(5000).expect("shrink");
+        assert_eq!(file.len().expect("length"), 5000);
+        assert_eq!(file.read_at(0, &all).await.expect("read"), 5000);
+        assert_eq!(file.read_at(5000, &all).await.expect("read"), 0);
+        file.set_len(12_000).expect("grow");
+        assert_eq!(file.read_at(0, &all).await.expect("read"), 12_000);
+        let bytes = content(&all, 12_000);
+        assert_eq!(bytes[..5000], numbers(10_000)[..5000]);
+        assert!(bytes[5000..].iter().all(|b| *b == 0), "what was cut off stays zero");
+        // Longer than what was mapped for the reads above.
+        file.write_at(300_000, &[Bytes::from_static(b"far")]).await.expect("write");
+        assert_eq!(file.read_at(299_999, &all).await.expect("read"), 4);
+        assert_eq!(content(&all, 4), b"\0far");
+        assert_eq!(file.read_at(1 << 40, &all).await.expect("read"), 0);
+    });
+}
+
+#[test]
+fn reads_of_a_file_in_memory_survive_truncation_at_any_moment() {
+    let file = File::in_memory("race").expect("memfd");
+    let full = Bytes::from(vec![7u8; 1 << 20]);
+    let other = file.clone();
+    let bytes = full.clone();
+    let truncating = std::thread::spawn(move || {
+        run(async {
+            for _ in 0..300 {
+                other.set_len(1).expect("shrink");
+                other.write_at(0, std::slice::from_ref(&bytes)).await.expect("write");
+            }
+        });
+    });
+    run(async {
+        let pool = Pool::new(0);
+        let all = window(&pool, 1 << 20);
+        while !truncating.is_finished() {
+            file.read_at(0, &all).await.expect("read");
+        }
+        file.set_len(0).expect("shrink");
+        file.write_at(0, std::slice::from_ref(&full)).await.expect("write");
+        assert_eq!(file.read_at(0, &all).await.expect("read"), 1 << 20);
+        assert!(content(&all, 1 << 20).iter().all(|b| *b == 7));
+    });
+    truncating.join().expect("no panic");
 }

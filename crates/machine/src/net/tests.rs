@@ -252,8 +252,12 @@ fn both_directions_flow_at_once_whatever_waits_on_the_other() {
 
 fn file_of(bytes: &[u8]) -> File {
     let file = File::in_memory("net-test").expect("memfd");
-    rustix::io::pwrite(&file, bytes, 0).expect("write");
-    file
+    let chain = [Bytes::copy_from_slice(bytes)];
+    let mut writing = std::pin::pin!(file.write_at(0, &chain));
+    // Writing to memory does not wait.
+    let written = writing.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    assert!(matches!(written, std::task::Poll::Ready(Ok(()))));
+    file.clone()
 }
 
 #[test]

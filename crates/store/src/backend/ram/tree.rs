@@ -203,7 +203,7 @@ fn stat(data: &Data) -> Result<Stat, Error> {
     let s = rustix::fs::fstat(&data.file)?;
     let time = |secs, nanos| Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) };
     Ok(Stat {
-        size: u64::try_from(s.st_size).unwrap_or(0),
+        size: data.file.len()?,
         allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
         atime: time(s.st_atime, s.st_atime_nsec),
         mtime: time(s.st_mtime, s.st_mtime_nsec),

@@ -1,0 +1,94 @@
+//! A file in memory: a memfd that is also mapped here, so that a read is a copy and not a system call.
+//!
+//! The kernel's read of tmpfs goes page by page and costs half as much again as a copy from a mapping; sendfile and
+//! writes use the descriptor as they do for any file.
+//! Owns: the length that everybody sees, and the mapping. Does not: own the descriptor (see the parent).
+//!
+//! Invariant: length <= the memfd's size, and the memfd never shrinks. A mapped page past the end of its file would
+//! kill the process that touches it; therefore a truncation punches a hole and lowers the length only.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use rustix::fs::FallocateFlags;
+
+use crate::buf::{Mapping, Window};
+
+/// The part of a file in memory that a descriptor alone does not have.
+#[derive(Default)]
+pub(super) struct Memory {
+    len: AtomicU64,
+    mapping: RwLock<Option<Mapping>>,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// The length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Bytes up to `end` have been written to the descriptor.
+    pub fn written(&self, end: u64) {
+        self.len.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Truncates or extends; what is cut off reads as zeros when the file grows again.
+    pub fn set_len(&self, fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+        let size = physical(fd)?;
+        if len > size {
+            rustix::fs::ftruncate(fd, len)?;
+        }
+        let before = self.len.swap(len, Ordering::AcqRel);
+        if len < before && len < size {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, hole, len, size - len)?;
+        }
+        Ok(())
+    }
+
+    /// Copies from `offset` into `into`; short only at the end of the file.
+    pub fn read_at(&self, fd: BorrowedFd<'_>, offset: u64, into: &Window) -> io::Result<usize> {
+        if i64::try_from(offset).is_err() {
+            // As the kernel has it for any file.
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let Some(into) = into.slice(0, left.min(into.len())).filter(|w| !w.is_empty()) else { return Ok(0) };
+        // In bounds of the length, thus of what the address space can hold.
+        let start = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        loop {
+            let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(mapping) = &*mapping
+                && mapping.copy_to(start, &into)
+            {
+                return Ok(into.len());
+            }
+            drop(mapping);
+            self.map(fd)?;
+        }
+    }
+
+    /// Maps the file as long as it is now, and as much again, so that a growing file is seldom mapped anew.
+    fn map(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let wanted = usize::try_from(physical(fd)?).ok().and_then(usize::checked_next_power_of_two);
+        let wanted = wanted.ok_or(io::ErrorKind::OutOfMemory)?.max(super::PAGE as usize);
+        let mut mapping = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
+        if mapping.as_ref().is_none_or(|mapping| mapping.len() < wanted) {
+            *mapping = Some(Mapping::new(fd.try_clone_to_owned()?, wanted)?);
+        }
+        Ok(())
+    }
+}
+
+/// The memfd's own size: never less than the length.
+fn physical(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(u64::try_from(rustix::fs::fstat(fd.as_fd())?.st_size).unwrap_or(0))
+}
