@@ -269,7 +269,7 @@ impl DataTransfer {
         let (raw, _) = RawData::ref_from_prefix(message).map_err(|_| Malformed::Truncated)?;
         let offset = raw.data_offset.get() as usize;
         let len = raw.data_length.get() as usize;
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return Err(Malformed::Unaligned);
         }
         let end =
@@ -352,7 +352,7 @@ impl BufferDescriptorV1 {
 
     /// Reads an array that fills `bytes` exactly. How many are welcome is the caller's limit.
     pub fn parse_array(bytes: &[u8]) -> Result<Vec<BufferDescriptorV1>, Malformed> {
-        if bytes.len() % Self::LEN != 0 {
+        if !bytes.len().is_multiple_of(Self::LEN) {
             return Err(Malformed::Truncated);
         }
         bytes.chunks_exact(Self::LEN).map(Self::parse).collect()

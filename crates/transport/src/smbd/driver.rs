@@ -1,6 +1,6 @@
 //! The driver: binds an [`Engine`] to a queue pair, the pool and the clock.
 //!
-//! What: [`Smbd`], the channel. Spec: [MS-SMBD] 3.1.4.
+//! What: [`Core`], one connection. Spec: [MS-SMBD] 3.1.4.
 //! Owns: the queue pair, work that it had no room for, delivered messages. Does not: decide anything about the
 //! protocol.
 //!
@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -21,24 +21,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
-use weft_machine::{Buf, Payload, Pool, Time, buf, rt};
+use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Disconnect, Done, PostError, QueuePair, Work, WorkError};
 
 use super::engine::{Config, Engine, Event, Output, Role, Submission};
 use super::relay::Relay;
 use super::split;
-use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, To,
-    Traffic,
-};
+use crate::channel::{Ending, Error, Outgoing, Part, To};
 use crate::sent::Sent;
 
 /// How long a closed channel goes on sending what was queued to a peer that grants no credits.
-const LINGER: Duration = Duration::from_secs(5);
+pub(super) const LINGER: Duration = Duration::from_secs(5);
 /// Unsent messages. SMB2 credits are 16 bits wide, so a peer cannot have more outstanding.
 const MAX_QUEUED: u64 = 1 << 16;
-/// RDMA Reads of `fetch` under way, queued ones included.
-const MAX_READS: usize = 1 << 12;
 /// Batches of completions after which the other tasks of the core get their turn.
 const BATCHES: usize = 16;
 /// Receive buffers kept for the next receive.
@@ -48,27 +43,26 @@ const MAX_SPARES: usize = 8;
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 62;
 const WRITE: u64 = 2 << 62;
-const READ: u64 = 3 << 62;
+pub(super) const READ: u64 = 3 << 62;
 const KIND: u64 = 3 << 62;
 /// The number of Sends that finish no message.
 const NO_MESSAGE: u64 = !KIND;
 
-/// An SMB Direct connection. Dropping it closes the channel.
-pub struct Smbd(Rc<Core>);
-
-struct Core {
-    queue_pair: Rc<dyn QueuePair>,
-    pool: Pool,
-    relay: Arc<Relay>,
+/// A connection and all that it holds.
+pub(super) struct Core {
+    pub(super) queue_pair: Rc<dyn QueuePair>,
+    pub(super) pool: Pool,
+    pub(super) relay: Arc<Relay>,
     /// The relay, as the queue pair sees it.
     waker: Waker,
     /// A reader is at work: it looks for messages itself.
-    reading: Cell<bool>,
-    state: RefCell<State>,
+    pub(super) reading: Cell<bool>,
+    pub(super) state: RefCell<State>,
 }
 
-struct State {
-    engine: Engine,
+/// What changes.
+pub(super) struct State {
+    pub(super) engine: Engine,
     /// Work that the queue pair had no room for, in order.
     works: VecDeque<Work>,
     /// Completions that wait, because the engine waits for a buffer.
@@ -76,24 +70,24 @@ struct State {
     /// Where `poll` puts completions; empty between calls.
     completions: Vec<Completion>,
     spares: Vec<Buf>,
-    inbox: VecDeque<Bytes>,
-    sent: Sent,
+    pub(super) inbox: VecDeque<Bytes>,
+    pub(super) sent: Sent,
     /// Messages whose payload is being read, and all that were sent after them.
-    loading: VecDeque<(u64, LocalBoxFuture<'static, io::Result<Outgoing>>)>,
-    reads: Slab<Reading>,
+    pub(super) loading: VecDeque<(u64, LocalBoxFuture<'static, io::Result<Outgoing>>)>,
+    pub(super) reads: Slab<Reading>,
     /// What the pool did not have: receives, or a reassembly buffer.
     hungry: bool,
     /// When the connection's task will look at the clock.
     armed: Time,
-    closing: Option<Time>,
+    pub(super) closing: Option<Time>,
     /// What users are told; the queue pair may live on until `gone`.
-    ended: Option<Ending>,
+    pub(super) ended: Option<Ending>,
     /// The queue pair has ended.
     gone: bool,
 }
 
 /// An RDMA Read of `fetch`.
-enum Reading {
+pub(super) enum Reading {
     UnderWay(Option<Waker>),
     Done(Result<Buf, WorkError>),
     /// Nobody waits any more; the buffer is dropped when it comes back.
@@ -105,14 +99,14 @@ pub(super) fn receive(buf: Buf) -> Work {
     Work::Recv { id: RECEIVE, buf }
 }
 
-/// Negotiates over a fresh queue pair that has `posted` receives.
-pub(super) async fn negotiate(
+/// Starts the connection of a fresh queue pair that has `posted` receives.
+pub(super) fn start(
     queue_pair: Rc<dyn QueuePair>,
     role: Role,
     config: Config,
     pool: Pool,
     posted: usize,
-) -> Result<Rc<Smbd>, Error> {
+) -> Rc<Core> {
     let now = rt::now();
     let mut engine = Engine::new(role, config, now);
     // A receive posted cannot be refused.
@@ -142,36 +136,7 @@ pub(super) async fn negotiate(
         }),
     });
     rt::spawn(core.clone().run()).detach();
-    let smbd = Rc::new(Smbd(core));
-    Negotiation(&smbd.0).await?;
-    Ok(smbd)
-}
-
-/// Waits until the engine is established.
-struct Negotiation<'a>(&'a Core);
-
-impl Future for Negotiation<'_> {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.drive(true);
-        let state = self.0.state.borrow();
-        if let Some(ending) = &state.ended {
-            return Poll::Ready(Err(ending.at_sender()));
-        }
-        if state.engine.is_established() {
-            return Poll::Ready(Ok(()));
-        }
-        self.0.relay.set_reader(cx.waker());
-        Poll::Pending
-    }
-}
-
-impl Drop for Negotiation<'_> {
-    fn drop(&mut self) {
-        self.0.relay.clear_reader();
-        self.0.relay.wake_task();
-    }
+    core
 }
 
 impl Core {
@@ -226,7 +191,7 @@ impl Core {
     }
 
     /// Takes completions until there are none. `idle`: also do what can wait for an idle moment.
-    fn drive(&self, idle: bool) {
+    pub(super) fn drive(&self, idle: bool) {
         let state = &mut *self.state.borrow_mut();
         let mut cx = Context::from_waker(&self.waker);
         let mut batches = 0;
@@ -322,7 +287,7 @@ impl Core {
     }
 
     /// Posts receives and carries out what the engine says, until nothing is left to do now.
-    fn pump(&self, state: &mut State, idle: bool) {
+    pub(super) fn pump(&self, state: &mut State, idle: bool) {
         if state.ended.is_some() {
             return;
         }
@@ -355,7 +320,7 @@ impl Core {
         }
     }
 
-    fn post(&self, state: &mut State, work: Work) {
+    pub(super) fn post(&self, state: &mut State, work: Work) {
         if state.works.is_empty() {
             if let Err(work) = self.try_post(state, work) {
                 state.works.push_back(work);
@@ -508,7 +473,7 @@ impl Core {
     }
 
     /// Posts a message's RDMA Writes and queues its bytes. All payload that travels inline is in memory.
-    fn submit(&self, state: &mut State, number: u64, outgoing: Outgoing) {
+    pub(super) fn submit(&self, state: &mut State, number: u64, outgoing: Outgoing) {
         if state.ended.is_some() {
             return;
         }
@@ -534,7 +499,7 @@ impl Core {
     }
 
     /// Whether a message can be sent at all.
-    fn check(&self, state: &State, outgoing: &Outgoing) -> Result<(), Error> {
+    pub(super) fn check(&self, state: &State, outgoing: &Outgoing) -> Result<(), Error> {
         if let Some(ending) = &state.ended {
             return Err(ending.at_sender());
         }
@@ -561,59 +526,6 @@ impl Core {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The next delivered message.
-    fn take(&self) -> Option<Message> {
-        let state = &mut *self.state.borrow_mut();
-        let body = state.inbox.pop_front()?;
-        // Taking a message cannot be refused.
-        let _ = state.engine.handle(Event::Taken(body.len()), Time::ZERO);
-        if state.engine.receives_urgent() {
-            self.pump(state, false);
-        }
-        Some(Message { body, detached: None, ticket: Ticket::default() })
-    }
-
-    /// Pulls one segment.
-    async fn fetch_one(self: Rc<Core>, from: Segment) -> Result<Buf, Error> {
-        let into = self.pool.alloc(from.len as usize).await;
-        let slot = {
-            let state = &mut *self.state.borrow_mut();
-            if let Some(ending) = &state.ended {
-                return Err(ending.at_sender());
-            }
-            if state.reads.len() >= MAX_READS {
-                return Err(Error::Misuse("too many fetches at once"));
-            }
-            let slot = state.reads.insert(Reading::UnderWay(None));
-            self.post(state, Work::Read { id: READ | slot as u64, into, from });
-            slot
-        };
-        Fetch { core: self, slot: Some(slot) }.await
-    }
-
-    async fn fetch(self: Rc<Core>, from: Vec<Segment>) -> Result<Bytes, Error> {
-        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
-        if len > self.state.borrow().engine.max_read_write() as u64 {
-            return Err(Error::Misuse("fetch longer than MaxReadWriteSize"));
-        }
-        let mut segments = from.into_iter().filter(|segment| segment.len > 0);
-        let Some(first) = segments.next() else { return Ok(Bytes::new()) };
-        let rest: Vec<_> = segments.collect();
-        if rest.is_empty() {
-            return Ok(self.fetch_one(first).await?.freeze());
-        }
-        // A Read fills its buffer from the start, so several segments are put together by a copy.
-        let reads = std::iter::once(first).chain(rest).map(|from| self.clone().fetch_one(from));
-        let parts = futures_util::future::try_join_all(reads).await?;
-        let mut whole = self.pool.alloc(len as usize).await;
-        for part in parts {
-            let filled = whole.len();
-            whole.set_len(filled + part.len());
-            buf::copy(&mut whole[filled..], &part);
-        }
-        Ok(whole.freeze())
     }
 }
 
@@ -660,256 +572,5 @@ impl State {
         let engine = if self.ended.is_none() { self.engine.poll_timeout() } else { None };
         let never = self.armed + Duration::from_secs(3600);
         engine.into_iter().chain(self.closing).min().unwrap_or(never)
-    }
-}
-
-/// Waits for one RDMA Read.
-struct Fetch {
-    core: Rc<Core>,
-    slot: Option<usize>,
-}
-
-impl Future for Fetch {
-    type Output = Result<Buf, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(slot) = self.slot else { return Poll::Ready(Err(Error::Closed)) };
-        let result = {
-            let state = &mut *self.core.state.borrow_mut();
-            match state.reads.get_mut(slot) {
-                Some(Reading::UnderWay(waker)) => {
-                    *waker = Some(cx.waker().clone());
-                    return Poll::Pending;
-                }
-                Some(Reading::Done(_)) => {}
-                Some(Reading::Abandoned) | None => return Poll::Ready(Err(Error::Closed)),
-            }
-            match (state.reads.remove(slot), &state.ended) {
-                (Reading::Done(Ok(buf)), _) => Ok(buf),
-                (Reading::Done(Err(WorkError::Flushed)), Some(ending)) => Err(ending.at_sender()),
-                (Reading::Done(Err(e)), _) => Err(Error::Work(e)),
-                _ => Err(Error::Closed),
-            }
-        };
-        self.slot = None;
-        Poll::Ready(result)
-    }
-}
-
-impl Drop for Fetch {
-    fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
-        let state = &mut *self.core.state.borrow_mut();
-        match state.reads.get_mut(slot) {
-            Some(reading @ Reading::UnderWay(_)) => *reading = Reading::Abandoned,
-            Some(_) => drop(state.reads.remove(slot)),
-            None => {}
-        }
-    }
-}
-
-/// Waits until the queue pair has taken one message.
-struct Taken {
-    core: Rc<Core>,
-    number: u64,
-}
-
-impl Future for Taken {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let state = &mut *self.core.state.borrow_mut();
-        if let Some(outcome) = state.sent.outcome(self.number) {
-            return Poll::Ready(outcome.map_err(Error::Io));
-        }
-        if let Some(ending) = &state.ended {
-            return Poll::Ready(Err(ending.at_sender()));
-        }
-        state.sent.wait(self.number, cx.waker());
-        Poll::Pending
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.core.state.borrow_mut().sent.forget(self.number);
-    }
-}
-
-/// Waits for a message. While it sleeps the queue pair wakes its task, not the connection's.
-struct Receive<'a> {
-    core: &'a Core,
-    asleep: bool,
-}
-
-impl Future for Receive<'_> {
-    type Output = Result<Option<Message>, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let core = self.core;
-        let mut message = core.take();
-        core.reading.set(true);
-        if message.is_none() {
-            core.drive(false);
-            message = core.take();
-        }
-        core.reading.set(false);
-        let ready = match message {
-            Some(message) => Some(Ok(Some(message))),
-            None => core.state.borrow().ended.as_ref().map(Ending::at_reader),
-        };
-        match ready {
-            Some(result) => {
-                if std::mem::take(&mut self.asleep) {
-                    core.relay.clear_reader();
-                }
-                Poll::Ready(result)
-            }
-            None => {
-                // Before the pump: it may bring a message that waited for a buffer.
-                self.asleep = true;
-                core.relay.set_reader(cx.waker());
-                core.pump(&mut core.state.borrow_mut(), true);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Receive<'_> {
-    fn drop(&mut self) {
-        if self.asleep {
-            // It may have been woken for something that somebody else waits for.
-            self.core.relay.clear_reader();
-            self.core.relay.wake_task();
-        }
-    }
-}
-
-/// Reads the inline file ranges of a message.
-async fn load(mut outgoing: Outgoing, pool: Pool) -> io::Result<Outgoing> {
-    for part in &mut outgoing.parts {
-        if let Part::Payload { data, to: To::Inline | To::Ticket } = part {
-            let unread = std::mem::replace(data, Payload::Chain(Vec::new()));
-            *data = Payload::Chain(unread.into_chain(&pool).await?);
-        }
-    }
-    Ok(outgoing)
-}
-
-/// Reads the inline file ranges of a message without waiting; false when that is not possible.
-fn load_now(outgoing: &mut Outgoing, pool: &Pool) -> io::Result<bool> {
-    for part in &mut outgoing.parts {
-        let Part::Payload { data, to: To::Inline | To::Ticket } = part else { continue };
-        let Payload::File(range) = data else { continue };
-        let Some(mut buf) = pool.try_alloc(range.len) else { return Ok(false) };
-        buf.set_len(range.len);
-        let window = buf.into_window();
-        let Some(read) = range.try_read_into(&window) else { return Ok(false) };
-        read?;
-        let buf = window.try_into_buf().expect("nobody else holds this window");
-        *data = Payload::Chain(vec![buf.freeze()]);
-    }
-    Ok(true)
-}
-
-impl Channel for Smbd {
-    fn kind(&self) -> Kind {
-        Kind::Smbd
-    }
-
-    fn medium(&self) -> &'static str {
-        self.0.queue_pair.provider()
-    }
-
-    fn peer(&self) -> String {
-        self.0.queue_pair.peer()
-    }
-
-    fn limits(&self) -> Limits {
-        let engine = &self.0.state.borrow().engine;
-        Limits {
-            max_message: engine.max_message_in().min(engine.max_message_out()),
-            max_rdma: Some(engine.max_read_write()),
-        }
-    }
-
-    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
-        Box::pin(Receive { core: &self.0, asleep: false })
-    }
-
-    fn try_recv(&self) -> Option<Message> {
-        self.0.take()
-    }
-
-    fn send(&self, mut outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
-        let core = &self.0;
-        let state = &mut *core.state.borrow_mut();
-        if let Err(e) = core.check(state, &outgoing) {
-            return Box::pin(std::future::ready(Err(e)));
-        }
-        let loaded = match load_now(&mut outgoing, &core.pool) {
-            Ok(loaded) => loaded,
-            Err(e) => return Box::pin(std::future::ready(Err(Error::Io(e)))),
-        };
-        let number = state.sent.number();
-        if loaded && state.loading.is_empty() {
-            core.submit(state, number, outgoing);
-            core.pump(state, false);
-        } else {
-            state.loading.push_back((number, Box::pin(load(outgoing, core.pool.clone()))));
-            core.relay.wake_task();
-        }
-        Box::pin(Taken { core: core.clone(), number })
-    }
-
-    fn backlog(&self) -> usize {
-        self.0.state.borrow().sent.outstanding() as usize
-    }
-
-    fn cork(&self, _on: bool) {
-        // Work is posted one by one; batching is the provider's.
-    }
-
-    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        Box::pin(self.0.clone().fetch(from))
-    }
-
-    fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
-        match self.0.queue_pair.register(buf, access) {
-            Ok(segment) => Ok(Exposed { segments: vec![segment] }),
-            Err(PostError::Closed) => Err(Error::Closed),
-            Err(PostError::Misuse(what)) => Err(Error::Misuse(what)),
-            Err(PostError::QueueFull | PostError::RegionsFull(_)) => {
-                Err(Error::Misuse("more memory exposed than the provider has regions for"))
-            }
-        }
-    }
-
-    fn revoke(&self, exposed: Exposed) -> Option<Buf> {
-        exposed
-            .segments
-            .iter()
-            .fold(None, |last, segment| self.0.queue_pair.invalidate(segment.stag).or(last))
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.0.queue_pair.traffic()
-    }
-
-    fn close(&self) {
-        let core = &self.0;
-        let state = &mut *core.state.borrow_mut();
-        if state.closing.is_none() {
-            state.closing = Some(rt::now() + LINGER);
-            core.pump(state, false);
-            core.relay.wake_task();
-        }
-    }
-}
-
-impl Drop for Smbd {
-    fn drop(&mut self) {
-        self.close();
     }
 }

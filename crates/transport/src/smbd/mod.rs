@@ -11,15 +11,19 @@
 //! Errors: a peer that breaks the protocol is disconnected; an inline payload that cannot be read fails its own
 //! `send` alone.
 
+mod channel;
 mod driver;
 pub mod engine;
 mod relay;
 mod set_up;
 mod split;
 
-pub use driver::Smbd;
+pub use channel::Smbd;
 pub use engine::Config;
 pub use set_up::{accept, connect};
+
+/// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which is TCP's and InfiniBand's.
+pub const IWARP_PORT: u16 = 5445;
 
 #[cfg(test)]
 mod tests;

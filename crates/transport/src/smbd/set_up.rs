@@ -11,7 +11,8 @@ use weft_machine::Pool;
 use weft_rdma::{ConnectParams, Provider, Request};
 use weft_wire::smbd::ReadDepths;
 
-use super::driver::{self, Smbd};
+use super::channel::Smbd;
+use super::driver;
 use super::engine::{Config, Role};
 use crate::channel::Error;
 
@@ -29,7 +30,7 @@ pub async fn connect(
     let config = config.clamped();
     // The provider says its read depths by RFC 6581; section 6 is for providers without it.
     let (queue_pair, _) = provider.connect(addr, ConnectParams::default()).await?;
-    driver::negotiate(queue_pair, Role::Active, config, pool, 0).await
+    Smbd::negotiate(driver::start(queue_pair, Role::Active, config, pool, 0)).await
 }
 
 /// Accepts a connection request and negotiates. Ends in error when the peer stays silent for
@@ -45,7 +46,7 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     };
     let first = driver::receive(pool.alloc(config.max_receive_size as usize).await);
     let queue_pair = request.accept(params, vec![first]).await?;
-    driver::negotiate(queue_pair, Role::Passive, config, pool, 1).await
+    Smbd::negotiate(driver::start(queue_pair, Role::Passive, config, pool, 1)).await
 }
 
 /// The parameters of our acceptance: with an IRD/ORD header when the peer's request began with one (section 6.2).

@@ -1,0 +1,373 @@
+//! The channel over a [`Core`]: what users call, and the futures that they wait on.
+//!
+//! What: [`Smbd`]. Spec: [MS-SMBD] 3.1.4.
+//! Owns: a reference to the connection; its futures own theirs. Does not: post or poll by itself, see `driver`.
+
+use std::future::ready;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::{LocalBoxFuture, try_join_all};
+use weft_machine::{Buf, Payload, Pool, Time, buf, rt};
+use weft_rdma::{PostError, Work, WorkError};
+
+use super::driver::{Core, LINGER, READ, Reading};
+use super::engine::Event;
+use crate::channel::{
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, To,
+    Traffic,
+};
+
+/// RDMA Reads of `fetch` under way, queued ones included.
+const MAX_READS: usize = 1 << 12;
+
+/// An SMB Direct connection. Dropping it closes the channel.
+pub struct Smbd(Rc<Core>);
+
+impl Smbd {
+    /// Waits until both sides have negotiated.
+    pub(super) async fn negotiate(core: Rc<Core>) -> Result<Rc<Smbd>, Error> {
+        let smbd = Rc::new(Smbd(core));
+        Negotiation(&smbd.0).await?;
+        Ok(smbd)
+    }
+}
+
+impl Core {
+    /// The next delivered message.
+    fn take(&self) -> Option<Message> {
+        let state = &mut *self.state.borrow_mut();
+        let body = state.inbox.pop_front()?;
+        // Taking a message cannot be refused.
+        let _ = state.engine.handle(Event::Taken(body.len()), Time::ZERO);
+        if state.engine.receives_urgent() {
+            self.pump(state, false);
+        }
+        Some(Message { body, detached: None, ticket: Ticket::default() })
+    }
+
+    /// Pulls one segment.
+    async fn fetch_one(self: Rc<Core>, from: Segment) -> Result<Buf, Error> {
+        let into = self.pool.alloc(from.len as usize).await;
+        let slot = {
+            let state = &mut *self.state.borrow_mut();
+            if let Some(ending) = &state.ended {
+                return Err(ending.at_sender());
+            }
+            if state.reads.len() >= MAX_READS {
+                return Err(Error::Misuse("too many fetches at once"));
+            }
+            let slot = state.reads.insert(Reading::UnderWay(None));
+            self.post(state, Work::Read { id: READ | slot as u64, into, from });
+            slot
+        };
+        Fetch { core: self, slot: Some(slot) }.await
+    }
+
+    async fn fetch(self: Rc<Core>, from: Vec<Segment>) -> Result<Bytes, Error> {
+        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
+        if len > self.state.borrow().engine.max_read_write() as u64 {
+            return Err(Error::Misuse("fetch longer than MaxReadWriteSize"));
+        }
+        let mut segments = from.into_iter().filter(|segment| segment.len > 0);
+        let Some(first) = segments.next() else { return Ok(Bytes::new()) };
+        let rest: Vec<_> = segments.collect();
+        if rest.is_empty() {
+            return Ok(self.fetch_one(first).await?.freeze());
+        }
+        // A Read fills its buffer from the start, so several segments are put together by a copy.
+        let reads = std::iter::once(first).chain(rest).map(|from| self.clone().fetch_one(from));
+        let parts = try_join_all(reads).await?;
+        let mut whole = self.pool.alloc(len as usize).await;
+        for part in parts {
+            let filled = whole.len();
+            whole.set_len(filled + part.len());
+            buf::copy(&mut whole[filled..], &part);
+        }
+        Ok(whole.freeze())
+    }
+}
+
+/// Waits until the engine is established.
+struct Negotiation<'a>(&'a Core);
+
+impl Future for Negotiation<'_> {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.drive(true);
+        let state = self.0.state.borrow();
+        if let Some(ending) = &state.ended {
+            return Poll::Ready(Err(ending.at_sender()));
+        }
+        if state.engine.is_established() {
+            return Poll::Ready(Ok(()));
+        }
+        self.0.relay.set_reader(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Negotiation<'_> {
+    fn drop(&mut self) {
+        self.0.relay.clear_reader();
+        self.0.relay.wake_task();
+    }
+}
+
+/// Waits for one RDMA Read.
+struct Fetch {
+    core: Rc<Core>,
+    slot: Option<usize>,
+}
+
+impl Future for Fetch {
+    type Output = Result<Buf, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(slot) = self.slot else { return Poll::Ready(Err(Error::Closed)) };
+        let result = {
+            let state = &mut *self.core.state.borrow_mut();
+            match state.reads.get_mut(slot) {
+                Some(Reading::UnderWay(waker)) => {
+                    *waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                Some(Reading::Done(_)) => {}
+                Some(Reading::Abandoned) | None => return Poll::Ready(Err(Error::Closed)),
+            }
+            match (state.reads.remove(slot), &state.ended) {
+                (Reading::Done(Ok(buf)), _) => Ok(buf),
+                (Reading::Done(Err(WorkError::Flushed)), Some(ending)) => Err(ending.at_sender()),
+                (Reading::Done(Err(e)), _) => Err(Error::Work(e)),
+                _ => Err(Error::Closed),
+            }
+        };
+        self.slot = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else { return };
+        let state = &mut *self.core.state.borrow_mut();
+        match state.reads.get_mut(slot) {
+            Some(reading @ Reading::UnderWay(_)) => *reading = Reading::Abandoned,
+            Some(_) => drop(state.reads.remove(slot)),
+            None => {}
+        }
+    }
+}
+
+/// Waits until the queue pair has taken one message.
+struct Taken {
+    core: Rc<Core>,
+    number: u64,
+}
+
+impl Future for Taken {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let state = &mut *self.core.state.borrow_mut();
+        if let Some(outcome) = state.sent.outcome(self.number) {
+            return Poll::Ready(outcome.map_err(Error::Io));
+        }
+        if let Some(ending) = &state.ended {
+            return Poll::Ready(Err(ending.at_sender()));
+        }
+        state.sent.wait(self.number, cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.core.state.borrow_mut().sent.forget(self.number);
+    }
+}
+
+/// Waits for a message. While it sleeps the queue pair wakes its task, not the connection's.
+struct Receive<'a> {
+    core: &'a Core,
+    asleep: bool,
+}
+
+impl Future for Receive<'_> {
+    type Output = Result<Option<Message>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let core = self.core;
+        let mut message = core.take();
+        core.reading.set(true);
+        if message.is_none() {
+            core.drive(false);
+            message = core.take();
+        }
+        core.reading.set(false);
+        let ready = match message {
+            Some(message) => Some(Ok(Some(message))),
+            None => core.state.borrow().ended.as_ref().map(Ending::at_reader),
+        };
+        match ready {
+            Some(result) => {
+                if std::mem::take(&mut self.asleep) {
+                    core.relay.clear_reader();
+                }
+                Poll::Ready(result)
+            }
+            None => {
+                // Before the pump: it may bring a message that waited for a buffer.
+                self.asleep = true;
+                core.relay.set_reader(cx.waker());
+                core.pump(&mut core.state.borrow_mut(), true);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Receive<'_> {
+    fn drop(&mut self) {
+        if self.asleep {
+            // It may have been woken for something that somebody else waits for.
+            self.core.relay.clear_reader();
+            self.core.relay.wake_task();
+        }
+    }
+}
+
+/// Reads the inline file ranges of a message.
+async fn load(mut outgoing: Outgoing, pool: Pool) -> io::Result<Outgoing> {
+    for part in &mut outgoing.parts {
+        if let Part::Payload { data, to: To::Inline | To::Ticket } = part {
+            let unread = std::mem::replace(data, Payload::Chain(Vec::new()));
+            *data = Payload::Chain(unread.into_chain(&pool).await?);
+        }
+    }
+    Ok(outgoing)
+}
+
+/// Reads the inline file ranges of a message without waiting; false when that is not possible.
+fn load_now(outgoing: &mut Outgoing, pool: &Pool) -> io::Result<bool> {
+    for part in &mut outgoing.parts {
+        let Part::Payload { data, to: To::Inline | To::Ticket } = part else { continue };
+        let Payload::File(range) = data else { continue };
+        let Some(mut buf) = pool.try_alloc(range.len) else { return Ok(false) };
+        buf.set_len(range.len);
+        let window = buf.into_window();
+        let Some(read) = range.try_read_into(&window) else { return Ok(false) };
+        read?;
+        let buf = window.try_into_buf().expect("nobody else holds this window");
+        *data = Payload::Chain(vec![buf.freeze()]);
+    }
+    Ok(true)
+}
+
+impl Channel for Smbd {
+    fn kind(&self) -> Kind {
+        Kind::Smbd
+    }
+
+    fn medium(&self) -> &'static str {
+        self.0.queue_pair.provider()
+    }
+
+    fn peer(&self) -> String {
+        self.0.queue_pair.peer()
+    }
+
+    fn limits(&self) -> Limits {
+        let engine = &self.0.state.borrow().engine;
+        Limits {
+            max_message: engine.max_message_in().min(engine.max_message_out()),
+            max_rdma: Some(engine.max_read_write()),
+        }
+    }
+
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(Receive { core: &self.0, asleep: false })
+    }
+
+    fn try_recv(&self) -> Option<Message> {
+        self.0.take()
+    }
+
+    fn send(&self, mut outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+        if let Some(source) = outgoing.source.take() {
+            outgoing.parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
+        }
+        let core = &self.0;
+        let state = &mut *core.state.borrow_mut();
+        if let Err(e) = core.check(state, &outgoing) {
+            return Box::pin(ready(Err(e)));
+        }
+        let loaded = match load_now(&mut outgoing, &core.pool) {
+            Ok(loaded) => loaded,
+            Err(e) => return Box::pin(ready(Err(Error::Io(e)))),
+        };
+        let number = state.sent.number();
+        if loaded && state.loading.is_empty() {
+            core.submit(state, number, outgoing);
+            core.pump(state, false);
+        } else {
+            state.loading.push_back((number, Box::pin(load(outgoing, core.pool.clone()))));
+            core.relay.wake_task();
+        }
+        Box::pin(Taken { core: core.clone(), number })
+    }
+
+    fn backlog(&self) -> usize {
+        self.0.state.borrow().sent.outstanding() as usize
+    }
+
+    fn cork(&self, _on: bool) {
+        // Work is posted one by one; batching is the provider's.
+    }
+
+    fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(self.0.clone().fetch(from))
+    }
+
+    fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
+        match self.0.queue_pair.register(buf, access) {
+            Ok(segment) => Ok(Exposed { segments: vec![segment] }),
+            Err(PostError::Closed) => Err(Error::Closed),
+            Err(PostError::Misuse(what)) => Err(Error::Misuse(what)),
+            Err(PostError::QueueFull | PostError::RegionsFull(_)) => {
+                Err(Error::Misuse("more memory exposed than the provider has regions for"))
+            }
+        }
+    }
+
+    fn revoke(&self, exposed: Exposed) -> Option<Buf> {
+        exposed
+            .segments
+            .iter()
+            .fold(None, |last, segment| self.0.queue_pair.invalidate(segment.stag).or(last))
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.queue_pair.traffic()
+    }
+
+    fn close(&self) {
+        let core = &self.0;
+        let state = &mut *core.state.borrow_mut();
+        if state.closing.is_none() {
+            state.closing = Some(rt::now() + LINGER);
+            core.pump(state, false);
+            core.relay.wake_task();
+        }
+    }
+}
+
+impl Drop for Smbd {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
