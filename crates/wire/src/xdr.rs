@@ -108,7 +108,7 @@ impl Decoder {
         if self.bool()? { item(self).map(Some) } else { Ok(None) }
     }
 
-    /// opaque<limit> (RFC 4506 4.10), or a string, as a slice of the stream.
+    /// `opaque<limit>` (RFC 4506 4.10), or a string, as a slice of the stream.
     ///
     /// The fill must be there; its value is not looked at, since implementations exist that leave it unset.
     pub fn opaque(&mut self, limit: usize) -> Result<Bytes, Malformed> {
@@ -116,7 +116,7 @@ impl Decoder {
         Ok(self.stream.slice(range))
     }
 
-    /// opaque<limit> of at most `N` bytes, copied out: for handles.
+    /// `opaque<N>`, copied out: for handles.
     pub fn short_opaque<const N: usize>(&mut self) -> Result<(usize, [u8; N]), Malformed> {
         let range = self.opaque_range(N)?;
         let mut bytes = [0; N];
@@ -137,7 +137,7 @@ impl Decoder {
         if len > limit { Err(Malformed("length above its limit")) } else { Ok(len) }
     }
 
-    /// opaque<limit> that is payload. Where the transport moved the content beside the stream, the stream holds its
+    /// `opaque<limit>` that is payload. Where the transport moved the content beside the stream, the stream holds its
     /// length only (neither content nor fill), and the content must have that length; a Read chunk may include the
     /// fill (RFC 8166 3.4.5.2).
     pub fn payload(&mut self, limit: usize) -> Result<Bytes, Malformed> {

@@ -15,13 +15,13 @@ use weft_wire::mount::MountStatus;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
-pub use weft_wire::nfs3::Status;
-pub use weft_wire::rpc::{AuthSys, Credential};
 pub use file::File;
 pub use mount::{Entry, Mount, Options, exports};
+pub use weft_wire::nfs3::Status;
 pub use weft_wire::nfs3::{
     Attributes, FileType, FsinfoOk, FsstatOk, Handle, SetAttributes, SetTime, Stable, Time,
 };
+pub use weft_wire::rpc::{AuthSys, Credential};
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,1 +1,273 @@
+//! The client against servers that answer short, wrong, or not at all.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Payload, Pool, rt};
+use weft_transport::{
+    Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, Traffic,
+};
+use weft_wire::mount::MountResult;
+use weft_wire::nfs3::*;
+use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::xdr::{Decoder, Encoder};
+
+use super::*;
+
+/// What a call of this procedure gets: results to follow its reply's header, or nothing for ever.
+type Answer = Box<dyn FnMut(u32, Decoder) -> Option<Vec<u8>>>;
+
+struct Scripted {
+    answer: RefCell<Answer>,
+    replies: RefCell<VecDeque<Message>>,
+    /// What a reader gets when there is no reply: the end, or a wait.
+    ended: bool,
+}
+
+impl Channel for Scripted {
+    fn kind(&self) -> Kind {
+        Kind::Record
+    }
+    fn medium(&self) -> &'static str {
+        "script"
+    }
+    fn peer(&self) -> String {
+        "script".to_owned()
+    }
+    fn limits(&self) -> Limits {
+        Limits { max_message: 1 << 20, max_rdma: None }
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, weft_transport::Error>> {
+        match self.try_recv() {
+            None if !self.ended => Box::pin(std::future::pending()),
+            message => Box::pin(std::future::ready(Ok(message))),
+        }
+    }
+    fn try_recv(&self) -> Option<Message> {
+        self.replies.borrow_mut().pop_front()
+    }
+    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), weft_transport::Error>> {
+        let mut body = Vec::new();
+        for part in message.parts {
+            match part {
+                Part::Bytes(bytes) => body.extend_from_slice(&bytes),
+                Part::Payload { data: Payload::Chain(chain), .. } => {
+                    let data = chain.concat();
+                    body.extend_from_slice(&data);
+                    body.resize(body.len() + weft_wire::xdr::pad(data.len()), 0);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut d = Decoder::new(Bytes::from(body));
+        let call = Call::parse(&mut d).unwrap();
+        if let Some(results) = (self.answer.borrow_mut())(call.procedure, d) {
+            let mut e = Encoder::default();
+            Reply::Success.emit(call.xid, &mut e);
+            let body = Bytes::from([&e.into_bytes()[..], &results].concat());
+            self.replies.borrow_mut().push_back(Message { body, detached: None, ticket: Ticket::default() });
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn cork(&self, _on: bool) {}
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {
+        unreachable!("NFS names no segments")
+    }
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, weft_transport::Error> {
+        unreachable!("NFS names no segments")
+    }
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {}
+}
+
+/// MOUNT's procedure has the number of GETATTR, which these tests do not need.
+const MNT: u32 = weft_wire::mount::procedure::MNT;
+
+fn emit(value: &impl Xdr) -> Vec<u8> {
+    let mut e = Encoder::default();
+    value.emit(&mut e);
+    e.into_bytes().to_vec()
+}
+
+fn handle() -> Handle {
+    Handle::new(&[1; 24]).unwrap()
+}
+
+fn mounted() -> Vec<u8> {
+    emit(&MountResult::Ok { handle: handle(), flavors: Vec::new() })
+}
+
+fn fsinfo(size: u32) -> Vec<u8> {
+    emit(&Outcome::<_, AttrOnly>::Ok(FsinfoOk {
+        attributes: None,
+        rtmax: size,
+        rtpref: size,
+        rtmult: 1,
+        wtmax: size,
+        wtpref: size,
+        wtmult: 1,
+        dtpref: 4096,
+        maxfilesize: 1 << 40,
+        time_delta: Time::default(),
+        properties: 0,
+    }))
+}
+
+fn created() -> Vec<u8> {
+    let ok = CreateOk { object: Some(handle()), attributes: None, dir: WccData::default() };
+    emit(&Outcome::<_, WccOnly>::Ok(ok))
+}
+
+fn channel(ended: bool, answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> Rc<dyn Channel> {
+    Rc::new(Scripted { answer: RefCell::new(Box::new(answer)), replies: RefCell::default(), ended })
+}
+
+fn options() -> Options {
+    Options { credential: Credential::None, pool: Pool::new(0) }
+}
+
+/// A file of a server that answers mounting and CREATE well, and the rest by `answer`.
+fn file(max: u32, mut answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> File {
+    let channel = channel(false, move |procedure, d| match procedure {
+        procedure::FSINFO => Some(fsinfo(max)),
+        procedure::CREATE => Some(created()),
+        MNT => Some(mounted()),
+        other => answer(other, d),
+    });
+    let mount = Mount::connect(channel, "/x", options()).now_or_never().unwrap().unwrap();
+    mount.create("f", SetAttributes::default()).now_or_never().unwrap().unwrap()
+}
+
+fn read_ok(data: &'static [u8], eof: bool) -> Vec<u8> {
+    let head = ReadHead { attributes: None, count: data.len() as u32, eof };
+    emit(&Outcome::<_, AttrOnly>::Ok(ReadOk { head, data: Bytes::from_static(data) }))
+}
+
+#[test]
+fn replies_that_end_early_are_errors_at_every_length() {
+    for (first, whole) in [(true, mounted()), (false, fsinfo(4096))] {
+        for len in 0..whole.len() {
+            let short = whole[..len].to_vec();
+            let channel = channel(true, move |procedure, _| {
+                Some(if (procedure == MNT) == first { short.clone() } else { mounted() })
+            });
+            let refused = Mount::connect(channel, "/x", options()).now_or_never().unwrap();
+            assert!(matches!(refused, Err(Error::Malformed(_))), "{len}");
+        }
+    }
+}
+
+#[test]
+fn a_read_that_gives_little_is_continued_and_one_that_gives_too_much_refused() {
+    let mut pieces = VecDeque::from([read_ok(b"ab", false), read_ok(b"cde", true)]);
+    let little = file(4096, move |_, _| pieces.pop_front());
+    assert_eq!(little.read(0, 10).now_or_never().unwrap().unwrap(), "abcde");
+    let much = file(4096, |_, _| Some(read_ok(b"abcde", true)));
+    assert!(matches!(much.read(0, 4).now_or_never(), Some(Err(Error::Malformed(_)))));
+    let nothing = file(4096, |_, _| Some(read_ok(b"", false)));
+    assert!(matches!(nothing.read(0, 4).now_or_never(), Some(Err(Error::Malformed(_)))));
+}
+
+#[test]
+fn sizes_of_zero_in_fsinfo_do_not_stop_the_client() {
+    let file = file(0, |_, _| Some(read_ok(b"x", false)));
+    assert_eq!(file.read(0, 3).now_or_never().unwrap().unwrap(), "xxx");
+}
+
+fn written(count: u32, verifier: u8) -> Vec<u8> {
+    emit(&Outcome::<_, WccOnly>::Ok(WriteOk {
+        wcc: WccData::default(),
+        count,
+        committed: Stable::Unstable,
+        verifier: [verifier; 8],
+    }))
+}
+
+fn committed(verifier: u8) -> Vec<u8> {
+    emit(&Outcome::<_, WccOnly>::Ok(CommitOk { wcc: WccData::default(), verifier: [verifier; 8] }))
+}
+
+#[test]
+fn a_short_write_is_continued_and_one_that_stands_still_is_an_error() {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let log = seen.clone();
+    let file_ = file(4096, move |_, mut d| {
+        let args = WriteArgs::parse(&mut d).unwrap();
+        log.borrow_mut().push((args.head.offset, args.data));
+        Some(written(2, 1))
+    });
+    file_.write(100, Bytes::from_static(b"abcde")).now_or_never().unwrap().unwrap();
+    let expected = [(100, "abcde"), (102, "cde"), (104, "e")];
+    assert!(seen.borrow().iter().zip(expected).all(|(a, b)| a.0 == b.0 && a.1 == b.1));
+    assert_eq!(seen.borrow().len(), 3);
+    let still = file(4096, |_, _| Some(written(0, 1)));
+    let refused = still.write(0, Bytes::from_static(b"abc")).now_or_never();
+    assert!(matches!(refused, Some(Err(Error::Malformed(_)))));
+}
+
+#[test]
+fn a_restart_of_the_server_between_write_and_commit_shows() {
+    for (writes, commit, lost) in [([1, 1], 1, false), ([1, 1], 2, true), ([1, 2], 2, true)] {
+        let mut verifiers = writes.into_iter();
+        let file = file(4096, move |procedure, _| match procedure {
+            procedure::WRITE => Some(written(1, verifiers.next().unwrap())),
+            _ => Some(committed(commit)),
+        });
+        for _ in 0..2 {
+            file.write(0, Bytes::from_static(b"x")).now_or_never().unwrap().unwrap();
+        }
+        let outcome = file.commit().now_or_never().unwrap();
+        assert_eq!(matches!(outcome, Err(Error::Lost)), lost, "{outcome:?}");
+        // Told once: what is written again is held by the new run.
+        file.commit().now_or_never().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn the_end_of_the_channel_reaches_every_call() {
+    rt::block_on(async {
+        let channel = channel(true, |procedure, _| match procedure {
+            procedure::FSINFO => Some(fsinfo(4096)),
+            MNT => Some(mounted()),
+            _ => None,
+        });
+        let mount = Mount::connect(channel, "/x", options()).await.unwrap();
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let mount = mount.clone();
+                rt::spawn(async move { mount.null().await })
+            })
+            .collect();
+        for call in calls {
+            assert!(matches!(call.await, Err(Error::Channel(_))));
+        }
+        assert!(matches!(mount.null().await, Err(Error::Channel(_))));
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_lead_passes_on_when_a_leader_is_given_up() {
+    let answer_now = Rc::new(RefCell::new(false));
+    let now = answer_now.clone();
+    let file = file(4096, move |_, _| now.borrow().then(|| read_ok(b"x", true)));
+    let mut first = Box::pin(file.read(0, 1));
+    let mut second = Box::pin(file.read(0, 1));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    drop(first);
+    *answer_now.borrow_mut() = true;
+    // A third call finds the second waiting, and leads because the first is gone.
+    assert_eq!(file.read(0, 1).now_or_never().unwrap().unwrap(), "x");
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+}
