@@ -1,7 +1,7 @@
 //! Serves one folder over SMB on TCP, for other people's clients:
 //!
 //! ```text
-//! cargo run -p weft-smb --example serve -- FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]
+//! cargo run -p weft-smb --example smb_serve -- FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]
 //! smbclient //127.0.0.1/data -p PORT -U USER%PASSWORD
 //! ```
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [folder, port, user, password, flags @ ..] = &args[..] else {
         return Err(
-            "usage: serve FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]".into()
+            "usage: smb_serve FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]".into()
         );
     };
     let pool = Pool::new(256 << 20);
