@@ -191,7 +191,7 @@ impl Drop for Taken {
     }
 }
 
-/// Waits for a message. While it sleeps the queue pair wakes its task, not the connection's.
+/// Waits for a message. While it sleeps the queue pair wakes its task before the connection's.
 struct Receive<'a> {
     core: &'a Core,
     asleep: bool,

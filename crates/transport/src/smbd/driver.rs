@@ -5,8 +5,8 @@
 //! protocol.
 //!
 //! Operation: `drive` takes completions until there are none and then `pump`s: post receives, carry out the engine's
-//! outputs. Both run on the spot in `send` and `recv`. The connection's own task does the same when it is woken
-//! instead of a reader, waits for pool memory and file reads, and lets time pass.
+//! outputs. Both run on the spot in `send` and `recv`. The connection's own task does the same when it is woken,
+//! after the reader, waits for pool memory and file reads, and lets time pass.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,7 +1,8 @@
 //! One waker for a queue pair whose news interest several tasks.
 //!
-//! What: [`Relay`]: wakes the reader while one sleeps in `recv`, else the connection's own task. A message then costs
-//! one wake-up of the task that wants it, and a completion that nobody reads for is not lost.
+//! What: [`Relay`]: wakes the reader that sleeps in `recv`, and behind it the connection's own task. The reader finds
+//! its message without a detour; the task is there because nobody promises that a reader who was woken is polled (a
+//! server at its limit keeps its `recv` and waits for other things).
 //! Owns: both wakers. Does not: know what happened.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,8 +55,9 @@ impl Relay {
         }
     }
 
-    /// Wakes both.
+    /// Wakes both, the reader first.
     pub(super) fn wake_all(&self) {
+        // The lock is not held while waking: a waker may run code of an executor.
         let (reader, task) = {
             let wakers = &mut *self.lock();
             (wakers.reader.clone(), wakers.task.clone())
@@ -77,13 +79,6 @@ impl Wake for Relay {
     }
 
     fn wake_by_ref(self: &std::sync::Arc<Self>) {
-        // The lock is not held while waking: a waker may run code of an executor.
-        let waker = {
-            let wakers = self.lock();
-            wakers.reader.as_ref().or(wakers.task.as_ref()).cloned()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.wake_all();
     }
 }

@@ -195,6 +195,7 @@ over_every_provider! {
     close_sends_what_was_queued
     dropping_a_channel_ends_it
     fetches_end_with_the_channel
+    completions_are_noticed_while_a_reader_is_not_polled
     an_empty_pool_delays_and_does_not_fail
     hostile_peers_are_disconnected
     a_peer_of_another_version_is_told_so
@@ -397,6 +398,21 @@ async fn fetches_end_with_the_channel(net: Net) {
     assert!(ended.into_iter().all(
         |fetched| fetched.is_err_and(|e| !matches!(e, Error::Misuse(_))) || net.provider.name() == "shm"
     ));
+}
+
+async fn completions_are_noticed_while_a_reader_is_not_polled(net: Net) {
+    let (client, server) = net.pair().await;
+    let content = pattern(300_000, 5);
+    let exposed = client.expose(net.pool.buf_from(&content).unwrap(), Access::RemoteRead).unwrap();
+    let mut reading = server.recv();
+    assert!((&mut reading).now_or_never().is_none());
+    assert!(server.fetch(exposed.segments.clone()).await.unwrap() == content);
+    let big = Bytes::from(pattern(1 << 20, 1));
+    let (sent, got) = futures_util::join!(server.send(Outgoing::bytes(big.clone())), next(&client));
+    sent.unwrap();
+    assert!(got == big);
+    client.send(Outgoing::bytes("now")).await.unwrap();
+    assert_eq!(reading.await.unwrap().unwrap().body, "now");
 }
 
 async fn an_empty_pool_delays_and_does_not_fail(net: Net) {
