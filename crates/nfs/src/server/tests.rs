@@ -217,7 +217,7 @@ fn a_guessed_handle_opens_nothing() {
         let outcome: Outcome<GetattrOk, ()> = results(&server, nfs(procedure::GETATTR, &args));
         assert!(matches!(status(outcome), Status::STALE | Status::BADHANDLE));
     }
-    let of_another_run = root(&super::tests::server());
+    let of_another_run = root(&self::server());
     let args = GetattrArgs { object: of_another_run };
     assert_eq!(
         status(results::<Outcome<GetattrOk, ()>>(&server, nfs(procedure::GETATTR, &args))),
@@ -301,8 +301,9 @@ fn a_guard_keeps_changes_off_a_file_that_changed() {
         attributes: SetAttributes { mode: Some(0o600), ..SetAttributes::default() },
         guard: Some(guard),
     };
-    let ask = |args| results::<Outcome<WccOnly, WccOnly>>(&server, nfs(procedure::SETATTR, &args));
-    assert_eq!(status(ask(guarded(Time { seconds: 1, nseconds: 2 }))), Status::NOT_SYNC);
+    type Done = Outcome<WccOnly, WccOnly>;
+    let ask = |args| Box::new(results::<Done>(&server, nfs(procedure::SETATTR, &args)));
+    assert_eq!(status(*ask(guarded(Time { seconds: 1, nseconds: 2 }))), Status::NOT_SYNC);
     let get = nfs(procedure::GETATTR, &GetattrArgs { object: file });
     let now = results::<Outcome<GetattrOk, ()>>(&server, get).unwrap().attributes;
     let wcc = ask(guarded(now.ctime)).unwrap().wcc;
