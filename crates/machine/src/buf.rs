@@ -27,7 +27,7 @@ use bytes::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub use prefetch::prefetch_for_write;
+pub use prefetch::prefetch;
 
 /// The largest buffer: one SMB Direct transfer of 8 MiB and room for its headers, one size class up.
 pub const MAX_BUF: usize = 16 << 20;

@@ -18,8 +18,8 @@ use weft_wire::mpa::{self, CRC_LEN, Crc, LENGTH_LEN};
 use weft_wire::rdmap::{self, Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, ReadRequest, Terminate};
 use weft_wire::{ddp, ddp::Header};
 
-use super::connection::{Connection, State};
-use super::regions::Place;
+use super::connection::{Connection, PendingRead, State};
+use super::regions::{Place, Regions};
 use super::setup::{Agreed, Role};
 use super::terminate::{Fault, Refused};
 use crate::verbs::{Done, Stag};
@@ -31,6 +31,8 @@ pub(super) const STAGING_PLAIN: usize = 64 << 10;
 /// Without CRCs, how much is received into staging when it is not known where it belongs: enough for a batch of
 /// small messages in one call, little enough that most of a large transfer goes to its place directly.
 const BLIND_BYTES: usize = 16 << 10;
+/// Checksummed at a time, between two looks ahead at the place that the payload will be copied to.
+const CRC_STEP: usize = 4096;
 
 /// The receiving half of a connection.
 pub(super) struct Rx {
@@ -131,26 +133,15 @@ impl Connection {
             }
             _ => BLIND_BYTES,
         };
-        let direct: &mut [u8] = match self.rx.phase {
-            Phase::Payload { ref segment, placed } => {
-                let len = segment.payload - placed;
-                match segment.target {
-                    // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
-                    Target::Region(place) => self.regions.place(place, placed, len).unwrap_or_default(),
-                    Target::Sink(at) => match self.reads.front_mut().and_then(|read| read.user.as_mut()) {
-                        Some((_, into)) => &mut into.room()[at + placed..][..len],
-                        None => &mut [],
-                    },
-                    Target::Recv(at) => match self.rx.recvs.front_mut() {
-                        Some((_, buf)) => &mut buf.room()[at + placed..][..len],
-                        None => &mut [],
-                    },
-                    Target::Nowhere | Target::Control => &mut [],
-                }
+        let Connection { regions, reads, rx, .. } = self;
+        let direct = match rx.phase {
+            // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
+            Phase::Payload { segment: Segment { target, payload, .. }, placed } => {
+                room(regions, reads, &mut rx.recvs, target, placed, payload - placed).unwrap_or_default()
             }
             _ => &mut [],
         };
-        let (first, second) = self.rx.ring.free(staged);
+        let (first, second) = rx.ring.free(staged);
         [IoSliceMut::new(direct), IoSliceMut::new(first), IoSliceMut::new(second)]
     }
 
@@ -162,14 +153,11 @@ impl Connection {
         }
         let mut staged = n;
         if let Phase::Payload { segment, placed } = self.rx.phase {
-            let gone = matches!(segment.target, Target::Region(place)
-                if self.regions.place(place, placed, segment.payload - placed).is_err());
-            if !gone && !matches!(segment.target, Target::Nowhere | Target::Control) {
-                let direct = n.min(segment.payload - placed);
-                staged = n - direct;
-                self.arrived(&segment, direct);
-                self.rx.phase = Phase::Payload { segment, placed: placed + direct };
-            }
+            let direct =
+                n.min(self.room(segment.target, placed, segment.payload - placed).map_or(0, |to| to.len()));
+            staged = n - direct;
+            self.arrived(&segment, direct);
+            self.rx.phase = Phase::Payload { segment, placed: placed + direct };
         }
         self.rx.ring.commit(staged);
         loop {
@@ -227,28 +215,20 @@ impl Connection {
             return Err((Fault::Framing, None));
         }
         let whole = mpa::fpdu_len(ulpdu);
-        if self.rx.crc {
-            if self.rx.ring.len < whole {
-                return Ok(false);
-            }
-            if !self.crc_matches(whole - CRC_LEN) {
-                return Err((Fault::Crc, None));
-            }
-        } else if have < LENGTH_LEN + header_len {
+        let needed = if self.rx.crc { whole } else { LENGTH_LEN + header_len };
+        if self.rx.ring.len < needed {
             return Ok(false);
         }
-        let header = Header::parse(&start[LENGTH_LEN..LENGTH_LEN + header_len]).map_err(|malformed| {
-            let fault = match malformed {
-                ddp::Malformed::Version { tagged: true } => Fault::TaggedVersion,
-                ddp::Malformed::Version { tagged: false } => Fault::UntaggedVersion,
-                ddp::Malformed::Truncated => Fault::Framing,
-            };
-            (fault, None)
-        })?;
-        let payload = usize::from(ulpdu) - header_len;
-        let refused = Refused { segment_len: ulpdu, header, read: None };
-        let (opcode, target) = self.admit(&header, payload).map_err(|fault| (fault, Some(refused)))?;
-        let segment = Segment { header, opcode, target, payload, ulpdu };
+        // With CRCs this is a guess at first, about bytes that may be damaged: it decides nothing yet.
+        let admitted = self.admit_segment(&start[LENGTH_LEN..LENGTH_LEN + header_len], ulpdu);
+        if self.rx.crc {
+            let (target, len) = admitted.as_ref().map_or((Target::Nowhere, 0), |s| (s.target, s.payload));
+            if !self.crc_matches(whole - CRC_LEN, target, len) {
+                return Err((Fault::Crc, None));
+            }
+        }
+        let segment = admitted?;
+        let Segment { target, payload, .. } = segment;
         // The headers of RDMAP are short, `admit` has seen to that.
         if matches!(target, Target::Control) {
             if self.rx.ring.len < whole {
@@ -259,7 +239,7 @@ impl Connection {
         }
         if self.rx.crc {
             self.place_staged(&segment, 0, LENGTH_LEN + header_len, payload)
-                .map_err(|fault| (fault, Some(refused)))?;
+                .map_err(|fault| (fault, Some(segment.refused())))?;
             self.rx.ring.consume(whole);
             self.finish(&segment, now)?;
         } else {
@@ -269,13 +249,37 @@ impl Connection {
         Ok(true)
     }
 
-    fn crc_matches(&self, covered: usize) -> bool {
+    /// Verifies the FPDU at the front of the ring. Its payload's likely place is brought into the cache meanwhile: the
+    /// copy that follows would otherwise wait for it, and took longer than all the rest of receiving.
+    fn crc_matches(&mut self, covered: usize, target: Target, payload: usize) -> bool {
+        let Connection { regions, reads, rx, .. } = self;
+        let mut place = room(regions, reads, &mut rx.recvs, target, 0, payload).unwrap_or_default();
         let mut crc = Crc::default();
-        let (first, second) = self.rx.ring.slices(0, covered);
-        crc.update(first);
-        crc.update(second);
+        let (first, second) = rx.ring.slices(0, covered);
+        for piece in first.chunks(CRC_STEP).chain(second.chunks(CRC_STEP)) {
+            let (soon, later) = place.split_at_mut(CRC_STEP.min(place.len()));
+            buf::prefetch(soon);
+            place = later;
+            crc.update(piece);
+        }
         let mut field = [0; CRC_LEN];
-        self.rx.ring.peek(covered, &mut field) == CRC_LEN && crc.field() == field
+        rx.ring.peek(covered, &mut field) == CRC_LEN && crc.field() == field
+    }
+
+    /// Parses and checks a header.
+    fn admit_segment(&mut self, bytes: &[u8], ulpdu: u16) -> Result<Segment, Refusal> {
+        let header = Header::parse(bytes).map_err(|malformed| {
+            let fault = match malformed {
+                ddp::Malformed::Version { tagged: true } => Fault::TaggedVersion,
+                ddp::Malformed::Version { tagged: false } => Fault::UntaggedVersion,
+                ddp::Malformed::Truncated => Fault::Framing,
+            };
+            (fault, None)
+        })?;
+        let payload = usize::from(ulpdu) - header.len();
+        let refused = Refused { segment_len: ulpdu, header, read: None };
+        let (opcode, target) = self.admit(&header, payload).map_err(|fault| (fault, Some(refused)))?;
+        Ok(Segment { header, opcode, target, payload, ulpdu })
     }
 
     /// Checks everything that can be checked before the payload is touched, and says where that goes.
@@ -358,20 +362,12 @@ impl Connection {
         if len == 0 {
             return Ok(());
         }
-        let (first, second) = self.rx.ring.slices(from, len);
-        let to = match segment.target {
-            Target::Nowhere | Target::Control => return Ok(()),
-            Target::Region(place) => self.regions.place(place, at, len)?,
-            Target::Sink(start) => {
-                let read = self.reads.front_mut().and_then(|read| read.user.as_mut());
-                let (_, into) = read.ok_or(Fault::UnexpectedOpcode)?;
-                into.room().get_mut(start + at..start + at + len).ok_or(Fault::Bounds)?
-            }
-            Target::Recv(start) => {
-                let (_, buf) = self.rx.recvs.front_mut().ok_or(Fault::NoBuffer)?;
-                buf.room().get_mut(start + at..start + at + len).ok_or(Fault::TooLong)?
-            }
-        };
+        let Connection { regions, reads, rx, .. } = self;
+        let (first, second) = rx.ring.slices(from, len);
+        let to = room(regions, reads, &mut rx.recvs, segment.target, at, len)?;
+        if to.is_empty() {
+            return Ok(());
+        }
         let (to_first, to_second) = to.split_at_mut(first.len());
         buf::copy(to_first, first);
         if !second.is_empty() {
@@ -379,6 +375,10 @@ impl Connection {
         }
         self.arrived(segment, len);
         Ok(())
+    }
+
+    fn room(&mut self, target: Target, at: usize, len: usize) -> Result<&mut [u8], Fault> {
+        room(&mut self.regions, &mut self.reads, &mut self.rx.recvs, target, at, len)
     }
 
     /// Accounts for payload that reached its place.
@@ -482,6 +482,31 @@ impl Connection {
         self.tx.respond(request, segment.header, bytes);
         self.spoken_to(now);
         Ok(())
+    }
+}
+
+/// Where `len` bytes of a segment's payload go, from its `at`th byte on; nothing for what goes nowhere. The one way to
+/// memory of the user, and checked every time: the region may have gone since the segment was admitted.
+fn room<'a>(
+    regions: &'a mut Regions,
+    reads: &'a mut VecDeque<PendingRead>,
+    recvs: &'a mut VecDeque<(u64, Buf)>,
+    target: Target,
+    at: usize,
+    len: usize,
+) -> Result<&'a mut [u8], Fault> {
+    match target {
+        Target::Nowhere | Target::Control => Ok(&mut []),
+        Target::Region(place) => regions.place(place, at, len),
+        Target::Sink(start) => {
+            let read = reads.front_mut().and_then(|read| read.user.as_mut());
+            let (_, into) = read.ok_or(Fault::UnexpectedOpcode)?;
+            into.room().get_mut(start + at..start + at + len).ok_or(Fault::Bounds)
+        }
+        Target::Recv(start) => {
+            let (_, buf) = recvs.front_mut().ok_or(Fault::NoBuffer)?;
+            buf.room().get_mut(start + at..start + at + len).ok_or(Fault::TooLong)
+        }
     }
 }
 
