@@ -39,8 +39,9 @@ class Tshark(unittest.TestCase):
         return path
 
     def tshark(self, path, *arguments):
+        # Two passes: in the first one tshark has not yet seen the reply that an RDMA Write belongs to.
         done = weft.run(
-            "tshark", "-r", path, "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.try_heuristic_first:TRUE",
+            "tshark", "-2", "-r", path, "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.try_heuristic_first:TRUE",
             *arguments,
         )
         return done.stdout

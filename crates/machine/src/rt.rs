@@ -5,6 +5,7 @@
 //! Owns: the loop of each core. Does not: migrate tasks between cores.
 
 mod cores;
+mod drain;
 mod poller;
 mod reactor;
 pub(crate) mod readiness;
@@ -22,6 +23,7 @@ use crate::clock::Time;
 use crate::sim;
 
 pub use cores::{Cores, CoresOptions};
+pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
 pub use reactor::{Counters, Driver, Options, driver};
 pub use spin::SPIN_MAX;

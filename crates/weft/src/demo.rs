@@ -40,6 +40,8 @@ struct Path {
 /// Runs the command.
 pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     let server = ServerProcess::start()?;
+    // Before this process is bound to one processor.
+    let environment = Environment::here("", CONGESTION)?;
     // The client stays off the server's core; with one processor both share it and the report says so.
     let mut notes = Vec::new();
     match std::thread::available_parallelism()?.get() {
@@ -48,7 +50,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     }
     notes.push("loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file".to_owned());
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
-    let report = rt::block_on(sweep(&args, &server, notes))??;
+    let report = rt::block_on(sweep(&args, &server, environment, notes))??;
     print!("{}", print::term::render(&report));
     std::fs::write(&args.out, print::html::render(&report)?)?;
     println!("\nwrote {}", args.out.display());
@@ -64,9 +66,14 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn sweep(args: &Demo, server: &ServerProcess, notes: Vec<String>) -> Result<Report, Failure> {
+async fn sweep(
+    args: &Demo,
+    server: &ServerProcess,
+    environment: Environment,
+    notes: Vec<String>,
+) -> Result<Report, Failure> {
     let pool = Pool::new(CLIENT_BUFFERS);
-    let environment = Environment::here(rt::driver(), CONGESTION)?;
+    let environment = Environment { driver: rt::driver().to_owned(), ..environment };
     let plain = Connect { transport: Transport::Tcp, no_crc: false, encrypt: false, sign: false };
     let paths = [
         Path { label: "tcp", connect: plain.clone() },

@@ -72,7 +72,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     signals.wait()?;
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
-    // smb.drain();
+    smb.drain();
     nfs.drain();
     let until = Instant::now() + DRAIN;
     while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {

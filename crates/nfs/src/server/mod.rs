@@ -9,7 +9,6 @@
 mod attributes;
 mod connection;
 mod dispatch;
-mod drain;
 mod files;
 mod handles;
 mod mount;
@@ -20,11 +19,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weft_machine::Pool;
+use weft_machine::rt::Drain;
 use weft_store::Share;
 use weft_transport::{Channel, Error};
 use weft_wire::nfs3::Verifier;
 
-use drain::Drain;
 use files::OpenFiles;
 use handles::Handles;
 use mount::Mounts;

@@ -212,11 +212,14 @@ impl Connection {
         let most = usize::from(self.server.config.limits.credits.max(1));
         let mut login = LoginTimer::new(self.server.config.limits.authenticate_ms);
         let mut batches = 0;
+        let server = self.server.clone();
+        let mut drain = server.drain.join();
         let mut receiving = self.channel.recv();
         loop {
             let mut paused = false;
             let event = poll_fn(|cx| {
-                let event = self.poll_event(cx, inflight, &mut receiving, &mut login, most);
+                let draining = drain.poll(cx);
+                let event = self.poll_event(cx, inflight, &mut receiving, &mut login, most, draining);
                 paused |= event.is_pending();
                 event
             })
@@ -224,6 +227,10 @@ impl Connection {
             match event {
                 Event::Progress => {}
                 Event::Ended => return,
+                Event::Drained => {
+                    tracing::debug!(peer = %self.peer, "connection drained");
+                    return;
+                }
                 Event::Received(Ok(Some(message))) => {
                     self.batch(message, inflight, most).await;
                     receiving = self.channel.recv();
@@ -259,6 +266,7 @@ impl Connection {
         receiving: &mut LocalBoxFuture<'_, Result<Option<Message>, Error>>,
         login: &mut LoginTimer,
         most: usize,
+        draining: bool,
     ) -> Poll<Event> {
         let mut progress = false;
         while let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx) {
@@ -269,6 +277,9 @@ impl Connection {
         }
         if progress || !self.unsent.borrow().is_empty() {
             return Poll::Ready(Event::Progress);
+        }
+        if draining {
+            return if inflight.is_empty() { Poll::Ready(Event::Drained) } else { Poll::Pending };
         }
         if inflight.len() < most
             && let Poll::Ready(received) = receiving.as_mut().poll(cx)
@@ -354,6 +365,8 @@ enum Event {
     Received(Result<Option<Message>, Error>),
     TooLate,
     Ended,
+    /// The server drains, and nothing is in flight.
+    Drained,
 }
 
 /// Ends a connection that has no session for too long.

@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weft_machine::Pool;
+use weft_machine::rt::Drain;
 use weft_store::vfs::Share;
 use weft_transport::Channel;
 
@@ -119,6 +120,7 @@ pub struct Server {
     pub(crate) sessions: Sessions,
     users: Arc<Users>,
     name: Arc<str>,
+    drain: Drain,
 }
 
 impl Server {
@@ -130,12 +132,17 @@ impl Server {
         let name = Arc::from(config.name.as_str());
         // Measured now rather than during somebody's log-on.
         Engine::choose();
-        Arc::new(Server { config, sessions: Sessions::default(), users, name })
+        Arc::new(Server { config, sessions: Sessions::default(), users, name, drain: Drain::default() })
     }
 
     /// Serves one connection to its end. One task per connection; requests run inside it.
     pub async fn serve(self: &Arc<Server>, channel: Rc<dyn Channel>) {
         Rc::new(Connection::new(self.clone(), channel)).run().await;
+    }
+
+    /// Ends all connections, on whatever core: what has been received is answered, nothing more is.
+    pub fn drain(&self) {
+        self.drain.begin();
     }
 
     /// How many sessions there are now.

@@ -10,13 +10,13 @@ use slab::Slab;
 
 /// Shared by all connections, on all cores.
 #[derive(Default)]
-pub(super) struct Drain {
+pub struct Drain {
     begun: AtomicBool,
     sleepers: Mutex<Slab<Option<Waker>>>,
 }
 
 /// A connection's place in it.
-pub(super) struct Place<'a> {
+pub struct Drainee<'a> {
     drain: &'a Drain,
     key: usize,
     /// What the table holds, so that the lock is taken once per task and not once per sleep.
@@ -24,13 +24,15 @@ pub(super) struct Place<'a> {
 }
 
 impl Drain {
+    /// Ends it: every connection that sleeps looks again.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::SeqCst);
         self.sleepers().iter_mut().filter_map(|(_, waker)| waker.take()).for_each(Waker::wake);
     }
 
-    pub fn join(&self) -> Place<'_> {
-        Place { drain: self, key: self.sleepers().insert(None), known: None }
+    /// A connection's place; leave by dropping it.
+    pub fn join(&self) -> Drainee<'_> {
+        Drainee { drain: self, key: self.sleepers().insert(None), known: None }
     }
 
     // Nothing under the lock can panic half-way.
@@ -39,7 +41,7 @@ impl Drain {
     }
 }
 
-impl Place<'_> {
+impl Drainee<'_> {
     /// Whether the end has come; if not, `cx` is woken when it does.
     pub fn poll(&mut self, cx: &Context<'_>) -> bool {
         if !self.known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
@@ -53,7 +55,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Drainee<'_> {
     fn drop(&mut self) {
         self.drain.sleepers().try_remove(self.key);
     }
