@@ -1,10 +1,10 @@
 //! SMB Direct: messages, and payload by RDMA, over a queue pair of any provider.
 //!
-//! What: [`Smbd`], a [`Channel`]; [`connect`] and [`accept`] negotiate one. Spec: [MS-SMBD].
+//! What: [`Smbd`], a [`Channel`](crate::Channel); [`connect`] and [`accept`] negotiate one. Spec: [MS-SMBD].
 //! Owns: the queue pair, posted receives, unsent messages, fetches under way.
 //! Does not: parse SMB2; the segments of a READ or WRITE come from above.
 //!
-//! Operation: [`engine`] decides, [`driver`] posts what it says and hands it what completes. Whoever sends or receives
+//! Operation: [`engine`] decides, `driver` posts what it says and hands it what completes. Whoever sends or receives
 //! drives the queue pair on the spot; a task of the connection does it when nobody else does, and watches the time.
 //! Buffers: posted receives come from the pool; a message of one fragment is delivered as a slice of its receive
 //! buffer. Payload for RDMA goes down as it is, a file range unread.
