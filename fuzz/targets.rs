@@ -61,16 +61,20 @@ pub fn smb2_message(data: &[u8]) {
         let _ = smb2::Header::parse(&message);
         let m = &message;
         let _ = smb2::negotiate::Request::parse(m).is_ok() | smb2::negotiate::Response::parse(m).is_ok();
-        let _ = smb2::session_setup::Request::parse(m).is_ok() | smb2::session_setup::Response::parse(m).is_ok();
-        let _ = smb2::tree_connect::Request::parse(m).is_ok() | smb2::tree_connect::Response::parse(m).is_ok();
+        let _ =
+            smb2::session_setup::Request::parse(m).is_ok() | smb2::session_setup::Response::parse(m).is_ok();
+        let _ =
+            smb2::tree_connect::Request::parse(m).is_ok() | smb2::tree_connect::Response::parse(m).is_ok();
         let _ = smb2::create::Request::parse(m).is_ok() | smb2::create::Response::parse(m).is_ok();
         let _ = smb2::close::Request::parse(m).is_ok() | smb2::close::Response::parse(m).is_ok();
         let _ = smb2::read::Request::parse(m).is_ok() | smb2::read::Response::parse(m).is_ok();
         let _ = smb2::write::Request::parse(m).is_ok() | smb2::write::Response::parse(m).is_ok();
         let _ = smb2::flush::Request::parse(m).is_ok() | smb2::lock::Request::parse(m).is_ok();
         let _ = smb2::ioctl::Request::parse(m).is_ok() | smb2::ioctl::Response::parse(m).is_ok();
-        let _ = smb2::query_directory::Request::parse(m).is_ok() | smb2::query_directory::Response::parse(m).is_ok();
-        let _ = smb2::change_notify::Request::parse(m).is_ok() | smb2::change_notify::Response::parse(m).is_ok();
+        let _ = smb2::query_directory::Request::parse(m).is_ok()
+            | smb2::query_directory::Response::parse(m).is_ok();
+        let _ =
+            smb2::change_notify::Request::parse(m).is_ok() | smb2::change_notify::Response::parse(m).is_ok();
         let _ = smb2::query_info::Request::parse(m).is_ok() | smb2::query_info::Response::parse(m).is_ok();
         let _ = smb2::set_info::Request::parse(m).is_ok() | smb2::set_info::Response::parse(m).is_ok();
         let _ = smb2::oplock_break::Notification::parse(m).is_ok();
@@ -82,7 +86,8 @@ pub fn smb2_message(data: &[u8]) {
 /// Information classes and FSCTL buffers.
 pub fn fscc(data: &[u8]) {
     use smb2::fscc::{directory, file, filesystem, notify, security};
-    let _ = file::All::parse(data).is_ok() | file::Rename::parse(data).is_ok() | file::Name::parse(data).is_ok();
+    let _ =
+        file::All::parse(data).is_ok() | file::Rename::parse(data).is_ok() | file::Name::parse(data).is_ok();
     let _ = file::Stream::parse_list(data).is_ok() | notify::Change::parse_list(data).is_ok();
     let _ = filesystem::Volume::parse(data).is_ok() | filesystem::Attribute::parse(data).is_ok();
     let _ = security::SecurityDescriptor::parse(data);
@@ -131,11 +136,33 @@ pub fn nfs3(data: &[u8]) {
         };
     }
     each!(
-        nfs3::Attributes, nfs3::GetattrArgs, nfs3::GetattrOk, nfs3::SetattrArgs, nfs3::AccessArgs, nfs3::AccessOk,
-        nfs3::LookupArgs, nfs3::LookupOk, nfs3::ReadlinkOk, nfs3::ReadArgs, nfs3::ReadOk, nfs3::WriteArgs,
-        nfs3::WriteOk, nfs3::CreateArgs, nfs3::CreateOk, nfs3::MkdirArgs, nfs3::SymlinkArgs, nfs3::MknodArgs,
-        nfs3::RemoveArgs, nfs3::RenameArgs, nfs3::LinkArgs, nfs3::ReaddirArgs, nfs3::ReaddirOk,
-        nfs3::ReaddirplusArgs, nfs3::ReaddirplusOk, nfs3::CommitArgs, nfs3::CommitOk,
+        nfs3::Attributes,
+        nfs3::GetattrArgs,
+        nfs3::GetattrOk,
+        nfs3::SetattrArgs,
+        nfs3::AccessArgs,
+        nfs3::AccessOk,
+        nfs3::LookupArgs,
+        nfs3::LookupOk,
+        nfs3::ReadlinkOk,
+        nfs3::ReadArgs,
+        nfs3::ReadOk,
+        nfs3::WriteArgs,
+        nfs3::WriteOk,
+        nfs3::CreateArgs,
+        nfs3::CreateOk,
+        nfs3::MkdirArgs,
+        nfs3::SymlinkArgs,
+        nfs3::MknodArgs,
+        nfs3::RemoveArgs,
+        nfs3::RenameArgs,
+        nfs3::LinkArgs,
+        nfs3::ReaddirArgs,
+        nfs3::ReaddirOk,
+        nfs3::ReaddirplusArgs,
+        nfs3::ReaddirplusOk,
+        nfs3::CommitArgs,
+        nfs3::CommitOk,
     );
     let middle = data.len() / 2;
     let detached = Some(bytes.slice(middle..));

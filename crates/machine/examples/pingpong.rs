@@ -90,7 +90,11 @@ fn idle(core: Options) -> io::Result<()> {
         }
         let after = cpu();
         let nanos = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
-        println!("idle with a 1 ms timer, {label}: {:.2} ms CPU a second, {:?}", nanos as f64 / 1e6, rt::counters());
+        println!(
+            "idle with a 1 ms timer, {label}: {:.2} ms CPU a second, {:?}",
+            nanos as f64 / 1e6,
+            rt::counters()
+        );
     })
 }
 

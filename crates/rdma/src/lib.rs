@@ -9,7 +9,7 @@
 
 pub mod iwarp;
 pub mod shm;
-pub mod wrap;
 mod verbs;
+pub mod wrap;
 
 pub use verbs::*;

@@ -6,12 +6,12 @@
 //! Owns: framing, credits, fragments, registered payload. Does not: look into messages.
 #![forbid(unsafe_code)]
 
+mod channel;
+mod framed;
 pub mod nbss;
 pub mod record;
 pub mod rpcrdma;
-pub mod smbd;
-mod channel;
 mod sent;
-mod framed;
+pub mod smbd;
 
 pub use channel::*;

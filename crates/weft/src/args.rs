@@ -133,10 +133,12 @@ pub(crate) struct Connect {
 
 /// `weft cp`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
+#[command(
+    after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
 weft cp ./big.iso smb://alice@127.0.0.1:4450/data/\n  \
 weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
-The password comes from WEFT_PASSWORD or is asked for.")]
+The password comes from WEFT_PASSWORD or is asked for."
+)]
 pub(crate) struct Cp {
     /// A file here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH?mountport=N&rdmaport=N
     pub from: String,

@@ -204,7 +204,9 @@ impl Dial<'_> {
     fn provider(&self, medium: Medium) -> Option<Box<dyn Provider>> {
         match medium {
             Medium::Tcp => None,
-            Medium::Iwarp => Some(providers::iwarp_provider(self.pool, !self.options.no_crc, self.congestion)),
+            Medium::Iwarp => {
+                Some(providers::iwarp_provider(self.pool, !self.options.no_crc, self.congestion))
+            }
             Medium::Shm => Some(providers::shm_provider(self.pool)),
         }
     }
@@ -223,7 +225,8 @@ impl Dial<'_> {
                 if announced(Medium::Iwarp) {
                     choices.push((Medium::Iwarp, "the server announces RDMA"));
                 }
-                choices.push((Medium::Tcp, "no RDMA: the server does not announce it or it was not reachable"));
+                choices
+                    .push((Medium::Tcp, "no RDMA: the server does not announce it or it was not reachable"));
                 choices
             }
         }

@@ -33,7 +33,9 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     let direction = match (Url::parse(&args.from)?, Url::parse(&args.to)?) {
         (Some(from), None) => Direction::Down(from, PathBuf::from(&args.to)),
         (None, Some(to)) => Direction::Up(PathBuf::from(&args.from), to),
-        (None, None) => return Err("one of the two must be a URL: smb://HOST:PORT/SHARE/PATH or nfs://...".into()),
+        (None, None) => {
+            return Err("one of the two must be a URL: smb://HOST:PORT/SHARE/PATH or nfs://...".into());
+        }
         (Some(_), Some(_)) => return Err("copying from server to server: copy to a local file first".into()),
     };
     let stopped = Arc::new(AtomicBool::new(false));
@@ -119,7 +121,9 @@ async fn download(
         async move {
             let bytes = source.read(offset, len).await?;
             if bytes.len() != len as usize {
-                return Err(format!("the file became shorter while it was copied (at offset {offset})").into());
+                return Err(
+                    format!("the file became shorter while it was copied (at offset {offset})").into()
+                );
             }
             Ok(file.write_at(offset, &[bytes]).await?)
         }
@@ -258,7 +262,8 @@ impl Partial {
     }
 
     fn create(&self) -> Result<File, Failure> {
-        let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&self.path);
+        let file =
+            std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&self.path);
         let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
         Ok(File::from(std::os::fd::OwnedFd::from(file)))
     }

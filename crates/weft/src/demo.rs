@@ -48,7 +48,9 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         1 => notes.push("one processor: server and client shared it, figures are not comparable".to_owned()),
         _ => pin_to(1)?,
     }
-    notes.push("loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file".to_owned());
+    notes.push(
+        "loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file".to_owned(),
+    );
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
     print!("{}", print::term::render(&report));
@@ -94,7 +96,8 @@ async fn sweep(
         let mut targets = Vec::new();
         let mut remotes = Vec::new();
         for path in &paths {
-            let remote = Remote::connect_as(&url, &path.connect, &pool, &server.password, Some(CONGESTION)).await?;
+            let remote =
+                Remote::connect_as(&url, &path.connect, &pool, &server.password, Some(CONGESTION)).await?;
             if targets.is_empty() {
                 fill(&remote, &url.path).await?;
             }
@@ -121,13 +124,8 @@ async fn sweep(
         }
     }
     bar.finish_and_clear();
-    let mut report = Report {
-        title: "Weft: RDMA beside TCP".into(),
-        environment,
-        points,
-        verdicts: Vec::new(),
-        notes,
-    };
+    let mut report =
+        Report { title: "Weft: RDMA beside TCP".into(), environment, points, verdicts: Vec::new(), notes };
     report.verdicts = gates().iter().map(|gate| gate.judge(&report)).collect();
     Ok(report)
 }
@@ -184,7 +182,8 @@ fn workload(work: &Work, duration: Duration) -> Workload {
 /// Writes the file once, so that every read finds its bytes.
 async fn fill(remote: &Remote, path: &str) -> Result<(), Failure> {
     let file = remote.create(path).await?;
-    let block = Bytes::from((0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect::<Vec<_>>());
+    let block =
+        Bytes::from((0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect::<Vec<_>>());
     for offset in (0..FILE_BYTES).step_by(block.len()) {
         file.write(offset, block.clone()).await?;
     }

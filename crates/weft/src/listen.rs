@@ -102,7 +102,9 @@ impl Acceptor {
                         this.tune(&stream);
                         let channel: Rc<dyn Channel> = match framing {
                             Framing::Nbss => nbss::Nbss::new(stream, this.pool, nbss::Config::default()),
-                            Framing::Record => record::Record::new(stream, this.pool, record::Config::default()),
+                            Framing::Record => {
+                                record::Record::new(stream, this.pool, record::Config::default())
+                            }
                         };
                         serve(channel).await;
                     });

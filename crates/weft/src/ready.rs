@@ -87,7 +87,8 @@ impl Ready {
             text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
             if let Some(nfs) = self.nfs_port {
                 let mount = self.mountd_port.unwrap_or(nfs);
-                text += &format!("  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n");
+                text +=
+                    &format!("  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n");
             }
         }
         text + &format!("SMB Direct on port {} by {}\n", self.smbd_port, self.providers.join(" and "))

@@ -263,7 +263,13 @@ fn interfaces(ready: &Ready) -> Vec<smb::NetworkInterface> {
         return Vec::new();
     }
     let rdma = ready.providers.contains(&"iwarp");
-    vec![smb::NetworkInterface { index: 1, addr: ready.listen, link_speed_bps: LINK_SPEED_BPS, rdma, rss: false }]
+    vec![smb::NetworkInterface {
+        index: 1,
+        addr: ready.listen,
+        link_speed_bps: LINK_SPEED_BPS,
+        rdma,
+        rss: false,
+    }]
 }
 
 fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {

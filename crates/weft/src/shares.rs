@@ -33,11 +33,16 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
             return Err(format!("{name:?} cannot name a share").into());
         }
         let source = format!("ram, {size} bytes");
-        shares.push(Described { share: Share { name: name.as_str().into(), vfs: Vfs::new(Ram::new(*size)) }, source });
+        shares.push(Described {
+            share: Share { name: name.as_str().into(), vfs: Vfs::new(Ram::new(*size)) },
+            source,
+        });
     }
     for (i, one) in shares.iter().enumerate() {
         if shares[..i].iter().any(|other| other.share.name.eq_ignore_ascii_case(&one.share.name)) {
-            return Err(format!("two shares are named {:?}: rename one of the folders", one.share.name).into());
+            return Err(
+                format!("two shares are named {:?}: rename one of the folders", one.share.name).into()
+            );
         }
     }
     Ok(shares)

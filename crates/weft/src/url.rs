@@ -45,7 +45,9 @@ pub(crate) enum UrlError {
     Port(String),
     #[error("{0:?} is not an option of a URL: mountport=N and rdmaport=N are")]
     Option(String),
-    #[error("the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody")]
+    #[error(
+        "the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody"
+    )]
     Password,
     #[error("{0:?} has a broken % escape")]
     Escape(String),
@@ -162,7 +164,10 @@ mod tests {
     #[test]
     fn an_nfs_url_carries_its_ports() {
         let url = Url::parse("nfs://[::1]/data/?mountport=20048&rdmaport=20049").unwrap().unwrap();
-        assert_eq!((url.host.as_str(), url.port, url.mount_port, url.rdma_port), ("::1", 2049, Some(20048), Some(20049)));
+        assert_eq!(
+            (url.host.as_str(), url.port, url.mount_port, url.rdma_port),
+            ("::1", 2049, Some(20048), Some(20049))
+        );
         assert!(url.folder);
         assert_eq!(url.join("x").path, "x");
     }

@@ -25,7 +25,10 @@ const UNSAFE_ROOMS: &[&str] = &["crates/machine/", "crates/rdma/src/rnic/"];
 const MAX_LINES: usize = 1000;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is two levels up")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace is two levels up")
 }
 
 fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {

@@ -51,7 +51,10 @@ fn random_bytes_panic_nothing() {
             let mut data = opening.to_vec();
             let tail = chance.below(400);
             // Small numbers are likelier lengths and counts than large ones.
-            data.extend((0..tail).map(|_| if chance.below(3) == 0 { chance.next() as u8 } else { chance.below(9) as u8 }));
+            data.extend(
+                (0..tail)
+                    .map(|_| if chance.below(3) == 0 { chance.next() as u8 } else { chance.below(9) as u8 }),
+            );
             target(&data);
         }
     }

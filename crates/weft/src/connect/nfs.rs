@@ -57,7 +57,9 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<Mount, Failure> {
     let credential = Credential::Sys(AuthSys::new(host, uid, gid));
     let options = Options { credential, pool: dial.pool.clone() };
     let path = format!("/{}", dial.url.share);
-    Ok(Mount::connect_with(channel, mountd, &path, options).await.map_err(|e| format!("mounting {path}: {e}"))?)
+    Ok(Mount::connect_with(channel, mountd, &path, options)
+        .await
+        .map_err(|e| format!("mounting {path}: {e}"))?)
 }
 
 struct Export {

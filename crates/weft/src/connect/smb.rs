@@ -34,7 +34,8 @@ pub(super) async fn connect(
         session.logoff().await?;
     }
     let port_of = |medium: Medium| {
-        let announced = announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok());
+        let announced =
+            announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok());
         dial.url.rdma_port.or(announced)
     };
     let mut last: Option<Failure> = None;
