@@ -71,10 +71,9 @@ impl Gate {
             Figure::Throughput => "throughput",
             Figure::CyclesPerByte => "cycles per byte",
         };
-        let Work { protocol, mix, size, queue_depth } = &self.work;
         let claim = format!(
-            "{protocol} {mix} {} qd {queue_depth}: {figure} of {} against {} {} {:.3}",
-            crate::workload::size_label(u64::from(*size)),
+            "{}: {figure} of {} against {} {} {:.3}",
+            self.work,
             self.transport,
             self.reference,
             if lower { "at most" } else { "at least" },

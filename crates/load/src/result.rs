@@ -3,13 +3,14 @@
 //! Owns: summaries (a few numbers per point). Does not: keep samples; a run's histogram is reduced at once.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpu;
 use crate::gate::Verdict;
 use crate::run::Measured;
-use crate::workload::Mix;
+use crate::workload::{Mix, size_label};
 
 /// Smallest, middle and largest of the repetitions of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,13 @@ pub struct Work {
     pub size: u32,
     /// Outstanding operations.
     pub queue_depth: u32,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = size_label(u64::from(self.size));
+        write!(f, "{} {} {size} qd {}", self.protocol, self.mix, self.queue_depth)
+    }
 }
 
 /// One measured point: a work over a transport.

@@ -193,9 +193,15 @@ pub(crate) struct Demo {
     /// Length of one measurement in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 150)]
     pub duration_ms: u64,
-    /// Fewer points and shorter runs
+    /// Fewer points
     #[arg(long)]
     pub quick: bool,
+    /// Measure only points whose name contains TEXT: "SMB READ 8 KiB", "qd 1"
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+    /// Measure only over these transports, and TCP unless it is left out: tcp,iwarp,iwarp-nocrc,shm
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub over: Vec<String>,
 }
 
 fn default_user() -> String {

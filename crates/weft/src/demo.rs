@@ -86,8 +86,16 @@ async fn sweep(
         },
         Path { label: "shm", connect: Connect { transport: Transport::Shm, ..plain } },
     ];
+    let paths: Vec<Path> = paths
+        .into_iter()
+        .filter(|path| args.over.is_empty() || args.over.iter().any(|name| name == path.label))
+        .collect();
+    if paths.is_empty() {
+        return Err(format!("{} names none of tcp, iwarp, iwarp-nocrc, shm", args.over.join(",")).into());
+    }
     let mut points = Vec::new();
-    let works = works(args.quick);
+    let works: Vec<Work> =
+        works(args.quick).into_iter().filter(|work| work.to_string().contains(&args.only)).collect();
     let bar = ProgressBar::new((works.len() * paths.len() * args.repetitions.max(1)) as u64);
     bar.set_style(
         ProgressStyle::with_template("measuring {bar:32} {pos}/{len} {msg}").expect("a constant that parses"),

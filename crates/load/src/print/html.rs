@@ -197,14 +197,7 @@ fn table(page: &mut String, report: &Report) {
             let ratio = |figure| {
                 against_tcp(&points, point, figure).map_or(String::new(), |r: f64| format!("{r:.2}"))
             };
-            let size = size_label(u64::from(work.size));
-            let _ = write!(
-                page,
-                "<tr><td>{} {} {size} qd {}",
-                escape(&work.protocol),
-                work.mix,
-                work.queue_depth
-            );
+            let _ = write!(page, "<tr><td>{}", escape(&work.to_string()));
             for cell in [
                 point.transport.clone(),
                 rate(point.throughput.median),

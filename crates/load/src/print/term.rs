@@ -8,7 +8,6 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::{against_tcp, nanos, rate, spread_percent};
 use crate::result::Report;
-use crate::workload::size_label;
 
 /// The tables and the verdicts, ready to print.
 pub fn render(report: &Report) -> String {
@@ -49,13 +48,7 @@ pub fn render(report: &Report) -> String {
                 against_tcp(&points, point, figure).map_or(String::new(), |r: f64| format!("{r:.2}"))
             };
             table.add_row(vec![
-                format!(
-                    "{} {} {} qd {}",
-                    work.protocol,
-                    work.mix,
-                    size_label(u64::from(work.size)),
-                    work.queue_depth
-                ),
+                work.to_string(),
                 point.transport.clone(),
                 rate(point.throughput.median),
                 format!("{:.0}%", spread_percent(&point.throughput)),
