@@ -9,11 +9,16 @@ mod messages;
 mod net;
 mod setup;
 mod vanish;
+mod wrapped;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use net::Net;
 use weft_machine::Pool;
+use weft_rdma::wrap::Wrapped;
+use weft_rdma::wrap::fault::{Fault, Faults};
+use weft_rdma::wrap::trace::Trace;
 use weft_rdma::{Provider, iwarp, shm};
 
 /// How to make a provider, and what it may cost.
@@ -109,6 +114,11 @@ fn crc_off() -> iwarp::Config {
     iwarp::Config { crc: false, ..iwarp::Config::default() }
 }
 
+/// Completions come late, which nobody may mind.
+fn late() -> Fault {
+    Fault::new(1, Faults { delay_one_in: 3, delay_max: Duration::from_millis(2), ..Faults::default() })
+}
+
 /// The table: one line per provider.
 macro_rules! table {
     ($($name:ident: $make:expr, copies $copies:literal;)*) => {
@@ -126,5 +136,9 @@ table! {
     iwarp_plain: |pool| iwarp_with(pool, crc_off()), copies 1;
     iwarp_small_fpdus: |pool| iwarp_with(pool, small_fpdus(iwarp::Config::default())), copies 1;
     iwarp_plain_small_fpdus: |pool| iwarp_with(pool, small_fpdus(crc_off())), copies 1;
+    iwarp_traced: |pool| {
+        Rc::new(Wrapped::new(iwarp_with(pool, iwarp::Config::default()), Trace::default()))
+    }, copies 1;
+    iwarp_delayed: |pool| Rc::new(Wrapped::new(iwarp_with(pool, crc_off()), late())), copies 1;
     shared_memory: |pool| Rc::new(shm::Provider::new(pool, net::shm_config())), copies 0;
 }

@@ -1,0 +1,193 @@
+//! Makes a good provider behave like one on a bad day: from a seed, so that a bad day can be had again.
+//!
+//! What: work is refused as if the queue were full, completions come late (in order), connections end early.
+//! Owns: completions that it holds back. Does not: corrupt data or break the contract: a user that respects it
+//! loses time or the connection, never bytes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::sim::Rng;
+use weft_machine::{Buf, Time, rt};
+
+use super::Layer;
+use crate::verbs::{
+    Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
+};
+
+/// What goes wrong, and how often. The default is a good day.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// One in so many Sends, Writes and Reads is refused with [`PostError::QueueFull`]; 0: none. Receive buffers are
+    /// left alone: a peer that finds none ends the connection.
+    pub refuse_one_in: u64,
+    /// One in so many polls that bring completions holds them back; 0: none.
+    pub delay_one_in: u64,
+    /// For at most this long.
+    pub delay_max: Duration,
+    /// One in so many pieces of work closes its connection, the work itself included; 0: none.
+    pub cut_one_in: u64,
+}
+
+/// The layer. Each connection has its own randomness, drawn from the seed in the order of their making.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    faults: Faults,
+    seed: u64,
+    connections: Arc<AtomicU64>,
+}
+
+impl Fault {
+    /// Bad days after `seed`.
+    pub fn new(seed: u64, faults: Faults) -> Fault {
+        Fault { faults, seed, connections: Arc::new(AtomicU64::new(0)) }
+    }
+}
+
+impl Layer for Fault {
+    fn layer(&self, inner: Rc<dyn QueuePair>) -> Rc<dyn QueuePair> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        Rc::new(Faulty {
+            inner,
+            faults: self.faults,
+            rng: RefCell::new(Rng::new(self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))),
+            held: RefCell::default(),
+            timer: RefCell::new(None),
+            ended: Cell::new(false),
+        })
+    }
+}
+
+struct Faulty {
+    inner: Rc<dyn QueuePair>,
+    faults: Faults,
+    rng: RefCell<Rng>,
+    /// Completions and when they may be seen; times do not decrease.
+    held: RefCell<VecDeque<(Time, Completion)>>,
+    timer: RefCell<Option<(Time, LocalBoxFuture<'static, ()>)>>,
+    /// The end inside was seen and waits for what is held.
+    ended: Cell<bool>,
+}
+
+impl Faulty {
+    fn strikes(&self, one_in: u64) -> bool {
+        one_in > 0 && self.rng.borrow_mut().one_in(one_in)
+    }
+
+    /// Takes what there is inside, and decides when it may be seen.
+    fn gather(&self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
+        let mut fresh = Vec::new();
+        let polled = self.inner.poll(cx, &mut fresh);
+        if !fresh.is_empty() {
+            let mut held = self.held.borrow_mut();
+            let mut due = held.back().map_or(Time::ZERO, |(due, _)| *due).max(rt::now());
+            let longest = u64::try_from(self.faults.delay_max.as_nanos()).unwrap_or(u64::MAX);
+            if self.strikes(self.faults.delay_one_in) {
+                due = due + Duration::from_nanos(self.rng.borrow_mut().within(0..=longest));
+            }
+            held.extend(fresh.into_iter().map(|completion| (due, completion)));
+        }
+        polled
+    }
+}
+
+impl QueuePair for Faulty {
+    fn provider(&self) -> &'static str {
+        self.inner.provider()
+    }
+
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn peer(&self) -> String {
+        self.inner.peer()
+    }
+
+    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
+        self.inner.register(buf, access)
+    }
+
+    fn invalidate(&self, stag: Stag) -> Option<Buf> {
+        self.inner.invalidate(stag)
+    }
+
+    fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
+        if matches!(work, Work::Recv { .. }) {
+            return self.inner.post(work);
+        }
+        if self.strikes(self.faults.refuse_one_in) {
+            return Err((PostError::QueueFull, work));
+        }
+        if self.strikes(self.faults.cut_one_in) {
+            tracing::debug!(peer = self.inner.peer(), "connection cut on purpose");
+            self.inner.close();
+        }
+        self.inner.post(work)
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {
+        let mut end = None;
+        if !self.ended.get() {
+            // Until it waits, so that its wake-up reaches us.
+            loop {
+                match self.gather(cx) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(reason)) => {
+                        self.ended.set(true);
+                        end = Some(reason);
+                        break;
+                    }
+                    Poll::Pending => break,
+                }
+            }
+        }
+        let before = out.len();
+        let now = rt::now();
+        let mut held = self.held.borrow_mut();
+        while let Some((due, _)) = held.front()
+            && *due <= now
+            && let Some((_, completion)) = held.pop_front()
+        {
+            out.push(completion);
+        }
+        if out.len() > before {
+            return Poll::Ready(Ok(()));
+        }
+        let Some((due, _)) = held.front() else {
+            if !self.ended.get() {
+                return Poll::Pending;
+            }
+            // The end stays: asking again gives the reason again.
+            return match end {
+                Some(reason) => Poll::Ready(Err(reason)),
+                None => self.inner.poll(cx, out),
+            };
+        };
+        let mut timer = self.timer.borrow_mut();
+        if timer.as_ref().is_none_or(|(at, _)| at != due) {
+            *timer = Some((*due, Box::pin(rt::sleep_until(*due))));
+        }
+        if let Some((_, sleep)) = timer.as_mut()
+            && sleep.as_mut().poll(cx).is_ready()
+        {
+            *timer = None;
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+}
