@@ -7,8 +7,11 @@ use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::Decoder;
 use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, rdmap, rpc, rpcrdma, smbd, spnego};
 
-/// All targets by name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A name and what runs under it.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
     ("mpa", mpa),
     ("ddp_rdmap", ddp_rdmap),
     ("nbss", nbss),

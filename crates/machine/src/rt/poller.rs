@@ -64,11 +64,6 @@ impl Drop for PollerGuard {
     }
 }
 
-/// Whether this core has any poller.
-pub(super) fn any() -> bool {
-    POLLERS.with_borrow(|list| !list.is_empty())
-}
-
 /// Asks every poller; true when one had news.
 pub(super) fn poll_all() -> bool {
     let list = POLLERS.with_borrow(Rc::clone);

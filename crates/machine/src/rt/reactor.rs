@@ -25,12 +25,14 @@ use super::{poller, readiness};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
-/// A core with pollers looks at its sockets in one turn out of this many: a system call costs as much as dozens of
-/// looks at a ring.
-const TURNS_PER_SYSCALL: u32 = 32;
-/// A busy core looks at timers and finished blocking calls in one turn out of this many; a spinning one knows when
-/// the next timer is due, and looks that often only if it waits for a blocking call.
-const TURNS_PER_COMPIO: u32 = 8;
+/// While the last news came from a poller, a core looks at its sockets in one turn out of this many: a system call
+/// costs as much as dozens of looks at a ring. While it came from a socket, it looks at them in each turn.
+const TURNS_PER_SYSCALL: u32 = 128;
+/// A busy core looks at finished blocking calls in one turn out of this many, if it waits for any.
+const TURNS_PER_BLOCKING: u32 = 8;
+/// A busy core looks at its timers in one turn out of this many (a spinning one knows when the next is due). A turn of
+/// a busy core takes microseconds.
+const TURNS_PER_TIMERS: u32 = 128;
 
 /// Which kernel interface a core waits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,6 +207,8 @@ struct Core<'a> {
     spin: Spin,
     /// Turns of the loop and of its spins, for what is not done in each.
     turns: u32,
+    /// Where the last news came from: a ring in shared memory, or the kernel.
+    news_by_poller: bool,
     counters: &'a SharedCounters,
 }
 
@@ -218,7 +222,7 @@ impl<'a> Core<'a> {
         let main = Arc::new(MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() });
         COUNTERS.set(counters.load());
         let watch = set.watch()?;
-        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), turns: 0, counters })
+        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), turns: 0, news_by_poller: false, counters })
     }
 
     fn run_to_end<F: Future>(mut self, future: F) -> F::Output {
@@ -232,12 +236,13 @@ impl<'a> Core<'a> {
                 return output;
             }
             let more = self.runtime.run();
-            let news = poller::poll_all();
+            let news = self.ask_pollers();
             if more || news || self.main_woken() {
                 // There is work: still look at the kernel in between, or a busy task would starve the sockets.
                 self.turns = self.turns.wrapping_add(1);
                 self.collect_in_turn();
-                if self.turns.is_multiple_of(TURNS_PER_COMPIO) {
+                let every = if BLOCKING.get() > 0 { TURNS_PER_BLOCKING } else { TURNS_PER_TIMERS };
+                if self.turns.is_multiple_of(every) {
                     self.look_at_compio();
                 }
             } else if !self.spin() {
@@ -250,15 +255,24 @@ impl<'a> Core<'a> {
         self.main.woken.load(Ordering::Acquire)
     }
 
-    fn collect_readiness(&self) {
-        self.set.collect().expect("a core's own epoll set works");
+    fn collect_readiness(&mut self) {
+        if self.set.collect().expect("a core's own epoll set works") {
+            self.news_by_poller = false;
+        }
     }
 
-    /// Collects readiness in each turn, or in some of them if there are pollers, which a system call would slow down.
-    fn collect_in_turn(&self) {
-        if self.turns.is_multiple_of(TURNS_PER_SYSCALL) || !poller::any() {
+    /// Collects readiness in each turn, or in some of them while the news comes by pollers, which a system call would
+    /// slow down.
+    fn collect_in_turn(&mut self) {
+        if !self.news_by_poller || self.turns.is_multiple_of(TURNS_PER_SYSCALL) {
             self.collect_readiness();
         }
+    }
+
+    fn ask_pollers(&mut self) -> bool {
+        let news = poller::poll_all();
+        self.news_by_poller |= news;
+        news
     }
 
     /// Collects what compio has (finished blocking calls, expired timers) without waiting.
@@ -283,13 +297,13 @@ impl<'a> Core<'a> {
             } else {
                 self.collect_in_turn();
             }
-            let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_COMPIO);
+            let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_BLOCKING);
             if last || blocked || timer.is_some_and(|timer| timer <= now) {
                 self.look_at_compio();
             }
             // Running the executor also takes in wakes by other threads.
             let more = self.runtime.run();
-            if poller::poll_all() || more || TASK_POLLS.get() != polls || self.main_woken() {
+            if self.ask_pollers() || more || TASK_POLLS.get() != polls || self.main_woken() {
                 break true;
             }
             if last {
@@ -313,7 +327,7 @@ impl<'a> Core<'a> {
     }
 
     /// Sleeps in the kernel until something happens or the next timer is due.
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         let asleep = poller::before_sleep();
         // Pollers that look once more may have woken the main future.
         if !asleep.quiet || self.main_woken() {

@@ -96,14 +96,14 @@ impl Set {
         PollFd::new(self.epoll.clone())
     }
 
-    /// Takes in all edges that there are, without waiting, and wakes who waits for them.
-    pub(super) fn collect(&self) -> io::Result<()> {
+    /// Takes in all edges that there are, without waiting, and wakes who waits for them. Whether there were any.
+    pub(super) fn collect(&self) -> io::Result<bool> {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = self.events.borrow_mut();
         events.clear();
         match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&NOW)) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(false),
             Err(e) => return Err(e.into()),
         }
         let known = self.known.borrow();
@@ -120,7 +120,7 @@ impl Set {
                 known.write.edge(failed);
             }
         }
-        Ok(())
+        Ok(!events.is_empty())
     }
 }
 
