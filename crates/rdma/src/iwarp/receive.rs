@@ -3,9 +3,11 @@
 //! Spec: RFC 5044 4.4 and 6 (FPDUs), RFC 5041 7.1 (checks before placement), RFC 5040 5 and 7.2.
 //! Owns: the staging ring, posted receive buffers. Does not: place anything that was not checked.
 //!
-//! Operation: with CRCs, an FPDU is staged whole, verified, then placed: one counted copy, out of a ring that stays in
-//! the second-level cache. Without CRCs, the place of a segment's payload is known once its header is there, and the
-//! rest of it is received right into the region or buffer: `recv_slots` gives that as the first slot.
+//! Operation: the place of a segment's payload is known once its header is there; the rest of it is then received right
+//! into it: `recv_slots` gives the place as the first slot. With CRCs, that is done for Read Responses only: their buffer
+//! is nobody's to see before the Read completes, and it never completes when a CRC does not match. What a peer writes
+//! or sends is staged whole then, verified, and placed afterwards: one counted copy, out of a ring that stays in the
+//! second-level cache.
 //!
 //! Segments of one message arrive in order (TCP), so a message offset other than the next one is refused, and no
 //! receive buffer ever shows bytes that the peer did not send.
@@ -31,12 +33,16 @@ pub(super) const STAGING_PLAIN: usize = 64 << 10;
 /// Without CRCs, how much is received into staging when it is not known where it belongs: enough for a batch of
 /// small messages in one call, little enough that most of a large transfer goes to its place directly.
 const BLIND_BYTES: usize = 16 << 10;
+/// With CRCs, how much of a Read Response must be missing for the rest to be received where it belongs.
+const DIRECT_MIN: usize = 8 << 10;
 /// Checksummed at a time, between two looks ahead at the place that the payload will be copied to.
 const CRC_STEP: usize = 4096;
 
 /// The receiving half of a connection.
 pub(super) struct Rx {
     ring: Ring,
+    /// Bytes that the ring lacks for the next step.
+    lacking: usize,
     crc: bool,
     phase: Phase,
     /// Posted receive buffers, oldest first.
@@ -49,14 +55,15 @@ pub(super) struct Rx {
     empty_send_opens: bool,
 }
 
-/// What the next bytes are. Only without CRCs is it ever other than `Header`.
+/// What the next bytes are.
+#[derive(Clone, Copy)]
 enum Phase {
-    /// The length and headers of an FPDU; with CRCs, all of it.
+    /// The length and headers of an FPDU; all of an FPDU that is staged.
     Header,
-    /// Payload, of which `placed` bytes have arrived.
-    Payload { segment: Segment, placed: usize },
+    /// Payload, of which `placed` bytes have arrived. `crc` covers what came before them, where CRCs are used.
+    Payload { segment: Segment, placed: usize, crc: Option<Crc> },
     /// Pad and CRC.
-    Trailer { segment: Segment },
+    Trailer { segment: Segment, crc: Option<Crc> },
 }
 
 /// An admitted segment.
@@ -98,6 +105,7 @@ impl Rx {
         assert!(!agreed.crc || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
         Rx {
             ring: Ring::new(staging),
+            lacking: 0,
             crc: agreed.crc,
             phase: Phase::Header,
             recvs: VecDeque::new(),
@@ -124,11 +132,12 @@ impl Rx {
 impl Connection {
     /// Where the next received bytes go, in this order; empty slots take none. Always room for at least one byte.
     pub(super) fn recv_slots(&mut self) -> [IoSliceMut<'_>; 3] {
-        let staged = match &self.rx.phase {
-            _ if self.rx.crc => usize::MAX,
-            Phase::Header => BLIND_BYTES,
+        let staged = match self.rx.phase {
+            // Nothing is expected that would not be staged.
+            Phase::Header if self.rx.crc && self.reads.is_empty() => usize::MAX,
+            Phase::Header => BLIND_BYTES.max(self.rx.lacking),
             // More of the same message follows: stop after its next header, so that its payload goes to its place.
-            Phase::Payload { segment, .. } | Phase::Trailer { segment } if !segment.header.last() => {
+            Phase::Payload { segment, .. } | Phase::Trailer { segment, .. } if !segment.header.last() => {
                 mpa::pad(segment.ulpdu) + CRC_LEN + LENGTH_LEN + segment.header.len()
             }
             _ => BLIND_BYTES,
@@ -136,7 +145,7 @@ impl Connection {
         let Connection { regions, reads, rx, .. } = self;
         let direct = match rx.phase {
             // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
-            Phase::Payload { segment: Segment { target, payload, .. }, placed } => {
+            Phase::Payload { segment: Segment { target, payload, .. }, placed, .. } => {
                 room(regions, reads, &mut rx.recvs, target, placed, payload - placed).unwrap_or_default()
             }
             _ => &mut [],
@@ -152,12 +161,15 @@ impl Connection {
             return;
         }
         let mut staged = n;
-        if let Phase::Payload { segment, placed } = self.rx.phase {
-            let direct =
-                n.min(self.room(segment.target, placed, segment.payload - placed).map_or(0, |to| to.len()));
+        if let Phase::Payload { segment, placed, mut crc } = self.rx.phase {
+            let to = self.room(segment.target, placed, segment.payload - placed).unwrap_or_default();
+            let direct = n.min(to.len());
+            if let Some(crc) = &mut crc {
+                crc.update(&to[..direct]);
+            }
             staged = n - direct;
             self.arrived(&segment, direct);
-            self.rx.phase = Phase::Payload { segment, placed: placed + direct };
+            self.rx.phase = Phase::Payload { segment, placed: placed + direct, crc };
         }
         self.rx.ring.commit(staged);
         loop {
@@ -176,24 +188,29 @@ impl Connection {
         }
         match self.rx.phase {
             Phase::Header => self.step_header(now),
-            Phase::Payload { segment, placed } => {
+            Phase::Payload { segment, placed, mut crc } => {
                 let n = (segment.payload - placed).min(self.rx.ring.len);
+                self.rx.ring.checksum(n, &mut crc);
                 self.place_staged(&segment, placed, 0, n).map_err(|f| (f, Some(segment.refused())))?;
                 self.rx.ring.consume(n);
                 let placed = placed + n;
                 if placed < segment.payload {
-                    self.rx.phase = Phase::Payload { segment, placed };
+                    self.rx.phase = Phase::Payload { segment, placed, crc };
                     return Ok(false);
                 }
-                self.rx.phase = Phase::Trailer { segment };
+                self.rx.phase = Phase::Trailer { segment, crc };
                 Ok(true)
             }
-            Phase::Trailer { segment } => {
-                let trailer = mpa::pad(segment.ulpdu) + CRC_LEN;
-                if self.rx.ring.len < trailer {
+            Phase::Trailer { segment, mut crc } => {
+                let pad = mpa::pad(segment.ulpdu);
+                if self.rx.ring.len < pad + CRC_LEN {
                     return Ok(false);
                 }
-                self.rx.ring.consume(trailer);
+                self.rx.ring.checksum(pad, &mut crc);
+                if crc.is_some_and(|crc| !self.rx.ring.holds(pad, crc)) {
+                    return Err((Fault::Crc, None));
+                }
+                self.rx.ring.consume(pad + CRC_LEN);
                 self.rx.phase = Phase::Header;
                 self.finish(&segment, now)?;
                 Ok(true)
@@ -215,38 +232,49 @@ impl Connection {
             return Err((Fault::Framing, None));
         }
         let whole = mpa::fpdu_len(ulpdu);
-        let needed = if self.rx.crc { whole } else { LENGTH_LEN + header_len };
-        if self.rx.ring.len < needed {
+        let headers = LENGTH_LEN + header_len;
+        if !self.has(headers) {
             return Ok(false);
         }
         // With CRCs this is a guess at first, about bytes that may be damaged: it decides nothing yet.
-        let admitted = self.admit_segment(&start[LENGTH_LEN..LENGTH_LEN + header_len], ulpdu);
-        if self.rx.crc {
-            let (target, len) = admitted.as_ref().map_or((Target::Nowhere, 0), |s| (s.target, s.payload));
-            if !self.crc_matches(whole - CRC_LEN, target, len) {
-                return Err((Fault::Crc, None));
-            }
-        }
-        let segment = admitted?;
-        let Segment { target, payload, .. } = segment;
-        // The headers of RDMAP are short, `admit` has seen to that.
-        if matches!(target, Target::Control) {
-            if self.rx.ring.len < whole {
-                return Ok(false);
-            }
-            self.control(&segment, LENGTH_LEN + header_len, whole, now)?;
+        let admitted = self.admit_segment(&start[LENGTH_LEN..headers], ulpdu);
+        let target = admitted.as_ref().map_or(Target::Nowhere, |segment| segment.target);
+        let staged = match target {
+            Target::Control => true,
+            // A short rest is not worth a receive of its own.
+            Target::Sink(_) => self.rx.crc && whole - self.rx.ring.len.min(whole) < DIRECT_MIN,
+            _ => self.rx.crc,
+        };
+        if !staged {
+            let segment = admitted?;
+            let mut crc = self.rx.crc.then(Crc::default);
+            self.rx.ring.checksum(headers, &mut crc);
+            self.rx.ring.consume(headers);
+            self.rx.phase = Phase::Payload { segment, placed: 0, crc };
             return Ok(true);
         }
-        if self.rx.crc {
-            self.place_staged(&segment, 0, LENGTH_LEN + header_len, payload)
-                .map_err(|fault| (fault, Some(segment.refused())))?;
+        if !self.has(whole) {
+            return Ok(false);
+        }
+        let payload = admitted.as_ref().map_or(0, |segment| segment.payload);
+        if self.rx.crc && !self.crc_matches(whole - CRC_LEN, target, payload) {
+            return Err((Fault::Crc, None));
+        }
+        let segment = admitted?;
+        if matches!(target, Target::Control) {
+            self.control(&segment, headers, whole, now)?;
+        } else {
+            self.place_staged(&segment, 0, headers, payload).map_err(|f| (f, Some(segment.refused())))?;
             self.rx.ring.consume(whole);
             self.finish(&segment, now)?;
-        } else {
-            self.rx.ring.consume(LENGTH_LEN + header_len);
-            self.rx.phase = Phase::Payload { segment, placed: 0 };
         }
         Ok(true)
+    }
+
+    /// Whether the ring holds so many bytes; if not, how many it lacks is noted for the next receive.
+    fn has(&mut self, bytes: usize) -> bool {
+        self.rx.lacking = bytes.saturating_sub(self.rx.ring.len);
+        self.rx.lacking == 0
     }
 
     /// Verifies the FPDU at the front of the ring. Its payload's likely place is brought into the cache meanwhile: the
@@ -262,8 +290,7 @@ impl Connection {
             place = later;
             crc.update(piece);
         }
-        let mut field = [0; CRC_LEN];
-        rx.ring.peek(covered, &mut field) == CRC_LEN && crc.field() == field
+        rx.ring.holds(covered, crc)
     }
 
     /// Parses and checks a header.
@@ -565,6 +592,21 @@ impl Ring {
             to[first.len()..len].copy_from_slice(second);
         }
         len
+    }
+
+    /// Takes the first `n` bytes into a CRC, if there is one.
+    fn checksum(&self, n: usize, crc: &mut Option<Crc>) {
+        if let Some(crc) = crc {
+            let (first, second) = self.slices(0, n);
+            crc.update(first);
+            crc.update(second);
+        }
+    }
+
+    /// Whether the field at `at` holds this CRC.
+    fn holds(&self, at: usize, crc: Crc) -> bool {
+        let mut field = [0; CRC_LEN];
+        self.peek(at, &mut field) == CRC_LEN && crc.field() == field
     }
 
     fn consume(&mut self, n: usize) {

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const REGION: usize = 3000;
+/// Long enough for Read Responses that are received where they belong.
+const REGION: usize = 40_000;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -23,13 +24,13 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_posted_arrives_and_nothing_else_changes(
         crc: bool,
-        fpdu_payload in 1usize..3000,
-        chunk in 1usize..5000,
+        fpdu_payload in prop_oneof![1usize..3000, 3000..65_000usize],
+        chunk in prop_oneof![1usize..5000, 5000..300_000usize],
         seed: u64,
         depth in 1u16..4,
         ops in proptest::collection::vec((0usize..2, op()), 1..40),

@@ -333,6 +333,43 @@ fn plain_payload_is_not_staged() {
     assert!(pair.ends[1].invalidate(region.stag, pair.now).unwrap()[..] == pattern(1, 600_000));
 }
 
+/// With CRCs, too, a Read Response is received where it belongs: its buffer is nobody's to see before it is verified.
+#[test]
+fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
+    const LEN: usize = 100_000;
+    let run = |chunk, flip| {
+        let mut pair = Pair::new(Setting { fpdu_payload: 30_000, chunk, ..Setting::default() });
+        pair.flip = flip;
+        let source = pair.region(1, &pattern(1, LEN), Access::RemoteRead);
+        pair.read(0, 1, source);
+        pair.recv(0, 2, 100);
+        pair.recv(1, 2, 100);
+        pair.send(1, 3, b"behind the response");
+        let before = weft_machine::buf::copies().1;
+        pair.settle();
+        let copied = weft_machine::buf::copies().1 - before;
+        let total = pair.sent[1];
+        (pair.completed(0, 1).result, pair.ends[0].ended().cloned(), copied, total)
+    };
+    for chunk in [4000, 20_000, 1 << 20] {
+        let (result, ended, copied, total) = run(chunk, None);
+        let Ok(Done::Read { buf }) = result else { panic!("{result:?}") };
+        assert!(buf[..] == pattern(1, LEN));
+        assert!(ended.is_none());
+        assert!(copied < 80_000, "{copied} of {LEN} bytes were copied");
+        // Headers, payload, pad and CRC of each FPDU, here and there.
+        for at in (0..total).step_by(997).chain(0..20).chain(30_010..30_030) {
+            let (result, ended, ..) = run(chunk, Some((1, at, 0x40)));
+            match (result, ended) {
+                (Err(WorkError::Flushed), Some(Disconnect::Violation(_))) => {}
+                // The message behind it was hit.
+                (Ok(Done::Read { buf }), _) if at > LEN => assert!(buf[..] == pattern(1, LEN)),
+                other => panic!("byte {at}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// What every prefix of an exchange leaves behind.
 #[test]
 fn the_stream_may_be_cut_anywhere() {
