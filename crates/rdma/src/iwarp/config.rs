@@ -20,7 +20,8 @@ pub struct Config {
     pub max_recv_work: usize,
     /// Regions registered at a time; at most 4,096.
     pub max_regions: usize,
-    /// Payload bytes in one FPDU; bounded by what the 16-bit length field leaves (65,517).
+    /// Payload bytes in one FPDU; bounded by what the 16-bit length field leaves (65,517). Large ones cost fewer system
+    /// calls at the receiver: 65,408 was 3 percent better than 61,440 without CRCs, and 14 than 32,768.
     pub fpdu_payload: usize,
     /// Ask for the peer-to-peer model as initiator (RFC 6581 9.2), so that the responder may send first.
     pub peer_to_peer: bool,
@@ -41,7 +42,7 @@ impl Default for Config {
             max_send_work: 1024,
             max_recv_work: 1024,
             max_regions: 4096,
-            fpdu_payload: 61_440,
+            fpdu_payload: 65_408,
             peer_to_peer: false,
             setup_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),

@@ -3,6 +3,7 @@
 mod hostile;
 mod model;
 mod stories;
+mod wired;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -1,0 +1,248 @@
+//! The driver, over simulated sockets and under virtual time: rough networks, cuts, silence, strangers.
+
+use std::io;
+use std::rc::Rc;
+
+use weft_machine::sim::{Cut, CutHow, Faults, Side, Sim};
+use weft_machine::{Stream, rt};
+
+use super::*;
+use crate::iwarp::{Config, Provider};
+use crate::verbs::{self, ConnectError, ConnectParams, Disconnect, Provider as _, QueuePair, WorkError};
+
+fn provider(pool: &Pool, config: Config) -> Provider {
+    Provider::new(pool.clone(), config)
+}
+
+fn any_port() -> std::net::SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+async fn next(qp: &Rc<dyn QueuePair>, seen: &mut Vec<Completion>) -> Result<(), Disconnect> {
+    std::future::poll_fn(|cx| qp.poll(cx, seen)).await
+}
+
+/// Everything until the end.
+async fn drain(qp: &Rc<dyn QueuePair>) -> (Vec<Completion>, Disconnect) {
+    let mut seen = Vec::new();
+    loop {
+        if let Err(reason) = next(qp, &mut seen).await {
+            return (seen, reason);
+        }
+    }
+}
+
+/// A client that writes, reads and sends; a server with a region for each. Returns how both ended.
+async fn job(pool: &Pool, config: Config) -> [(Vec<Completion>, Disconnect); 2] {
+    const LEN: usize = 300_000;
+    let (client, server) = (provider(pool, config.clone()), provider(pool, config));
+    let listener = server.listen(any_port()).await.unwrap();
+    let addr = listener.local_addr();
+    let recv = |id| Work::Recv { id, buf: pool.try_alloc(4096).unwrap() };
+    let serve = async {
+        let request = listener.accept().await.unwrap().request().await.ok()?;
+        let qp = request.accept(ConnectParams::default(), vec![recv(0), recv(1)]).await.ok()?;
+        let mut seen = Vec::new();
+        while !seen.iter().any(|c: &Completion| c.id == 0) {
+            if let Err(reason) = next(&qp, &mut seen).await {
+                return Some((seen, reason));
+            }
+        }
+        let sink = qp.register(pool.buf_from(&vec![FILL; LEN]).unwrap(), Access::RemoteWrite).ok()?;
+        let source = qp.register(pool.buf_from(&pattern(1, LEN)).unwrap(), Access::RemoteRead).ok()?;
+        let told: Vec<u8> = [sink, source]
+            .iter()
+            .flat_map(|s| [&s.stag.0.to_be_bytes()[..], &s.offset.to_be_bytes()].concat())
+            .collect();
+        let send = Work::Send {
+            id: 9,
+            data: vec![told.into()],
+            invalidate: None,
+            solicited: false,
+            signalled: false,
+        };
+        qp.post(send).ok()?;
+        let (rest, reason) = drain(&qp).await;
+        if rest.iter().any(|c| c.id == 1 && c.result.is_ok()) {
+            assert!(qp.invalidate(sink.stag).unwrap()[..] == pattern(2, LEN));
+        }
+        seen.extend(rest);
+        Some((seen, reason))
+    };
+    let ask = async {
+        let (qp, _) = client.connect(addr, ConnectParams::default()).await.ok()?;
+        let send = |id, data: &'static [u8]| Work::Send {
+            id,
+            data: vec![Bytes::from_static(data)],
+            invalidate: None,
+            solicited: false,
+            signalled: true,
+        };
+        qp.post(recv(0)).ok()?;
+        qp.post(send(1, b"hello")).ok()?;
+        let mut seen = Vec::new();
+        let told = loop {
+            if let Err(reason) = next(&qp, &mut seen).await {
+                return Some((seen, reason));
+            }
+            let told = seen.iter().find_map(|c| match &c.result {
+                Ok(Done::Received { buf, .. }) => Some(buf.to_vec()),
+                _ => None,
+            });
+            if let Some(told) = told {
+                break told;
+            }
+        };
+        let segment = |at: usize| Segment {
+            stag: verbs::Stag(u32::from_be_bytes(told[at..at + 4].try_into().unwrap())),
+            offset: u64::from_be_bytes(told[at + 4..at + 12].try_into().unwrap()),
+            len: LEN as u32,
+        };
+        let data = Bytes::from(pattern(2, LEN)).into();
+        qp.post(Work::Write { id: 2, data, to: segment(0), signalled: true }).ok()?;
+        qp.post(Work::Read { id: 3, into: pool.try_alloc(LEN).unwrap(), from: segment(12) }).ok()?;
+        qp.post(send(4, b"written")).ok()?;
+        while !seen.iter().any(|c| c.id == 3) {
+            if let Err(reason) = next(&qp, &mut seen).await {
+                return Some((seen, reason));
+            }
+        }
+        if let Some(Completion { result: Ok(Done::Read { buf }), .. }) = seen.iter().find(|c| c.id == 3) {
+            assert!(buf[..] == pattern(1, LEN));
+        }
+        qp.close();
+        let (rest, reason) = drain(&qp).await;
+        seen.extend(rest);
+        Some((seen, reason))
+    };
+    let (served, asked) = futures_util::join!(serve, ask);
+    let never = || (Vec::new(), Disconnect::Lost(io::ErrorKind::NotConnected));
+    [served.unwrap_or_else(never), asked.unwrap_or_else(never)]
+}
+
+#[test]
+fn a_rough_network_changes_nothing_but_the_time_it_takes() {
+    for seed in 0..6 {
+        let config = Config { crc: seed % 2 == 0, ..Config::default() };
+        let run = || {
+            let pool = Pool::new(64 << 20);
+            let sim = Sim::new(seed).faults(Faults::rough());
+            let [served, asked] = sim.run(job(&pool, config.clone()));
+            assert_eq!(asked.1, Disconnect::Local);
+            assert_eq!(served.1, Disconnect::Peer);
+            assert!(asked.0.iter().all(|c| c.result.is_ok()), "{:?}", asked.0);
+            assert!(served.0.iter().all(|c| c.result.is_ok()), "{:?}", served.0);
+            sim.digest()
+        };
+        assert_eq!(run(), run(), "equal seeds give equal runs");
+    }
+}
+
+#[test]
+fn a_connection_may_break_anywhere() {
+    for how in [CutHow::Reset, CutHow::Close] {
+        for side in [Side::Dialer, Side::Acceptor] {
+            for at_byte in [0, 10, 23, 24, 25, 60, 80, 100, 1000, 70_000, 200_000, 300_100] {
+                let pool = Pool::new(64 << 20);
+                let cuts = vec![Cut { connection: 0, side, at_byte, how }];
+                let sim = Sim::new(at_byte).faults(Faults { cuts, ..Faults::default() });
+                let ends = sim.run(job(&pool, Config::default()));
+                for (completions, reason) in &ends {
+                    let orderly =
+                        matches!(reason, Disconnect::Lost(_) | Disconnect::Peer | Disconnect::Local);
+                    assert!(orderly, "{how:?} {side:?} {at_byte}: {reason}");
+                    for completion in completions {
+                        assert!(
+                            matches!(&completion.result, Ok(_) | Err(WorkError::Flushed)),
+                            "{how:?} {side:?} {at_byte}: {completion:?}"
+                        );
+                    }
+                }
+                drop(ends);
+                drop(sim);
+                assert_eq!(pool.in_use_bytes(), 0, "{how:?} {side:?} {at_byte}: buffers lost");
+            }
+        }
+    }
+}
+
+/// Nobody keeps a half-made connection for ever.
+#[test]
+fn silence_during_set_up_times_out() {
+    Sim::new(1).run(async {
+        let pool = Pool::new(64 << 20);
+        let provider = provider(&pool, Config::default());
+        let timed_out = |error: Option<ConnectError>| matches!(error, Some(ConnectError::TimedOut(_)));
+        // A client that says nothing.
+        let listener = provider.listen(any_port()).await.unwrap();
+        let silent = Stream::connect(listener.local_addr()).await.unwrap();
+        let start = rt::now();
+        let request = listener.accept().await.unwrap().request().await;
+        assert!(timed_out(request.err()));
+        assert_eq!(rt::now() - start, Config::default().setup_timeout);
+        drop(silent);
+        // A server that says nothing.
+        let silent = weft_machine::Listener::bind(any_port()).unwrap();
+        let start = rt::now();
+        let connected = provider.connect(silent.local_addr(), ConnectParams::default()).await;
+        assert!(timed_out(connected.err()));
+        assert!(rt::now() - start <= Config::default().setup_timeout * 2);
+    });
+}
+
+#[test]
+fn strangers_are_sent_away() {
+    Sim::new(1).run(async {
+        let pool = Pool::new(64 << 20);
+        let provider = provider(&pool, Config::default());
+        let listener = provider.listen(any_port()).await.unwrap();
+        for greeting in
+            [&b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"[..], b"MPA ID Rep Frame\x40\x02\0\0", b"MPA"]
+        {
+            let stranger = Stream::connect(listener.local_addr()).await.unwrap();
+            stranger.send_all(&[Bytes::from_static(greeting)]).await.unwrap();
+            stranger.shutdown_write();
+            let request = listener.accept().await.unwrap().request().await;
+            assert!(matches!(request.err(), Some(ConnectError::Violation(_))));
+        }
+        // And the other way round.
+        let server = weft_machine::Listener::bind(any_port()).unwrap();
+        let answer = async {
+            let stream = Stream::from_socket(server.accept().await.unwrap()).unwrap();
+            stream.send_all(&[Bytes::from_static(b"SSH-2.0-OpenSSH_9.2p1\r\n")]).await.unwrap();
+            stream
+        };
+        let connect = provider.connect(server.local_addr(), ConnectParams::default());
+        let (_stream, connected) = futures_util::join!(answer, connect);
+        assert!(matches!(connected.err(), Some(ConnectError::Violation(_))));
+    });
+}
+
+/// A peer that neither reads nor closes does not keep a closed connection alive.
+#[test]
+fn closing_towards_a_dead_peer_ends_in_time() {
+    let pool = Pool::new(64 << 20);
+    Sim::new(1).run(async {
+        let server = provider(&pool, Config::default());
+        let listener = server.listen(any_port()).await.unwrap();
+        let client = provider(&pool, Config::default());
+        let accept = async {
+            let request = listener.accept().await.unwrap().request().await.unwrap();
+            request.accept(ConnectParams::default(), Vec::new()).await.unwrap()
+        };
+        let connect = client.connect(listener.local_addr(), ConnectParams::default());
+        let (_server, connected) = futures_util::join!(accept, connect);
+        let (qp, _) = connected.unwrap();
+        weft_machine::sim::cut_all(CutHow::Silent);
+        let nowhere = Segment { stag: verbs::Stag(1), offset: 0, len: 8 << 20 };
+        let data = Bytes::from(vec![0; 8 << 20]).into();
+        qp.post(Work::Write { id: 1, data, to: nowhere, signalled: true }).unwrap();
+        let start = rt::now();
+        qp.close();
+        let (completions, reason) = drain(&qp).await;
+        assert_eq!(reason, Disconnect::Local);
+        assert_eq!(completions.len(), 1);
+        assert!(rt::now() - start <= Config::default().close_timeout * 2);
+    });
+    assert_eq!(pool.in_use_bytes(), 0);
+}
