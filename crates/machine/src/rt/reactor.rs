@@ -222,7 +222,16 @@ impl<'a> Core<'a> {
         let main = Arc::new(MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() });
         COUNTERS.set(counters.load());
         let watch = set.watch()?;
-        Ok(Core { runtime, main, set, watch, spin: Spin::new(options.spin_max), turns: 0, news_by_poller: false, counters })
+        Ok(Core {
+            runtime,
+            main,
+            set,
+            watch,
+            spin: Spin::new(options.spin_max),
+            turns: 0,
+            news_by_poller: false,
+            counters,
+        })
     }
 
     fn run_to_end<F: Future>(mut self, future: F) -> F::Output {
