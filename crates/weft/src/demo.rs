@@ -16,7 +16,7 @@ use weft_load::print;
 use weft_load::result::{Environment, Point, Report, Work};
 use weft_load::run::{Measured, run as measure};
 use weft_load::target::{Target, TargetError};
-use weft_load::workload::{Mix, Order, Workload};
+use weft_load::workload::{Mix, Order, Workload, size_label};
 use weft_machine::{Pool, rt};
 
 use crate::Failure;
@@ -25,8 +25,6 @@ use crate::connect::{Remote, RemoteFile};
 use crate::copy::CLIENT_BUFFERS;
 use crate::url::Url;
 
-/// The file that is read and written: larger than the second-level caches, well inside any memory.
-const FILE_BYTES: u64 = 64 << 20;
 /// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
 const CONGESTION: &str = "reno";
 const USER: &str = "demo";
@@ -107,7 +105,7 @@ async fn sweep(
             let remote =
                 Remote::connect_as(&url, &path.connect, &pool, &server.password, Some(CONGESTION)).await?;
             if targets.is_empty() {
-                fill(&remote, &url.path).await?;
+                fill(&remote, &url.path, args.file_size).await?;
             }
             targets.push(Rc::new(Opened(remote.open(&url.path, true).await?)));
             remotes.push(remote);
@@ -118,7 +116,8 @@ async fn sweep(
             for _ in 0..args.repetitions.max(1) {
                 for ((target, path), runs) in targets.iter().zip(&paths).zip(&mut runs) {
                     bar.set_message(format!("{protocol} {} {}", work.mix, path.label));
-                    let workload = workload(work, Duration::from_millis(args.duration_ms.max(10)));
+                    let workload =
+                        workload(work, args.file_size, Duration::from_millis(args.duration_ms.max(10)));
                     runs.push(measure(target.clone(), &workload, Some(server.child.id())).await?);
                     bar.inc(1);
                 }
@@ -174,13 +173,13 @@ fn gates() -> Vec<Gate> {
     ]
 }
 
-fn workload(work: &Work, duration: Duration) -> Workload {
+fn workload(work: &Work, span: u64, duration: Duration) -> Workload {
     Workload {
         mix: work.mix,
         size: work.size,
         queue_depth: work.queue_depth,
         order: Order::Random,
-        span: FILE_BYTES,
+        span,
         warm_up: duration / 5,
         duration,
         seed: 0x5eed,
@@ -188,11 +187,11 @@ fn workload(work: &Work, duration: Duration) -> Workload {
 }
 
 /// Writes the file once, so that every read finds its bytes.
-async fn fill(remote: &Remote, path: &str) -> Result<(), Failure> {
+async fn fill(remote: &Remote, path: &str, size: u64) -> Result<(), Failure> {
     let file = remote.create(path).await?;
     let block =
         Bytes::from((0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect::<Vec<_>>());
-    for offset in (0..FILE_BYTES).step_by(block.len()) {
+    for offset in (0..size).step_by(block.len()) {
         file.write(offset, block.clone()).await?;
     }
     file.close().await

@@ -25,6 +25,11 @@ use clap::Parser;
 
 use crate::args::{Args, Command};
 
+/// An operation makes a few short-lived allocations past the sizes that the system allocator serves fast: with it, a
+/// fifth of the instructions of an 8 KiB READ were malloc and free.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     logging::start(args.verbose, matches!(args.command, Command::Serve(_)));
