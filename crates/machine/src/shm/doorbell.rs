@@ -79,6 +79,12 @@ impl Sleeper {
         self.word().store(0, Ordering::Relaxed);
     }
 
+    /// W2 and W3 without the bell, after publishing: whether the sleeper sleeps, so that somebody must ring.
+    pub fn is_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.word().load(Ordering::Relaxed) != 0
+    }
+
     /// W2 and W3, after publishing: rings `bell` when the sleeper sleeps, once per sleep. True when it rang.
     pub fn wake(&self, bell: &Doorbell) -> bool {
         fence(Ordering::SeqCst);

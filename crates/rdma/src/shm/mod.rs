@@ -13,6 +13,7 @@
 
 mod layout;
 mod message;
+mod moderation;
 mod news;
 mod quarantine;
 mod queue_pair;

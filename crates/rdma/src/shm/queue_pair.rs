@@ -28,6 +28,7 @@ use weft_machine::{Buf, FileRange, Payload, Pool, Window};
 use super::NAME;
 use super::layout::{Half, RECV_SLOTS, SLOT_WORDS, Side, halves};
 use super::message::{MAX_MESSAGE, Message};
+use super::moderation::Moderated;
 use super::news::{News, Posted};
 use super::quarantine;
 use super::regions::{Denied, Inside, Reach, RegionTable, Stuck, wait_outside};
@@ -70,8 +71,6 @@ struct Inner {
     our_traffic: Words,
     their_hazard: Words,
     their_traffic: Words,
-    their_sleeping: Sleeper,
-    their_bell: Doorbell,
     /// The socket has ended, or said something that it must not say.
     link_end: RefCell<Option<Disconnect>>,
     state: RefCell<State>,
@@ -123,6 +122,7 @@ struct Inbox {
     news: RefCell<Consumer<SLOT_WORDS>>,
     waker: Cell<Option<Waker>>,
     sleeping: Sleeper,
+    their_bell: Moderated,
 }
 
 impl Inbox {
@@ -139,6 +139,7 @@ impl Inbox {
 
 impl Poller for Inbox {
     fn poll(&self) -> bool {
+        self.their_bell.look();
         self.news.borrow().has_news() && self.wake()
     }
 
@@ -195,6 +196,7 @@ impl ShmQueuePair {
             news: RefCell::new(Consumer::new(news, news_taken)),
             waker: Cell::new(None),
             sleeping,
+            their_bell: Moderated::new(theirs.sleeping, parts.their_bell),
         });
         let slots = parts.caps.max_recv_work;
         let state = State {
@@ -231,8 +233,6 @@ impl ShmQueuePair {
             our_traffic: traffic,
             their_hazard: theirs.hazard,
             their_traffic: theirs.traffic,
-            their_sleeping: theirs.sleeping,
-            their_bell: parts.their_bell,
             link_end: RefCell::new(None),
             state: RefCell::new(state),
         });
@@ -320,7 +320,7 @@ impl Inner {
 
     fn tell(&self, state: &mut State, news: News) -> Result<(), Stop> {
         state.peer_news.push(news.emit()).map_err(|_| Stop::Violation("does not count its news"))?;
-        self.their_sleeping.wake(&self.their_bell);
+        self.inbox.their_bell.news();
         Ok(())
     }
 

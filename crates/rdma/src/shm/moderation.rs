@@ -1,0 +1,118 @@
+//! How often a sleeping peer is woken: what network cards call interrupt moderation.
+//!
+//! What: the first news to a sleeping peer ring its bell at once. While this side goes on working without a pause, the
+//! following news ring at most every [`INTERVAL`]; what is owed rings as soon as the core's loop turns. A peer with
+//! eight large READs outstanding is thus woken for several at a time: a wake-up costs both ends some microseconds.
+//! Spec: none. Owns: the peer's bell. Does not: decide whether the peer sleeps (see `machine::shm::Doorbell`).
+//!
+//! Operation: news are late by `INTERVAL` at most beyond the work during which they were published.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use weft_machine::shm::{Doorbell, Sleeper};
+use weft_machine::{Time, rt};
+
+/// Two or three transfers of 512 KiB.
+const INTERVAL: Duration = Duration::from_micros(150);
+
+/// The bell of the peer, rung with moderation.
+pub(super) struct Moderated {
+    sleeping: Sleeper,
+    bell: Doorbell,
+    owed: Cell<bool>,
+    last: Cell<Option<Time>>,
+}
+
+impl Moderated {
+    pub(super) fn new(sleeping: Sleeper, bell: Doorbell) -> Moderated {
+        Moderated { sleeping, bell, owed: Cell::new(false), last: Cell::new(None) }
+    }
+
+    /// News were published: wakes the peer now, or owes it.
+    pub(super) fn news(&self) {
+        if !self.sleeping.is_asleep() {
+            // It looks at the ring before it sleeps again, so nothing is owed either.
+            return self.owed.set(false);
+        }
+        let now = rt::now();
+        if self.last.get().is_some_and(|last| now.since(last) < INTERVAL) {
+            return self.owed.set(true);
+        }
+        self.last.set(Some(now));
+        self.settle();
+    }
+
+    /// Rings if a peer that sleeps is owed it: called in each turn of the core's loop.
+    pub(super) fn look(&self) {
+        if self.owed.get() {
+            self.settle();
+        }
+    }
+
+    fn settle(&self) {
+        self.owed.set(false);
+        self.sleeping.wake(&self.bell);
+    }
+}
+
+impl Drop for Moderated {
+    fn drop(&mut self) {
+        self.look();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_machine::shm::Words;
+
+    use super::*;
+
+    fn bell() -> (Moderated, Sleeper, Doorbell) {
+        let words = Words::create("bell-test", 4096).unwrap();
+        let ours = Doorbell::new().unwrap();
+        let theirs = Doorbell::from(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap());
+        (Moderated::new(Sleeper::new(words.clone()), theirs), Sleeper::new(words), ours)
+    }
+
+    #[test]
+    fn the_first_news_ring_the_next_are_owed_and_settled_by_the_loop() {
+        rt::block_on(async {
+            let (moderated, peer, bell) = bell();
+            moderated.news();
+            assert!(!bell.silence(), "an awake peer is not disturbed");
+            peer.announce();
+            moderated.news();
+            assert!(bell.silence());
+            // It slept again at once, and there is more.
+            peer.announce();
+            moderated.news();
+            assert!(!bell.silence(), "too soon");
+            moderated.look();
+            assert!(bell.silence(), "but the loop settles it");
+            moderated.look();
+            assert!(!bell.silence(), "once");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn nothing_is_owed_to_a_peer_that_woke_by_itself_or_after_the_end() {
+        rt::block_on(async {
+            let (moderated, peer, bell) = bell();
+            peer.announce();
+            moderated.news();
+            assert!(bell.silence());
+            peer.announce();
+            moderated.news();
+            peer.awake();
+            moderated.look();
+            assert!(!bell.silence());
+            peer.announce();
+            moderated.news();
+            drop(moderated);
+            assert!(bell.silence(), "the end settles what is owed");
+        })
+        .unwrap();
+    }
+}
