@@ -115,7 +115,9 @@ unsafe fn copy_interleaved(from: *const u8, to: *mut u8, len: usize) {
     for at in (0..piece).step_by(LINE) {
         for start in (0..PIECES).map(|number| number * piece) {
             // SAFETY: start + at + LINE <= PIECES * piece <= len.
-            unsafe { std::ptr::copy(from.add(start + at).cast::<[u8; LINE]>(), to.add(start + at).cast(), 1) };
+            unsafe {
+                std::ptr::copy(from.add(start + at).cast::<[u8; LINE]>(), to.add(start + at).cast(), 1)
+            };
         }
     }
     let done = PIECES * piece;

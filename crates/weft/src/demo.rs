@@ -46,9 +46,10 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         1 => notes.push("one processor: server and client shared it, figures are not comparable".to_owned()),
         _ => pin_to(1)?,
     }
-    notes.push(
-        "loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file".to_owned(),
-    );
+    let size = size_label(args.file_size);
+    notes.push(format!(
+        "loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file of {size}"
+    ));
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
     print!("{}", print::term::render(&report));

@@ -199,7 +199,9 @@ fn large_and_odd_reads_of_a_file_in_memory_are_exact() {
         let all = numbers(700_001);
         let file = File::in_memory("large").expect("memfd");
         file.write_at(0, &[Bytes::from(all.clone())]).await.expect("write");
-        for (offset, len) in [(0, 65_535), (1, 65_536), (3, 65_537), (4096, 300_001), (0, 700_001), (17, 524_288)] {
+        for (offset, len) in
+            [(0, 65_535), (1, 65_536), (3, 65_537), (4096, 300_001), (0, 700_001), (17, 524_288)]
+        {
             let into = window(&pool, len + 1);
             let into_exact = into.slice(0, len).expect("inside");
             assert_eq!(file.read_at(offset as u64, &into_exact).await.expect("read"), len);
