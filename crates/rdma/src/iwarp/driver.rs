@@ -17,6 +17,8 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, FileRange, Pool, Stream, Time, rt};
 
 use super::connection::Connection;
+use super::frame::Next;
+use super::send::FileNeed;
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
 };
@@ -28,6 +30,12 @@ const RECEIVES_PER_TURN: usize = 16;
 
 /// What the user holds; dropping it closes the connection.
 pub(super) struct Handle(Rc<Link>);
+
+/// What became of a [`FileNeed`].
+enum FileDone {
+    Read(io::Result<Bytes>),
+    Warm(io::Result<()>),
+}
 
 struct Link {
     connection: RefCell<Connection>,
@@ -41,7 +49,7 @@ struct Link {
     /// The sending task was woken and has not run since.
     kicked: Cell<bool>,
     /// A read of payload that did not end at once.
-    reading: RefCell<Option<LocalBoxFuture<'static, io::Result<Bytes>>>>,
+    reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
     write_closed: Cell<bool>,
 }
 
@@ -73,7 +81,7 @@ impl Link {
         std::future::poll_fn(|cx| {
             self.sender.borrow_mut().replace(cx.waker().clone());
             self.kicked.set(false);
-            self.transmit(|slices| self.stream.poll_send(cx, slices));
+            self.transmit();
             let timeout = self.connection.borrow().timeout();
             if timer.as_ref().map(|(at, _)| *at) != timeout {
                 timer = timeout.map(|at| (at, Box::pin(rt::sleep_until(at)) as LocalBoxFuture<'_, ()>));
@@ -98,9 +106,7 @@ impl Link {
                 let Poll::Ready(more) = self.receive(|slots| self.stream.poll_recv(cx, slots)) else {
                     return Poll::Pending;
                 };
-                if self.transmit(|slices| self.try_send(slices)) {
-                    self.kick();
-                }
+                self.transmit();
                 self.wake_user();
                 if !more {
                     // The sending task may have waited for just this.
@@ -135,34 +141,32 @@ impl Link {
         })
     }
 
-    fn try_send(&self, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    /// Sends what there is. Whoever calls, it is the sending task that is woken when what keeps it waiting is over.
+    fn transmit(&self) {
+        let Some(waker) = self.sender.borrow().clone() else {
+            // It has not run yet, and will send this when it does.
+            return;
+        };
+        let cx = &mut Context::from_waker(&waker);
         loop {
-            match self.stream.try_send(slices) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => return Poll::Ready(other),
-            }
-        }
-    }
-
-    /// Sends what there is; true when the socket or a file keeps some of it waiting.
-    fn transmit(&self, mut send: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>) -> bool {
-        loop {
-            let waits = self.fill_batch();
+            self.fill_batch(cx);
             let sent = {
                 let connection = self.connection.borrow();
                 let mut slices = [IoSlice::new(&[]); SLICES];
-                let n = connection.out_slices(&mut slices);
-                if n == 0 {
-                    if connection.finished_sending() && !self.write_closed.replace(true) {
-                        self.stream.shutdown_write();
+                match connection.next_out(&mut slices) {
+                    Next::Nothing => {
+                        if connection.finished_sending() && !self.write_closed.replace(true) {
+                            self.stream.shutdown_write();
+                        }
+                        return;
                     }
-                    return waits;
+                    Next::Slices { filled, more: true } => self.stream.poll_send_more(cx, &slices[..filled]),
+                    Next::Slices { filled, more: false } => self.stream.poll_send(cx, &slices[..filled]),
+                    Next::File { range, from } => self.stream.poll_send_file(cx, range, from, range.len),
                 }
-                send(&slices[..n])
             };
             match sent {
-                Poll::Pending => return true,
+                Poll::Pending => return,
                 Poll::Ready(Ok(n)) => self.connection.borrow_mut().sent(n, rt::now()),
                 Poll::Ready(Err(e)) => self.send_failed(e.kind()),
             }
@@ -186,25 +190,31 @@ impl Link {
         self.stream.shutdown();
     }
 
-    /// Frames a batch, reading files as it comes upon them; true when one of them is not there yet.
-    fn fill_batch(&self) -> bool {
-        loop {
-            if self.poll_reading().is_pending() {
-                return true;
-            }
+    /// Frames a batch, reading files as it comes upon them.
+    fn fill_batch(&self, cx: &mut Context<'_>) {
+        while self.poll_reading(cx).is_ready() {
             let wanted = {
                 let mut connection = self.connection.borrow_mut();
                 connection.pump();
                 connection.wants_file()
             };
-            let Some(range) = wanted else { return false };
-            match self.read_at_once(&range) {
-                Some(read) => self.connection.borrow_mut().file_read(read, rt::now()),
-                None => {
-                    let read = read_file(self.pool.clone(), range);
-                    self.reading.borrow_mut().replace(Box::pin(read));
+            let reading: LocalBoxFuture<'static, FileDone> = match wanted {
+                None => return,
+                Some(FileNeed::Warm(range)) => {
+                    Box::pin(async move { FileDone::Warm(range.warm(0, range.len).await) })
                 }
-            }
+                Some(FileNeed::Read(range)) => match self.read_at_once(&range) {
+                    Some(read) => {
+                        self.connection.borrow_mut().file_read(read, rt::now());
+                        continue;
+                    }
+                    None => {
+                        let pool = self.pool.clone();
+                        Box::pin(async move { FileDone::Read(read_file(pool, range).await) })
+                    }
+                },
+            };
+            self.reading.borrow_mut().replace(reading);
         }
     }
 
@@ -217,18 +227,17 @@ impl Link {
         Some(read.and_then(|()| frozen(window)))
     }
 
-    fn poll_reading(&self) -> Poll<()> {
+    fn poll_reading(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut reading = self.reading.borrow_mut();
         let Some(read) = reading.as_mut() else { return Poll::Ready(()) };
-        if self.connection.borrow().ended().is_some() {
-            *reading = None;
-            return Poll::Ready(());
+        let mut connection = self.connection.borrow_mut();
+        if connection.ended().is_none() {
+            match std::task::ready!(read.as_mut().poll(cx)) {
+                FileDone::Read(read) => connection.file_read(read, rt::now()),
+                FileDone::Warm(warm) => connection.file_warm(warm, rt::now()),
+            }
         }
-        // It is the sending task that waits, whoever looks.
-        let waker = self.sender.borrow().clone().unwrap_or_else(|| Waker::noop().clone());
-        let read = std::task::ready!(read.as_mut().poll(&mut Context::from_waker(&waker)));
         *reading = None;
-        self.connection.borrow_mut().file_read(read, rt::now());
         Poll::Ready(())
     }
 
@@ -299,9 +308,7 @@ impl QueuePair for Handle {
 
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {
         let link = &*self.0;
-        if link.transmit(|slices| link.try_send(slices)) {
-            link.kick();
-        }
+        link.transmit();
         let mut connection = link.connection.borrow_mut();
         let before = out.len();
         connection.take_completions(out);

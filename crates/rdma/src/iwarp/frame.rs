@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use weft_machine::buf;
+use weft_machine::{FileRange, buf};
 use weft_wire::mpa::{self, Crc};
 use weft_wire::{ddp, rdmap};
 
@@ -34,6 +34,18 @@ pub(super) struct Out {
 enum Piece {
     Small { start: usize, len: usize },
     Payload(Bytes),
+    /// A range that the socket takes from the page cache itself.
+    File(FileRange),
+}
+
+/// What to send next.
+pub(super) enum Next<'a> {
+    /// Nothing waits.
+    Nothing,
+    /// So many of the slices were filled; `more` follows at once, a file.
+    Slices { filled: usize, more: bool },
+    /// This range, without its first `from` bytes.
+    File { range: &'a FileRange, from: usize },
 }
 
 /// Where the next marker is due.
@@ -107,6 +119,19 @@ impl Out {
         }
     }
 
+    /// Whether payload may stay in its file: nobody has to look at it, and nothing stands between its bytes.
+    pub(super) fn takes_files(&self) -> bool {
+        self.crc.is_none() && self.markers.is_none()
+    }
+
+    /// Adds a range of a file, all of which is payload of this segment. Only where [`Out::takes_files`].
+    pub(super) fn file(&mut self, range: FileRange) {
+        assert!(self.takes_files(), "a CRC or markers need the bytes");
+        self.len += range.len;
+        self.end += range.len as u64;
+        self.pieces.push_back(Piece::File(range));
+    }
+
     /// Ends the FPDU: pad and CRC. `ulpdu` is header and payload together.
     pub(super) fn finish(&mut self, ulpdu: usize) {
         self.put_small(&[0; 3][..mpa::pad(ulpdu as u16)]);
@@ -160,23 +185,22 @@ impl Out {
         }
     }
 
-    /// Fills `slices` with what to send next; returns how many.
-    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Fills `slices` with what to send next, up to a file.
+    pub(super) fn next<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         let mut skip = self.skip;
         let mut filled = 0;
         for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slot = IoSlice::new(&self.bytes(piece)[skip..]);
+            let bytes: &[u8] = match piece {
+                Piece::Small { start, len } => &self.small[*start..start + len],
+                Piece::Payload(bytes) => bytes,
+                Piece::File(range) if filled == 0 => return Next::File { range, from: skip },
+                Piece::File(_) => return Next::Slices { filled, more: true },
+            };
+            *slot = IoSlice::new(&bytes[skip..]);
             skip = 0;
             filled += 1;
         }
-        filled
-    }
-
-    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
-        match piece {
-            Piece::Small { start, len } => &self.small[*start..start + len],
-            Piece::Payload(bytes) => bytes,
-        }
+        if filled == 0 { Next::Nothing } else { Next::Slices { filled, more: false } }
     }
 
     /// The socket took `n` bytes: their buffers are free.
@@ -186,7 +210,11 @@ impl Out {
         self.skip += n;
         self.fresh = self.len == 0;
         while let Some(piece) = self.pieces.front() {
-            let len = self.bytes(piece).len();
+            let len = match piece {
+                Piece::Small { len, .. } => *len,
+                Piece::Payload(bytes) => bytes.len(),
+                Piece::File(range) => range.len,
+            };
             if self.skip < len {
                 return;
             }
@@ -249,8 +277,8 @@ mod tests {
 
     fn sent(out: &Out) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 64];
-        let n = out.slices(&mut slices);
-        slices[..n].iter().flat_map(|s| s.to_vec()).collect()
+        let Next::Slices { filled, more: false } = out.next(&mut slices) else { return Vec::new() };
+        slices[..filled].iter().flat_map(|s| s.to_vec()).collect()
     }
 
     fn send_header(msn: u32) -> [u8; ddp::UNTAGGED_LEN] {
@@ -295,9 +323,33 @@ mod tests {
         }
         assert_eq!(out.pieces(), 7);
         let mut slices = [IoSlice::new(&[]); 8];
-        assert_eq!(out.slices(&mut slices), 7);
+        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 7, more: false }));
         assert_eq!(slices[3].as_ptr(), payload.as_ptr());
         assert_eq!(out.len() as u64, out.end());
+    }
+
+    #[test]
+    fn a_file_stands_between_its_header_and_its_trailer() {
+        let file = weft_machine::File::in_memory("frame").unwrap();
+        let range = FileRange { file, offset: 7, len: 1000 };
+        let mut out = Out::new(false, false);
+        for _ in 0..2 {
+            out.begin(&send_header(1), range.len);
+            out.file(range.clone());
+            out.finish(ddp::UNTAGGED_LEN + range.len);
+        }
+        let mut slices = [IoSlice::new(&[]); 8];
+        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: true }));
+        out.advance(20);
+        assert!(matches!(out.next(&mut slices), Next::File { from: 0, .. }));
+        out.advance(600);
+        assert!(matches!(out.next(&mut slices), Next::File { from: 600, range } if range.offset == 7));
+        out.advance(400);
+        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: true }));
+        out.advance(4 + 20 + 1000);
+        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: false }));
+        out.advance(4);
+        assert!(matches!(out.next(&mut slices), Next::Nothing));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use weft_wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, ReadRequest};
 use weft_wire::{ddp, mpa, rdmap};
 
 use super::connection::{Connection, PendingRead, State};
-use super::frame::Out;
+use super::frame::{Next, Out};
 use super::setup::{Agreed, Opening, Role};
 use super::terminate::Refused;
 use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work};
@@ -32,6 +32,8 @@ const MARKED_PAYLOAD: usize = 32 << 10;
 pub(super) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN;
 /// File payload is read in pieces of this many FPDUs.
 const FILE_FPDUS: usize = 4;
+/// Payload that may stay in its file does so from this length on; below, the copy is cheaper than the system calls.
+const STAY_MIN: usize = 20 << 10;
 
 /// The sending half of a connection.
 pub(super) struct Tx {
@@ -95,20 +97,50 @@ enum Kind {
 /// Payload of a message: what is in memory, and the rest of a file range.
 struct Source {
     chain: VecDeque<Bytes>,
+    /// What is not in memory yet.
     file: Option<FileRange>,
+    /// The first bytes of `file` need no reading: the socket can take them from the page cache.
+    cached: usize,
+}
+
+/// What the driver is to do with a range of a file.
+pub(super) enum FileNeed {
+    /// Read it into memory, and hand it over.
+    Read(FileRange),
+    /// Bring it into the page cache.
+    Warm(FileRange),
 }
 
 impl Source {
     fn new(chain: Vec<Bytes>) -> Source {
-        Source { chain: chain.into(), file: None }
+        Source { chain: chain.into(), file: None, cached: 0 }
     }
 
-    fn in_memory(&self) -> usize {
-        self.chain.iter().map(Bytes::len).sum()
+    fn ready(&self) -> usize {
+        self.chain.iter().map(Bytes::len).sum::<usize>() + self.cached
+    }
+
+    /// Takes the next bytes off the file.
+    fn split_file(&mut self, len: usize) -> Option<FileRange> {
+        let range = self.file.as_mut()?;
+        let part = FileRange { file: range.file.clone(), offset: range.offset, len: range.len.min(len) };
+        range.offset = range.offset.saturating_add(part.len as u64);
+        range.len -= part.len;
+        if range.len == 0 {
+            self.file = None;
+        }
+        Some(part)
     }
 
     /// Moves `len` bytes into the FPDU.
     fn move_to(&mut self, mut len: usize, out: &mut Out) {
+        if self.cached > 0 {
+            self.cached -= len;
+            if let Some(part) = self.split_file(len) {
+                out.file(part);
+            }
+            return;
+        }
         while len > 0 {
             let Some(front) = self.chain.front_mut() else { return };
             if front.len() <= len {
@@ -127,7 +159,7 @@ impl From<Payload> for Source {
     fn from(payload: Payload) -> Source {
         match payload {
             Payload::Chain(chain) => Source::new(chain),
-            Payload::File(range) => Source { chain: VecDeque::new(), file: Some(range) },
+            Payload::File(range) => Source { chain: VecDeque::new(), file: Some(range), cached: 0 },
         }
     }
 }
@@ -352,9 +384,9 @@ impl Connection {
         }
     }
 
-    /// What to send next, in up to `slices.len()` pieces; returns how many there are.
-    pub(super) fn out_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.tx.out.slices(slices)
+    /// What to send next, in up to `slices.len()` pieces.
+    pub(super) fn next_out<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
+        self.tx.out.next(slices)
     }
 
     /// The socket took `n` bytes.
@@ -376,23 +408,22 @@ impl Connection {
         self.end_if_drained(now);
     }
 
-    /// The next piece of a file that the message under way needs; the driver reads it and calls `file_read`.
-    pub(super) fn wants_file(&mut self) -> Option<FileRange> {
+    /// The next piece of a file that the message under way needs; the driver answers with `file_read` or `file_warm`.
+    pub(super) fn wants_file(&mut self) -> Option<FileNeed> {
         let more = !self.tx.reading && self.tx.out.is_fresh() && self.tx.batch_open();
         let message = self.tx.current.as_mut().filter(|_| more)?;
-        let range = message.source.file.as_mut()?;
-        let len = range.len.min(self.tx.fpdu_payload * FILE_FPDUS);
-        let piece = FileRange { file: range.file.clone(), offset: range.offset, len };
-        range.offset += len as u64;
-        range.len -= len;
-        if range.len == 0 {
-            message.source.file = None;
-        }
+        let source = &mut message.source;
+        let left = source.file.as_ref().filter(|_| source.cached == 0)?.len;
+        let need = if self.tx.out.takes_files() && left >= STAY_MIN {
+            FileNeed::Warm(source.file.clone()?)
+        } else {
+            FileNeed::Read(source.split_file(self.tx.fpdu_payload * FILE_FPDUS)?)
+        };
         self.tx.reading = true;
-        Some(piece)
+        Some(need)
     }
 
-    /// The piece that `wants_file` asked for.
+    /// The bytes of [`FileNeed::Read`].
     pub(super) fn file_read(&mut self, piece: io::Result<Bytes>, now: Time) {
         // The stream may have ended meanwhile.
         if !std::mem::take(&mut self.tx.reading) {
@@ -401,6 +432,20 @@ impl Connection {
         match (piece, &mut self.tx.current) {
             (Ok(bytes), Some(message)) => message.source.chain.push_back(bytes),
             (Ok(_), None) => {}
+            (Err(e), _) => self.payload_unreadable(e.kind(), now),
+        }
+    }
+
+    /// [`FileNeed::Warm`] is done.
+    pub(super) fn file_warm(&mut self, warm: io::Result<()>, now: Time) {
+        if !std::mem::take(&mut self.tx.reading) {
+            return;
+        }
+        match (warm, &mut self.tx.current) {
+            (Ok(()), Some(Message { source: Source { file: Some(range), cached, .. }, .. })) => {
+                *cached = range.len;
+            }
+            (Ok(()), _) => {}
             (Err(e), _) => self.payload_unreadable(e.kind(), now),
         }
     }
@@ -486,7 +531,7 @@ impl Connection {
         let Tx { out, current, fpdu_payload, ends, .. } = &mut self.tx;
         let Some(message) = current else { return false };
         let payload = (message.len - message.done).min(*fpdu_payload);
-        if message.source.in_memory() < payload {
+        if message.source.ready() < payload {
             return false;
         }
         let last = message.done + payload == message.len;

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weft_machine::sim::Rng;
-use weft_machine::{Buf, Payload, Pool, Time};
+use weft_machine::{Buf, FileRange, Payload, Pool, Time};
 
 use super::connection::{Connection, Limits};
+use super::frame::Next;
 use super::receive::{STAGING_CRC, STAGING_PLAIN};
+use super::send::FileNeed;
 use super::setup::{Agreed, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Work};
 
@@ -104,6 +106,15 @@ impl Pair {
         }
     }
 
+    /// Bytes that one gather write of this side would take; files end it.
+    fn next_slices(&self, side: usize) -> Vec<Vec<u8>> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        match self.ends[side].next_out(&mut slices) {
+            Next::Slices { filled, .. } => slices[..filled].iter().map(|slice| slice.to_vec()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     fn buf(&self, bytes: &[u8]) -> Buf {
         self.pool.buf_from(bytes).unwrap()
     }
@@ -144,22 +155,21 @@ impl Pair {
         let end = &mut self.ends[side];
         loop {
             end.pump();
-            let Some(range) = end.wants_file() else { break };
-            let mut buf = self.pool.try_alloc(range.len).unwrap();
-            buf.set_len(range.len);
-            let window = buf.into_window();
-            let read = range.try_read_into(&window).expect("files in memory do not sleep");
-            let read = read.map(|()| window.try_into_buf().unwrap().freeze());
-            end.file_read(read, self.now);
+            match end.wants_file() {
+                None => break,
+                Some(FileNeed::Read(range)) => end.file_read(read(&self.pool, &range), self.now),
+                Some(FileNeed::Warm(_)) => end.file_warm(Ok(()), self.now),
+            }
         }
         let mut slices = [IoSlice::new(&[]); 16];
-        let n = end.out_slices(&mut slices);
-        if n == 0 {
-            return false;
-        }
+        let bytes: Vec<u8> = match end.next_out(&mut slices) {
+            Next::Nothing => return false,
+            Next::Slices { filled, .. } => slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect(),
+            Next::File { range, from } => read(&self.pool, range).unwrap()[from..].to_vec(),
+        };
         let mut taken = 0;
         let limit = self.rng.within(1..=self.chunk as u64) as usize;
-        for byte in slices[..n].iter().flat_map(|slice| slice.iter()).take(limit) {
+        for byte in bytes.into_iter().take(limit) {
             let at = self.sent[side] + taken;
             let flipped = self.flip.filter(|(whose, place, _)| (*whose, *place) == (side, at));
             if self.cut[side].is_none_or(|cut| at < cut) {
@@ -235,6 +245,14 @@ impl Pair {
         let at = self.done[side].iter().position(|completion| completion.id == id);
         self.done[side].remove(at.unwrap_or_else(|| panic!("{id} has not completed: {:?}", self.done[side])))
     }
+}
+
+fn read(pool: &Pool, range: &FileRange) -> std::io::Result<Bytes> {
+    let mut buf = pool.try_alloc(range.len).unwrap();
+    buf.set_len(range.len);
+    let window = buf.into_window();
+    range.try_read_into(&window).expect("files in memory do not sleep")?;
+    Ok(window.try_into_buf().unwrap().freeze())
 }
 
 fn part(of: Segment, offset: u64, len: u32) -> Segment {

@@ -3,15 +3,17 @@
 //! What: two halves of equal shape, the connecting side's first. 64-bit words; words that different sides write
 //! lie 128 bytes apart (processors prefetch cache lines in pairs).
 //!
-//!     word   0  hazard         what the owner accesses in the peer's memory just now (see regions)
-//!           16  sleeping       the owner sleeps; its peer must ring
-//!           32  ended          the owner takes nothing more
-//!           48  news taken     how far the owner has read its news
-//!           64  recvs taken    how far the owner has read the peer's receive ring
-//!           80  traffic        bytes and operations written, bytes and operations read, by the owner
-//!          128  recvs          RECV_SLOTS slots, the owner produces: its posted receive buffers
-//!        +2048  news           NEWS_SLOTS slots, the peer produces: messages for the owner, the end
-//!        +4096  regions        REGIONS entries, the owner writes: what the peer may access
+//! ```text
+//! word   0  hazard         what the owner accesses in the peer's memory just now (see regions)
+//!       16  sleeping       the owner sleeps; its peer must ring
+//!       32  ended          the owner takes nothing more
+//!       48  news taken     how far the owner has read its news
+//!       64  recvs taken    how far the owner has read the peer's receive ring
+//!       80  traffic        bytes and operations written, bytes and operations read, by the owner
+//!      128  recvs          RECV_SLOTS slots, the owner produces: its posted receive buffers
+//!    +2048  news           NEWS_SLOTS slots, the peer produces: messages for the owner, the end
+//!    +4096  regions        REGIONS entries, the owner writes: what the peer may access
+//! ```
 //!
 //! Owns: the mapping. Does not: trust it; every reader copies first and then checks.
 

@@ -6,7 +6,7 @@
 //! Owns: control segments, mappings of peers' slabs, the listener's socket. Does not: defend data against its
 //! peer: both run as the same user, which is checked, and a user can spoil his own processes anyway.
 //!
-//! Operation: `setup` connects over a Unix socket and makes a [`queue_pair`]; the socket stays open to pass slabs
+//! Operation: `setup` connects over a Unix socket and makes a `queue_pair`; the socket stays open to pass slabs
 //! and to notice death. Work is carried out inside `post` unless a file is not in the page cache.
 //! Buffers: what peers touch lies in the provider's pool, whose slabs are memfds.
 //! Errors: a refused access ends the connection on both sides, as on iWARP.

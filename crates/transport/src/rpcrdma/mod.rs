@@ -1,6 +1,6 @@
 //! RPC over RDMA: calls and replies by Send, payload by RDMA Read and Write.
 //!
-//! What: [`connect`] and [`accept`] give an [`RpcRdma`], a [`Channel`] over a queue pair, as client or as server.
+//! What: [`connect`] and [`accept`] give an [`RpcRdma`], a [`Channel`](crate::Channel) over a queue pair, as client or as server.
 //! Spec: RFC 8166; RFC 8797 (private data). Owns: the queue pair, its receive buffers, the queue of unsent messages.
 //! Does not: look into RPC messages beyond their xid; retransmit; do both roles on one connection (RFC 8167).
 //!
