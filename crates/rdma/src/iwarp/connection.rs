@@ -3,7 +3,7 @@
 //! Spec: RFC 5040 5 (messages, order), 6.2 (teardown), 7 (errors). Owns: posted work and its buffers, the region
 //! table, the bytes that wait for the socket. Does not: read, write, sleep or spawn; `driver` does.
 //!
-//! Operation: `post` queues work; the driver moves bytes with `recv_slots`/`received` and `pump`/`out_slices`/`sent`,
+//! Operation: `post` queues work; the driver moves bytes with `recv_slots`/`received` and `pump`/`next_out`/`sent`,
 //! and passes on the socket's end (`eof`, `lost`) and time (`handle_timeout`). Sends and Writes complete in order, and
 //! so do Reads; a Read does not hold back the completion of a later Send (RFC 5040 5.5 rule 15 sees one queue: here
 //! the queue for Reads is another one).

@@ -34,7 +34,7 @@ pub(super) struct Handle(Rc<Link>);
 /// What became of a [`FileNeed`].
 enum FileDone {
     Read(io::Result<Bytes>),
-    Warm(io::Result<()>),
+    Warm(io::Result<usize>),
 }
 
 struct Link {
@@ -201,7 +201,9 @@ impl Link {
             let reading: LocalBoxFuture<'static, FileDone> = match wanted {
                 None => return,
                 Some(FileNeed::Warm(range)) => {
-                    Box::pin(async move { FileDone::Warm(range.warm(0, range.len).await) })
+                    Box::pin(
+                        async move { FileDone::Warm(range.warm(0, range.len).await.map(|()| range.len)) },
+                    )
                 }
                 Some(FileNeed::Read(range)) => match self.read_at_once(&range) {
                     Some(read) => {

@@ -32,7 +32,10 @@ pub(super) struct Out {
 }
 
 enum Piece {
-    Small { start: usize, len: usize },
+    Small {
+        start: usize,
+        len: usize,
+    },
     Payload(Bytes),
     /// A range that the socket takes from the page cache itself.
     File(FileRange),
@@ -338,18 +341,23 @@ mod tests {
             out.file(range.clone());
             out.finish(ddp::UNTAGGED_LEN + range.len);
         }
-        let mut slices = [IoSlice::new(&[]); 8];
-        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: true }));
-        out.advance(20);
-        assert!(matches!(out.next(&mut slices), Next::File { from: 0, .. }));
-        out.advance(600);
-        assert!(matches!(out.next(&mut slices), Next::File { from: 600, range } if range.offset == 7));
-        out.advance(400);
-        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: true }));
-        out.advance(4 + 20 + 1000);
-        assert!(matches!(out.next(&mut slices), Next::Slices { filled: 1, more: false }));
-        out.advance(4);
-        assert!(matches!(out.next(&mut slices), Next::Nothing));
+        /// (filled, more), or where in the file; and then so many bytes are sent.
+        fn then(out: &mut Out, sent: usize) -> Result<(usize, bool), Option<(u64, usize)>> {
+            let next = match out.next(&mut [IoSlice::new(&[]); 8]) {
+                Next::Slices { filled, more } => Ok((filled, more)),
+                Next::File { range, from } => Err(Some((range.offset, from))),
+                Next::Nothing => Err(None),
+            };
+            out.advance(sent);
+            next
+        }
+        assert_eq!(then(&mut out, 20), Ok((1, true)));
+        assert_eq!(then(&mut out, 600), Err(Some((7, 0))));
+        assert_eq!(then(&mut out, 400), Err(Some((7, 600))));
+        // The trailer, and the next header.
+        assert_eq!(then(&mut out, 4 + 20 + 1000), Ok((1, true)));
+        assert_eq!(then(&mut out, 4), Ok((1, false)));
+        assert_eq!(then(&mut out, 0), Err(None));
     }
 
     #[test]

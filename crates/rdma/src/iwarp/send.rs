@@ -34,6 +34,8 @@ pub(super) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN
 const FILE_FPDUS: usize = 4;
 /// Payload that may stay in its file does so from this length on; below, the copy is cheaper than the system calls.
 const STAY_MIN: usize = 20 << 10;
+/// Such payload is brought into the page cache so many FPDUs at a time: a megabyte, a disk's stride.
+const WARM_FPDUS: usize = 16;
 
 /// The sending half of a connection.
 pub(super) struct Tx {
@@ -415,7 +417,8 @@ impl Connection {
         let source = &mut message.source;
         let left = source.file.as_ref().filter(|_| source.cached == 0)?.len;
         let need = if self.tx.out.takes_files() && left >= STAY_MIN {
-            FileNeed::Warm(source.file.clone()?)
+            let range = source.file.clone()?;
+            FileNeed::Warm(FileRange { len: left.min(self.tx.fpdu_payload * WARM_FPDUS), ..range })
         } else {
             FileNeed::Read(source.split_file(self.tx.fpdu_payload * FILE_FPDUS)?)
         };
@@ -436,16 +439,14 @@ impl Connection {
         }
     }
 
-    /// [`FileNeed::Warm`] is done.
-    pub(super) fn file_warm(&mut self, warm: io::Result<()>, now: Time) {
+    /// So many bytes of [`FileNeed::Warm`], all of them, are in the page cache.
+    pub(super) fn file_warm(&mut self, warm: io::Result<usize>, now: Time) {
         if !std::mem::take(&mut self.tx.reading) {
             return;
         }
         match (warm, &mut self.tx.current) {
-            (Ok(()), Some(Message { source: Source { file: Some(range), cached, .. }, .. })) => {
-                *cached = range.len;
-            }
-            (Ok(()), _) => {}
+            (Ok(len), Some(message)) => message.source.cached = len,
+            (Ok(_), None) => {}
             (Err(e), _) => self.payload_unreadable(e.kind(), now),
         }
     }

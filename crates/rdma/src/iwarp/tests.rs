@@ -106,15 +106,6 @@ impl Pair {
         }
     }
 
-    /// Bytes that one gather write of this side would take; files end it.
-    fn next_slices(&self, side: usize) -> Vec<Vec<u8>> {
-        let mut slices = [IoSlice::new(&[]); 16];
-        match self.ends[side].next_out(&mut slices) {
-            Next::Slices { filled, .. } => slices[..filled].iter().map(|slice| slice.to_vec()).collect(),
-            _ => Vec::new(),
-        }
-    }
-
     fn buf(&self, bytes: &[u8]) -> Buf {
         self.pool.buf_from(bytes).unwrap()
     }
@@ -158,7 +149,7 @@ impl Pair {
             match end.wants_file() {
                 None => break,
                 Some(FileNeed::Read(range)) => end.file_read(read(&self.pool, &range), self.now),
-                Some(FileNeed::Warm(_)) => end.file_warm(Ok(()), self.now),
+                Some(FileNeed::Warm(range)) => end.file_warm(Ok(range.len), self.now),
             }
         }
         let mut slices = [IoSlice::new(&[]); 16];

@@ -64,8 +64,8 @@ impl Probe {
     /// The Terminate that was sent.
     fn terminate(&mut self) -> Terminate {
         let mut slices = [IoSlice::new(&[]); 16];
-        let n = self.end.out_slices(&mut slices);
-        let bytes: Vec<u8> = slices[..n].iter().flat_map(|slice| slice.to_vec()).collect();
+        let Next::Slices { filled, .. } = self.end.next_out(&mut slices) else { panic!("nothing was said") };
+        let bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
         let ddp::Header::Untagged(header) = ddp::Header::parse(&bytes[2..]).unwrap() else {
             panic!("tagged")
         };
@@ -269,8 +269,8 @@ fn scene(probe: &mut Probe) -> Scene {
     probe.end.pump();
     let all: usize = {
         let mut slices = [IoSlice::new(&[]); 16];
-        let n = probe.end.out_slices(&mut slices);
-        slices[..n].iter().map(|slice| slice.len()).sum()
+        let Next::Slices { filled, .. } = probe.end.next_out(&mut slices) else { panic!("no Read Request") };
+        slices[..filled].iter().map(|slice| slice.len()).sum()
     };
     probe.end.sent(all, probe.now);
     let pending = probe.end.reads.front().unwrap();

@@ -283,6 +283,35 @@ fn file_payload_is_read_a_piece_at_a_time() {
     });
 }
 
+/// Without CRCs nobody has to look at the payload: it goes from the page cache to the socket.
+#[test]
+fn long_file_payload_stays_in_its_file() {
+    let file = File::in_memory("story").unwrap();
+    let content = pattern(3, 200_000);
+    let bytes = Bytes::from(content.clone());
+    weft_machine::rt::block_on(async { file.write_at(0, &[bytes]).await.unwrap() }).unwrap();
+    for chunk in [999, 30_000, 1 << 20] {
+        let mut pair = Pair::new(Setting { crc: false, fpdu_payload: 3000, chunk, ..Setting::default() });
+        let region = pair.region(1, &[FILL; 200_000], Access::RemoteWrite);
+        pair.recv(1, 1, 100);
+        let data = Payload::File(FileRange { file: file.clone(), offset: 1000, len: 190_001 });
+        pair.post(0, Work::Write { id: 2, data, to: part(region, 500, 190_001), signalled: true });
+        pair.send(0, 3, b"behind it");
+        pair.ends[0].pump();
+        assert!(matches!(pair.ends[0].wants_file(), Some(FileNeed::Warm(range)) if range.len == 48_000));
+        pair.ends[0].file_warm(Ok(48_000), pair.now);
+        pair.ends[0].pump();
+        // The first gather write is a header alone.
+        let mut slices = [IoSlice::new(&[]); 4];
+        assert!(matches!(pair.ends[0].next_out(&mut slices), Next::Slices { filled: 1, more: true }));
+        pair.settle();
+        assert_eq!(&pair.received(1, 1)[..], b"behind it");
+        let buf = pair.ends[1].invalidate(region.stag, pair.now).unwrap();
+        assert!(buf[500..190_501] == content[1000..191_001]);
+        assert!(buf[..500].iter().chain(&buf[190_501..]).all(|byte| *byte == FILL));
+    }
+}
+
 #[test]
 fn an_unreadable_file_ends_the_connection_and_says_so() {
     // Open for writing only.
@@ -313,10 +342,13 @@ fn no_payload_is_copied_to_send_it() {
     );
     pair.ends[0].pump();
     let mut slices = [IoSlice::new(&[]); 16];
-    let n = pair.ends[0].out_slices(&mut slices);
+    let Next::Slices { filled, .. } = pair.ends[0].next_out(&mut slices) else { panic!("nothing to send") };
     let range = data.as_ptr_range();
-    let in_place: usize =
-        slices[..n].iter().filter(|slice| range.contains(&slice.as_ptr())).map(|slice| slice.len()).sum();
+    let in_place: usize = slices[..filled]
+        .iter()
+        .filter(|slice| range.contains(&slice.as_ptr()))
+        .map(|slice| slice.len())
+        .sum();
     assert_eq!(in_place, data.len());
 }
 
