@@ -106,10 +106,10 @@ class Smbd:
 class Weft:
     name = "weft"
 
-    def __init__(self, work, data):
+    def __init__(self, work, data, options):
         self.process = subprocess.Popen(
             [WEFT, "serve", data, "--user", USER, "--smb-port", "0", "--smbd-port", "0", "--cores", "1", "--pin",
-             "--congestion", "reno", "--json"],
+             "--congestion", "reno", "--json", *options],
             stdout=subprocess.PIPE, text=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
         )
         self.port = json.loads(self.process.stdout.readline())["smb_port"]
@@ -148,6 +148,7 @@ def main():
     arguments.add_argument("--repetitions", type=int, default=5)
     arguments.add_argument("--seconds", type=float, default=2)
     arguments.add_argument("--depth", type=int, default=32)
+    arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
     arguments.add_argument("--span", type=int, default=1 << 30)
     arguments = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="weft-peers-") as folder:
@@ -160,7 +161,7 @@ def main():
             for _ in range(arguments.span >> 20):
                 out.write(block)
         os.chmod(data / "file.bin", 0o666)
-        servers = [Smbd(work, data), Weft(work, data)]
+        servers = [Smbd(work, data), Weft(work, data, arguments.weft_option)]
         time.sleep(2)  # smbd forks its helpers first
         short = []
         try:

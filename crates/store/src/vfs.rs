@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, FileRange, Payload};
+use weft_machine::{File, FileRange, Payload, Pool};
 
 use crate::opens::Opens;
 
@@ -324,6 +324,19 @@ impl OpenFile {
     pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Payload {
         let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
         Payload::File(FileRange { file: self.file.clone(), offset, len })
+    }
+
+    /// The bytes of `[offset, offset + len)` that exist, read into a buffer now: one system call, where a range costs
+    /// two (one for the size). `None`: the page cache does not hold them all, or the pool is empty; take a range.
+    pub fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        let mut buf = pool.try_alloc(len)?;
+        buf.set_len(len);
+        let window = buf.into_window();
+        // What fails here fails again, with its reason, when the range is read.
+        let read = self.file.try_read_at(offset, &window)?.ok()?;
+        let mut buf = window.try_into_buf().ok()?;
+        buf.set_len(read);
+        Some(Payload::from(buf.freeze()))
     }
 
     /// Writes all of `chain` at `offset`.

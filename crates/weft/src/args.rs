@@ -87,6 +87,9 @@ pub(crate) struct Serve {
     /// TCP congestion control of accepted connections [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
+    /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub spin_us: u64,
     /// Memory for payload buffers
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub buffers: u64,

@@ -91,7 +91,8 @@ fn start_cores(args: &Serve) -> Result<Cores, Failure> {
         Some(n) => n,
         None => std::thread::available_parallelism()?.get(),
     };
-    let options = CoresOptions { pin: args.pin, ..CoresOptions::default() };
+    let core = rt::Options { spin_max: Duration::from_micros(args.spin_us), ..rt::Options::default() };
+    let options = CoresOptions { pin: args.pin, core };
     Ok(Cores::start_with(n, "weft-core", &options)?)
 }
 

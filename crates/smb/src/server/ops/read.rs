@@ -1,7 +1,7 @@
-//! READ: a range of the file, not read here.
+//! READ: a range of the file, not read here unless it is small and goes into the message.
 //!
 //! Spec: [MS-SMB2] 3.3.5.12. Owns: nothing.
-//! Buffers: none. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
+//! Buffers: none for a large READ. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
 //! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA, where
 //! nothing would protect it: without RDMA transforms that is an invalid parameter.
 
@@ -15,6 +15,9 @@ use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::opens;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// Up to this many bytes travel in a gathered message anyway, not by sendfile: they are read at once.
+const READ_NOW_BYTES: usize = 16 << 10;
 
 pub(super) async fn read(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
@@ -48,7 +51,14 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.claim.may_read(request.offset, u64::from(request.length))?;
-    let data = file.read(request.offset, request.length as usize)?;
+    let len = request.length as usize;
+    let now = (route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len))
+        .then(|| file.read_now(&cx.server.config.pool, request.offset, len))
+        .flatten();
+    let data = match now {
+        Some(data) => data,
+        None => file.read(request.offset, len)?,
+    };
     let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
     if len < request.minimum_count || (len == 0 && request.length > 0) {
         return Err(NtStatus::END_OF_FILE.into());

@@ -286,10 +286,11 @@ fn a_payload_that_cannot_be_read_is_an_error_to_the_client() {
     story(async {
         let mut client = World::new().client().await;
         let file = client.open("f", CreateOptions::NONE).await;
-        client.write(file, SECRET).await;
+        // Large enough that the transport reads it, not the operation.
+        client.write(file, &[7; 65_536]).await;
         client.wire.unreadable.set(true);
         let before = client.credits;
-        let (status, _) = client.read(file, 100).await;
+        let (status, _) = client.read(file, 65_536).await;
         assert_eq!(status, NtStatus(0xC000_00E9));
         assert!(client.credits > before, "the credits came with the error");
         assert_eq!(client.read(file, 100).await.0, NtStatus::SUCCESS);

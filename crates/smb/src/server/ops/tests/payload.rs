@@ -26,7 +26,11 @@ pub(super) async fn read(b: &Bench, file: FileId, offset: u64, length: u32) -> R
     let reply = b.answer(Command::Read, |out| request.emit(out)).await.map_err(|failure| failure.status)?;
     assert_eq!(reply.message.len(), RESPONSE_DATA_AT);
     let Some(payload) = reply.payload else { return Ok(Vec::new()) };
-    assert!(matches!(payload, Payload::File(_)), "read before it was wanted");
+    // A small one that goes into the message may have been read at once.
+    assert!(
+        payload.len() <= 16 << 10 || matches!(payload, Payload::File(_)),
+        "read before it was wanted"
+    );
     Ok(payload.into_chain(&b.server.config.pool).await.unwrap().concat())
 }
 
