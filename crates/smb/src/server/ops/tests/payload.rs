@@ -27,10 +27,7 @@ pub(super) async fn read(b: &Bench, file: FileId, offset: u64, length: u32) -> R
     assert_eq!(reply.message.len(), RESPONSE_DATA_AT);
     let Some(payload) = reply.payload else { return Ok(Vec::new()) };
     // A small one that goes into the message may have been read at once.
-    assert!(
-        payload.len() <= 16 << 10 || matches!(payload, Payload::File(_)),
-        "read before it was wanted"
-    );
+    assert!(payload.len() <= 16 << 10 || matches!(payload, Payload::File(_)), "read before it was wanted");
     Ok(payload.into_chain(&b.server.config.pool).await.unwrap().concat())
 }
 
