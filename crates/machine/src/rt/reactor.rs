@@ -30,9 +30,11 @@ const REMOTE_WAKES: usize = 4096;
 const TURNS_PER_SYSCALL: u32 = 128;
 /// A busy core looks at finished blocking calls in one turn out of this many, if it waits for any.
 const TURNS_PER_BLOCKING: u32 = 8;
-/// A busy core looks at its timers in one turn out of this many (a spinning one knows when the next is due). A turn of
-/// a busy core takes microseconds.
+/// A busy core looks at its timers in one turn out of this many (a spinning one knows when the next is due).
 const TURNS_PER_TIMERS: u32 = 128;
+/// And whenever this has passed since it last did: tasks that copy megabytes make turns of milliseconds, and a timer
+/// that is looked at every hundred of them does not fire at all while the core is busy.
+const TIMERS_LATE_MAX: Duration = Duration::from_micros(500);
 
 /// Which kernel interface a core waits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,6 +209,8 @@ struct Core<'a> {
     spin: Spin,
     /// Turns of the loop and of its spins, for what is not done in each.
     turns: u32,
+    /// When timers were last looked at.
+    looked: Cell<Instant>,
     /// Where the last news came from: a ring in shared memory, or the kernel.
     news_by_poller: bool,
     counters: &'a SharedCounters,
@@ -229,6 +233,7 @@ impl<'a> Core<'a> {
             watch,
             spin: Spin::new(options.spin_max),
             turns: 0,
+            looked: Cell::new(Instant::now()),
             news_by_poller: false,
             counters,
         })
@@ -251,7 +256,7 @@ impl<'a> Core<'a> {
                 self.turns = self.turns.wrapping_add(1);
                 self.collect_in_turn();
                 let every = if BLOCKING.get() > 0 { TURNS_PER_BLOCKING } else { TURNS_PER_TIMERS };
-                if self.turns.is_multiple_of(every) {
+                if self.turns.is_multiple_of(every) || self.looked.get().elapsed() >= TIMERS_LATE_MAX {
                     self.look_at_compio();
                 }
             } else if !self.spin() {
@@ -289,6 +294,7 @@ impl<'a> Core<'a> {
         // A notified driver does not wait, not even for a timeout of zero, which would set up a kernel timer.
         self.main.driver.wake_by_ref();
         self.runtime.poll_with(Some(Duration::ZERO));
+        self.looked.set(Instant::now());
     }
 
     /// The busy-poll phase, at least one look at everything; true when there is something to run.
