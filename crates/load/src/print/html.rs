@@ -75,8 +75,8 @@ pub fn render(report: &Report) -> Result<String, DrawError> {
 }
 
 const LEAD: &str = "The same work over TCP and over RDMA, interleaved in one run. Points are medians of the \
-repetitions, bars their range. Cycles per byte are the CPU time of both ends times the nominal clock, divided by the \
-payload.";
+repetitions; the table shows how far these lie apart (\u{b1}: half the range). Cycles per byte are the CPU time of both ends \
+times the nominal clock, divided by the payload.";
 
 const HEAD: &str = "<!doctype html><html lang=en><head><meta charset=utf-8>\
 <meta name=viewport content='width=device-width'><style>\
