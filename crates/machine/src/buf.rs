@@ -12,6 +12,7 @@
 //! Errors: a request larger than [`MAX_BUF`] is the caller's fault and never succeeds.
 
 mod prefetch;
+mod summed;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -93,6 +94,30 @@ impl Mapping {
         // SAFETY: both ranges are inside their mappings, which outlive this call. They are different mappings, or the
         // same memory mapped twice, where torn bytes are the worst: no reference to either exists.
         unsafe { copy_interleaved(self.base.as_ptr().add(offset), into.as_ptr(), into.len) };
+        true
+    }
+
+    /// [`Mapping::copy_to`] that appends the CRC32C of each whole `piece` to `sums`; false when it cannot.
+    #[must_use]
+    pub(crate) fn copy_summed_to(
+        &self,
+        offset: usize,
+        into: &Window,
+        piece: usize,
+        sums: &mut Vec<u32>,
+    ) -> bool {
+        let inside = offset.checked_add(into.len).is_some_and(|end| end <= self.len);
+        if !inside || !summed::can_sum(piece) {
+            return false;
+        }
+        let pieces = into.len / piece;
+        let done = pieces * piece;
+        // SAFETY: as in `copy_to`; done <= into.len.
+        unsafe {
+            let (from, to) = (self.base.as_ptr().add(offset), into.as_ptr());
+            summed::copy_summed(from, to, piece, pieces, sums);
+            std::ptr::copy(from.add(done), to.add(done), into.len - done);
+        }
         true
     }
 

@@ -56,6 +56,30 @@ impl Memory {
 
     /// Copies from `offset` into `into`; short only at the end of the file.
     pub fn read_at(&self, fd: BorrowedFd<'_>, offset: u64, into: &Window) -> io::Result<usize> {
+        self.read(fd, offset, into, |mapping, start, into| mapping.copy_to(start, into))
+    }
+
+    /// The same, and the CRC32C of each whole `piece` appended to `sums`, or nothing where that is not to be had.
+    pub fn read_summed(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        into: &Window,
+        piece: usize,
+        sums: &mut Vec<u32>,
+    ) -> io::Result<usize> {
+        self.read(fd, offset, into, |mapping, start, into| {
+            mapping.copy_summed_to(start, into, piece, sums) || mapping.copy_to(start, into)
+        })
+    }
+
+    fn read(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        into: &Window,
+        mut copy: impl FnMut(&Mapping, usize, &Window) -> bool,
+    ) -> io::Result<usize> {
         if i64::try_from(offset).is_err() {
             // As the kernel has it for any file.
             return Err(io::ErrorKind::InvalidInput.into());
@@ -67,7 +91,7 @@ impl Memory {
         loop {
             let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(mapping) = &*mapping
-                && mapping.copy_to(start, &into)
+                && copy(mapping, start, &into)
             {
                 return Ok(into.len());
             }

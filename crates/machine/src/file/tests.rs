@@ -211,3 +211,46 @@ fn large_and_odd_reads_of_a_file_in_memory_are_exact() {
         }
     });
 }
+
+/// CRC32C bit by bit, as the definition has it.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[test]
+fn sums_of_a_file_in_memory_are_those_of_its_pieces() {
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    run(async {
+        let pool = Pool::new(1 << 24);
+        let all = numbers(70_000);
+        let file = File::in_memory("summed").expect("memfd");
+        file.write_at(0, &[Bytes::from(all.clone())]).await.expect("write");
+        for (offset, len, piece) in
+            [(0, 64, 64), (0, 63, 64), (5, 5000, 640), (1, 69_000, 6400), (0, 70_000, 64), (9, 1000, 2048)]
+        {
+            let into = window(&pool, len + 1);
+            let range = FileRange { file: file.clone(), offset: offset as u64, len };
+            let mut sums = vec![7];
+            range.try_read_summed(&into, piece, &mut sums).expect("in memory").expect("read");
+            let bytes = content(&into, len + 1);
+            assert!(bytes[..len] == all[offset..offset + len], "{len} at {offset}");
+            assert_eq!(bytes[len], 0xa5, "nothing beyond is touched");
+            if cfg!(target_arch = "x86_64") && std::arch::is_x86_feature_detected!("sse4.2") {
+                let expected: Vec<_> = bytes[..len].chunks_exact(piece).map(crc32c).collect();
+                assert_eq!(sums[1..], expected);
+            }
+        }
+        // No sums of pieces that are not whole lines, nor of what the file has lost.
+        let into = window(&pool, 70_000);
+        let range = FileRange { file: file.clone(), offset: 0, len: 70_000 };
+        let mut sums = Vec::new();
+        range.try_read_summed(&into, 100, &mut sums).expect("in memory").expect("read");
+        assert!(sums.is_empty());
+        file.set_len(60_000).expect("shrink");
+        range.try_read_summed(&into, 6400, &mut sums).expect("in memory").expect("read");
+        assert!(sums.is_empty());
+        assert!(content(&into, 70_000)[60_000..].iter().all(|b| *b == 0));
+    });
+}

@@ -208,7 +208,7 @@ impl Link {
                         async move { FileDone::Warm(range.warm(0, range.len).await.map(|()| range.len)) },
                     )
                 }
-                Some(FileNeed::Read(range)) => match self.read_at_once(&range) {
+                Some(FileNeed::Read { range, piece }) => match self.read_at_once(&range, piece) {
                     Some(read) => {
                         self.connection.borrow_mut().file_read(read, rt::now());
                         continue;
@@ -224,12 +224,16 @@ impl Link {
     }
 
     /// From the page cache into a free buffer: the common case, without a future.
-    fn read_at_once(&self, range: &FileRange) -> Option<io::Result<Bytes>> {
+    fn read_at_once(&self, range: &FileRange, piece: Option<usize>) -> Option<io::Result<(Bytes, Vec<u32>)>> {
         let mut buf = self.pool.try_alloc(range.len)?;
         buf.set_len(range.len);
         let window = buf.into_window();
-        let read = range.try_read_into(&window)?;
-        Some(read.and_then(|()| frozen(window)))
+        let mut sums = Vec::new();
+        let read = match piece {
+            Some(piece) => range.try_read_summed(&window, piece, &mut sums)?,
+            None => range.try_read_into(&window)?,
+        };
+        Some(read.and_then(|()| Ok((frozen(window)?, sums))))
     }
 
     fn poll_reading(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -238,7 +242,9 @@ impl Link {
         let mut connection = self.connection.borrow_mut();
         if connection.ended().is_none() {
             match std::task::ready!(read.as_mut().poll(cx)) {
-                FileDone::Read(read) => connection.file_read(read, rt::now()),
+                FileDone::Read(read) => {
+                    connection.file_read(read.map(|bytes| (bytes, Vec::new())), rt::now())
+                }
                 FileDone::Warm(warm) => connection.file_warm(warm, rt::now()),
             }
         }

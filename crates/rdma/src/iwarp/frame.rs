@@ -12,7 +12,7 @@ use std::io::IoSlice;
 
 use bytes::Bytes;
 use weft_machine::{FileRange, buf};
-use weft_wire::mpa::{self, Crc};
+use weft_wire::mpa::{self, Crc, Shift};
 use weft_wire::{ddp, rdmap};
 
 /// FPDUs that wait for the socket.
@@ -120,6 +120,22 @@ impl Out {
             self.account(&part);
             self.pieces.push_back(Piece::Payload(part));
         }
+    }
+
+    /// Adds payload whose CRC32C is known, and the shift over its length. Only without markers.
+    pub(super) fn payload_summed(&mut self, bytes: Bytes, sum: u32, shift: &Shift) {
+        assert!(self.markers.is_none() && shift.len() == bytes.len());
+        if let Some(crc) = &mut self.crc {
+            crc.append(sum, shift);
+        }
+        self.len += bytes.len();
+        self.end += bytes.len() as u64;
+        self.pieces.push_back(Piece::Payload(bytes));
+    }
+
+    /// Whether sums of payload that were made elsewhere are of use.
+    pub(super) fn takes_sums(&self) -> bool {
+        self.crc.is_some() && self.markers.is_none()
     }
 
     /// Whether payload may stay in its file: nobody has to look at it, and nothing stands between its bytes.
@@ -358,6 +374,23 @@ mod tests {
         assert_eq!(then(&mut out, 4 + 20 + 1000), Ok((1, true)));
         assert_eq!(then(&mut out, 4), Ok((1, false)));
         assert_eq!(then(&mut out, 0), Err(None));
+    }
+
+    #[test]
+    fn sums_made_elsewhere_give_the_same_fpdu() {
+        let payload = Bytes::from(vec![0x5a; 1000]);
+        let whole = |add: &dyn Fn(&mut Out)| {
+            let mut out = Out::new(true, false);
+            out.begin(&send_header(1), 1000);
+            add(&mut out);
+            out.finish(ddp::UNTAGGED_LEN + 1000);
+            sent(&out)
+        };
+        let mut sum = Crc::default();
+        sum.update(&payload);
+        let sum = u32::from_le_bytes(sum.field());
+        let summed = whole(&|out| out.payload_summed(payload.clone(), sum, &Shift::over(1000)));
+        assert_eq!(summed, whole(&|out| out.payload(payload.clone())));
     }
 
     #[test]

@@ -9,9 +9,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use weft_machine::{Buf, FileRange, Payload, Time};
+use weft_wire::mpa::Shift;
 use weft_wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, ReadRequest};
 use weft_wire::{ddp, mpa, rdmap};
 
@@ -56,6 +58,9 @@ pub(super) struct Tx {
     send_msn: u32,
     read_msn: u32,
     fpdu_payload: usize,
+    /// Over `fpdu_payload`, made when first needed.
+    shift: Option<Shift>,
+    /// The driver has a piece of a file to come back with.
     reading: bool,
 }
 
@@ -99,6 +104,8 @@ enum Kind {
 /// Payload of a message: what is in memory, and the rest of a file range.
 struct Source {
     chain: VecDeque<Bytes>,
+    /// The CRC32C of each of the first FPDUs' worth of `chain`, as far as the driver knew them.
+    sums: VecDeque<u32>,
     /// What is not in memory yet.
     file: Option<FileRange>,
     /// The first bytes of `file` need no reading: the socket can take them from the page cache.
@@ -107,15 +114,15 @@ struct Source {
 
 /// What the driver is to do with a range of a file.
 pub(super) enum FileNeed {
-    /// Read it into memory, and hand it over.
-    Read(FileRange),
+    /// Read it into memory, and hand it over; with the CRC32C of each whole `piece`, if that costs nothing extra.
+    Read { range: FileRange, piece: Option<usize> },
     /// Bring it into the page cache.
     Warm(FileRange),
 }
 
 impl Source {
     fn new(chain: Vec<Bytes>) -> Source {
-        Source { chain: chain.into(), file: None, cached: 0 }
+        Source { chain: chain.into(), sums: VecDeque::new(), file: None, cached: 0 }
     }
 
     fn ready(&self) -> usize {
@@ -132,6 +139,17 @@ impl Source {
             self.file = None;
         }
         Some(part)
+    }
+
+    /// The next FPDU's payload with its sum, if that is known.
+    fn take_summed(&mut self, len: usize, fpdu_payload: usize) -> Option<(Bytes, u32)> {
+        let front = self.chain.front_mut().filter(|front| len == fpdu_payload && front.len() >= len)?;
+        let sum = self.sums.pop_front()?;
+        let bytes = front.split_to(len);
+        if front.is_empty() {
+            self.chain.pop_front();
+        }
+        Some((bytes, sum))
     }
 
     /// Moves `len` bytes into the FPDU.
@@ -161,7 +179,7 @@ impl From<Payload> for Source {
     fn from(payload: Payload) -> Source {
         match payload {
             Payload::Chain(chain) => Source::new(chain),
-            Payload::File(range) => Source { chain: VecDeque::new(), file: Some(range), cached: 0 },
+            Payload::File(range) => Source { file: Some(range), ..Source::new(Vec::new()) },
         }
     }
 }
@@ -192,6 +210,7 @@ impl Tx {
             send_msn: 1,
             read_msn: 1,
             fpdu_payload: fpdu_payload.clamp(1, most),
+            shift: None,
             reading: false,
         }
     }
@@ -420,20 +439,27 @@ impl Connection {
             let range = source.file.clone()?;
             FileNeed::Warm(FileRange { len: left.min(self.tx.fpdu_payload * WARM_FPDUS), ..range })
         } else {
-            FileNeed::Read(source.split_file(self.tx.fpdu_payload * FILE_FPDUS)?)
+            let piece = self.tx.out.takes_sums().then_some(self.tx.fpdu_payload);
+            FileNeed::Read { range: source.split_file(self.tx.fpdu_payload * FILE_FPDUS)?, piece }
         };
         self.tx.reading = true;
         Some(need)
     }
 
-    /// The bytes of [`FileNeed::Read`].
-    pub(super) fn file_read(&mut self, piece: io::Result<Bytes>, now: Time) {
+    /// The bytes of [`FileNeed::Read`], and the sums of their first pieces, as many as there are.
+    pub(super) fn file_read(&mut self, read: io::Result<(Bytes, Vec<u32>)>, now: Time) {
         // The stream may have ended meanwhile.
         if !std::mem::take(&mut self.tx.reading) {
             return;
         }
-        match (piece, &mut self.tx.current) {
-            (Ok(bytes), Some(message)) => message.source.chain.push_back(bytes),
+        match (read, &mut self.tx.current) {
+            (Ok((bytes, sums)), Some(message)) => {
+                // Sums are those of whole FPDUs only behind an empty chain.
+                if message.source.chain.is_empty() {
+                    message.source.sums = sums.into();
+                }
+                message.source.chain.push_back(bytes);
+            }
             (Ok(_), None) => {}
             (Err(e), _) => self.payload_unreadable(e.kind(), now),
         }
@@ -529,7 +555,7 @@ impl Connection {
 
     /// Frames one segment of the current message; false when it waits for its file.
     fn next_fpdu(&mut self) -> bool {
-        let Tx { out, current, fpdu_payload, ends, .. } = &mut self.tx;
+        let Tx { out, current, fpdu_payload, shift, ends, .. } = &mut self.tx;
         let Some(message) = current else { return false };
         let payload = (message.len - message.done).min(*fpdu_payload);
         if message.source.ready() < payload {
@@ -537,7 +563,12 @@ impl Connection {
         }
         let last = message.done + payload == message.len;
         let ulpdu = message.begin(payload, last, out);
-        message.source.move_to(payload, out);
+        match message.source.take_summed(payload, *fpdu_payload) {
+            Some((bytes, sum)) => {
+                out.payload_summed(bytes, sum, shift.get_or_insert_with(|| shift_over(payload)));
+            }
+            None => message.source.move_to(payload, out),
+        }
         out.finish(ulpdu);
         message.done += payload;
         if last {
@@ -588,6 +619,13 @@ impl Message {
             }
         }
     }
+}
+
+/// The shift over one FPDU's payload. Connections of one configuration share it.
+fn shift_over(len: usize) -> Shift {
+    static FIRST: OnceLock<Shift> = OnceLock::new();
+    let first = FIRST.get_or_init(|| Shift::over(len));
+    if first.len() == len { first.clone() } else { Shift::over(len) }
 }
 
 fn send_header(opcode: Opcode, invalidate: u32, msn: u32, mo: u32, last: bool) -> ddp::Untagged {

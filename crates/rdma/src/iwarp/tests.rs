@@ -148,7 +148,9 @@ impl Pair {
             end.pump();
             match end.wants_file() {
                 None => break,
-                Some(FileNeed::Read(range)) => end.file_read(read(&self.pool, &range), self.now),
+                Some(FileNeed::Read { range, piece }) => {
+                    end.file_read(read(&self.pool, &range, piece), self.now);
+                }
                 Some(FileNeed::Warm(range)) => end.file_warm(Ok(range.len), self.now),
             }
         }
@@ -156,7 +158,7 @@ impl Pair {
         let bytes: Vec<u8> = match end.next_out(&mut slices) {
             Next::Nothing => return false,
             Next::Slices { filled, .. } => slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect(),
-            Next::File { range, from } => read(&self.pool, range).unwrap()[from..].to_vec(),
+            Next::File { range, from } => read(&self.pool, range, None).unwrap().0[from..].to_vec(),
         };
         let mut taken = 0;
         let limit = self.rng.within(1..=self.chunk as u64) as usize;
@@ -238,12 +240,13 @@ impl Pair {
     }
 }
 
-fn read(pool: &Pool, range: &FileRange) -> std::io::Result<Bytes> {
+fn read(pool: &Pool, range: &FileRange, piece: Option<usize>) -> std::io::Result<(Bytes, Vec<u32>)> {
     let mut buf = pool.try_alloc(range.len).unwrap();
     buf.set_len(range.len);
     let window = buf.into_window();
-    range.try_read_into(&window).expect("files in memory do not sleep")?;
-    Ok(window.try_into_buf().unwrap().freeze())
+    let mut sums = Vec::new();
+    range.try_read_summed(&window, piece.unwrap_or(1), &mut sums).expect("files in memory do not sleep")?;
+    Ok((window.try_into_buf().unwrap().freeze(), sums))
 }
 
 fn part(of: Segment, offset: u64, len: u32) -> Segment {

@@ -155,6 +155,21 @@ proptest! {
     }
 
     #[test]
+    fn sums_made_elsewhere_are_as_good(
+        head in proptest::collection::vec(any::<u8>(), 0..40),
+        body in proptest::collection::vec(any::<u8>(), 0..3000),
+        tail in proptest::collection::vec(any::<u8>(), 0..5),
+    ) {
+        let mut whole = Crc::default();
+        [&head, &body, &tail].into_iter().for_each(|bytes| whole.update(bytes));
+        let mut parts = Crc::default();
+        parts.update(&head);
+        parts.append(crc32c::crc32c(&body), &Shift::over(body.len()));
+        parts.update(&tail);
+        prop_assert_eq!(parts, whole);
+    }
+
+    #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let _ = Frame::parse(&bytes);
     }
