@@ -3,7 +3,9 @@
 //! What: each slot carries its own stamp, so news and data arrive in the same cache line and a consumer that polls
 //! touches nothing else. `taken` goes the other way and is read only when the producer believes the ring to be full.
 //!
-//!     slot (N+1 words):  stamp | word 1 | ... | word N        stamp = position + 1, so 0 is "never written"
+//! ```text
+//! slot (N+1 words):  stamp | word 1 | ... | word N        stamp = position + 1, so 0 is "never written"
+//! ```
 //!
 //! Owns: its positions, privately: none is ever read back from shared memory, so a peer that scribbles can
 //! spoil what the slots say but cannot move an index. Does not: wake anybody, or validate what it hands out.

@@ -2,12 +2,14 @@
 //!
 //! What: one datagram each, integers little-endian, descriptors beside it.
 //!
-//!     magic "weft-shm" | version:32 | kind:32 | ird:16 | ord:16 | number:32 | private data ...
+//! ```text
+//! magic "weft-shm" | version:32 | kind:32 | ird:16 | ord:16 | number:32 | private data ...
 //!
-//!     kind 1 request   private data          control segment, doorbell of the connecting side
-//!          2 accept    private data          doorbell of the accepting side
-//!          3 reject    private data          -
-//!          4 slab      number of the slab    slab
+//! kind 1 request   private data          control segment, doorbell of the connecting side
+//!      2 accept    private data          doorbell of the accepting side
+//!      3 reject    private data          -
+//!      4 slab      number of the slab    slab
+//! ```
 //!
 //! Owns: nothing. Does not: check the descriptors; `weft_machine::shm::adopt` does.
 

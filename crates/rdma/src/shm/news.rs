@@ -2,10 +2,12 @@
 //!
 //! What: each is three words, parsed into a typed value after it was copied out of shared memory.
 //!
-//!     receive buffer   slot:16 | capacity:32<<16    slab number            offset in the slab
-//!     message          1:8 | flags:8 | slot:16 | length:32<<32   invalidated STag   0
-//!     refused          2:8                          refusal, encoded       0
-//!     closed           3:8                          0                      0
+//! ```text
+//! receive buffer   slot:16 | capacity:32<<16    slab number            offset in the slab
+//! message          1:8 | flags:8 | slot:16 | length:32<<32   invalidated STag   0
+//! refused          2:8                          refusal, encoded       0
+//! closed           3:8                          0                      0
+//! ```
 //!
 //! Owns: nothing. Does not: know whether a slot or an STag exists; whoever holds the table checks that.
 
