@@ -92,7 +92,8 @@ class Smbd:
         )
         self.process = subprocess.Popen(
             ["taskset", "-c", "0", "smbd", "--foreground", "--no-process-group", "-s", conf],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            # A group of its own: when smbd ends it ends its whole process group, which would be ours.
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )
 
     def pids(self):

@@ -196,8 +196,8 @@ pub(crate) struct Demo {
     /// Length of one measurement in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 150)]
     pub duration_ms: u64,
-    /// Bytes of the file that is read and written
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
+    /// Bytes of the file that is read and written; by default no cache of the processor holds it
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub file_size: u64,
     /// Fewer points
     #[arg(long)]
