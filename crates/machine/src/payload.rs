@@ -32,6 +32,43 @@ impl Payload {
         self.len() == 0
     }
 
+    /// Cuts the first `n` bytes off, without touching one: buffers are sliced, a file range becomes two.
+    ///
+    /// # Panics
+    /// When there are fewer than `n`.
+    pub fn take_front(&mut self, n: usize) -> Payload {
+        assert!(n <= self.len());
+        if n == self.len() {
+            return std::mem::replace(self, Payload::Chain(Vec::new()));
+        }
+        match self {
+            Payload::File(range) => {
+                let front = FileRange { len: n, ..range.clone() };
+                range.offset += n as u64;
+                range.len -= n;
+                Payload::File(front)
+            }
+            Payload::Chain(chain) => {
+                let mut front: Vec<Bytes> = Vec::new();
+                let mut missing = n;
+                let mut whole = 0;
+                for piece in chain.iter_mut() {
+                    if piece.len() > missing {
+                        if missing > 0 {
+                            front.push(piece.split_to(missing));
+                        }
+                        break;
+                    }
+                    missing -= piece.len();
+                    front.push(std::mem::take(piece));
+                    whole += 1;
+                }
+                chain.drain(..whole);
+                Payload::Chain(front)
+            }
+        }
+    }
+
     /// The bytes in memory: a file range is read into pool buffers (one, up to [`MAX_BUF`] bytes), a chain is returned
     /// as it is.
     pub async fn into_chain(self, pool: &Pool) -> io::Result<Vec<Bytes>> {

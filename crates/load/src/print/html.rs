@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::{against_tcp, nanos, rate, spread_percent};
+use super::cells;
 use crate::result::{Point, Report};
 use crate::workload::{Mix, size_label};
 
@@ -194,24 +194,8 @@ fn table(page: &mut String, report: &Report) {
     );
     for (work, points) in report.by_work() {
         for point in &points {
-            let ratio = |figure| {
-                against_tcp(&points, point, figure).map_or(String::new(), |r: f64| format!("{r:.2}"))
-            };
             let _ = write!(page, "<tr><td>{}", escape(&work.to_string()));
-            for cell in [
-                point.transport.clone(),
-                rate(point.throughput.median),
-                format!("{:.0}%", spread_percent(&point.throughput)),
-                format!("{:.0}", point.iops.median),
-                nanos(point.mean.median),
-                ratio(|p| p.mean.median),
-                nanos(point.p50.median),
-                nanos(point.p99.median),
-                nanos(point.p999.median),
-                nanos(point.max.median),
-                format!("{:.2}", point.cycles_per_byte.median),
-                ratio(|p| p.cycles_per_byte.median),
-            ] {
+            for cell in cells(&points, point) {
                 let _ = write!(page, "<td>{}", escape(&cell));
             }
             page.push_str("</tr>");

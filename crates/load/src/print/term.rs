@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::{against_tcp, nanos, rate, spread_percent};
+use super::cells;
 use crate::result::Report;
 
 /// The tables and the verdicts, ready to print.
@@ -44,24 +44,7 @@ pub fn render(report: &Report) -> String {
     ]);
     for (work, points) in report.by_work() {
         for point in &points {
-            let ratio = |figure| {
-                against_tcp(&points, point, figure).map_or(String::new(), |r: f64| format!("{r:.2}"))
-            };
-            table.add_row(vec![
-                work.to_string(),
-                point.transport.clone(),
-                rate(point.throughput.median),
-                format!("{:.0}%", spread_percent(&point.throughput)),
-                format!("{:.0}", point.iops.median),
-                nanos(point.mean.median),
-                ratio(|p| p.mean.median),
-                nanos(point.p50.median),
-                nanos(point.p99.median),
-                nanos(point.p999.median),
-                nanos(point.max.median),
-                format!("{:.2}", point.cycles_per_byte.median),
-                ratio(|p| p.cycles_per_byte.median),
-            ]);
+            table.add_row(std::iter::once(work.to_string()).chain(cells(&points, point)));
         }
     }
     for column in table.column_iter_mut().skip(2) {

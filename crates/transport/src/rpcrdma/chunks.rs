@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-use weft_machine::{FileRange, Payload};
+use weft_machine::Payload;
 use weft_rdma::{Segment, Stag, Work};
 use weft_wire::rpcrdma as wire;
 
@@ -95,7 +94,7 @@ pub(super) fn fill(
         let to = Segment { len: used as u32, ..from_wire(*segment) };
         segment.length = used as u32;
         if used > 0 {
-            let data = take_front(&mut payload, used);
+            let data = payload.take_front(used);
             work.push_back(Work::Write { id, data, to, signalled: n % SIGNAL_EVERY == SIGNAL_EVERY - 1 });
         }
     }
@@ -103,38 +102,11 @@ pub(super) fn fill(
     chunk
 }
 
-/// Cuts the first `n` bytes off `payload`; `n <= payload.len()`.
-fn take_front(payload: &mut Payload, n: usize) -> Payload {
-    if n == payload.len() {
-        return std::mem::replace(payload, Payload::Chain(Vec::new()));
-    }
-    match payload {
-        Payload::File(range) => {
-            let front = FileRange { len: n, ..range.clone() };
-            range.offset += n as u64;
-            range.len -= n;
-            Payload::File(front)
-        }
-        Payload::Chain(chain) => {
-            let mut front: Vec<Bytes> = Vec::new();
-            let mut left = n;
-            while left > 0 {
-                let piece = &mut chain[0];
-                if piece.len() <= left {
-                    left -= piece.len();
-                    front.push(chain.remove(0));
-                } else {
-                    front.push(piece.split_to(left));
-                    left = 0;
-                }
-            }
-            Payload::Chain(front)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use weft_machine::FileRange;
+
     use super::*;
 
     fn read(position: u32, handle: u32, offset: u64, length: u32) -> wire::ReadSegment {
@@ -192,7 +164,7 @@ mod tests {
     fn a_file_range_is_cut_without_being_read() {
         let file = weft_machine::File::in_memory("cut").unwrap();
         let mut payload = Payload::File(FileRange { file, offset: 10, len: 100 });
-        let front = take_front(&mut payload, 30);
+        let front = payload.take_front(30);
         let (Payload::File(front), Payload::File(rest)) = (front, payload) else { panic!() };
         assert_eq!((front.offset, front.len, rest.offset, rest.len), (10, 30, 40, 70));
     }

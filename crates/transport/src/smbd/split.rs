@@ -3,8 +3,7 @@
 //! What: [`writes`], one RDMA Write per segment that payload reaches. Spec: [MS-SMBD] 3.1.4.5.
 //! Owns: nothing; buffers are sliced and file ranges moved, no byte is touched. Does not: post.
 
-use bytes::Bytes;
-use weft_machine::{FileRange, Payload};
+use weft_machine::Payload;
 use weft_rdma::Segment;
 
 use crate::channel::Error;
@@ -35,44 +34,15 @@ pub(super) fn writes(mut data: Payload, segments: Vec<Segment>, mut post: impl F
             post(data, to);
             return;
         }
-        post(split_front(&mut data, n), to);
-    }
-}
-
-/// Takes the first `n` bytes off; there are more.
-fn split_front(data: &mut Payload, n: usize) -> Payload {
-    match data {
-        Payload::File(range) => {
-            let front = FileRange { len: n, ..range.clone() };
-            range.offset += n as u64;
-            range.len -= n;
-            Payload::File(front)
-        }
-        Payload::Chain(chain) => {
-            let mut front: Vec<Bytes> = Vec::new();
-            let mut missing = n;
-            let mut whole = 0;
-            for piece in chain.iter_mut() {
-                if piece.len() > missing {
-                    if missing > 0 {
-                        front.push(piece.split_to(missing));
-                    }
-                    break;
-                }
-                missing -= piece.len();
-                front.push(std::mem::take(piece));
-                whole += 1;
-            }
-            chain.drain(..whole);
-            Payload::Chain(front)
-        }
+        post(data.take_front(n), to);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use proptest::prelude::*;
-    use weft_machine::File;
+    use weft_machine::{File, FileRange};
     use weft_rdma::Stag;
 
     use super::*;
