@@ -150,6 +150,7 @@ def main():
     arguments.add_argument("--seconds", type=float, default=2)
     arguments.add_argument("--depth", type=int, default=32)
     arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    arguments.add_argument("--size", type=int, action="append", help="bytes of a READ; by default all that are judged")
     arguments.add_argument("--span", type=int, default=1 << 30)
     arguments = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="weft-peers-") as folder:
@@ -168,7 +169,8 @@ def main():
         try:
             print(f"READ, queue depth {arguments.depth}, {arguments.repetitions} repetitions: median (range)")
             print(f"{'size':>8}  {'server':16} {'MB per server CPU s':>28} {'server CPU s/GiB':>17} {'MB/s':>8}  ratio")
-            for size, promise in PROMISES.items():
+            for size in arguments.size or PROMISES:
+                promise = PROMISES.get(size)
                 seen = {server.name: [] for server in servers}
                 for _ in range(arguments.repetitions):
                     for server in servers:  # interleaved: a drift of the machine meets both

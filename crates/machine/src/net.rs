@@ -354,6 +354,15 @@ impl Stream {
         }
     }
 
+    /// From now on waiting for bytes ends only when so many have come, or the end of the stream (SO_RCVLOWAT); 1 is how
+    /// a stream begins. Receiving without waiting takes what is there. Without effect under simulation.
+    pub fn set_low_water(&self, bytes: usize) -> io::Result<()> {
+        match &self.0 {
+            Kind::Real(stream) => stream.set_low_water(bytes),
+            Kind::Sim(_) => Ok(()),
+        }
+    }
+
     /// Asks the kernel for socket buffers of these sizes in bytes (it doubles them, and caps them by its sysctls).
     /// A buffer whose size is set no longer grows by itself. Without effect under simulation.
     pub fn set_buffers(&self, send_bytes: usize, receive_bytes: usize) -> io::Result<()> {

@@ -25,7 +25,7 @@ use crate::sim;
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
-pub use reactor::{Counters, Driver, Options, driver};
+pub use reactor::{Counters, Driver, Options, Unhurried, driver};
 pub use spin::SPIN_MAX;
 
 /// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.

@@ -101,10 +101,16 @@ impl Acceptor {
                         };
                         this.tune(&stream);
                         let channel: Rc<dyn Channel> = match framing {
-                            Framing::Nbss => nbss::Nbss::new(stream, this.pool, nbss::Config::default()),
-                            Framing::Record => {
-                                record::Record::new(stream, this.pool, record::Config::default())
-                            }
+                            Framing::Nbss => nbss::Nbss::new(
+                                stream,
+                                this.pool,
+                                nbss::Config { gather: true, ..Default::default() },
+                            ),
+                            Framing::Record => record::Record::new(
+                                stream,
+                                this.pool,
+                                record::Config { gather: true, ..Default::default() },
+                            ),
                         };
                         serve(channel).await;
                     });

@@ -4,7 +4,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -206,6 +206,22 @@ impl Stream {
                 Err(e) => return Poll::Ready(Err(e.into())),
             }
         }
+    }
+
+    pub(super) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
+        let bytes = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let size = size_of_val(&bytes) as libc::socklen_t;
+        // SAFETY: the descriptor is open while `self` lives, and the kernel reads an int during the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const bytes).cast(),
+                size,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {

@@ -64,6 +64,11 @@ impl Drop for PollerGuard {
     }
 }
 
+/// Whether this core has pollers.
+pub(super) fn any() -> bool {
+    POLLERS.with_borrow(|list| !list.is_empty())
+}
+
 /// Asks every poller; true when one had news.
 pub(super) fn poll_all() -> bool {
     let list = POLLERS.with_borrow(Rc::clone);

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -101,6 +102,8 @@ thread_local! {
     static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
     /// Blocking calls that tasks of this core wait for.
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
+    /// Waits of this core whose end may be late.
+    static UNHURRIED: Cell<usize> = const { Cell::new(0) };
     /// The counters of the loop that runs on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
 }
@@ -123,6 +126,30 @@ impl AwaitsBlocking {
 impl Drop for AwaitsBlocking {
     fn drop(&mut self) {
         BLOCKING.set(BLOCKING.get() - 1);
+    }
+}
+
+/// Says that this core waits for news that may be late, until dropped: while one of these exists and nothing is polled
+/// (see [`poller`]), the core sleeps instead of spinning.
+#[derive(Debug)]
+pub struct Unhurried {
+    // The count is per thread.
+    _local: PhantomData<Rc<()>>,
+}
+
+impl Unhurried {
+    /// From now on.
+    #[allow(clippy::new_without_default, reason = "it has an effect")]
+    pub fn new() -> Unhurried {
+        UNHURRIED.set(UNHURRIED.get() + 1);
+        Unhurried { _local: PhantomData }
+    }
+}
+
+impl Drop for Unhurried {
+    fn drop(&mut self) {
+        // During thread exit the count may be gone already.
+        let _ = UNHURRIED.try_with(|count| count.set(count.get() - 1));
     }
 }
 
@@ -299,7 +326,8 @@ impl<'a> Core<'a> {
 
     /// The busy-poll phase, at least one look at everything; true when there is something to run.
     fn spin(&mut self) -> bool {
-        let budget = self.spin.budget();
+        let hurry = UNHURRIED.get() == 0 || poller::any();
+        let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);
         let mut now = start;

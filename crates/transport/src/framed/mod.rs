@@ -11,6 +11,7 @@
 //! Errors: a payload that cannot be read before its message began fails that `send` alone; everything else ends the
 //! channel.
 
+mod gather;
 mod receiver;
 mod sender;
 
@@ -93,15 +94,16 @@ struct Tx {
 }
 
 impl<F: Framing> Framed<F> {
-    /// Takes over a connected stream. Buffers come from `pool`.
-    pub(crate) fn over(stream: Stream, pool: Pool, max_message: usize) -> Rc<Framed<F>> {
+    /// Takes over a connected stream. Buffers come from `pool`; `gather` lets it wait for several small messages at a
+    /// time while the peer keeps them coming.
+    pub(crate) fn over(stream: Stream, pool: Pool, max_message: usize, gather: bool) -> Rc<Framed<F>> {
         let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
         let inner = Rc::new(Inner {
             stream: Rc::new(stream),
             pool,
             max_message: max_message.min(F::MAX_FRAME).min(MAX_BUF),
             peer,
-            receiver: RefCell::new(Receiver::default()),
+            receiver: RefCell::new(if gather { Receiver::gathering() } else { Receiver::default() }),
             tx: RefCell::new(Tx {
                 sender: Sender::default(),
                 corked: false,

@@ -13,8 +13,10 @@ use std::marker::PhantomData;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
-use weft_machine::{Buf, Pool, Stream, buf};
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Pool, Stream, Time, buf, rt};
 
+use super::gather::{Gather, PATIENCE};
 use super::{Framing, HEADER_LEN, Head};
 use crate::channel::Ending;
 
@@ -59,7 +61,64 @@ pub(super) struct Receiver<F> {
     ended: Option<Ending>,
     bytes: u64,
     messages: u64,
+    gathering: Option<Gathering>,
     framing: PhantomData<F>,
+}
+
+/// Waiting for several messages at a time.
+struct Gathering {
+    gather: Gather,
+    /// What the socket was last told to wait for, in bytes.
+    low_water: usize,
+    /// The last receive.
+    since: Time,
+    /// The peer was waited for in vain, and nothing has come since.
+    paused: bool,
+    /// Present while it waits for several.
+    unhurried: Option<rt::Unhurried>,
+    /// Runs from the first wait on, and again while something was received meanwhile.
+    patience: Option<LocalBoxFuture<'static, ()>>,
+}
+
+impl Gathering {
+    fn new() -> Gathering {
+        Gathering {
+            gather: Gather::default(),
+            low_water: 1,
+            since: rt::now(),
+            paused: false,
+            unhurried: None,
+            patience: None,
+        }
+    }
+
+    fn received(&mut self, messages: usize, bytes: usize) {
+        self.since = rt::now();
+        self.paused = false;
+        self.unhurried = None;
+        self.gather.received(messages, bytes, self.since);
+    }
+
+    fn set_low_water(&mut self, stream: &Stream, bytes: usize) -> io::Result<()> {
+        if self.low_water != bytes {
+            stream.set_low_water(bytes)?;
+            self.low_water = bytes;
+        }
+        Ok(())
+    }
+
+    /// Ends when nothing has been received for as long as is reasonable.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let until = self.since + PATIENCE;
+            let patience = self.patience.get_or_insert_with(|| Box::pin(rt::sleep_until(until)));
+            ready!(patience.as_mut().poll(cx));
+            self.patience = None;
+            if rt::now() >= self.since + PATIENCE {
+                return Poll::Ready(());
+            }
+        }
+    }
 }
 
 impl<F> Default for Receiver<F> {
@@ -75,12 +134,18 @@ impl<F> Default for Receiver<F> {
             ended: None,
             bytes: 0,
             messages: 0,
+            gathering: None,
             framing: PhantomData,
         }
     }
 }
 
 impl<F: Framing> Receiver<F> {
+    /// A receiver that may wait for several small messages at a time; see [`super::gather`].
+    pub(super) fn gathering() -> Receiver<F> {
+        Receiver { gathering: Some(Gathering::new()), ..Receiver::default() }
+    }
+
     /// The next message, or why there is none.
     pub(super) fn poll(
         &mut self,
@@ -97,10 +162,59 @@ impl<F: Framing> Receiver<F> {
                 return Poll::Ready(Err(ending.clone()));
             }
             ready!(self.poll_room(cx, pool));
-            match ready!(self.poll_fill(cx, stream)) {
+            let filled = match self.poll_fill(|into| stream.poll_recv(cx, into)) {
+                Poll::Pending => ready!(self.poll_gather(cx, stream)),
+                Poll::Ready(filled) => filled,
+            };
+            match filled {
                 Ok(0) => self.ended = Some(self.end_of_stream()),
-                Ok(n) => self.filled(n, max_message),
+                Ok(n) => {
+                    let messages = self.filled(n, max_message);
+                    if let Some(gathering) = &mut self.gathering {
+                        gathering.received(messages, n);
+                    }
+                }
                 Err(e) => self.ended = Some(Ending::Io(e.kind())),
+            }
+        }
+    }
+
+    /// The socket has nothing, or less than it was told to wait for: waits for more, but not without end.
+    fn poll_gather(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<usize>> {
+        let large = self.large.is_some();
+        let Some(gathering) = self.gathering.as_mut().filter(|gathering| !gathering.paused) else {
+            return Poll::Pending;
+        };
+        // The rest of a large message may be shorter than any goal.
+        let low_water = if large { 1 } else { gathering.gather.low_water() };
+        gathering.set_low_water(stream, low_water)?;
+        if low_water == 1 {
+            return Poll::Pending;
+        }
+        gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
+        ready!(gathering.poll_patience(cx));
+        // Takes what is there, however little.
+        match self.poll_fill(|into| match stream.try_recv(into) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Poll::Pending
+            }
+            taken => Poll::Ready(taken),
+        }) {
+            Poll::Ready(taken) => {
+                if let Some(gathering) = &mut self.gathering {
+                    gathering.gather.missed();
+                }
+                Poll::Ready(taken)
+            }
+            Poll::Pending => {
+                // The peer has stopped. Whatever comes next shall be told of at once.
+                if let Some(gathering) = &mut self.gathering {
+                    gathering.gather.paused();
+                    gathering.paused = true;
+                    gathering.unhurried = None;
+                    gathering.set_low_water(stream, 1)?;
+                }
+                Poll::Pending
             }
         }
     }
@@ -218,7 +332,10 @@ impl<F: Framing> Receiver<F> {
     }
 
     /// One receive call.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<usize>> {
+    fn poll_fill(
+        &mut self,
+        receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         let Some(staging) = &mut self.staging else {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };
@@ -226,45 +343,46 @@ impl<F: Framing> Receiver<F> {
         match &mut self.large {
             Some(large) => {
                 let (filled, len) = (large.buf.len(), large.len);
-                stream.poll_recv(
-                    cx,
-                    &mut [
-                        IoSliceMut::new(&mut large.buf.room()[filled..len]),
-                        IoSliceMut::new(&mut staging.room()[..HEAD_BYTES]),
-                    ],
-                )
+                receive(&mut [
+                    IoSliceMut::new(&mut large.buf.room()[filled..len]),
+                    IoSliceMut::new(&mut staging.room()[..HEAD_BYTES]),
+                ])
             }
             None => {
                 let end = (begun + self.offer).min(staging.capacity());
-                stream.poll_recv(cx, &mut [IoSliceMut::new(&mut staging.room()[begun..end])])
+                receive(&mut [IoSliceMut::new(&mut staging.room()[begun..end])])
             }
         }
     }
 
-    /// Accounts for `n` received bytes.
-    fn filled(&mut self, mut n: usize, max_message: usize) {
+    /// Accounts for `n` received bytes; the messages that they made whole.
+    fn filled(&mut self, mut n: usize, max_message: usize) -> usize {
+        let mut messages = 0;
         if let Some(mut large) = self.large.take() {
             let into_large = n.min(large.len - large.buf.len());
             large.buf.set_len(large.buf.len() + into_large);
             n -= into_large;
             if large.buf.len() < large.len {
                 self.large = Some(large);
-                return;
+                return 0;
             }
             self.finished = Some((large.buf.freeze(), large.last));
+            messages = 1;
         } else if n >= self.offer {
             self.offer = (self.offer * 2).min(MAX_STAGING_BYTES);
         }
         if let Some(staging) = &mut self.staging {
             staging.set_len(staging.len() + n);
-            self.scan(max_message);
+            messages += self.scan(max_message);
         }
+        messages
     }
 
     /// Moves whole messages from the staging buffer to `ready` and decides where the one that is not whole goes on.
-    fn scan(&mut self, max_message: usize) {
-        let Some(staging) = &mut self.staging else { return };
-        let mut whole = 0;
+    /// Returns how many there are.
+    fn scan(&mut self, max_message: usize) -> usize {
+        let Some(staging) = &mut self.staging else { return 0 };
+        let (mut whole, mut messages) = (0, 0);
         loop {
             let rest = &staging[whole..];
             let (len, last) = match head::<F>(rest) {
@@ -287,10 +405,12 @@ impl<F: Framing> Receiver<F> {
                 break;
             }
             whole += HEADER_LEN + len;
+            messages += 1;
         }
         if whole > 0 {
             self.ready = staging.split_to(whole).freeze();
         }
+        messages
     }
 
     /// The peer has sent its last byte.

@@ -17,12 +17,15 @@ use crate::framed::{Framed, Framing, Head};
 pub struct Config {
     /// Longest message in bytes, both ways; at most what the header can say and a pool buffer can hold.
     pub max_message: usize,
+    /// Whether to take several small messages at a time while a peer keeps them coming: for servers, whose cost per
+    /// message is the wake-up. A peer that waits for its answers is not kept waiting; see `framed::gather`.
+    pub gather: bool,
 }
 
 impl Default for Config {
     /// An 8 MiB READ or WRITE and 64 KiB for its headers.
     fn default() -> Config {
-        Config { max_message: (8 << 20) + (64 << 10) }
+        Config { max_message: (8 << 20) + (64 << 10), gather: false }
     }
 }
 
@@ -32,7 +35,7 @@ pub type Nbss = Framed<DirectTcp>;
 impl Nbss {
     /// Takes over a connected stream. Buffers come from `pool`.
     pub fn new(stream: Stream, pool: Pool, config: Config) -> Rc<Nbss> {
-        Framed::over(stream, pool, config.max_message)
+        Framed::over(stream, pool, config.max_message, config.gather)
     }
 }
 

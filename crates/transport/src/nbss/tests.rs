@@ -179,7 +179,7 @@ fn a_message_longer_than_the_limit_is_refused_before_memory_is_taken() {
         for len in [1001, 1 << 20, nbss::MAX_MESSAGE] {
             let (peer, ours) = streams().await;
             let pool = Pool::new(64 << 20);
-            let channel = Nbss::new(ours, pool.clone(), Config { max_message: 1000 });
+            let channel = Nbss::new(ours, pool.clone(), Config { max_message: 1000, ..Config::default() });
             assert_eq!(channel.limits().max_message, 1000);
             let wire = [frame(&[7; 1000]), Header::Message { len }.emit().unwrap().to_vec()].concat();
             peer.send_all(&[wire.into()]).await.unwrap();
@@ -328,6 +328,62 @@ fn an_unreadable_file_fails_its_own_message_alone() {
         assert_eq!(next(&b).await[..4], *b"last");
         assert_eq!(a.backlog(), 0);
         assert_eq!(a.traffic().sent, (105 + 104, 2));
+    })
+    .unwrap();
+}
+
+/// Asks in turn with many requests outstanding, a few, one, and in pieces; whoever gathers must not make it wait for
+/// ever, lose or reorder anything.
+#[test]
+fn a_gathering_channel_serves_a_peer_that_changes_its_ways() {
+    const LEN: usize = 116;
+    rt::block_on(async {
+        let listener = std::net::TcpListener::bind(any_port()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let mut stream = std::net::TcpStream::connect(addr).unwrap();
+            stream.set_nodelay(true).unwrap();
+            let mut answered = 0u64;
+            let mut asked = 0u64;
+            for (depth, pieces, count) in
+                [(32, 1, 20_000), (3, 1, 300), (1, 1, 300), (32, 1, 20_000), (2, 2, 300), (9, 3, 300)]
+            {
+                let end = asked + count;
+                while answered < end {
+                    while asked < end && asked - answered < depth {
+                        let mut body = vec![0; LEN];
+                        body[..8].copy_from_slice(&asked.to_le_bytes());
+                        let wire = frame(&body);
+                        for piece in wire.chunks(wire.len().div_ceil(pieces)) {
+                            stream.write_all(piece).unwrap();
+                        }
+                        asked += 1;
+                    }
+                    let mut answer = [0; 12];
+                    stream.read_exact(&mut answer).unwrap();
+                    assert_eq!(answer[4..], answered.to_le_bytes());
+                    answered += 1;
+                }
+            }
+            answered
+        });
+        let (socket, _) = rt::blocking(move || listener.accept()).await.unwrap();
+        let config = Config { gather: true, ..Config::default() };
+        let channel = Nbss::new(Stream::from_tcp(socket).unwrap(), Pool::new(64 << 20), config);
+        let mut served = 0;
+        while let Some(first) = channel.recv().await.unwrap() {
+            channel.cork(true);
+            let mut next = Some(first);
+            while let Some(message) = next {
+                assert_eq!(message.body.len(), LEN);
+                drop(channel.send(Outgoing::bytes(message.body.slice(..8))));
+                served += 1;
+                next = channel.try_recv();
+            }
+            channel.cork(false);
+        }
+        assert_eq!(client.join().unwrap(), served);
     })
     .unwrap();
 }

@@ -18,12 +18,15 @@ use crate::framed::{Framed, Framing, Head};
 pub struct Config {
     /// Longest message in bytes, both ways; at most what a pool buffer can hold.
     pub max_message: usize,
+    /// Whether to take several small messages at a time while a peer keeps them coming: for servers, whose cost per
+    /// message is the wake-up. A peer that waits for its answers is not kept waiting; see `framed::gather`.
+    pub gather: bool,
 }
 
 impl Default for Config {
     /// A 1 MiB READ or WRITE and 64 KiB for its headers.
     fn default() -> Config {
-        Config { max_message: (1 << 20) + (64 << 10) }
+        Config { max_message: (1 << 20) + (64 << 10), gather: false }
     }
 }
 
@@ -33,7 +36,7 @@ pub type Record = Framed<RecordMarking>;
 impl Record {
     /// Takes over a connected stream. Buffers come from `pool`.
     pub fn new(stream: Stream, pool: Pool, config: Config) -> Rc<Record> {
-        Framed::over(stream, pool, config.max_message)
+        Framed::over(stream, pool, config.max_message, config.gather)
     }
 }
 

@@ -114,7 +114,7 @@ fn a_source_is_sent_behind_the_last_part() {
 
 #[test]
 fn what_exceeds_a_limit_ends_the_channel() {
-    let config = Config { max_message: 1000 };
+    let config = Config { max_message: 1000, ..Config::default() };
     let too_long = fragment(true, &[0; 1001]);
     let long_in_sum = [fragment(false, &[0; 600]), fragment(true, &[0; 401])].concat();
     let longest_announced = vec![0xff; 4];

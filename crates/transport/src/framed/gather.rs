@@ -1,0 +1,254 @@
+//! Gathering: when a peer keeps many small messages coming, it pays to take several at a time.
+//!
+//! What: [`Gather`], the decision how many messages a receiver waits for; network cards call it adaptive moderation.
+//! Spec: none. Owns: what it has seen of the peer. Does not: touch the socket or the clock (see `receiver`).
+//!
+//! A wake-up, a receive call and a send call cost several times what a small READ does. A client with many requests
+//! outstanding does not mind when its server takes them four at a time; one with two outstanding waits in vain for the
+//! server that waits for it. Which of them a peer is shows in the rate of its messages alone, so that is what decides:
+//! the goal is raised a step while messages come in crowds, and kept only where as many come in the same time as
+//! before. A peer that stops half-way is waited for [`PATIENCE`] and no longer.
+
+use std::time::Duration;
+
+use weft_machine::Time;
+
+/// How long a gathering may be behind the last message that came.
+pub(super) const PATIENCE: Duration = Duration::from_micros(100);
+/// Messages longer than this on average are a crowd by themselves.
+const SMALL_BYTES: usize = 1024;
+/// Messages that a receiver waits for at most.
+const MAX_GOAL: usize = 8;
+/// Receives between two looks at the rate.
+const EPOCH: u32 = 64;
+/// An epoch that took longer says nothing about rates: the peer was doing something else.
+const MAX_EPOCH: Duration = Duration::from_millis(50);
+/// Percent of the goal that come per receive where raising it is worth a trial.
+const CROWD_PERCENT: usize = 95;
+/// The same where nothing is waited for: without any crowd the peer has one request outstanding.
+const FIRST_CROWD_PERCENT: usize = 120;
+/// The rate that a raised goal must keep, in percent of what it was.
+const KEPT_PERCENT: u128 = 95;
+/// Gatherings in an epoch that may end by lack of patience.
+const MAX_MISSED: u32 = EPOCH / 8;
+/// Epochs after which a raised goal has to prove itself again: the peer may have changed its ways.
+const PROBATION: u32 = 256;
+/// Epochs without another attempt after a failed one: at first, doubled with each failure, and at most.
+const REST_FIRST: u32 = 8;
+const REST_MOST: u32 = 1024;
+
+/// What happened since the epoch began.
+#[derive(Debug, Default)]
+struct Epoch {
+    /// When it began; `None` before the first receive.
+    start: Option<Time>,
+    receives: u32,
+    messages: usize,
+    bytes: usize,
+    missed: u32,
+}
+
+/// How many messages to wait for.
+#[derive(Debug)]
+pub(super) struct Gather {
+    /// Messages; 1 waits for nothing but the first.
+    goal: usize,
+    /// Nanoseconds per message before the goal was raised, while that is on trial.
+    trial: Option<u128>,
+    epoch: Epoch,
+    /// Epochs until the next attempt.
+    rest: u32,
+    next_rest: u32,
+    /// Epochs since the goal last changed.
+    age: u32,
+    /// Bytes of a message, on average of the last epoch.
+    message_bytes: usize,
+}
+
+impl Default for Gather {
+    fn default() -> Gather {
+        Gather {
+            goal: 1,
+            trial: None,
+            epoch: Epoch::default(),
+            rest: 0,
+            next_rest: REST_FIRST,
+            age: 0,
+            message_bytes: 0,
+        }
+    }
+}
+
+impl Gather {
+    /// Bytes that should be there before it is worth waking up; 1 where anything is.
+    pub(super) fn low_water(&self) -> usize {
+        // Messages differ: asking for a little less than the average spares a wait for the last bytes of one.
+        if self.goal == 1 { 1 } else { (self.goal * self.message_bytes * 7 / 8).max(1) }
+    }
+
+    /// A receive brought so many whole messages in so many bytes.
+    pub(super) fn received(&mut self, messages: usize, bytes: usize, now: Time) {
+        let epoch = &mut self.epoch;
+        let Some(start) = epoch.start else {
+            epoch.start = Some(now);
+            return;
+        };
+        epoch.receives += 1;
+        epoch.messages += messages;
+        epoch.bytes += bytes;
+        if epoch.receives == EPOCH {
+            let took = now.since(start);
+            self.judge(took);
+            self.epoch = Epoch { start: Some(now), ..Epoch::default() };
+        }
+    }
+
+    /// A gathering ended by lack of patience, with less than was wanted.
+    pub(super) fn missed(&mut self) {
+        self.epoch.missed += 1;
+        if self.epoch.missed > MAX_MISSED {
+            self.give_up();
+        }
+    }
+
+    /// Nothing comes: what was seen before is no measure for what comes after.
+    pub(super) fn paused(&mut self) {
+        self.epoch = Epoch::default();
+    }
+
+    fn judge(&mut self, took: Duration) {
+        let Epoch { receives, messages, bytes, .. } = self.epoch;
+        if took > MAX_EPOCH || messages == 0 {
+            return self.retreat();
+        }
+        self.message_bytes = bytes / messages;
+        if self.message_bytes > SMALL_BYTES {
+            return self.retreat();
+        }
+        let each = took.as_nanos() / messages as u128;
+        if let Some(before) = self.trial.take() {
+            if each * KEPT_PERCENT > before * 100 {
+                return self.give_up();
+            }
+            self.next_rest = REST_FIRST;
+        }
+        self.rest = self.rest.saturating_sub(1);
+        self.age += 1;
+        if self.goal > 1 && self.age == PROBATION {
+            return self.retreat();
+        }
+        let percent = if self.goal == 1 { FIRST_CROWD_PERCENT } else { CROWD_PERCENT };
+        let crowd = 100 * messages >= percent * self.goal * receives as usize;
+        if self.rest == 0 && crowd && self.goal < MAX_GOAL {
+            self.trial = Some(each);
+            self.age = 0;
+            self.goal *= 2;
+        }
+    }
+
+    /// The goal did harm.
+    fn give_up(&mut self) {
+        self.retreat();
+        self.rest = self.next_rest;
+        self.next_rest = (2 * self.next_rest).min(REST_MOST);
+    }
+
+    fn retreat(&mut self) {
+        self.goal = (self.goal / 2).max(1);
+        self.age = 0;
+        self.trial = None;
+        self.epoch = Epoch::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that keeps `depth` requests outstanding and needs `think` nanoseconds for each answer, one after the
+    /// other; the server needs `wake` for a batch and `work` for a request.
+    struct Peer {
+        depth: usize,
+        think: u64,
+        wake: u64,
+        work: u64,
+    }
+
+    impl Peer {
+        /// Plays `seconds` of it against `gather`; messages per second and messages per receive of the last half.
+        fn play(&self, gather: &mut Gather, nanos: u64) -> (f64, f64) {
+            const BYTES: usize = 120;
+            // When each outstanding request reaches the server.
+            let mut arrivals = std::collections::VecDeque::from(vec![0u64; self.depth]);
+            let (mut now, mut client_free) = (0u64, 0u64);
+            let (mut messages, mut receives) = (0usize, 0usize);
+            while now < nanos {
+                let wanted = gather.low_water().div_ceil(BYTES).max(1);
+                let full = arrivals.get(wanted - 1).copied();
+                let patience = arrivals[0].max(now) + PATIENCE.as_nanos() as u64;
+                let ready = full.filter(|&at| at <= patience);
+                if ready.is_none() && wanted > 1 {
+                    gather.missed();
+                }
+                now = now.max(ready.unwrap_or(patience)) + self.wake;
+                let here = arrivals.iter().take_while(|&&at| at <= now).count();
+                gather.received(here, here * BYTES, Time::ZERO + Duration::from_nanos(now));
+                if 2 * now > nanos {
+                    (messages, receives) = (messages + here, receives + 1);
+                }
+                now += self.work * here as u64;
+                arrivals.drain(..here);
+                for _ in 0..here {
+                    client_free = client_free.max(now) + self.think;
+                    arrivals.push_back(client_free);
+                }
+            }
+            (messages as f64 / (nanos as f64 / 2e9), messages as f64 / receives as f64)
+        }
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_slow_client_with_many_requests_outstanding_is_served_in_crowds_at_the_same_rate() {
+        let peer = Peer { depth: 32, think: 11_000, wake: 8_000, work: 5_000 };
+        let mut gather = Gather::default();
+        let (rate, crowd) = peer.play(&mut gather, SECOND);
+        assert!(crowd > 5.0, "{crowd} messages a receive");
+        assert!(rate > 0.95 * 1e9 / 11_000.0, "{rate} messages a second");
+    }
+
+    #[test]
+    fn a_client_that_waits_for_its_answers_is_not_made_to_wait() {
+        for depth in [1, 2, 3, 4] {
+            let peer = Peer { depth, think: 3_000, wake: 4_000, work: 3_000 };
+            let (alone, _) = peer.play(&mut Gather { rest: u32::MAX, ..Gather::default() }, SECOND);
+            let (rate, _) = peer.play(&mut Gather::default(), SECOND);
+            assert!(rate > 0.95 * alone, "depth {depth}: {rate} instead of {alone}");
+        }
+    }
+
+    #[test]
+    fn large_messages_are_never_waited_for() {
+        let mut gather = Gather::default();
+        for i in 0..100_000 {
+            gather.received(4, 4 * 8300, Time::ZERO + Duration::from_micros(i * 10));
+            assert_eq!(gather.low_water(), 1);
+        }
+    }
+
+    #[test]
+    fn attempts_that_fail_become_rare() {
+        let mut gather = Gather::default();
+        let mut attempts = 0;
+        for i in 0..EPOCH as u64 * 10_000 {
+            let before = gather.goal;
+            gather.received(2, 240, Time::ZERO + Duration::from_micros(i * 10));
+            attempts += u32::from(gather.goal > before);
+            while gather.goal > 1 {
+                gather.missed();
+            }
+        }
+        assert!((5..30).contains(&attempts), "{attempts} attempts");
+    }
+}
