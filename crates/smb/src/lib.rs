@@ -8,4 +8,5 @@
 pub mod auth;
 pub mod client;
 pub mod crypto;
+mod ids;
 pub mod server;

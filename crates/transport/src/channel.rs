@@ -3,7 +3,10 @@
 //! Spec: [MS-SMBD] 3.1.4; RFC 8166 3.4 (DDP-eligible data), 4.4 (chunks).
 //! Owns: nothing. Does not: implement; see the siblings.
 
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -202,6 +205,44 @@ impl Ending {
     }
 }
 
+/// A message on its way into the medium; ends when the medium has taken it.
+#[must_use = "a message that could not be sent says so here alone"]
+pub struct Sending(State);
+
+enum State {
+    /// The medium answered at once; `None` after it was told.
+    Answered(Option<Result<(), Error>>),
+    Waiting(LocalBoxFuture<'static, Result<(), Error>>),
+}
+
+impl Sending {
+    /// It is known already what became of the message.
+    pub fn answered(result: Result<(), Error>) -> Sending {
+        Sending(State::Answered(Some(result)))
+    }
+
+    /// It will be known when `future` ends.
+    pub fn waiting(future: impl Future<Output = Result<(), Error>> + 'static) -> Sending {
+        Sending(State::Waiting(Box::pin(future)))
+    }
+
+    /// Whether the message was taken at once.
+    pub fn is_taken(&self) -> bool {
+        matches!(self.0, State::Answered(Some(Ok(()))))
+    }
+}
+
+impl Future for Sending {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Answered(result) => Poll::Ready(result.take().unwrap_or(Err(Error::Closed))),
+            State::Waiting(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
 /// One connection between two peers. Lives on one core; shared by `Rc`. `send`s are put on the wire in the order in
 /// which they were *called* (not polled); `recv` is for one reader at a time.
 pub trait Channel {
@@ -213,13 +254,14 @@ pub trait Channel {
     fn peer(&self) -> String;
     /// What it can carry.
     fn limits(&self) -> Limits;
-    /// The next message; `Ok(None)` is an orderly end.
+    /// The next message; `Ok(None)` is an orderly end. Whoever keeps the future polls it when it is woken: the
+    /// connection may make progress by it alone. A reader that wants nothing for a while drops it.
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>>;
     /// A message that has already arrived, without waiting: lets a server take a batch per wake-up.
     fn try_recv(&self) -> Option<Message>;
     /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future
     /// does not take the message back.
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>>;
+    fn send(&self, message: Outgoing) -> Sending;
     /// Messages queued by `send` that the medium has not taken yet: a server stops reading requests above a limit. Zero
     /// where the transport's own credits bound them.
     fn backlog(&self) -> usize {

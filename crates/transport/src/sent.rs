@@ -90,6 +90,11 @@ impl Sent {
         self.waiting.entry(number).and_modify(|old| old.clone_from(waker)).or_insert_with(|| waker.clone());
     }
 
+    /// Whether anybody waits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Nobody asks about message `number` any more.
     pub(crate) fn forget(&mut self, number: u64) {
         self.waiting.remove(&number);

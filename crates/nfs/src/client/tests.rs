@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, Payload, Pool, rt};
 use weft_transport::{
-    Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, Traffic,
+    Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Ticket, Traffic,
 };
 use weft_wire::mount::MountResult;
 use weft_wire::nfs3::*;
@@ -50,7 +50,7 @@ impl Channel for Scripted {
     fn try_recv(&self) -> Option<Message> {
         self.replies.borrow_mut().pop_front()
     }
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), weft_transport::Error>> {
+    fn send(&self, message: Outgoing) -> Sending {
         let mut body = Vec::new();
         for part in message.parts {
             match part {
@@ -71,7 +71,7 @@ impl Channel for Scripted {
             let body = Bytes::from([&e.into_bytes()[..], &results].concat());
             self.replies.borrow_mut().push_back(Message { body, detached: None, ticket: Ticket::default() });
         }
-        Box::pin(std::future::ready(Ok(())))
+        Sending::answered(Ok(()))
     }
     fn cork(&self, _on: bool) {}
     fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {

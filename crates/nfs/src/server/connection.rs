@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
-use weft_transport::{Channel, Error, Message, Outgoing};
+use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 
 use super::Server;
 use super::dispatch::{self, NotRpc};
@@ -22,7 +22,6 @@ const BATCH: usize = 64;
 
 type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
 /// Ends when the channel's medium has taken the reply and all before it.
-type Taken = LocalBoxFuture<'static, Result<(), Error>>;
 
 enum Event {
     Received(Result<Option<Message>, Error>),
@@ -54,6 +53,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(
                 return Poll::Ready(Event::Drained);
             }
             if running.len() >= server.limits.requests {
+                receiving = None;
                 return Poll::Pending;
             }
             let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
@@ -103,7 +103,7 @@ fn begin<'a>(
     channel: &dyn Channel,
     first: Message,
     running: &mut FuturesUnordered<Running<'a>>,
-) -> Result<Option<Taken>, Error> {
+) -> Result<Option<Sending>, Error> {
     let mut next = Some(first);
     let (mut begun, mut last) = (0, None);
     while let Some(message) = next {
@@ -121,7 +121,7 @@ fn begin<'a>(
 }
 
 /// Queues a reply. Its future need not be waited for: the message stays queued.
-fn send(channel: &dyn Channel, finished: Result<Outgoing, NotRpc>) -> Result<Taken, Error> {
+fn send(channel: &dyn Channel, finished: Result<Outgoing, NotRpc>) -> Result<Sending, Error> {
     match finished {
         Ok(reply) => Ok(channel.send(reply)),
         Err(NotRpc(why)) => {

@@ -13,7 +13,8 @@ use weft_store::backend::Ram;
 use weft_store::opens::Rights;
 use weft_store::{NodeId, Vfs};
 use weft_transport::{
-    Access, Exposed, Kind, Limits as ChannelLimits, Message, Outgoing, Part, Segment, Ticket, Traffic,
+    Access, Exposed, Kind, Limits as ChannelLimits, Message, Outgoing, Part, Segment, Sending, Ticket,
+    Traffic,
 };
 use weft_wire::mount::{DirPath, MountResult};
 use weft_wire::nfs3::*;
@@ -49,9 +50,9 @@ impl Channel for Script {
     fn try_recv(&self) -> Option<Message> {
         self.calls.borrow_mut().pop_front()
     }
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, message: Outgoing) -> Sending {
         self.replies.borrow_mut().push(message);
-        Box::pin(std::future::ready(Ok(())))
+        Sending::answered(Ok(()))
     }
     fn cork(&self, _on: bool) {}
     fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {

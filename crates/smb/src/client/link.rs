@@ -10,7 +10,6 @@
 //! allows it, and nothing that follows could be trusted).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,10 +17,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Pool, buf};
-use weft_transport::{Channel, Outgoing, Part, To};
+use weft_transport::{Channel, Outgoing, Part, Sending, To};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound};
@@ -30,6 +28,7 @@ use super::credits::{Credits, Place};
 use super::error::Error;
 use super::region::Region;
 use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
+use crate::ids::IdMap;
 
 /// How a request is protected; its response must be protected alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +106,7 @@ enum SlotState {
 }
 
 struct State {
-    pending: BTreeMap<u64, Slot>,
+    pending: IdMap<u64, Slot>,
     credits: Credits,
     next_message_id: u64,
     multi_credit: bool,
@@ -153,7 +152,7 @@ impl Link {
             channel,
             pool,
             state: RefCell::new(State {
-                pending: BTreeMap::new(),
+                pending: IdMap::default(),
                 credits: Credits::new(credits),
                 next_message_id: 0,
                 multi_credit: false,
@@ -219,17 +218,33 @@ impl Link {
 
     /// Sends a request now. The future gives its response; dropping it cancels the request.
     pub fn send(&self, permit: Permit, call: Call) -> Result<Pending, Error> {
-        self.send_recorded(permit, call, 0).map(|(pending, _)| pending)
+        let (message_id, outgoing) = self.compose(permit, call, 0)?;
+        Ok(self.launch(message_id, outgoing))
     }
 
     /// The same; also gives what was sent, which preauthentication integrity needs. `session_id` counts only while no
     /// session is established. Not of use for encrypted messages.
     pub fn send_recorded(
         &self,
-        mut permit: Permit,
+        permit: Permit,
         call: Call,
         session_id: u64,
     ) -> Result<(Pending, Bytes), Error> {
+        let (message_id, outgoing) = self.compose(permit, call, session_id)?;
+        let sent = match outgoing.parts.first() {
+            Some(Part::Bytes(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        Ok((self.launch(message_id, outgoing), sent))
+    }
+
+    fn launch(&self, message_id: u64, outgoing: Outgoing) -> Pending {
+        let sending = Some(self.shared.channel.send(outgoing)).filter(|sending| !sending.is_taken());
+        Pending { shared: self.shared.clone(), message_id, sending, region: None }
+    }
+
+    /// Gives a request its numbers and its protection; from now on its response is awaited.
+    fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
         let charge = std::mem::take(&mut permit.charge);
         let Call { command, tree, protection, mut message, payload } = call;
         let (message_id, security) = {
@@ -255,15 +270,7 @@ impl Link {
             (message_id, state.security.clone())
         };
         match self.shared.protect(security.as_deref(), protection, message, payload) {
-            Ok(outgoing) => {
-                let sent = match outgoing.parts.first() {
-                    Some(Part::Bytes(bytes)) => bytes.clone(),
-                    _ => Bytes::new(),
-                };
-                let sending = Some(self.shared.channel.send(outgoing));
-                let shared = self.shared.clone();
-                Ok((Pending { shared, message_id, sending, region: None }, sent))
-            }
+            Ok(outgoing) => Ok((message_id, outgoing)),
             Err(e) => {
                 // Its number is used up and will never be seen by the server, whose window then closes.
                 self.shared.end(e.clone());
@@ -513,7 +520,8 @@ async fn watch(shared: Rc<Shared>, timeout: Duration) {
 pub(super) struct Pending {
     shared: Rc<Shared>,
     message_id: u64,
-    sending: Option<LocalBoxFuture<'static, Result<(), weft_transport::Error>>>,
+    /// `None` once the medium has taken it.
+    sending: Option<Sending>,
     /// Memory that the request offers to the server; to be taken back by whoever gets the response.
     pub region: Option<Region>,
 }
@@ -533,7 +541,7 @@ impl Future for Pending {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if let Some(sending) = &mut this.sending
-            && let Poll::Ready(result) = sending.as_mut().poll(cx)
+            && let Poll::Ready(result) = Pin::new(sending).poll(cx)
         {
             this.sending = None;
             if let Err(e) = result {

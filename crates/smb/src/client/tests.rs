@@ -11,7 +11,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::Buf;
-use weft_transport::{Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic};
+use weft_transport::{
+    Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
+};
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::CipherId;
 
@@ -87,7 +89,7 @@ impl Channel for Between {
     fn try_recv(&self) -> Option<Message> {
         self.inner.try_recv().map(|m| self.pass(m))
     }
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), weft_transport::Error>> {
+    fn send(&self, message: Outgoing) -> Sending {
         for part in &message.parts {
             match part {
                 Part::Bytes(bytes) => self.seen.borrow_mut().extend_from_slice(bytes),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use weft_machine::rt;
-use weft_transport::{Channel, Error, Message, Outgoing};
+use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
 use super::context::OpContext;
@@ -33,6 +33,7 @@ use super::session::Session;
 use super::session_setup::InProgress;
 use super::{Server, frame};
 use crate::crypto::Preauth;
+use crate::ids::IdMap;
 
 /// Messages handled before their answers leave.
 const BATCH: usize = 64;
@@ -55,14 +56,14 @@ pub(crate) struct Connection {
     /// An SMB1 negotiate was answered with "ask again".
     negotiating: Cell<bool>,
     window: RefCell<Window>,
-    sessions: RefCell<HashMap<u64, Arc<Session>>>,
-    unsent: RefCell<Vec<Sending>>,
+    sessions: RefCell<IdMap<u64, Arc<Session>>>,
+    unsent: RefCell<Vec<Unsent>>,
     ended: Cell<Option<&'static str>>,
 }
 
 /// A message that the medium may not have taken yet.
-struct Sending {
-    taken: LocalBoxFuture<'static, Result<(), Error>>,
+struct Unsent {
+    taken: Sending,
     fallback: Vec<Header>,
 }
 
@@ -171,7 +172,10 @@ impl Connection {
     /// Queues a message of answers.
     pub(super) fn send(&self, ready: Ready) {
         let taken = self.channel.send(ready.outgoing);
-        self.unsent.borrow_mut().push(Sending { taken, fallback: ready.fallback });
+        if taken.is_taken() {
+            return;
+        }
+        self.unsent.borrow_mut().push(Unsent { taken, fallback: ready.fallback });
     }
 
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
@@ -214,7 +218,8 @@ impl Connection {
         let mut batches = 0;
         let server = self.server.clone();
         let mut drain = server.drain.join();
-        let mut receiving = self.channel.recv();
+        // Dropped while no more is wanted: whoever keeps it must poll it.
+        let mut receiving = None;
         loop {
             let mut paused = false;
             let event = poll_fn(|cx| {
@@ -233,7 +238,7 @@ impl Connection {
                 }
                 Event::Received(Ok(Some(message))) => {
                     self.batch(message, inflight, most).await;
-                    receiving = self.channel.recv();
+                    receiving = None;
                     batches = if paused { 0 } else { batches + 1 };
                     if batches == BATCHES_IN_A_ROW {
                         batches = 0;
@@ -259,11 +264,11 @@ impl Connection {
         }
     }
 
-    fn poll_event(
-        &self,
+    fn poll_event<'a>(
+        &'a self,
         cx: &mut Context<'_>,
         inflight: &mut Inflight,
-        receiving: &mut LocalBoxFuture<'_, Result<Option<Message>, Error>>,
+        receiving: &mut Option<LocalBoxFuture<'a, Result<Option<Message>, Error>>>,
         login: &mut LoginTimer,
         most: usize,
         draining: bool,
@@ -279,10 +284,13 @@ impl Connection {
             return Poll::Ready(Event::Progress);
         }
         if draining {
+            *receiving = None;
             return if inflight.is_empty() { Poll::Ready(Event::Drained) } else { Poll::Pending };
         }
-        if inflight.len() < most
-            && let Poll::Ready(received) = receiving.as_mut().poll(cx)
+        if inflight.len() >= most {
+            *receiving = None;
+        } else if let Poll::Ready(received) =
+            receiving.get_or_insert_with(|| self.channel.recv()).as_mut().poll(cx)
         {
             return Poll::Ready(Event::Received(received));
         }
@@ -295,7 +303,11 @@ impl Connection {
         let mut next = Some(first);
         let mut handled = 0;
         while let Some(message) = next {
-            self.start(frame::handle(self.clone(), message.body), inflight).await;
+            match frame::read_at_once(self, &message.body) {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => self.terminate(reason),
+                None => self.start(frame::handle(self.clone(), message.body), inflight).await,
+            }
             handled += 1;
             if handled == BATCH || inflight.len() + self.unsent.borrow().len() >= most || self.is_ended() {
                 break;
@@ -322,7 +334,8 @@ impl Connection {
                 return;
             }
             for mut sending in unsent {
-                match poll_once(sending.taken.as_mut()).await {
+                let taken: Pin<&mut Sending> = Pin::new(&mut sending.taken);
+                match poll_once(taken).await {
                     Some(outcome) => self.sent(outcome, &sending.fallback),
                     None => {
                         let connection = self.clone();

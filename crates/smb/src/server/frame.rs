@@ -29,6 +29,8 @@ const MAX_CONTROL_BYTES: usize = 68 * 1024;
 /// Decrypted messages shorter than this do not wait for a pool buffer.
 const SHORT_BYTES: usize = 4096;
 
+const WRONG_MESSAGE_ID: Reason = "3.3.5.2.3: MessageId used twice or never granted";
+
 /// What the requests of one message hand on ([MS-SMB2] 3.3.5.2.7.2).
 struct Chain {
     /// Whose keys the message was encrypted with.
@@ -47,6 +49,45 @@ pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
     if let Err(reason) = answer_all(&connection, body).await {
         connection.terminate(reason);
     }
+}
+
+/// Carries out a message that is one READ, neither signed nor encrypted, to its end: most traffic is nothing else, it
+/// never waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple.
+pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Option<Result<(), Reason>> {
+    let header = Header::parse(message).ok()?;
+    let plain = Flags::PRIORITY_MASK.contains(header.flags)
+        && header.next_command == 0
+        && message.len() <= SHORT_BYTES;
+    if header.command != Command::Read || !plain || !connection.is_negotiated() {
+        return None;
+    }
+    let session = connection.session(header.session_id)?;
+    if session.signing_required || session.encrypt {
+        return None;
+    }
+    let tree = session.tree(header.tree_id()?)?;
+    let charge = if connection.multi_credit() { header.credit_charge.max(1) } else { 1 };
+    if !connection.take_credits(header.message_id, charge) {
+        return Some(Err(WRONG_MESSAGE_ID));
+    }
+    let cx = OpContext {
+        server: connection.server.clone(),
+        connection: connection.clone(),
+        session,
+        tree,
+        header,
+        message: message.clone(),
+        encrypted: false,
+        file_id: Cell::new(None),
+        async_id: Cell::new(None),
+        alone: true,
+        cancel: OnceCell::new(),
+    };
+    let answer = ops::read(&cx);
+    let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
+    reply.id = Id::tree(cx.tree.id);
+    connection.send(outgoing::plain(reply, answer, connection.channel.limits().max_message));
+    Some(Ok(()))
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
@@ -182,7 +223,7 @@ async fn request(
         false => 1,
     };
     if !connection.take_credits(header.message_id, charge) {
-        return Err("3.3.5.2.3: MessageId used twice or never granted");
+        return Err(WRONG_MESSAGE_ID);
     }
     let mut step =
         Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };

@@ -187,6 +187,19 @@ pub(super) async fn compose(
     Ok(ready)
 }
 
+/// The message of one answer that is neither signed, encrypted nor hashed. Nothing of it has to be read first.
+pub(super) fn plain(header: Header, answer: Answer, max_message: usize) -> Ready {
+    let mut piece = Piece::new(Answered { header, answer, sign: None, hash: None }, false, max_message);
+    piece.complete(true);
+    let fallback = match &piece.payload {
+        Some(Payload::File(_)) => vec![piece.header],
+        _ => Vec::new(),
+    };
+    let mut parts = Vec::with_capacity(2);
+    let invalidate = piece.into_parts(&[], &mut parts);
+    Ready { outgoing: Outgoing { parts, invalidate, ..Outgoing::default() }, fallback }
+}
+
 async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) -> Result<Ready, SealError> {
     if let Some(session) = sealed {
         let outgoing = Box::pin(seal(pieces, session, pool)).await?;

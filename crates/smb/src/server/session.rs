@@ -15,6 +15,7 @@ use weft_store::vfs::Share;
 
 use super::ops::Opens;
 use crate::crypto::SessionKeys;
+use crate::ids::IdMap;
 
 /// A session that authenticated.
 pub(crate) struct Session {
@@ -36,7 +37,7 @@ pub(crate) struct Session {
 #[derive(Default)]
 struct Trees {
     last: u32,
-    by_id: HashMap<u32, Arc<Tree>>,
+    by_id: IdMap<u32, Arc<Tree>>,
 }
 
 /// A share that a session is connected to.

@@ -28,7 +28,8 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool, Stream, rt};
 
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Ticket, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Sending, Ticket,
+    Traffic,
 };
 use receiver::Receiver;
 use sender::Sender;
@@ -257,24 +258,24 @@ impl<F: Framing> Channel for Framed<F> {
         self.0.receiver.borrow_mut().ready(self.0.max_message).map(message)
     }
 
-    fn send(&self, outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, outgoing: Outgoing) -> Sending {
         let tx = &mut *self.0.tx.borrow_mut();
         if let Some(ending) = &tx.ended {
-            return Box::pin(std::future::ready(Err(ending.at_sender())));
+            return Sending::answered(Err(ending.at_sender()));
         }
         if tx.closing {
-            return Box::pin(std::future::ready(Err(Error::Closed)));
+            return Sending::answered(Err(Error::Closed));
         }
         let number = match tx.sender.push::<F>(outgoing, self.0.max_message) {
             Ok(number) => number,
-            Err(e) => return Box::pin(std::future::ready(Err(e))),
+            Err(e) => return Sending::answered(Err(e)),
         };
         if !tx.corked || tx.sender.queued_bytes() >= CORK_BYTES {
             tx.drain(&self.0.stream, &self.0.pool);
         }
         match tx.sender.sent.outcome(number) {
-            Some(outcome) => Box::pin(std::future::ready(outcome.map_err(Error::Io))),
-            None => Box::pin(Taken { inner: self.0.clone(), number }),
+            Some(outcome) => Sending::answered(outcome.map_err(Error::Io)),
+            None => Sending::waiting(Taken { inner: self.0.clone(), number }),
         }
     }
 

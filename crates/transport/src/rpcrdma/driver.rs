@@ -27,7 +27,7 @@ use super::Config;
 use super::requester::{Prepared, Requester, Shape, prepare, refusal};
 use super::responder::{Out, Responder, id};
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
 };
 
 /// Work that waits for room in the send queue; more is a peer that does not take what it asked for. All credits with the
@@ -487,7 +487,7 @@ impl Channel for RpcRdma {
         self.0.state.borrow_mut().out.messages.pop_front()
     }
 
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, message: Outgoing) -> Sending {
         let sent = Rc::new(Sent::default());
         {
             let state = &mut *self.0.state.borrow_mut();
@@ -497,7 +497,7 @@ impl Channel for RpcRdma {
             };
             let shape = match shape {
                 Ok(shape) => shape,
-                Err(e) => return Box::pin(std::future::ready(Err(e))),
+                Err(e) => return Sending::answered(Err(e)),
             };
             let refusal = match &state.ended {
                 Some(ending) => Some(ending.at_sender()),
@@ -506,12 +506,12 @@ impl Channel for RpcRdma {
                 None => None,
             };
             if let Some(e) = refusal {
-                return Box::pin(std::future::ready(Err(e)));
+                return Sending::answered(Err(e));
             }
             state.unsent.push_back(Unsent { message, shape, sent: sent.clone() });
         }
         self.0.try_advance();
-        Box::pin(Taken { inner: self.0.clone(), sent, looked: false, waited: false })
+        Sending::waiting(Taken { inner: self.0.clone(), sent, looked: false, waited: false })
     }
 
     fn backlog(&self) -> usize {

@@ -3,7 +3,6 @@
 //! What: [`Smbd`]. Spec: [MS-SMBD] 3.1.4.
 //! Owns: a reference to the connection; its futures own theirs. Does not: post or poll by itself, see `driver`.
 
-use std::future::ready;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,8 +16,8 @@ use weft_rdma::{PostError, Work, WorkError};
 use super::driver::{Core, LINGER, READ, Reading};
 use super::engine::Event;
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Ticket, To,
-    Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Ticket,
+    To, Traffic,
 };
 
 /// RDMA Reads of `fetch` under way, queued ones included.
@@ -61,6 +60,7 @@ impl Core {
                 return Err(Error::Misuse("too many fetches at once"));
             }
             let slot = state.reads.insert(Reading::UnderWay(None));
+            self.relay.need_task(true);
             self.post(state, Work::Read { id: READ | slot as u64, into, from });
             slot
         };
@@ -181,6 +181,7 @@ impl Future for Taken {
             return Poll::Ready(Err(ending.at_sender()));
         }
         state.sent.wait(self.number, cx.waker());
+        self.core.relay.need_task(true);
         Poll::Pending
     }
 }
@@ -297,28 +298,35 @@ impl Channel for Smbd {
         self.0.take()
     }
 
-    fn send(&self, mut outgoing: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, mut outgoing: Outgoing) -> Sending {
         if let Some(source) = outgoing.source.take() {
             outgoing.parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
         }
         let core = &self.0;
         let state = &mut *core.state.borrow_mut();
         if let Err(e) = core.check(state, &outgoing) {
-            return Box::pin(ready(Err(e)));
+            return Sending::answered(Err(e));
         }
         let loaded = match load_now(&mut outgoing, &core.pool) {
             Ok(loaded) => loaded,
-            Err(e) => return Box::pin(ready(Err(Error::Io(e)))),
+            Err(e) => return Sending::answered(Err(Error::Io(e))),
         };
         let number = state.sent.number();
         if loaded && state.loading.is_empty() {
+            core.relay.mute(true);
             core.submit(state, number, outgoing);
             core.pump(state, false);
+            core.reap(state);
+            core.relay.mute(false);
+            if let Some(outcome) = state.sent.outcome(number) {
+                return Sending::answered(outcome.map_err(Error::Io));
+            }
         } else {
             state.loading.push_back((number, Box::pin(load(outgoing, core.pool.clone()))));
+            core.relay.need_task(true);
             core.relay.wake_task();
         }
-        Box::pin(Taken { core: core.clone(), number })
+        Sending::waiting(Taken { core: core.clone(), number })
     }
 
     fn backlog(&self) -> usize {
@@ -360,6 +368,7 @@ impl Channel for Smbd {
         let state = &mut *core.state.borrow_mut();
         if state.closing.is_none() {
             state.closing = Some(rt::now() + LINGER);
+            core.relay.need_task(true);
             core.pump(state, false);
             core.relay.wake_task();
         }

@@ -55,6 +55,8 @@ pub(super) struct Core {
     pub(super) relay: Arc<Relay>,
     /// The relay, as the queue pair sees it.
     waker: Waker,
+    /// The queue pair is polled without the kernel.
+    pub(super) bypass: bool,
     /// A reader is at work: it looks for messages itself.
     pub(super) reading: Cell<bool>,
     pub(super) state: RefCell<State>,
@@ -113,6 +115,7 @@ pub(super) fn start(
     let _ = engine.handle(Event::Posted(posted), now);
     let relay = Arc::new(Relay::default());
     let core = Rc::new(Core {
+        bypass: queue_pair.caps().kernel_bypass,
         queue_pair,
         pool,
         waker: relay.clone().into(),
@@ -154,6 +157,7 @@ impl Core {
                 self.relay.set_task(cx.waker());
                 self.drive(true);
                 self.feed(cx);
+                self.relay.need_task(self.state.borrow().needs_task());
                 asleep = sleep.as_mut().poll(cx).is_pending();
                 let state = self.state.borrow();
                 if state.gone || !asleep || state.next_look() < state.armed {
@@ -192,7 +196,18 @@ impl Core {
 
     /// Takes completions until there are none. `idle`: also do what can wait for an idle moment.
     pub(super) fn drive(&self, idle: bool) {
-        let state = &mut *self.state.borrow_mut();
+        self.take_completions(&mut self.state.borrow_mut(), idle);
+    }
+
+    /// Takes the completions of work that was carried out while it was posted, so that nobody has to be woken for
+    /// them. Only worth while where looking costs no system call.
+    pub(super) fn reap(&self, state: &mut State) {
+        if self.bypass {
+            self.take_completions(state, false);
+        }
+    }
+
+    fn take_completions(&self, state: &mut State, idle: bool) {
         let mut cx = Context::from_waker(&self.waker);
         let mut batches = 0;
         while !state.gone {
@@ -437,6 +452,7 @@ impl Core {
     fn starve(&self, state: &mut State) {
         if !state.hungry {
             state.hungry = true;
+            self.relay.need_task(true);
             self.relay.wake_task();
         }
     }
@@ -561,6 +577,15 @@ impl State {
             Some(Reading::Abandoned) => drop(self.reads.remove(slot)),
             Some(Reading::Done(_)) | None => {}
         }
+    }
+
+    /// Whether somebody waits for something else than messages, for which no reader looks.
+    fn needs_task(&self) -> bool {
+        self.hungry
+            || self.closing.is_some()
+            || !self.loading.is_empty()
+            || !self.reads.is_empty()
+            || self.sent.is_awaited()
     }
 
     fn is_drained(&self) -> bool {

@@ -1,16 +1,23 @@
 //! One waker for a queue pair whose news interest several tasks.
 //!
 //! What: [`Relay`]: wakes the reader that sleeps in `recv`, and behind it the connection's own task. The reader finds
-//! its message without a detour; the task is there because nobody promises that a reader who was woken is polled (a
-//! server at its limit keeps its `recv` and waits for other things).
+//! its message without a detour, and drives the connection while it looks (see [`crate::Channel::recv`]): the task is
+//! woken where no reader sleeps, and where something else than messages is waited for.
 //! Owns: both wakers. Does not: know what happened.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 /// Shared by the queue pair (as a waker) and the connection.
 #[derive(Debug, Default)]
-pub(super) struct Relay(Mutex<Wakers>);
+pub(super) struct Relay {
+    wakers: Mutex<Wakers>,
+    /// Whoever is at work on the queue pair polls it before it stops: it need not wake anybody.
+    muted: AtomicBool,
+    /// Something else than messages is waited for.
+    task_needed: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Wakers {
@@ -21,7 +28,7 @@ struct Wakers {
 impl Relay {
     fn lock(&self) -> MutexGuard<'_, Wakers> {
         // Nothing panics while the lock is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A reader sleeps.
@@ -55,6 +62,16 @@ impl Relay {
         }
     }
 
+    /// From now on the queue pair wakes nobody, or somebody again. Whoever mutes it polls it until nothing is left.
+    pub(super) fn mute(&self, muted: bool) {
+        self.muted.store(muted, Ordering::Relaxed);
+    }
+
+    /// Whether the queue pair's news wake the task even while a reader sleeps.
+    pub(super) fn need_task(&self, needed: bool) {
+        self.task_needed.store(needed, Ordering::Relaxed);
+    }
+
     /// Wakes both, the reader first.
     pub(super) fn wake_all(&self) {
         // The lock is not held while waking: a waker may run code of an executor.
@@ -79,6 +96,14 @@ impl Wake for Relay {
     }
 
     fn wake_by_ref(self: &std::sync::Arc<Self>) {
-        self.wake_all();
+        // One thread alone uses a connection, its provider included: the flags order nothing.
+        if self.muted.load(Ordering::Relaxed) {
+            return;
+        }
+        let reader = self.lock().reader.clone();
+        match reader {
+            Some(reader) if !self.task_needed.load(Ordering::Relaxed) => reader.wake(),
+            _ => self.wake_all(),
+        }
     }
 }

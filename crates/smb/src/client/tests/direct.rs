@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, Payload, Pool, Window};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Stag, Ticket, To,
-    Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Stag, Ticket,
+    To, Traffic,
 };
 
 const MAX_MESSAGE: usize = 1 << 20;
@@ -165,8 +165,8 @@ impl Channel for Direct {
         let body = self.inbox.borrow_mut().pop_front()?;
         Some(Message { body, detached: None, ticket: Ticket::default() })
     }
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(self.deliver(message)))
+    fn send(&self, message: Outgoing) -> Sending {
+        Sending::answered(self.deliver(message))
     }
     fn cork(&self, _on: bool) {}
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {

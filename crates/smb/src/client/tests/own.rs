@@ -423,7 +423,7 @@ fn handles_that_are_dropped_are_closed() {
 }
 
 /// CPU time of one READ on both ends together, without a kernel in between; run with
-/// `--release -- --ignored --nocapture`.
+/// `--release -- --ignored --nocapture`. READS=n takes so many of each; CASE=name takes one of them alone, for callgrind.
 #[test]
 #[ignore = "prints numbers, asserts nothing about them"]
 fn read_cost() {
@@ -436,6 +436,9 @@ fn read_cost() {
             ("8 KiB in messages, encrypted", 8192, Wish::IfRequired, Wish::Required, 4096),
             ("1 byte in messages", 1, Wish::IfRequired, Wish::IfRequired, 4096),
         ] {
+            if std::env::var("CASE").is_ok_and(|case| case != name) {
+                continue;
+            }
             let options = Options { signing, encryption, rdma_threshold: threshold, ..own.options() };
             let (server, client) = direct::pair(&own.pool);
             own.serve(server);
@@ -443,12 +446,12 @@ fn read_cost() {
             let tree = session.tree("data").await.unwrap();
             let file = tree.open("f", OpenOptions::create()).await.unwrap();
             file.write(0, Bytes::from(vec![7; 8192])).await.unwrap();
-            const N: u32 = 100_000;
+            let n: u32 = std::env::var("READS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000);
             let start = std::time::Instant::now();
-            for _ in 0..N {
+            for _ in 0..n {
                 assert_eq!(file.read(0, len).await.unwrap().len(), len);
             }
-            println!("{name}: {:.2} us", start.elapsed().as_micros() as f64 / f64::from(N));
+            println!("{name}: {:.2} us", start.elapsed().as_micros() as f64 / f64::from(n));
         }
     })
     .unwrap();

@@ -30,13 +30,14 @@ mod write;
 use weft_wire::smb2::{Command, NtStatus};
 
 pub(crate) use self::opens::Opens;
+pub(crate) use self::read::read;
 use super::context::{Answer, OpContext};
 
 /// Carries out CREATE to OPLOCK_BREAK.
 pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
     match cx.header.command {
         // Most frequent first.
-        Command::Read => read::read(cx).await,
+        Command::Read => read(cx),
         Command::Write => write::write(cx).await,
         Command::Create => Box::pin(create::create(cx)).await,
         Command::Close => close::close(cx).await,

@@ -18,7 +18,9 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, Pool, rt};
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
-use weft_transport::{Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Traffic};
+use weft_transport::{
+    Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Sending, Traffic,
+};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::header::Id;
@@ -64,9 +66,9 @@ impl Channel for Client {
     fn try_recv(&self) -> Option<Message> {
         None
     }
-    fn send(&self, _: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, _: Outgoing) -> Sending {
         self.sent.set(self.sent.get() + 1);
-        Box::pin(async { Ok(()) })
+        Sending::answered(Ok(()))
     }
     fn cork(&self, _: bool) {}
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {

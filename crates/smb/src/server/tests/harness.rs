@@ -15,7 +15,8 @@ use weft_machine::{Buf, Payload, Pool, rt};
 use weft_store::backend::ram::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment, To, Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment, Sending, To,
+    Traffic,
 };
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::channel;
@@ -85,15 +86,15 @@ impl Channel for Pipe {
         let body = self.0.requests.borrow_mut().pop_front()?;
         Some(Message { body, ..message() })
     }
-    fn send(&self, message: Outgoing) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn send(&self, message: Outgoing) -> Sending {
         let file = |part: &Part| matches!(part, Part::Payload { data: Payload::File(_), .. });
         if message.parts.iter().any(file) && self.0.unreadable.take() {
-            return Box::pin(std::future::ready(Err(Error::Io(io::ErrorKind::Other.into()))));
+            return Sending::answered(Err(Error::Io(io::ErrorKind::Other.into())));
         }
         self.0.answers.borrow_mut().push_back(message);
         wake(&self.0.client_waker);
         let wire = self.0.clone();
-        Box::pin(poll_fn(move |cx| match wire.stalled.get() {
+        Sending::waiting(poll_fn(move |cx| match wire.stalled.get() {
             true => {
                 wire.stalled_wakers.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
