@@ -140,6 +140,13 @@ impl Connection {
         paid.min(negotiated.max_io)
     }
 
+    /// Largest payload inside a message, in bytes.
+    pub(super) fn max_inline(&self) -> usize {
+        /// Headers around an inline payload: transform, SMB2 header, fixed body, with room to spare.
+        const HEADERS: usize = 1024;
+        self.channel.limits().max_message.saturating_sub(HEADERS)
+    }
+
     pub(super) fn take_credits(&self, message_id: u64, charge: u16) -> bool {
         self.window.borrow_mut().take(message_id, charge)
     }
