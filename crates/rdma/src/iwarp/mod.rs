@@ -9,6 +9,7 @@
 //! send receive  messages <-> segments                      RDMAP, DDP
 //! frame setup   FPDUs and markers, set-up frames           MPA
 //! regions terminate                                        what the peer may do, and how it is told no
+//! nudge                                                    a peer that misses our first words
 //! ```
 //!
 //! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
@@ -17,6 +18,7 @@ mod config;
 mod connection;
 mod driver;
 mod frame;
+mod nudge;
 mod receive;
 mod regions;
 mod send;

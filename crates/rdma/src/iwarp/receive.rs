@@ -440,6 +440,7 @@ impl Connection {
     /// A valid FPDU has arrived: a responder may send from now on.
     fn spoken_to(&mut self, now: Time) {
         self.tx.may_send = true;
+        self.nudge.end();
         self.end_if_drained(now);
     }
 

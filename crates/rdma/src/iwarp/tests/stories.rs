@@ -204,6 +204,48 @@ fn a_refused_read_is_the_one_that_is_blamed() {
     });
 }
 
+/// Linux's siw as responder, seen on the wire: 0.3 ms after its MPA reply our first Send arrived,
+/// `00 22 41 43 00000000 00000000 00000001 00000000 ...`, and it read it never. The next bytes wake it.
+#[test]
+fn a_peer_that_missed_our_first_words_is_nudged() {
+    let mut pair = Pair::new(Setting::default());
+    pair.recv(1, 1, 100);
+    pair.send(0, 2, b"hello");
+    assert_eq!(pair.ends[0].timeout(), None, "nothing was said yet");
+    while pair.transmit(0) {}
+    let said = pair.wire[0].len();
+    let mut silence = Vec::new();
+    while let Some(at) = pair.ends[0].timeout() {
+        silence.push((at - pair.now).as_millis());
+        assert!(!pair.ends[0].handle_timeout(pair.now), "too early");
+        assert!(!pair.transmit(0));
+        pair.now = at;
+        assert!(!pair.ends[0].handle_timeout(pair.now), "nobody is given up");
+        while pair.transmit(0) {}
+    }
+    assert_eq!(silence, [40, 80, 160, 320, 640, 1280]);
+    let nudges: Vec<u8> = pair.wire[0].iter().skip(said).copied().collect();
+    // ULPDU of 14 bytes, a tagged last segment, Write, STag 0, offset 0, CRC.
+    let nudge = [0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(nudges.len(), 6 * (nudge.len() + 4));
+    assert!(nudges.chunks(nudge.len() + 4).all(|chunk| chunk[..nudge.len()] == nudge));
+    // It wakes up: nothing but the message was said.
+    pair.settle();
+    assert_eq!(pair.received(1, 1)[..], *b"hello");
+    assert_eq!(pair.ends[1].traffic().placed.0, 0);
+    // Who was heard is not nudged, nor is a peer that speaks first.
+    let mut pair = Pair::new(Setting::default());
+    pair.recv(1, 1, 100);
+    pair.recv(0, 3, 100);
+    pair.send(0, 2, b"hello");
+    pair.settle();
+    assert!(pair.ends[0].timeout().is_some());
+    pair.send(1, 4, b"hello yourself");
+    pair.settle();
+    assert_eq!(pair.received(0, 3)[..], *b"hello yourself");
+    assert_eq!((pair.ends[0].timeout(), pair.ends[1].timeout()), (None, None));
+}
+
 #[test]
 fn close_drains_and_both_ends_finish() {
     both_modes(|setting| {
