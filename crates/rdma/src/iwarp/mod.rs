@@ -69,6 +69,7 @@ impl Provider {
             |wanted: u16, default: u16| if wanted == 0 { default } else { wanted }.min(NOT_NEGOTIATED - 1);
         Ok(Offer {
             crc: self.config.crc,
+            markers: self.config.markers,
             ird: depth(params.ird, self.config.ird),
             ord: depth(params.ord, self.config.ord),
             peer_to_peer: self.config.peer_to_peer,
@@ -84,7 +85,7 @@ impl Provider {
     }
 
     async fn connection(&self, agreed: &Agreed) -> Connection {
-        let staging = if agreed.crc { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
+        let staging = if agreed.crc || agreed.marked { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
         let limits = Limits {
             max_send_work: self.config.max_send_work,
             max_recv_work: self.config.max_recv_work,

@@ -23,6 +23,8 @@ use crate::verbs::ConnectError;
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) crc: bool,
+    /// Require markers in what the peer sends.
+    pub(super) markers: bool,
     pub(super) ird: u16,
     pub(super) ord: u16,
     pub(super) peer_to_peer: bool,
@@ -55,6 +57,8 @@ pub(super) struct Agreed {
     pub(super) crc: bool,
     /// The peer requires markers in what we send.
     pub(super) markers: bool,
+    /// We required markers in what we receive.
+    pub(super) marked: bool,
     pub(super) ird: u16,
     pub(super) ord: u16,
     /// The peer's.
@@ -136,7 +140,7 @@ impl Initiator {
     pub(super) fn new(offer: Offer, deadline: Time) -> (Initiator, Vec<u8>) {
         let frame = Frame {
             kind: Kind::Request,
-            markers: false,
+            markers: offer.markers,
             crc: offer.crc,
             rejected: false,
             revision: 2,
@@ -213,6 +217,7 @@ impl Initiator {
             role: Role::Initiator { open_with },
             crc,
             markers: reply.markers,
+            marked: self.offer.markers,
             ird,
             ord,
             private_data: reply.private_data,
@@ -305,7 +310,7 @@ impl Asked {
         let crc = request.crc || offer.crc;
         let reply = Frame {
             kind: Kind::Reply,
-            markers: false,
+            markers: offer.markers,
             crc,
             rejected: false,
             revision: request.revision,
@@ -316,6 +321,7 @@ impl Asked {
             role: Role::Responder { empty_send_opens },
             crc,
             markers: request.markers,
+            marked: offer.markers,
             ird,
             ord,
             private_data: request.private_data,

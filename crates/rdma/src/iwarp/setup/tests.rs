@@ -5,7 +5,14 @@ use super::*;
 const DEADLINE: Time = Time::from_nanos(1000);
 
 fn offer(crc: bool, ird: u16, ord: u16, private_data: &'static [u8]) -> Offer {
-    Offer { crc, ird, ord, peer_to_peer: false, private_data: Bytes::from_static(private_data) }
+    Offer {
+        crc,
+        markers: false,
+        ird,
+        ord,
+        peer_to_peer: false,
+        private_data: Bytes::from_static(private_data),
+    }
 }
 
 fn request_of(bytes: &[u8]) -> Asked {
@@ -147,9 +154,13 @@ fn peer_to_peer() {
 #[test]
 fn a_peer_that_requires_markers_gets_them() {
     let (_, agreed) = foreign(|frame| frame.markers = true).accept(&offer(true, 1, 1, b""));
-    assert!(agreed.markers);
-    let (active, passive) = agree(offer(true, 1, 1, b""), offer(true, 1, 1, b""));
-    assert!(!active.markers && !passive.markers);
+    assert!(agreed.markers && !agreed.marked);
+    let wish = |markers| Offer { markers, ..offer(true, 1, 1, b"") };
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (active, passive) = agree(wish(ours), wish(theirs));
+        assert_eq!((active.marked, active.markers), (ours, theirs));
+        assert_eq!((passive.marked, passive.markers), (theirs, ours));
+    }
 }
 
 #[test]

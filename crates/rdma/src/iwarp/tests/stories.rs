@@ -453,9 +453,10 @@ fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
 /// What every prefix of an exchange leaves behind.
 #[test]
 fn the_stream_may_be_cut_anywhere() {
-    for crc in [true, false] {
+    for (crc, markers) in [(true, false), (false, false), (true, true)] {
         for chunk in [3, 1 << 20] {
-            let setting = Setting { crc, chunk, fpdu_payload: 20, ..Setting::default() };
+            let markers = [markers; 2];
+            let setting = Setting { crc, markers, chunk, fpdu_payload: 20, ..Setting::default() };
             for side in 0..2 {
                 let total = exchange(setting, None).sent[side];
                 for cut in 0..total {
@@ -519,7 +520,13 @@ fn check_cut(pair: &mut Pair, side: usize, cut: usize) {
 /// CRCs on: a byte that was changed on its way is never placed, delivered or acted on.
 #[test]
 fn a_corrupted_fpdu_changes_nothing() {
-    let setting = Setting { fpdu_payload: 200, ..Setting::default() };
+    a_corrupted_fpdu(Setting { fpdu_payload: 200, ..Setting::default() }, 2 + 14 + 50 + 2 + 4);
+    // The first marker stands in front of the first FPDU.
+    let markers = [true; 2];
+    a_corrupted_fpdu(Setting { markers, fpdu_payload: 200, ..Setting::default() }, 4 + 2 + 14 + 50 + 2 + 4);
+}
+
+fn a_corrupted_fpdu(setting: Setting, write_fpdu: usize) {
     let run = |flip: Option<(usize, usize, u8)>| {
         let mut pair = Pair::new(setting);
         pair.flip = flip;
@@ -531,7 +538,6 @@ fn a_corrupted_fpdu_changes_nothing() {
         (pair, sink)
     };
     let (whole, _) = run(None);
-    let write_fpdu = 2 + 14 + 50 + 2 + 4;
     for at in 0..whole.sent[0] {
         for bits in [0x01, 0x80, 0xff] {
             let (mut pair, sink) = run(Some((0, at, bits)));
