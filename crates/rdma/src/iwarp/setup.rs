@@ -28,6 +28,8 @@ pub(super) struct Offer {
     pub(super) ird: u16,
     pub(super) ord: u16,
     pub(super) peer_to_peer: bool,
+    /// As initiator, ask in the form of RFC 6581. The older form says nothing of IRD, ORD and peer-to-peer.
+    pub(super) enhanced: bool,
     pub(super) private_data: Bytes,
 }
 
@@ -143,8 +145,8 @@ impl Initiator {
             markers: offer.markers,
             crc: offer.crc,
             rejected: false,
-            revision: 2,
-            enhanced: Some(Enhanced {
+            revision: if offer.enhanced { 2 } else { 1 },
+            enhanced: offer.enhanced.then(|| Enhanced {
                 ird: offer.ird,
                 ord: offer.ord,
                 peer_to_peer: offer.peer_to_peer.then_some(Rtr {
@@ -169,6 +171,12 @@ impl Initiator {
 
     pub(super) fn wanted(&self) -> usize {
         self.inbox.wanted()
+    }
+
+    /// Whether a peer that hangs up now may do so because it knows RFC 5044 only, to which the request was malformed: it
+    /// can be asked again in the older form (RFC 6581 10). Not where that form cannot say what is wanted.
+    pub(super) fn may_ask_again(&self) -> bool {
+        self.inbox.0.is_empty() && self.offer.enhanced && !self.offer.peer_to_peer
     }
 
     pub(super) fn deadline(&self) -> Time {

@@ -11,6 +11,7 @@ fn offer(crc: bool, ird: u16, ord: u16, private_data: &'static [u8]) -> Offer {
         ird,
         ord,
         peer_to_peer: false,
+        enhanced: true,
         private_data: Bytes::from_static(private_data),
     }
 }
@@ -109,6 +110,24 @@ fn older_peers() {
         let agreed = active.handle(&mut &reply[..]).unwrap().unwrap();
         assert_eq!((agreed.ird, agreed.ord, &agreed.private_data[..]), (3, 4, &b"yes"[..]));
     }
+}
+
+/// RFC 6581 10: the older form, for a peer that hung up on the newer one.
+#[test]
+fn the_older_request_is_that_of_rfc_5044() {
+    let older = Offer { enhanced: false, ..offer(true, 3, 4, b"hi") };
+    let (active, request) = Initiator::new(older.clone(), DEADLINE);
+    assert_eq!(request, *b"MPA ID Req Frame\x40\x01\0\x02hi");
+    assert!(!active.may_ask_again());
+    let (active, passive) = agree(older, offer(false, 7, 9, b""));
+    assert_eq!((active.ird, active.ord, passive.ird, passive.ord), (3, 4, 7, 9));
+    // Only before the peer has said anything, and only when nothing was asked that the older form cannot ask.
+    let (mut active, _) = Initiator::new(offer(true, 3, 4, b""), DEADLINE);
+    assert!(active.may_ask_again());
+    active.handle(&mut &b"MPA"[..]).unwrap();
+    assert!(!active.may_ask_again());
+    let peers = Offer { peer_to_peer: true, ..offer(true, 3, 4, b"") };
+    assert!(!Initiator::new(peers, DEADLINE).0.may_ask_again());
 }
 
 /// RFC 6581 9.2.
