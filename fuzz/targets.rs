@@ -5,7 +5,7 @@ use bytes::Bytes;
 use weft_wire::nfs3::Xdr;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::Decoder;
-use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, rdmap, rpc, rpcrdma, smbd, spnego};
+use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, rdmap, rpc, rpcrdma, rping, smbd, spnego};
 
 /// A name and what runs under it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -22,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     ("spnego", spnego),
     ("rpc", rpc),
     ("rpcrdma", rpcrdma),
+    ("rping", rping),
     ("nfs3", nfs3),
     ("mount", mount),
 ];
@@ -128,6 +129,11 @@ pub fn rpc(data: &[u8]) {
 /// RPC-over-RDMA headers with their chunk lists.
 pub fn rpcrdma(data: &[u8]) {
     let _ = rpcrdma::Header::parse(Bytes::copy_from_slice(data));
+}
+
+/// What rping's sides send each other.
+pub fn rping(data: &[u8]) {
+    let _ = rping::Advert::parse(data);
 }
 
 /// NFSv3 arguments and results, whole and reduced (payload detached).

@@ -2,7 +2,8 @@
 //!
 //! What: [`workload`] says what to do, [`run`] does it against a [`target`], [`result`] holds what was seen, `print`
 //! shows it. RDMA and TCP are always measured on the same work in the same run, interleaved.
-//! Owns: histograms of fixed size. Does not: know a wire protocol; it uses the public clients of `smb` and `nfs`.
+//! [`verbs`] are workloads on bare queue pairs.
+//! Owns: histograms of fixed size. Does not: know a storage protocol; whoever has a client makes it a [`target`].
 #![forbid(unsafe_code)]
 
 pub mod cpu;
@@ -11,4 +12,5 @@ pub mod print;
 pub mod result;
 pub mod run;
 pub mod target;
+pub mod verbs;
 pub mod workload;

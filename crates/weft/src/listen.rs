@@ -69,7 +69,7 @@ impl Stop {
     }
 
     /// Runs `future` unless it is time to end: then `None`.
-    async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
+    pub(crate) async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
         let stopped = std::future::poll_fn(|cx| {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if state.0 {

@@ -1,4 +1,4 @@
-//! The `weft` command: serve, copy, list, demonstrate.
+//! The `weft` command: serve, copy, list, demonstrate, and RDMA by itself.
 //!
 //! This file reads as the table of contents; each command is a module.
 //! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
@@ -8,11 +8,13 @@ mod args;
 mod connect;
 mod copy;
 mod demo;
+mod host;
 mod list;
 mod listen;
 mod logging;
 mod password;
 mod providers;
+mod rdma;
 mod ready;
 mod serve;
 mod shares;
@@ -32,12 +34,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    logging::start(args.verbose, matches!(args.command, Command::Serve(_)));
+    logging::start(args.verbose, args.command.serves());
     let outcome = match args.command {
         Command::Serve(args) => serve::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Rdma(args) => rdma::run(args),
     };
     match outcome {
         Ok(code) => code,

@@ -5,12 +5,38 @@
 use weft_machine::Pool;
 use weft_rdma::{Provider, iwarp, shm};
 
-use crate::args::Crc;
+use crate::Failure;
+use crate::args::{Crc, Iwarp, ProviderKind};
 
 /// The providers that serve on this host, in the order in which they are announced.
 pub(crate) fn serving(pool: &Pool, crc: Crc, congestion: Option<&str>) -> Vec<Box<dyn Provider>> {
     vec![iwarp_provider(pool, crc == Crc::Always, congestion), shm_provider(pool)]
 }
+
+/// The provider of a kind; the error says why this host has none.
+pub(crate) fn of_kind(
+    kind: ProviderKind,
+    pool: &Pool,
+    options: &Iwarp,
+) -> Result<Box<dyn Provider>, Failure> {
+    match kind {
+        ProviderKind::Iwarp => {
+            let config = iwarp::Config {
+                crc: options.crc == Crc::Always,
+                congestion: options.congestion.clone(),
+                peer_to_peer: options.peer_to_peer,
+                ..iwarp::Config::default()
+            };
+            Ok(Box::new(iwarp::Provider::new(pool.clone(), config)))
+        }
+        ProviderKind::Shm => Ok(shm_provider(pool)),
+        ProviderKind::Rnic => Err(format!("provider rnic: {NO_RNIC}").into()),
+    }
+}
+
+/// Why there is no provider for RDMA cards.
+pub(crate) const NO_RNIC: &str =
+    "this build of Weft does not drive RDMA cards yet; iwarp talks to them over TCP";
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.
 pub(crate) fn iwarp_provider(pool: &Pool, crc: bool, congestion: Option<&str>) -> Box<dyn Provider> {

@@ -273,7 +273,8 @@ fn interfaces(ready: &Ready) -> Vec<smb::NetworkInterface> {
     }]
 }
 
-fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
+/// The sentence for a listener that could not be bound.
+pub(crate) fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => "; another program has the port: choose one, or 0 for any",
         std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",

@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["machine"]),
     ("smb", &["wire", "machine", "transport", "store"]),
     ("nfs", &["wire", "machine", "transport", "store"]),
-    ("load", &["machine"]),
+    ("load", &["wire", "machine", "rdma"]),
     ("weft", &["wire", "machine", "rdma", "transport", "store", "smb", "nfs", "load"]),
 ];
 

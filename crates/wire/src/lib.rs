@@ -13,6 +13,7 @@ pub mod ntlm;
 pub mod rdmap;
 pub mod rpc;
 pub mod rpcrdma;
+pub mod rping;
 pub mod smb2;
 pub mod smbd;
 pub mod spnego;

@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Config {
     /// Ask for CRC32C on every FPDU. It is used when either side asks (RFC 5044 7.1.1).
     pub crc: bool,
+    /// Require markers in what the peer sends (RFC 5044 4.3). They help nobody who receives from a socket, and cost a
+    /// copy; a peer that requires them gets them without being asked here.
+    pub markers: bool,
     /// Inbound RDMA Reads at a time that we offer; at most 16,382 (14 bits, all ones is special).
     pub ird: u16,
     /// Outbound RDMA Reads at a time that we ask for; at most 16,382.
@@ -37,6 +40,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             crc: true,
+            markers: false,
             ird: 64,
             ord: 64,
             max_send_work: 1024,

@@ -21,6 +21,7 @@ use std::time::Duration;
 use weft_machine::{Buf, Time};
 use weft_wire::{ddp, rdmap};
 
+use super::nudge::Nudge;
 use super::receive::Rx;
 use super::regions::{Regions, Taken};
 use super::send::Tx;
@@ -52,6 +53,7 @@ pub(super) struct Connection {
     pub(super) regions: Regions,
     pub(super) completions: VecDeque<Completion>,
     pub(super) traffic: Traffic,
+    pub(super) nudge: Nudge,
     close_timeout: Duration,
     /// When to stop being patient with a peer that does not let us end.
     deadline: Option<Time>,
@@ -100,6 +102,7 @@ impl Connection {
             regions: Regions::new(limits.max_regions, seed),
             completions: VecDeque::new(),
             traffic: Traffic::default(),
+            nudge: Nudge::new(matches!(agreed.role, Role::Initiator { .. })),
             close_timeout: limits.close_timeout,
             deadline: None,
             eof: false,
@@ -220,16 +223,22 @@ impl Connection {
 
     /// When `handle_timeout` wants to be called.
     pub(super) fn timeout(&self) -> Option<Time> {
-        self.deadline
+        self.deadline.into_iter().chain(self.nudge.at()).min()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    /// Says whether the peer was given up: its socket is to be closed.
+    pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
+        if self.nudge.is_due(now) {
+            self.tx.nudge();
+        }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
             self.eof = true;
             self.end(Disconnect::Local, now);
             self.tx.out.clear();
+            return true;
         }
+        false
     }
 
     /// Nothing more will be sent: time to close our side of the socket.
@@ -302,6 +311,7 @@ impl Connection {
             return;
         }
         self.state = State::Ended(reason);
+        self.nudge.end();
         if !self.eof {
             self.deadline = Some(now + self.close_timeout);
         }

@@ -90,9 +90,12 @@ impl Link {
                 && sleep.as_mut().poll(cx).is_ready()
             {
                 timer = None;
-                self.connection.borrow_mut().handle_timeout(rt::now());
-                // The receiving task sees this as the end of the stream.
-                self.stream.shutdown();
+                if self.connection.borrow_mut().handle_timeout(rt::now()) {
+                    // The receiving task sees this as the end of the stream.
+                    self.stream.shutdown();
+                }
+                // What that has to say; and the next timeout is set.
+                cx.waker().wake_by_ref();
             }
             self.wake_user();
             if self.connection.borrow().finished() { Poll::Ready(()) } else { Poll::Pending }

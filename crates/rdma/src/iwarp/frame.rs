@@ -105,11 +105,18 @@ impl Out {
         if let Some(crc) = &mut self.crc {
             *crc = Crc::default();
         }
-        if let Some(markers) = &mut self.markers {
-            markers.since = 0;
-        }
+        self.begin_markers();
         self.put_small(&(ulpdu as u16).to_be_bytes());
         self.put_small(header);
+    }
+
+    /// A marker between two FPDUs belongs to the second and says zero; later ones say how far back the length field is,
+    /// which is behind it (RFC 5044 4.3).
+    fn begin_markers(&mut self) {
+        let reset = |markers: &mut Option<Markers>| markers.iter_mut().for_each(|markers| markers.since = 0);
+        reset(&mut self.markers);
+        self.room();
+        reset(&mut self.markers);
     }
 
     /// Adds payload to the segment.
@@ -329,6 +336,19 @@ mod tests {
         let bytes = sent(&out);
         assert_eq!(bytes[0x14..0x18], [0, 0, 0, 0x14]);
         assert_eq!(bytes[bytes.len() - 4..], [0x84, 0x92, 0x58, 0x98]);
+    }
+
+    /// Behind a marker of its own, the first FPDU of a stream: its next marker, at byte 512, used to say 512.
+    #[test]
+    fn a_marker_points_at_the_length_field_and_not_at_the_marker_before_it() {
+        let mut out = Out::new(true, true);
+        out.begin(&send_header(1), 1200);
+        out.payload(vec![0; 1200].into());
+        out.finish(ddp::UNTAGGED_LEN + 1200);
+        let bytes = sent(&out);
+        assert_eq!(bytes[..4], [0, 0, 0, 0]);
+        assert_eq!(bytes[512..516], [0, 0, 0x01, 0xfc]);
+        assert_eq!(bytes[1024..1028], [0, 0, 0x03, 0xfc]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! send receive  messages <-> segments                      RDMAP, DDP
 //! frame setup   FPDUs and markers, set-up frames           MPA
 //! regions terminate                                        what the peer may do, and how it is told no
+//! nudge                                                    a peer that misses our first words
 //! ```
 //!
 //! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
@@ -17,6 +18,7 @@ mod config;
 mod connection;
 mod driver;
 mod frame;
+mod nudge;
 mod receive;
 mod regions;
 mod send;
@@ -42,6 +44,7 @@ use self::setup::{Agreed, Asked, Failure, Initiator, Offer, Responder};
 use crate::verbs::{self, Caps, ConnectError, ConnectParams, Connected, QueuePair, Work};
 
 const NAME: &str = "iwarp";
+const HUNG_UP: &str = "the peer closed the connection during MPA set-up";
 
 /// Makes iWARP connections.
 #[derive(Clone, Debug)]
@@ -67,9 +70,11 @@ impl Provider {
             |wanted: u16, default: u16| if wanted == 0 { default } else { wanted }.min(NOT_NEGOTIATED - 1);
         Ok(Offer {
             crc: self.config.crc,
+            markers: self.config.markers,
             ird: depth(params.ird, self.config.ird),
             ord: depth(params.ord, self.config.ord),
             peer_to_peer: self.config.peer_to_peer,
+            enhanced: true,
             private_data: params.private_data.clone(),
         })
     }
@@ -82,7 +87,7 @@ impl Provider {
     }
 
     async fn connection(&self, agreed: &Agreed) -> Connection {
-        let staging = if agreed.crc { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
+        let staging = if agreed.crc || agreed.marked { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
         let limits = Limits {
             max_send_work: self.config.max_send_work,
             max_recv_work: self.config.max_recv_work,
@@ -98,6 +103,23 @@ impl Provider {
 
     async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {
         let offer = self.offer(&params)?;
+        let (stream, agreed) = match self.ask(addr, offer.clone()).await? {
+            Some(answered) => answered,
+            None => {
+                tracing::debug!(peer = %addr, "hung up on an enhanced MPA request: asking in the older form");
+                let older = Offer { enhanced: false, ..offer };
+                self.ask(addr, older).await?.ok_or(ConnectError::Violation(HUNG_UP))?
+            }
+        };
+        tracing::debug!(peer = %addr, crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp connected");
+        let connection = self.connection(&agreed).await;
+        Ok((Rc::new(Handle::new(connection, stream, self.pool.clone())), agreed.private_data))
+    }
+}
+
+impl Provider {
+    /// Connects and asks; `None` when the peer hung up on an enhanced request, and may know the older form only.
+    async fn ask(&self, addr: SocketAddr, offer: Offer) -> Result<Option<(Stream, Agreed)>, ConnectError> {
         let stream = match Stream::connect_within(addr, self.config.setup_timeout).await {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 return Err(ConnectError::TimedOut("the TCP connection"));
@@ -107,20 +129,19 @@ impl Provider {
         self.prepare(&stream)?;
         let (mut initiator, request) = Initiator::new(offer, rt::now() + self.config.setup_timeout);
         stream.send_all(&[request.into()]).await?;
-        let agreed = loop {
-            let step = match receive(&stream, initiator.wanted(), initiator.deadline()).await? {
-                Some(bytes) => initiator.handle(&mut &bytes[..]),
-                None => initiator.handle_timeout(rt::now()).map(|()| None),
+        loop {
+            let step = match receive(&stream, initiator.wanted(), initiator.deadline()).await {
+                Ok(Some(bytes)) => initiator.handle(&mut &bytes[..]),
+                Ok(None) => initiator.handle_timeout(rt::now()).map(|()| None),
+                Err(e) if initiator.may_ask_again() && hung_up(&e) => return Ok(None),
+                Err(e) => return Err(e),
             };
             match step {
-                Ok(Some(agreed)) => break agreed,
+                Ok(Some(agreed)) => return Ok(Some((stream, agreed))),
                 Ok(None) => {}
                 Err(failure) => return Err(say_farewell(&stream, failure).await),
             }
-        };
-        tracing::debug!(peer = %addr, crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp connected");
-        let connection = self.connection(&agreed).await;
-        Ok((Rc::new(Handle::new(connection, stream, self.pool.clone())), agreed.private_data))
+        }
     }
 }
 
@@ -156,12 +177,20 @@ impl verbs::Provider for Provider {
     }
 }
 
+fn hung_up(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Violation(what) => *what == HUNG_UP,
+        ConnectError::Io(e) => e.kind() == io::ErrorKind::ConnectionReset,
+        _ => false,
+    }
+}
+
 /// Receives up to `wanted` bytes; `None` when the deadline has passed.
 async fn receive(stream: &Stream, wanted: usize, deadline: Time) -> Result<Option<Vec<u8>>, ConnectError> {
     let mut bytes = vec![0; wanted];
     match rt::timeout(deadline.since(rt::now()), stream.recv(&mut [IoSliceMut::new(&mut bytes)])).await {
         Err(rt::Elapsed) => Ok(None),
-        Ok(Ok(0)) => Err(ConnectError::Violation("the peer closed the connection during MPA set-up")),
+        Ok(Ok(0)) => Err(ConnectError::Violation(HUNG_UP)),
         Ok(received) => {
             bytes.truncate(received?);
             Ok(Some(bytes))

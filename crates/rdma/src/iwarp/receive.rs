@@ -12,6 +12,8 @@
 //! Segments of one message arrive in order (TCP), so a message offset other than the next one is refused, and no
 //! receive buffer ever shows bytes that the peer did not send.
 
+mod marked;
+
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
@@ -20,6 +22,7 @@ use weft_wire::mpa::{self, CRC_LEN, Crc, LENGTH_LEN};
 use weft_wire::rdmap::{self, Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, ReadRequest, Terminate};
 use weft_wire::{ddp, ddp::Header};
 
+use self::marked::Marked;
 use super::connection::{Connection, PendingRead, State};
 use super::regions::{Place, Regions};
 use super::setup::{Agreed, Role};
@@ -41,6 +44,8 @@ const CRC_STEP: usize = 4096;
 /// The receiving half of a connection.
 pub(super) struct Rx {
     ring: Ring,
+    /// The stream before the ring, where we asked for markers.
+    marked: Option<Marked>,
     /// Bytes that the ring lacks for the next step.
     lacking: usize,
     crc: bool,
@@ -102,11 +107,14 @@ type Refusal = (Fault, Option<Refused>);
 
 impl Rx {
     pub(super) fn new(agreed: &Agreed, staging: Buf) -> Rx {
-        assert!(!agreed.crc || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
+        let whole = agreed.crc || agreed.marked;
+        assert!(!whole || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
         Rx {
             ring: Ring::new(staging),
+            marked: agreed.marked.then(|| Marked::new(agreed.crc)),
             lacking: 0,
-            crc: agreed.crc,
+            // Markers belong to the CRC: it is checked before they are gone.
+            crc: agreed.crc && !agreed.marked,
             phase: Phase::Header,
             recvs: VecDeque::new(),
             recv_filled: 0,
@@ -118,20 +126,32 @@ impl Rx {
 
     /// Whether the stream would be cut in the middle of something if it ended now.
     pub(super) fn inside_fpdu(&self) -> bool {
-        self.ring.len > 0 || !matches!(self.phase, Phase::Header)
+        self.ring.len > 0
+            || !matches!(self.phase, Phase::Header)
+            || self.marked.as_ref().is_some_and(|marked| !marked.is_empty())
     }
 
     /// The stream has ended: what was staged is nobody's.
     pub(super) fn discard(&mut self) {
         self.ring.clear();
+        self.marked.iter_mut().for_each(Marked::clear);
         self.phase = Phase::Header;
         self.recv_filled = 0;
+    }
+
+    /// Everything goes through one place where markers are taken out.
+    fn marked_slots(&mut self) -> [IoSliceMut<'_>; 3] {
+        let free = self.marked.as_mut().map_or(&mut [][..], Marked::free);
+        [IoSliceMut::new(&mut []), IoSliceMut::new(free), IoSliceMut::new(&mut [])]
     }
 }
 
 impl Connection {
     /// Where the next received bytes go, in this order; empty slots take none. Always room for at least one byte.
     pub(super) fn recv_slots(&mut self) -> [IoSliceMut<'_>; 3] {
+        if self.rx.marked.is_some() {
+            return self.rx.marked_slots();
+        }
         let staged = match self.rx.phase {
             // Nothing is expected that would not be staged.
             Phase::Header if self.rx.crc && self.reads.is_empty() => usize::MAX,
@@ -160,6 +180,9 @@ impl Connection {
             // Thrown away: the ring was offered and stays empty.
             return;
         }
+        if self.rx.marked.is_some() {
+            return self.received_marked(n, now);
+        }
         let mut staged = n;
         if let Phase::Payload { segment, placed, mut crc } = self.rx.phase {
             let to = self.room(segment.target, placed, segment.payload - placed).unwrap_or_default();
@@ -172,6 +195,24 @@ impl Connection {
             self.rx.phase = Phase::Payload { segment, placed: placed + direct, crc };
         }
         self.rx.ring.commit(staged);
+        self.work_off(now);
+    }
+
+    fn received_marked(&mut self, n: usize, now: Time) {
+        let mut arrived = n;
+        loop {
+            let Rx { marked: Some(marked), ring, .. } = &mut self.rx else { return };
+            marked.commit(std::mem::take(&mut arrived));
+            match marked.next(ring) {
+                Ok(true) => self.work_off(now),
+                Ok(false) => return,
+                Err(fault) => return self.fail(fault, None, now),
+            }
+        }
+    }
+
+    /// Does all that the received bytes allow.
+    fn work_off(&mut self, now: Time) {
         loop {
             match self.step(now) {
                 Ok(true) => {}
@@ -440,6 +481,7 @@ impl Connection {
     /// A valid FPDU has arrived: a responder may send from now on.
     fn spoken_to(&mut self, now: Time) {
         self.tx.may_send = true;
+        self.nudge.end();
         self.end_if_drained(now);
     }
 

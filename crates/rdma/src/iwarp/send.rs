@@ -255,6 +255,20 @@ impl Tx {
         self.out.len() < BATCH_BYTES && self.out.pieces() < BATCH_PIECES
     }
 
+    /// An RDMA Write of nothing to nowhere.
+    fn empty_write(&mut self) {
+        let header = ddp::Tagged { last: true, control: Opcode::Write.control(), stag: 0, to: 0 }.emit();
+        self.out.begin(&header, 0);
+        self.out.finish(header.len());
+    }
+
+    /// Gives the peer something to notice, unless more is on its way to it anyway.
+    pub(super) fn nudge(&mut self) {
+        if self.drained() {
+            self.empty_write();
+        }
+    }
+
     /// Nothing is left that was to be sent.
     pub(super) fn drained(&self) -> bool {
         self.out.is_empty() && self.current.is_none() && self.responses.is_empty() && self.queue.is_empty()
@@ -376,12 +390,7 @@ impl Connection {
     pub(super) fn open_with(&mut self, opening: Opening) {
         let nowhere = Segment { stag: Stag(0), offset: 0, len: 0 };
         match opening {
-            Opening::Write => {
-                let header =
-                    ddp::Tagged { last: true, control: Opcode::Write.control(), stag: 0, to: 0 }.emit();
-                self.tx.out.begin(&header, 0);
-                self.tx.out.finish(header.len());
-            }
+            Opening::Write => self.tx.empty_write(),
             Opening::Send => {
                 let header = send_header(Opcode::Send, 0, self.tx.send_msn, 0, true).emit();
                 self.tx.send_msn += 1;
@@ -414,6 +423,7 @@ impl Connection {
     pub(super) fn sent(&mut self, n: usize, now: Time) {
         self.tx.out.advance(n);
         self.tx.sent += n as u64;
+        self.nudge.sent(now);
         while let Some(end) = self.tx.next_end() {
             self.tx.posted -= 1;
             let (count, done) = match end.write {

@@ -23,9 +23,13 @@ use crate::verbs::ConnectError;
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) crc: bool,
+    /// Require markers in what the peer sends.
+    pub(super) markers: bool,
     pub(super) ird: u16,
     pub(super) ord: u16,
     pub(super) peer_to_peer: bool,
+    /// As initiator, ask in the form of RFC 6581. The older form says nothing of IRD, ORD and peer-to-peer.
+    pub(super) enhanced: bool,
     pub(super) private_data: Bytes,
 }
 
@@ -55,6 +59,8 @@ pub(super) struct Agreed {
     pub(super) crc: bool,
     /// The peer requires markers in what we send.
     pub(super) markers: bool,
+    /// We required markers in what we receive.
+    pub(super) marked: bool,
     pub(super) ird: u16,
     pub(super) ord: u16,
     /// The peer's.
@@ -136,11 +142,11 @@ impl Initiator {
     pub(super) fn new(offer: Offer, deadline: Time) -> (Initiator, Vec<u8>) {
         let frame = Frame {
             kind: Kind::Request,
-            markers: false,
+            markers: offer.markers,
             crc: offer.crc,
             rejected: false,
-            revision: 2,
-            enhanced: Some(Enhanced {
+            revision: if offer.enhanced { 2 } else { 1 },
+            enhanced: offer.enhanced.then(|| Enhanced {
                 ird: offer.ird,
                 ord: offer.ord,
                 peer_to_peer: offer.peer_to_peer.then_some(Rtr {
@@ -165,6 +171,12 @@ impl Initiator {
 
     pub(super) fn wanted(&self) -> usize {
         self.inbox.wanted()
+    }
+
+    /// Whether a peer that hangs up now may do so because it knows RFC 5044 only, to which the request was malformed: it
+    /// can be asked again in the older form (RFC 6581 10). Not where that form cannot say what is wanted.
+    pub(super) fn may_ask_again(&self) -> bool {
+        self.inbox.0.is_empty() && self.offer.enhanced && !self.offer.peer_to_peer
     }
 
     pub(super) fn deadline(&self) -> Time {
@@ -213,6 +225,7 @@ impl Initiator {
             role: Role::Initiator { open_with },
             crc,
             markers: reply.markers,
+            marked: self.offer.markers,
             ird,
             ord,
             private_data: reply.private_data,
@@ -305,7 +318,7 @@ impl Asked {
         let crc = request.crc || offer.crc;
         let reply = Frame {
             kind: Kind::Reply,
-            markers: false,
+            markers: offer.markers,
             crc,
             rejected: false,
             revision: request.revision,
@@ -316,6 +329,7 @@ impl Asked {
             role: Role::Responder { empty_send_opens },
             crc,
             markers: request.markers,
+            marked: offer.markers,
             ird,
             ord,
             private_data: request.private_data,

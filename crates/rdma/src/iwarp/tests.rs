@@ -26,6 +26,8 @@ const FILL: u8 = 0xa5;
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     crc: bool,
+    /// Whether each side requires markers of the other.
+    markers: [bool; 2],
     fpdu_payload: usize,
     /// Most bytes that one send takes and one receive brings.
     chunk: usize,
@@ -38,6 +40,7 @@ impl Default for Setting {
     fn default() -> Setting {
         Setting {
             crc: true,
+            markers: [false; 2],
             fpdu_payload: 100,
             chunk: 1 << 20,
             seed: 1,
@@ -52,7 +55,8 @@ impl Setting {
         let agreed = Agreed {
             role: self.roles[side],
             crc: self.crc,
-            markers: false,
+            markers: self.markers[1 - side],
+            marked: self.markers[side],
             ird: self.depth,
             ord: self.depth,
             private_data: Bytes::new(),
@@ -64,7 +68,8 @@ impl Setting {
             fpdu_payload: self.fpdu_payload,
             close_timeout: CLOSE_TIMEOUT,
         };
-        let staging = pool.try_alloc(if self.crc { STAGING_CRC } else { STAGING_PLAIN }).unwrap();
+        let whole = agreed.crc || agreed.marked;
+        let staging = pool.try_alloc(if whole { STAGING_CRC } else { STAGING_PLAIN }).unwrap();
         Connection::new(&agreed, limits, staging, [self.seed, side as u64])
     }
 }

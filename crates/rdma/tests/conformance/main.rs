@@ -131,11 +131,14 @@ macro_rules! table {
     };
 }
 
+// Out of a stream with markers whole FPDUs are copied, and their headers with them: a little more than twice.
 table! {
     iwarp_crc: |pool| iwarp_with(pool, iwarp::Config::default()), copies 1;
     iwarp_plain: |pool| iwarp_with(pool, crc_off()), copies 1;
     iwarp_small_fpdus: |pool| iwarp_with(pool, small_fpdus(iwarp::Config::default())), copies 1;
     iwarp_plain_small_fpdus: |pool| iwarp_with(pool, small_fpdus(crc_off())), copies 1;
+    iwarp_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..iwarp::Config::default() }), copies 3;
+    iwarp_plain_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..crc_off() }), copies 3;
     iwarp_traced: |pool| {
         Rc::new(Wrapped::new(iwarp_with(pool, iwarp::Config::default()), Trace::default()))
     }, copies 1;

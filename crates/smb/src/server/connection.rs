@@ -141,6 +141,14 @@ impl Connection {
         paid.min(negotiated.max_io)
     }
 
+    /// Largest payload inside a message, in bytes.
+    pub(super) fn max_inline(&self) -> usize {
+        /// Around an inline payload: transform header, SMB2 header, the longest fixed part (a WRITE's). Linux on SMB
+        /// Direct asks for exactly what this leaves of its own limit.
+        const HEADERS: usize = 52 + 64 + 48;
+        self.channel.limits().max_message.saturating_sub(HEADERS)
+    }
+
     pub(super) fn take_credits(&self, message_id: u64, charge: u16) -> bool {
         self.window.borrow_mut().take(message_id, charge)
     }

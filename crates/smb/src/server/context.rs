@@ -101,6 +101,11 @@ impl OpContext {
         self.connection.max_payload(&self.header)
     }
 
+    /// Largest payload that an answer can carry inside its message, in bytes.
+    pub fn max_inline(&self) -> usize {
+        self.connection.max_inline()
+    }
+
     /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
     /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. Within a
     /// compound it does nothing either: there the operation answers when it can.

@@ -195,11 +195,11 @@ fn security_mode(server: &Server) -> SecurityMode {
 
 /// Largest READ, WRITE and transact: what the transport carries beside or inside a message.
 fn max_io(connection: &Connection, dialect: Dialect) -> u32 {
-    /// Headers around an inline payload: transform, SMB2 header, fixed body, with room to spare.
-    const HEADERS: usize = 1024;
-    let limits = connection.channel.limits();
-    let inline = limits.max_message.saturating_sub(HEADERS);
-    let carried = inline.max(limits.max_rdma.unwrap_or(0));
+    // Encrypted payload does not travel by RDMA. Where nothing else is served, nothing else is offered: Linux would ask
+    // for that much, and gets along with no READ that is answered in part.
+    let beside =
+        if connection.server.config.require_encryption { None } else { connection.channel.limits().max_rdma };
+    let carried = connection.max_inline().max(beside.unwrap_or(0));
     let carried = u32::try_from(carried).unwrap_or(u32::MAX).min(connection.server.config.limits.max_io);
     match dialect {
         Dialect::V2_0_2 => carried.min(SINGLE_CREDIT_BYTES),

@@ -41,6 +41,9 @@ pub const MIN_NEGOTIATE_BUFFER: u32 = 512;
 const MIN_RECEIVE: u32 = 128;
 /// [MS-SMBD] 3.1.5.6: no side may reassemble less.
 const MIN_FRAGMENTED: u32 = 131_072;
+/// A mebibyte as with Windows, and what SMB puts around it: on an encrypted session Linux sends WRITEs of 1 MiB and
+/// their headers as one message, whatever the limit, and fails with its own check of it.
+pub(super) const MAX_FRAGMENTED: u32 = (1 << 20) + 4096;
 /// Credits that any peer may hold. With one each, whoever sends is left with none and is owed one at once: two idle
 /// peers would pass that one credit to and fro for ever.
 const MIN_CREDITS: usize = 2;
@@ -79,7 +82,7 @@ impl Default for Config {
             send_credits: 255,
             max_send_size: MAX_PREFERRED_SEND,
             max_receive_size: 8192,
-            max_fragmented_size: 1 << 20,
+            max_fragmented_size: MAX_FRAGMENTED,
             max_read_write_size: 8 << 20,
             keepalive_interval: Duration::from_secs(120),
         }

@@ -22,6 +22,8 @@ struct Net {
     _dir: Option<tempfile::TempDir>,
 }
 
+/// The longest message between two of us.
+const LONGEST: usize = engine::MAX_FRAGMENTED as usize;
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 impl Net {
@@ -205,9 +207,9 @@ over_every_provider! {
 async fn messages_of_every_size_both_ways(net: Net) {
     let (a, b) = net.pair().await;
     assert_eq!((a.kind(), a.medium()), (Kind::Smbd, net.provider.name()));
-    assert_eq!((a.limits().max_message, a.limits().max_rdma), (1 << 20, Some(8 << 20)));
+    assert_eq!((a.limits().max_message, a.limits().max_rdma), (LONGEST, Some(8 << 20)));
     assert_eq!(b.limits(), a.limits());
-    let lens = [1, 100, 8111, 8112, 8113, 16_224, 16_225, 100_000, 1 << 20];
+    let lens = [1, 100, 8111, 8112, 8113, 16_224, 16_225, 100_000, LONGEST];
     for (from, to) in [(&a, &b), (&b, &a)] {
         let sends = join_all(lens.iter().map(|&len| from.send(Outgoing::bytes(pattern(len, len)))));
         let receiving = async {
@@ -342,7 +344,7 @@ async fn misuse_is_refused_before_anything_is_sent(net: Net) {
     let large = Segment { len: u32::MAX, ..segment };
     let bad = [
         Outgoing::default(),
-        Outgoing::bytes(vec![0; (1 << 20) + 1]),
+        Outgoing::bytes(vec![0; LONGEST + 1]),
         with_payload("x", Bytes::from(vec![0; 11]), To::Segments(vec![segment])),
         with_payload("x", Bytes::from(vec![0; (8 << 20) + 1]), To::Segments(vec![large])),
     ];

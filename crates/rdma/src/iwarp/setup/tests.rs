@@ -5,7 +5,15 @@ use super::*;
 const DEADLINE: Time = Time::from_nanos(1000);
 
 fn offer(crc: bool, ird: u16, ord: u16, private_data: &'static [u8]) -> Offer {
-    Offer { crc, ird, ord, peer_to_peer: false, private_data: Bytes::from_static(private_data) }
+    Offer {
+        crc,
+        markers: false,
+        ird,
+        ord,
+        peer_to_peer: false,
+        enhanced: true,
+        private_data: Bytes::from_static(private_data),
+    }
 }
 
 fn request_of(bytes: &[u8]) -> Asked {
@@ -104,6 +112,24 @@ fn older_peers() {
     }
 }
 
+/// RFC 6581 10: the older form, for a peer that hung up on the newer one.
+#[test]
+fn the_older_request_is_that_of_rfc_5044() {
+    let older = Offer { enhanced: false, ..offer(true, 3, 4, b"hi") };
+    let (active, request) = Initiator::new(older.clone(), DEADLINE);
+    assert_eq!(request, *b"MPA ID Req Frame\x40\x01\0\x02hi");
+    assert!(!active.may_ask_again());
+    let (active, passive) = agree(older, offer(false, 7, 9, b""));
+    assert_eq!((active.ird, active.ord, passive.ird, passive.ord), (3, 4, 7, 9));
+    // Only before the peer has said anything, and only when nothing was asked that the older form cannot ask.
+    let (mut active, _) = Initiator::new(offer(true, 3, 4, b""), DEADLINE);
+    assert!(active.may_ask_again());
+    active.handle(&mut &b"MPA"[..]).unwrap();
+    assert!(!active.may_ask_again());
+    let peers = Offer { peer_to_peer: true, ..offer(true, 3, 4, b"") };
+    assert!(!Initiator::new(peers, DEADLINE).0.may_ask_again());
+}
+
 /// RFC 6581 9.2.
 #[test]
 fn peer_to_peer() {
@@ -147,9 +173,13 @@ fn peer_to_peer() {
 #[test]
 fn a_peer_that_requires_markers_gets_them() {
     let (_, agreed) = foreign(|frame| frame.markers = true).accept(&offer(true, 1, 1, b""));
-    assert!(agreed.markers);
-    let (active, passive) = agree(offer(true, 1, 1, b""), offer(true, 1, 1, b""));
-    assert!(!active.markers && !passive.markers);
+    assert!(agreed.markers && !agreed.marked);
+    let wish = |markers| Offer { markers, ..offer(true, 1, 1, b"") };
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (active, passive) = agree(wish(ours), wish(theirs));
+        assert_eq!((active.marked, active.markers), (ours, theirs));
+        assert_eq!((passive.marked, passive.markers), (theirs, ours));
+    }
 }
 
 #[test]

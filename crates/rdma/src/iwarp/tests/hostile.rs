@@ -361,6 +361,88 @@ fn a_first_fpdu_that_is_wrong_is_answered_by_the_end_alone() {
     assert!(end.finished_sending());
 }
 
+/// A responder that asked for markers, fed a stream of RFC 5044's own making.
+fn marked(crc: bool, bytes: &[u8]) -> (Connection, Pool) {
+    let pool = Pool::new(32 << 20);
+    let mut end = Setting { crc, markers: [false, true], ..Setting::default() }.connection(1, &pool);
+    for id in 1..=2 {
+        let buf = pool.try_alloc(4096).unwrap();
+        end.post(Work::Recv { id, buf }).unwrap();
+    }
+    // Byte by byte: nothing depends on what comes together.
+    for byte in bytes {
+        end.recv_slots()[1][0] = *byte;
+        end.received(1, Time::from_nanos(1));
+    }
+    (end, pool)
+}
+
+/// RFC 5044 figure 5: the first FPDU of a stream, a Send of 24 zeros, with its marker. And what becomes of a marker that
+/// points elsewhere under a good CRC, or without one (RFC 5044 8, error 3).
+#[test]
+fn the_first_marker_of_rfc_5044() {
+    let mut fpdu = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    fpdu.extend_from_slice(&[0; 24]);
+    let whole = [&fpdu[..], &[0x52, 0x23, 0x99, 0x83]].concat();
+    let (mut end, _pool) = marked(true, &whole);
+    let mut done = Vec::new();
+    end.take_completions(&mut done);
+    let [Completion { id: 1, result: Ok(Done::Received { buf, .. }) }] = &done[..] else {
+        panic!("{done:?}")
+    };
+    assert_eq!(buf[..], [0; 24]);
+    // The low two bits are not looked at, the CRC covers them all the same.
+    let resealed = |marker: [u8; 4]| {
+        let mut bytes = fpdu.clone();
+        bytes[..4].copy_from_slice(&marker);
+        let mut crc = mpa::Crc::default();
+        crc.update(&bytes);
+        [bytes, crc.field().to_vec()].concat()
+    };
+    assert_eq!(marked(true, &resealed([0, 0, 0, 3])).0.ended(), None);
+    for crc in [true, false] {
+        let (end, _pool) = marked(crc, &resealed([0, 0, 0, 4]));
+        assert_eq!(end.ended(), Some(&Disconnect::Violation("FPDU length or header")));
+    }
+    let mut damaged = whole.clone();
+    damaged[3] = 3;
+    let ended = marked(true, &damaged).0.ended().cloned();
+    assert_eq!(ended, Some(Disconnect::Violation("CRC of an FPDU does not match")));
+    // Cut inside the marker, or right behind it.
+    for cut in 1..whole.len() {
+        let (mut end, _pool) = marked(true, &whole[..cut]);
+        end.eof(Time::from_nanos(2));
+        assert!(matches!(end.ended(), Some(Disconnect::Lost(_))), "{cut}");
+    }
+}
+
+/// A marker inside an FPDU says how far back it began (RFC 5044 4.3); one that lies ends the stream.
+#[test]
+fn a_marker_inside_points_at_its_fpdu() {
+    let first = |pointer: u16| {
+        let mut bytes = vec![0, 0, 0, 0];
+        let ulpdu = (ddp::UNTAGGED_LEN + 600) as u16;
+        bytes.extend_from_slice(&ulpdu.to_be_bytes());
+        bytes.extend_from_slice(&untagged(Opcode::Send, 0, 1, 0, true));
+        bytes.extend_from_slice(&[7; 600][..488]);
+        assert_eq!(bytes.len(), 512);
+        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&pointer.to_be_bytes());
+        bytes.extend_from_slice(&[7; 600][488..]);
+        bytes.resize(bytes.len() + mpa::pad(ulpdu), 0);
+        [bytes, b"junk".to_vec()].concat()
+    };
+    let (mut end, _pool) = marked(false, &first(508));
+    let mut done = Vec::new();
+    end.take_completions(&mut done);
+    let [Completion { result: Ok(Done::Received { buf, .. }), .. }] = &done[..] else { panic!("{done:?}") };
+    assert_eq!(buf[..], [7; 600]);
+    for lie in [0, 504, 512] {
+        let (end, _pool) = marked(false, &first(lie));
+        assert_eq!(end.ended(), Some(&Disconnect::Violation("FPDU length or header")), "{lie}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -372,6 +454,13 @@ proptest! {
         probe.feed(&bytes);
         let buf = probe.end.invalidate(scene.w.stag, probe.now).unwrap();
         prop_assert!(buf.iter().all(|byte| *byte == FILL));
+    }
+
+    /// The same behind markers.
+    #[test]
+    fn no_marked_bytes_do_harm(crc: bool, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        let (end, _pool) = marked(crc, &bytes);
+        prop_assert!(end.traffic().placed.0 == 0);
     }
 
     /// A valid FPDU with one byte changed and a valid CRC: whatever it has become, it is checked.

@@ -24,18 +24,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_posted_arrives_and_nothing_else_changes(
         crc: bool,
+        markers: [bool; 2],
         fpdu_payload in prop_oneof![1usize..3000, 3000..65_000usize],
         chunk in prop_oneof![1usize..5000, 5000..300_000usize],
         seed: u64,
         depth in 1u16..4,
         ops in proptest::collection::vec((0usize..2, op()), 1..40),
     ) {
-        let mut pair = Pair::new(Setting { crc, fpdu_payload, chunk, seed, depth, ..Setting::default() });
+        let mut pair = Pair::new(Setting { crc, markers, fpdu_payload, chunk, seed, depth, ..Setting::default() });
         let mut written = [vec![FILL; REGION], vec![FILL; REGION]];
         let readable = [pattern(1, REGION), pattern(2, REGION)];
         let sinks = [0, 1].map(|side| pair.region(side, &written[side], Access::RemoteWrite));

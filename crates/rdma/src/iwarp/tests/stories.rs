@@ -204,6 +204,48 @@ fn a_refused_read_is_the_one_that_is_blamed() {
     });
 }
 
+/// Linux's siw as responder, seen on the wire: 0.3 ms after its MPA reply our first Send arrived,
+/// `00 22 41 43 00000000 00000000 00000001 00000000 ...`, and it read it never. The next bytes wake it.
+#[test]
+fn a_peer_that_missed_our_first_words_is_nudged() {
+    let mut pair = Pair::new(Setting::default());
+    pair.recv(1, 1, 100);
+    pair.send(0, 2, b"hello");
+    assert_eq!(pair.ends[0].timeout(), None, "nothing was said yet");
+    while pair.transmit(0) {}
+    let said = pair.wire[0].len();
+    let mut silence = Vec::new();
+    while let Some(at) = pair.ends[0].timeout() {
+        silence.push((at - pair.now).as_millis());
+        assert!(!pair.ends[0].handle_timeout(pair.now), "too early");
+        assert!(!pair.transmit(0));
+        pair.now = at;
+        assert!(!pair.ends[0].handle_timeout(pair.now), "nobody is given up");
+        while pair.transmit(0) {}
+    }
+    assert_eq!(silence, [40, 80, 160, 320, 640, 1280]);
+    let nudges: Vec<u8> = pair.wire[0].iter().skip(said).copied().collect();
+    // ULPDU of 14 bytes, a tagged last segment, Write, STag 0, offset 0, CRC.
+    let nudge = [0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(nudges.len(), 6 * (nudge.len() + 4));
+    assert!(nudges.chunks(nudge.len() + 4).all(|chunk| chunk[..nudge.len()] == nudge));
+    // It wakes up: nothing but the message was said.
+    pair.settle();
+    assert_eq!(pair.received(1, 1)[..], *b"hello");
+    assert_eq!(pair.ends[1].traffic().placed.0, 0);
+    // Who was heard is not nudged, nor is a peer that speaks first.
+    let mut pair = Pair::new(Setting::default());
+    pair.recv(1, 1, 100);
+    pair.recv(0, 3, 100);
+    pair.send(0, 2, b"hello");
+    pair.settle();
+    assert!(pair.ends[0].timeout().is_some());
+    pair.send(1, 4, b"hello yourself");
+    pair.settle();
+    assert_eq!(pair.received(0, 3)[..], *b"hello yourself");
+    assert_eq!((pair.ends[0].timeout(), pair.ends[1].timeout()), (None, None));
+}
+
 #[test]
 fn close_drains_and_both_ends_finish() {
     both_modes(|setting| {
@@ -411,9 +453,10 @@ fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
 /// What every prefix of an exchange leaves behind.
 #[test]
 fn the_stream_may_be_cut_anywhere() {
-    for crc in [true, false] {
+    for (crc, markers) in [(true, false), (false, false), (true, true)] {
         for chunk in [3, 1 << 20] {
-            let setting = Setting { crc, chunk, fpdu_payload: 20, ..Setting::default() };
+            let markers = [markers; 2];
+            let setting = Setting { crc, markers, chunk, fpdu_payload: 20, ..Setting::default() };
             for side in 0..2 {
                 let total = exchange(setting, None).sent[side];
                 for cut in 0..total {
@@ -477,7 +520,13 @@ fn check_cut(pair: &mut Pair, side: usize, cut: usize) {
 /// CRCs on: a byte that was changed on its way is never placed, delivered or acted on.
 #[test]
 fn a_corrupted_fpdu_changes_nothing() {
-    let setting = Setting { fpdu_payload: 200, ..Setting::default() };
+    a_corrupted_fpdu(Setting { fpdu_payload: 200, ..Setting::default() }, 2 + 14 + 50 + 2 + 4);
+    // The first marker stands in front of the first FPDU.
+    let markers = [true; 2];
+    a_corrupted_fpdu(Setting { markers, fpdu_payload: 200, ..Setting::default() }, 4 + 2 + 14 + 50 + 2 + 4);
+}
+
+fn a_corrupted_fpdu(setting: Setting, write_fpdu: usize) {
     let run = |flip: Option<(usize, usize, u8)>| {
         let mut pair = Pair::new(setting);
         pair.flip = flip;
@@ -489,7 +538,6 @@ fn a_corrupted_fpdu_changes_nothing() {
         (pair, sink)
     };
     let (whole, _) = run(None);
-    let write_fpdu = 2 + 14 + 50 + 2 + 4;
     for at in 0..whole.sent[0] {
         for bits in [0x01, 0x80, 0xff] {
             let (mut pair, sink) = run(Some((0, at, bits)));

@@ -218,6 +218,49 @@ fn strangers_are_sent_away() {
     });
 }
 
+/// A peer of RFC 5044 alone, to which an enhanced request is malformed: it is asked again in its own form (RFC 6581 10).
+#[test]
+fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
+    Sim::new(1).run(async {
+        let pool = Pool::new(64 << 20);
+        let server = weft_machine::Listener::bind(any_port()).unwrap();
+        let next = async || {
+            let stream = Stream::from_socket(server.accept().await.unwrap()).unwrap();
+            let mut request = [0; 20];
+            let got = stream.recv(&mut [io::IoSliceMut::new(&mut request)]).await.unwrap();
+            assert_eq!(got, 20);
+            (stream, request)
+        };
+        let old = async || {
+            let (stream, request) = next().await;
+            assert_eq!(request, *b"MPA ID Req Frame\x50\x02\0\x04");
+            drop(stream);
+            let (stream, request) = next().await;
+            assert_eq!(request, *b"MPA ID Req Frame\x40\x01\0\0");
+            stream.send_all(&[Bytes::from_static(b"MPA ID Rep Frame\x40\x01\0\x03yes")]).await.unwrap();
+            stream
+        };
+        let client = provider(&pool, Config::default());
+        let connect = client.connect(server.local_addr(), ConnectParams::default());
+        let (_stream, connected) = futures_util::join!(old(), connect);
+        let (qp, said) = connected.unwrap();
+        assert_eq!(&said[..], b"yes");
+        assert_eq!((qp.caps().ird, qp.caps().ord), (64, 64));
+        // Twice is enough; and what the older form cannot ask for is not asked for in it.
+        let closes = async |times: usize| {
+            for _ in 0..times {
+                next().await;
+            }
+        };
+        for (peer_to_peer, times) in [(false, 2), (true, 1)] {
+            let client = provider(&pool, Config { peer_to_peer, ..Config::default() });
+            let connect = client.connect(server.local_addr(), ConnectParams::default());
+            let ((), connected) = futures_util::join!(closes(times), connect);
+            assert!(matches!(connected.err(), Some(ConnectError::Violation(_) | ConnectError::Io(_))));
+        }
+    });
+}
+
 /// A peer that neither reads nor closes does not keep a closed connection alive.
 #[test]
 fn closing_towards_a_dead_peer_ends_in_time() {

@@ -39,6 +39,8 @@ const MAX_DEPTH: usize = 1024;
 struct Info {
     bytes: Vec<u8>,
     fixed_len: usize,
+    /// Zeros follow up to this length, where the client has left room for them.
+    padded_len: usize,
 }
 
 impl Info {
@@ -46,7 +48,7 @@ impl Info {
     fn fixed(emit: impl FnOnce(&mut Vec<u8>)) -> Info {
         let mut bytes = Vec::with_capacity(104);
         emit(&mut bytes);
-        Info { fixed_len: bytes.len(), bytes }
+        Info { fixed_len: bytes.len(), bytes, padded_len: 0 }
     }
 
     /// A class that ends in something of variable length.
@@ -73,11 +75,14 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
                 let data = error::Response::buffer_too_small(needed, cx.dialect() >= Dialect::V3_1_1);
                 return Err(Failure { data, ..NtStatus::BUFFER_TOO_SMALL.into() });
             }
-            Info { fixed_len: bytes.len(), bytes }
+            Info { fixed_len: bytes.len(), bytes, padded_len: 0 }
         }
         InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     };
+    if info.bytes.len() < info.padded_len.min(limit) {
+        info.bytes.resize(info.padded_len.min(limit), 0);
+    }
     let Some(cut) = fscc::truncate(&mut info.bytes, limit, info.fixed_len) else {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
     };
@@ -105,7 +110,11 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
         FileClass::POSITION => Info::fixed(|out| file::Position::default().emit(out)),
         FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
         FileClass::ALIGNMENT => Info::fixed(|out| file::Alignment::default().emit(out)),
-        FileClass::ALL => Info::variable(file::All::FIXED_LEN, |out| facts.all().emit(out)),
+        // The name is empty (3.3.5.20.1), but clients count at least one character of it: Linux refuses 100 bytes.
+        FileClass::ALL => Info {
+            padded_len: file::All::PADDED_LEN,
+            ..Info::variable(file::All::FIXED_LEN, |out| facts.all().emit(out))
+        },
         FileClass::NETWORK_OPEN => {
             let summary = attributes::summary(&attr, &open.name());
             Info::fixed(|out| NetworkOpen::from(summary).emit(out))

@@ -51,7 +51,10 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.claim.may_read(request.offset, u64::from(request.length))?;
-    let len = request.length as usize;
+    let len = match route.segments {
+        Some(_) => request.length as usize,
+        None => inline_len(cx, request)?,
+    };
     let now = (route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len))
         .then(|| file.read_now(&cx.server.config.pool, request.offset, len))
         .flatten();
@@ -73,6 +76,16 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     }
     reply.payload = Some(data).filter(|data: &Payload| !data.is_empty());
     Ok(reply)
+}
+
+/// How much is answered inside a message. NEGOTIATE may have offered more, for RDMA: on an encrypted session Linux asks
+/// for all of that inline, from a transport that carries a fraction of it to the client. A short READ is asked on.
+fn inline_len(cx: &OpContext, request: &Request) -> Result<usize, NtStatus> {
+    let most = cx.max_inline();
+    if request.minimum_count as usize > most {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    Ok(most.min(request.length as usize))
 }
 
 /// As much of the client's memory as is needed.

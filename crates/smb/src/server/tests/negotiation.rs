@@ -20,7 +20,7 @@ fn every_dialect_is_spoken() {
             assert!(!response.capabilities.contains(Capabilities::MULTI_CHANNEL), "not there yet");
             assert_eq!(
                 response.max_read_size,
-                if dialect == Dialect::V2_0_2 { 65_536 } else { (1 << 20) + (63 << 10) }
+                if dialect == Dialect::V2_0_2 { 65_536 } else { (1 << 20) + (64 << 10) - 164 }
             );
             client.log_on("alice", PASSWORD).await.unwrap();
             client.tree().await;
@@ -31,6 +31,20 @@ fn every_dialect_is_spoken() {
                 assert_eq!(client.read(file, 100).await, (NtStatus::SUCCESS, Bytes::from_static(b"hello")));
                 assert_eq!(client.close(file).await, NtStatus::SUCCESS);
             }
+        }
+    });
+}
+
+/// What is encrypted does not travel by RDMA: a server that wants it all encrypted offers no more than a message holds.
+#[test]
+fn sizes_for_rdma_are_offered_where_payload_may_use_it() {
+    story(async {
+        for (encrypted, expected) in [(false, 8 << 20), (true, (1 << 20) + (64 << 10) - 164)] {
+            let world = World::with(|config| config.require_encryption = encrypted);
+            let mut client = world.connect();
+            client.wire.max_rdma.set(Some(8 << 20));
+            let response = client.negotiate(Offer::dialect(Dialect::V3_1_1)).await;
+            assert_eq!((response.max_read_size, response.max_write_size), (expected, expected));
         }
     });
 }

@@ -267,6 +267,8 @@ pub struct All {
 impl All {
     /// Length of the part that is always there.
     pub const FIXED_LEN: usize = 100;
+    /// Length with the padding to a multiple of eight bytes: the least that Windows' own structure takes.
+    pub const PADDED_LEN: usize = 104;
 
     /// Reads it.
     pub fn parse(bytes: &[u8]) -> Result<All, Malformed> {

@@ -68,6 +68,25 @@ pub(super) async fn set(
     set_any(b, file, InfoType::FILE, class.0, buffer).await
 }
 
+/// Linux's cifs counts a character of the name and refuses a reply of 100 bytes ("buffer length 100 smaller than minimum
+/// size 101"): it could not mount. Who asks for 100 bytes gets them, and no warning that something was cut.
+#[test]
+fn all_information_is_as_long_as_the_structure_of_windows() {
+    run(async |b| {
+        b.put("file", b"12345").await;
+        let file = b.open(&Wish::file("file")).await.unwrap();
+        for (limit, len) in [(100, 100), (101, 101), (104, 104), (4096, 104)] {
+            let reply = query(&b, file, InfoType::FILE, FileClass::ALL.0, limit).await.unwrap();
+            assert_eq!(reply.status, NtStatus::SUCCESS, "{limit}");
+            let buffer = Response::parse(&reply.message.into()).unwrap().buffer;
+            assert_eq!(buffer.len(), len, "{limit}");
+            assert!(buffer[96..].iter().all(|byte| *byte == 0), "an empty name");
+        }
+        let short = query(&b, file, InfoType::FILE, FileClass::ALL.0, 99).await;
+        assert_eq!(short.err(), Some(NtStatus::INFO_LENGTH_MISMATCH));
+    });
+}
+
 #[test]
 fn what_is_known_about_a_file() {
     run(async |b| {

@@ -85,6 +85,24 @@ fn what_is_written_is_read() {
     });
 }
 
+/// Linux, sealed over SMB Direct: `READ` of 1 MiB inline, where its own transport takes 173,910 bytes of a message.
+#[test]
+fn an_inline_read_longer_than_a_message_is_answered_in_part() {
+    run(async |b| {
+        let content: Vec<u8> = (0..3 << 20).map(|i: u32| (i >> 7) as u8).collect();
+        b.put("f", &content).await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let most = (1 << 20) - 164;
+        assert!(read(&b, file, 0, 2 << 20).await.unwrap() == content[..most]);
+        assert!(read(&b, file, most as u64, most as u32).await.unwrap() == content[most..2 * most]);
+        let mut least = read_request(file, 0, 2 << 20);
+        least.minimum_count = most as u32 + 1;
+        assert_eq!(status(b.ask(Command::Read, |out| least.emit(out)).await), NtStatus::INVALID_PARAMETER);
+        least.minimum_count = most as u32;
+        assert!(b.ask(Command::Read, |out| least.emit(out)).await.is_ok());
+    });
+}
+
 #[test]
 fn rights_and_ranges_are_checked() {
     run(async |b| {

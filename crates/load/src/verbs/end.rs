@@ -1,0 +1,124 @@
+//! One end of a connection, for work that waits for completions one kind at a time.
+//!
+//! What: [`End`] posts work and sorts completions into messages and finished work.
+//! Spec: the contract of `weft_rdma::verbs`.
+//! Owns: the completions that nobody has asked for yet. Does not: retry; the first failure ends the workload.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weft_machine::{Buf, Pool};
+use weft_rdma::{Access, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Work, WorkError};
+
+/// Why a workload on verbs ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The connection ended.
+    #[error("{0}")]
+    Ended(Disconnect),
+    /// A piece of work was refused.
+    #[error("{0}")]
+    Work(WorkError),
+    /// The provider did not take a piece of work.
+    #[error("{0}")]
+    Post(#[from] PostError),
+    /// The peer broke the rules of the workload.
+    #[error("the peer broke the protocol: {0}")]
+    Peer(&'static str),
+    /// The buffer pool is empty.
+    #[error("out of buffers: the pool's limit is too small for this size and depth")]
+    Memory,
+}
+
+/// A queue pair with its pool and what has arrived.
+pub struct End {
+    /// The queue pair.
+    pub qp: Rc<dyn QueuePair>,
+    /// Where its buffers come from.
+    pub pool: Pool,
+    messages: VecDeque<Buf>,
+    finished: VecDeque<(u64, Done)>,
+    news: Vec<Completion>,
+}
+
+impl End {
+    /// Takes over a connected queue pair.
+    pub fn new(qp: Rc<dyn QueuePair>, pool: Pool) -> End {
+        End { qp, pool, messages: VecDeque::new(), finished: VecDeque::new(), news: Vec::new() }
+    }
+
+    /// Waits for at least one completion and sorts what came.
+    pub async fn poll(&mut self) -> Result<(), EndError> {
+        let ended = std::future::poll_fn(|cx| self.qp.poll(cx, &mut self.news)).await;
+        for completion in self.news.drain(..) {
+            match completion.result {
+                Ok(Done::Received { buf, .. }) => self.messages.push_back(buf),
+                Ok(done) => self.finished.push_back((completion.id, done)),
+                // The end of the connection says more, and comes after the last of these.
+                Err(WorkError::Flushed) => {}
+                Err(e) => return Err(EndError::Work(e)),
+            }
+        }
+        ended.map_err(EndError::Ended)
+    }
+
+    /// The next message, in its receive buffer: post that again with [`End::recv`].
+    pub async fn message(&mut self) -> Result<Buf, EndError> {
+        loop {
+            if let Some(buf) = self.messages.pop_front() {
+                return Ok(buf);
+            }
+            self.poll().await?;
+        }
+    }
+
+    /// The next piece of work that finished.
+    pub async fn finished(&mut self) -> Result<(u64, Done), EndError> {
+        loop {
+            if let Some(finished) = self.finished.pop_front() {
+                return Ok(finished);
+            }
+            self.poll().await?;
+        }
+    }
+
+    /// A buffer of `len` bytes, with whatever they were before.
+    pub fn buffer(&self, len: usize) -> Result<Buf, EndError> {
+        let mut buf = self.pool.try_alloc(len).ok_or(EndError::Memory)?;
+        buf.set_len(len);
+        Ok(buf)
+    }
+
+    /// Posts a receive buffer.
+    pub fn recv(&self, buf: Buf) -> Result<(), EndError> {
+        self.post(Work::Recv { id: 0, buf })
+    }
+
+    /// Sends a message; only its failure is reported.
+    pub fn send(&self, data: Bytes) -> Result<(), EndError> {
+        let data = vec![data];
+        self.post(Work::Send { id: 0, data, invalidate: None, solicited: false, signalled: false })
+    }
+
+    /// Posts work.
+    pub fn post(&self, work: Work) -> Result<(), EndError> {
+        self.qp.post(work).map_err(|(e, _)| EndError::Post(e))
+    }
+
+    /// Opens `buf` to the peer.
+    pub fn register(&self, buf: Buf, access: Access) -> Result<Segment, EndError> {
+        Ok(self.qp.register(buf, access)?)
+    }
+
+    /// Takes a region back that [`End::register`] opened.
+    pub fn take_back(&self, stag: Stag) -> Result<Buf, EndError> {
+        self.qp.invalidate(stag).ok_or(EndError::Peer("a region was taken away twice"))
+    }
+
+    /// Ends the connection in good order: what was sent goes out, and the peer sees the end.
+    pub async fn close(mut self) {
+        self.qp.close();
+        while self.poll().await.is_ok() {}
+    }
+}

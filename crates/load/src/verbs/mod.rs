@@ -1,0 +1,8 @@
+//! Workloads on bare verbs, without a storage protocol: data checks and measurements between two queue pairs.
+//!
+//! Owns: nothing of its own. Does not: choose a provider; the caller hands over a queue pair or a listener.
+
+pub mod end;
+pub mod ping;
+pub mod server;
+pub mod times;

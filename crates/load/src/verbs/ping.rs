@@ -1,0 +1,201 @@
+//! A data check in the manner of rping: the client's bytes go to the server by RDMA Read and come back by RDMA Write.
+//!
+//! What: [`Client`] makes rounds and compares; [`serve`] is the other side. Either works against rdma-core's rping.
+//! Spec: rping(1); `wire::rping` draws the message and the round.
+//! Owns: the two regions of a round. Does not: connect, print or pause between rounds.
+//!
+//! rping's server writes back a C string: what it read up to the first zero byte. The bytes of a round are therefore
+//! text that ends with the only zero byte of it, as rping's own are.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::rt;
+use weft_rdma::{Access, Disconnect, Done, Segment, Stag, Work};
+use weft_wire::rping::{ADVERT_LEN, Advert};
+
+use super::end::{End, EndError};
+
+/// The largest round. rping itself stops at 64 KiB.
+pub const MAX_SIZE: u32 = 1 << 20;
+/// What rping uses when it is not told a size.
+pub const DEFAULT_SIZE: u32 = 64;
+/// Where rping listens.
+pub const PORT: u16 = 7174;
+/// Receive buffers that each side keeps posted: a round never has more than one message under way.
+pub const RECVS: usize = 2;
+/// Room of a receive buffer; a message of any other length than 16 is seen as what it is.
+pub const RECV_BYTES: usize = 64;
+
+/// First and last character of rping's text.
+const FIRST: u8 = b'A';
+const LAST: u8 = b'z';
+
+/// Why pinging ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PingError {
+    /// The connection or a piece of work failed.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// The peer sent something that is no message of rping.
+    #[error("the peer does not speak rping: {0}")]
+    Malformed(#[from] weft_wire::rping::Malformed),
+    /// What came back differs.
+    #[error("round {round}: byte {at} of {size} came back as {got:#04x}, sent was {sent:#04x}")]
+    Differs {
+        /// The round, from 1.
+        round: u64,
+        /// Offset of the first byte that differs.
+        at: usize,
+        /// Bytes of the round.
+        size: usize,
+        /// What came back.
+        got: u8,
+        /// What was sent.
+        sent: u8,
+    },
+    /// The peer advertises more than a round may have.
+    #[error("the peer advertises {0} bytes; a round has 1 to {MAX_SIZE}")]
+    Size(u32),
+    /// The sink is smaller than what was read from the source.
+    #[error("the peer's sink has {sink} bytes, its source had {source_bytes}")]
+    Sink {
+        /// Bytes of the sink.
+        sink: u32,
+        /// Bytes of the source.
+        source_bytes: u32,
+    },
+    /// This end may not read from the peer.
+    #[error("the peer accepts no RDMA Reads (its IRD is 0): start it with an IRD of at least 1")]
+    NoReads,
+}
+
+/// The receive buffers to hand over when a connection is accepted, or to post once it is made.
+pub fn recvs(pool: &weft_machine::Pool) -> Result<Vec<Work>, EndError> {
+    (0..RECVS)
+        .map(|_| {
+            let buf = pool.try_alloc(RECV_BYTES).ok_or(EndError::Memory)?;
+            Ok(Work::Recv { id: 0, buf })
+        })
+        .collect()
+}
+
+/// The side that owns the bytes.
+pub struct Client {
+    end: End,
+    size: usize,
+    rounds: u64,
+}
+
+impl Client {
+    /// A client of rounds of `size` bytes over `end`; posts its receive buffers.
+    pub fn new(end: End, size: u32) -> Result<Client, PingError> {
+        if size == 0 || size > MAX_SIZE {
+            return Err(PingError::Size(size));
+        }
+        for recv in recvs(&end.pool)? {
+            end.post(recv)?;
+        }
+        Ok(Client { end, size: size as usize, rounds: 0 })
+    }
+
+    /// One round: how long it took. Bytes that came back differently are an error.
+    pub async fn round(&mut self) -> Result<Duration, PingError> {
+        let text = text(self.rounds, self.size);
+        let mut source = self.end.buffer(self.size)?;
+        source.copy_from_slice(&text);
+        let mut sink = self.end.buffer(self.size)?;
+        sink.fill(0xa5);
+        let started = rt::now();
+        let source = self.end.register(source, Access::RemoteRead)?;
+        self.tell(source).await?;
+        // Nobody may read what is not advertised any more.
+        drop(self.end.take_back(source.stag)?);
+        let sink = self.end.register(sink, Access::RemoteWrite)?;
+        self.tell(sink).await?;
+        let elapsed = rt::now().since(started);
+        let came = self.end.take_back(sink.stag)?;
+        self.rounds += 1;
+        match text.iter().zip(&came[..]).position(|(sent, got)| sent != got) {
+            None => Ok(elapsed),
+            Some(at) => Err(PingError::Differs {
+                round: self.rounds,
+                at,
+                size: self.size,
+                got: came[at],
+                sent: text[at],
+            }),
+        }
+    }
+
+    /// Advertises `region` and waits until the server is through with it.
+    async fn tell(&mut self, region: Segment) -> Result<(), PingError> {
+        let advert = Advert { address: region.offset, rkey: region.stag.0, size: region.len };
+        self.end.send(Bytes::copy_from_slice(&advert.emit()))?;
+        let answer = self.end.message().await?;
+        Advert::parse(&answer)?;
+        Ok(self.end.recv(answer)?)
+    }
+
+    /// Ends the connection.
+    pub async fn close(self) {
+        self.end.close().await;
+    }
+}
+
+/// The text of round `n`: "rdma-ping-N: " and letters that begin one further in each round, as rping's do.
+fn text(n: u64, size: usize) -> Vec<u8> {
+    let letters = u64::from(LAST - FIRST) + 1;
+    let mut text = format!("rdma-ping-{n}: ").into_bytes();
+    let after = (text.len() as u64..size as u64).map(|at| FIRST + ((n + at) % letters) as u8);
+    text.extend(after);
+    text.truncate(size);
+    // `size` is at least 1.
+    text[size - 1] = 0;
+    text
+}
+
+/// Answers rounds until the client leaves; how many there were. The end's receive buffers are posted already.
+pub async fn serve(end: &mut End) -> Result<u64, PingError> {
+    if end.qp.caps().ord == 0 {
+        return Err(PingError::NoReads);
+    }
+    let mut rounds = 0;
+    loop {
+        let source = match advert(end).await {
+            Err(PingError::End(EndError::Ended(Disconnect::Peer))) => return Ok(rounds),
+            other => other?,
+        };
+        if source.len == 0 || source.len > MAX_SIZE {
+            return Err(PingError::Size(source.len));
+        }
+        let into = end.pool.try_alloc(source.len as usize).ok_or(EndError::Memory)?;
+        end.post(Work::Read { id: 1, into, from: source })?;
+        let (_, Done::Read { buf }) = end.finished().await? else {
+            return Err(EndError::Peer("something else finished than the RDMA Read").into());
+        };
+        answer(end)?;
+        let sink = advert(end).await?;
+        if sink.len < source.len {
+            return Err(PingError::Sink { sink: sink.len, source_bytes: source.len });
+        }
+        // The answer follows the bytes: it arrives when they have.
+        end.post(Work::Write { id: 2, data: buf.freeze().into(), to: sink, signalled: false })?;
+        answer(end)?;
+        rounds += 1;
+    }
+}
+
+async fn advert(end: &mut End) -> Result<Segment, PingError> {
+    let message = end.message().await?;
+    let advert = Advert::parse(&message)?;
+    end.recv(message)?;
+    Ok(Segment { stag: Stag(advert.rkey), offset: advert.address, len: advert.size })
+}
+
+fn answer(end: &End) -> Result<(), EndError> {
+    end.send(Bytes::from_static(&[0; ADVERT_LEN]))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The passive side of the workloads on verbs: accepts connections and serves each until its client leaves.
+//!
+//! What: [`serve`] runs one listener; what a connection wants is told by its private data.
+//! Owns: the connections. Does not: bind, or stop by itself; whoever drops the future stops it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use weft_machine::{Pool, rt};
+use weft_rdma::{ConnectError, ConnectParams, Incoming, Listener, Request};
+
+use super::end::{End, EndError};
+use super::ping::{self, PingError};
+
+/// Connections at a time. More are closed at once, with a line in the log.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// Memory of a server's buffers: the regions of its clients and their receive buffers.
+pub const BUFFERS: usize = 1 << 30;
+
+/// Why a connection ended otherwise than by its client's leaving.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Set-up failed.
+    #[error("not established: {0}")]
+    Connect(#[from] ConnectError),
+    /// Buffers or work.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// A round failed.
+    #[error("{0}")]
+    Ping(#[from] PingError),
+}
+
+/// Accepts from `listener` until dropped. What becomes of connections is logged.
+pub async fn serve(listener: Box<dyn Listener>, pool: Pool) -> std::io::Result<()> {
+    let open = Rc::new(Cell::new(0));
+    loop {
+        let incoming = listener.accept().await?;
+        if open.get() >= MAX_CONNECTIONS {
+            tracing::warn!("refused a connection: {MAX_CONNECTIONS} are open");
+            continue;
+        }
+        open.set(open.get() + 1);
+        let (open, pool) = (open.clone(), pool.clone());
+        rt::spawn(async move {
+            if let Err(e) = connection(incoming, pool).await {
+                tracing::warn!("a connection ended: {e}");
+            }
+            open.set(open.get() - 1);
+        })
+        .detach();
+    }
+}
+
+async fn connection(incoming: Box<dyn Incoming>, pool: Pool) -> Result<(), ServeError> {
+    let request: Box<dyn Request> = incoming.request().await?;
+    let qp = request.accept(ConnectParams::default(), ping::recvs(&pool)?).await?;
+    let (peer, provider) = (qp.peer(), qp.provider());
+    tracing::info!("{peer} over {provider}: pings");
+    let mut end = End::new(qp, pool);
+    let rounds = ping::serve(&mut end).await?;
+    tracing::info!("{peer} over {provider}: left after {rounds} rounds");
+    Ok(())
+}

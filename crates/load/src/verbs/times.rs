@@ -1,0 +1,91 @@
+//! Many durations as a few figures.
+//!
+//! Owns: a histogram of fixed size, however many samples. Does not: take the time.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The longest time that is told apart; longer ones count as this.
+const MAX_NS: u64 = 60_000_000_000;
+
+/// Collects durations with three significant digits: 190 KiB.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Default for Times {
+    fn default() -> Times {
+        Times(Histogram::new_with_bounds(1, MAX_NS, 3).expect("the bounds are constants that fit"))
+    }
+}
+
+/// What a set of durations looks like; microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The shortest.
+    pub min_us: f64,
+    /// The median, perftest's "typical".
+    pub p50_us: f64,
+    /// The mean.
+    pub mean_us: f64,
+    /// The standard deviation.
+    pub stdev_us: f64,
+    /// 99 of 100 are shorter.
+    pub p99_us: f64,
+    /// 999 of 1000 are shorter.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl Times {
+    /// One more.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(MAX_NS));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The figures, each time divided by `parts` (2 makes one way of a round trip); `None` without a sample.
+    pub fn quantiles(&self, parts: f64) -> Option<Quantiles> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let us = |nanos: f64| nanos / 1e3 / parts;
+        let at = |share: f64| us(self.0.value_at_quantile(share) as f64);
+        Some(Quantiles {
+            min_us: us(self.0.min() as f64),
+            p50_us: at(0.5),
+            mean_us: us(self.0.mean()),
+            stdev_us: us(self.0.stdev()),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: us(self.0.max() as f64),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_those_of_the_samples() {
+        let mut times = Times::default();
+        assert_eq!(times.quantiles(1.0), None);
+        (1..=1000).for_each(|us| times.record(Duration::from_micros(us)));
+        let all = times.quantiles(1.0).unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() <= b / 500.0;
+        assert_eq!(times.count(), 1000);
+        assert!(near(all.min_us, 1.0) && near(all.p50_us, 500.0) && near(all.p99_us, 990.0), "{all:?}");
+        assert!(near(all.max_us, 1000.0) && near(all.mean_us, 500.5), "{all:?}");
+        assert!(near(times.quantiles(2.0).unwrap().p50_us, 250.0));
+        // What is longer than anything that is told apart still counts.
+        times.record(Duration::from_secs(3600));
+        assert_eq!(times.count(), 1001);
+    }
+}

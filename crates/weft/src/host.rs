@@ -1,0 +1,106 @@
+//! HOST[:PORT] as commands take it: a name, an IPv4 address, or an IPv6 address in brackets when a port follows.
+//!
+//! Owns: nothing. Does not: guess; what names no host is an error that shows how to write one.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use crate::Failure;
+
+/// A host and, when given, a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// Name or address, without brackets.
+    pub name: String,
+    /// The port that was named.
+    pub port: Option<u16>,
+}
+
+impl FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Host, String> {
+        let example = "write HOST or HOST:PORT, for example server:7174 or [::1]:7174";
+        let port = |text: &str| match text.parse() {
+            Ok(0) | Err(_) => Err(format!("{text:?} is not a port: a number from 1 to 65535")),
+            Ok(port) => Ok(Some(port)),
+        };
+        if text.contains("://") {
+            return Err(format!("this takes a host, not a URL: {example}"));
+        }
+        let (name, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(Some((name, ""))) => (name, None),
+            Some(Some((name, rest))) => (name, port(rest.strip_prefix(':').ok_or(example)?)?),
+            Some(None) => return Err(format!("a bracket is not closed: {example}")),
+            None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
+            None => match text.split_once(':') {
+                Some((name, number)) => (name, port(number)?),
+                None => (text, None),
+            },
+        };
+        if name.is_empty() || name.contains(['/', '[', ']', ' ']) {
+            return Err(example.into());
+        }
+        Ok(Host { name: name.to_owned(), port })
+    }
+}
+
+impl Host {
+    /// All addresses, with `default` as port where none was given. Asks the system's resolver, which may take seconds.
+    pub(crate) fn resolve(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
+        let port = self.port.unwrap_or(default);
+        let found: Vec<SocketAddr> = (self.name.as_str(), port)
+            .to_socket_addrs()
+            .map_err(|e| format!("{}: {e} (is the name spelled right? an IP address works, too)", self.name))?
+            .collect();
+        if found.is_empty() {
+            return Err(format!("{} has no address", self.name).into());
+        }
+        Ok(found)
+    }
+
+    /// The first address.
+    pub(crate) fn address(&self, default: u16) -> Result<SocketAddr, Failure> {
+        Ok(self.resolve(default)?[0])
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bracketed = matches!(self.name.parse(), Ok(IpAddr::V6(_)));
+        match (bracketed, self.port) {
+            (true, Some(port)) => write!(f, "[{}]:{port}", self.name),
+            (false, Some(port)) => write!(f, "{}:{port}", self.name),
+            (_, None) => f.write_str(&self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_come_with_and_without_ports() {
+        let parsed = |text: &str| text.parse::<Host>().map(|host| (host.name, host.port));
+        assert_eq!(parsed("server"), Ok(("server".into(), None)));
+        assert_eq!(parsed("server:5445"), Ok(("server".into(), Some(5445))));
+        assert_eq!(parsed("10.0.2.2:1"), Ok(("10.0.2.2".into(), Some(1))));
+        assert_eq!(parsed("::1"), Ok(("::1".into(), None)));
+        assert_eq!(parsed("[::1]"), Ok(("::1".into(), None)));
+        assert_eq!(parsed("[fe80::2]:7174"), Ok(("fe80::2".into(), Some(7174))));
+        for host in ["server", "server:5445", "::1", "[::1]:7174"] {
+            assert_eq!(host.parse::<Host>().unwrap().to_string(), host);
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_says_how_to_write_one() {
+        for text in
+            ["", ":5445", "server:", "server:0", "server:70000", "[::1", "[::1]x", "smb://server", "a b"]
+        {
+            assert!(text.parse::<Host>().is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `weft rdma ping`: rounds of RDMA Read and RDMA Write against a server, compared byte by byte.
+//!
+//! Owns: the summary. Does not: make rounds (see `weft_load::verbs::ping`).
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use weft_load::verbs::end::End;
+use weft_load::verbs::ping::{self, Client};
+use weft_load::verbs::times::Times;
+use weft_machine::{Pool, rt};
+use weft_rdma::ConnectParams;
+
+use super::server;
+use crate::Failure;
+use crate::args::{Ping, ProviderKind};
+use crate::providers;
+
+/// Memory for the two regions and the receive buffers.
+const BUFFERS: usize = 64 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
+    let Some(host) = args.host.clone() else {
+        let Ping { listen, provider: providers, iwarp, json, .. } = args;
+        return server::run(server::Plan { listen, providers, iwarp, json });
+    };
+    let kind = match args.provider[..] {
+        [] => ProviderKind::Iwarp,
+        [kind] => kind,
+        _ => return Err("a ping goes one way: name one --provider".into()),
+    };
+    let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
+    let size = size.ok_or("--size is at most 1M")?;
+    let addr = host.address(ping::PORT)?;
+    // A first Ctrl-C ends with the summary, a second one at once.
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
+        signal_hook::flag::register(signal, stopped.clone())?;
+    }
+    rt::block_on(async {
+        let pool = Pool::new(BUFFERS);
+        let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
+        let (qp, _) = provider.connect(addr, ConnectParams::default()).await.map_err(|e| {
+            format!(
+                "cannot connect to {addr} over {}: {e} (on that host: weft rdma ping --server)",
+                provider.name()
+            )
+        })?;
+        if !args.json {
+            let caps = qp.caps();
+            let name = provider.name();
+            println!(
+                "PING {host} ({addr}) over {name}: {size} bytes a round, IRD {}, ORD {}",
+                caps.ird, caps.ord
+            );
+        }
+        let traffic = qp.clone();
+        let mut client = Client::new(End::new(qp, pool), size)?;
+        let mut times = Times::default();
+        let failure = loop {
+            if times.count() == args.count || stopped.load(Ordering::Relaxed) {
+                break None;
+            }
+            let time = match client.round().await {
+                Ok(time) => time,
+                Err(e) => break Some(e),
+            };
+            times.record(time);
+            if !args.quiet && !args.json {
+                let (round, us) = (times.count(), time.as_secs_f64() * 1e6);
+                println!("{size} bytes there and back, unchanged: round={round} time={us:.1} us");
+            }
+        };
+        let traffic = traffic.traffic();
+        client.close().await;
+        let rounds = times.count();
+        if args.json {
+            let outcome = json!({
+                "address": addr, "provider": provider.name(), "size": size, "rounds": rounds,
+                "intact": failure.is_none(), "error": failure.as_ref().map(ToString::to_string),
+                "round_trip": times.quantiles(1.0),
+                "bytes_read_by_peer": traffic.served.0, "bytes_written_by_peer": traffic.placed.0,
+            });
+            println!("{outcome}");
+        } else {
+            println!("--- {host} RDMA ping statistics ---");
+            println!(
+                "{rounds} rounds unchanged; the peer read {} bytes by RDMA Read and wrote {} by RDMA Write",
+                traffic.served.0, traffic.placed.0
+            );
+            if let Some(q) = times.quantiles(1.0) {
+                let (min, p50, p99, max) = (q.min_us, q.p50_us, q.p99_us, q.max_us);
+                println!("round min/p50/p99/max = {min:.1}/{p50:.1}/{p99:.1}/{max:.1} us");
+            }
+        }
+        match failure {
+            None => Ok(ExitCode::SUCCESS),
+            Some(_) if args.json => Ok(ExitCode::FAILURE),
+            Some(e) => Err(e.into()),
+        }
+    })?
+}
