@@ -39,8 +39,12 @@ pub struct Segment {
 pub enum Access {
     /// The peer may read it (RDMA Read).
     RemoteRead,
-    /// The peer may write it (RDMA Write).
+    /// The peer may write it (RDMA Write); what it does not write stays as it was.
     RemoteWrite,
+    /// The peer may write it, and what it does not write is undefined once the region is taken back, as is everything
+    /// when the connection ends first: for memory that a message will say how much of was filled. A provider may
+    /// then receive further ahead, and before it has verified what it receives.
+    RemoteFill,
 }
 
 /// Work for a queue pair. Sends, Writes and Reads of one queue pair are carried out in the order they were posted

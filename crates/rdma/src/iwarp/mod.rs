@@ -14,6 +14,7 @@
 //!
 //! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
 
+mod ahead;
 mod config;
 mod connection;
 mod driver;

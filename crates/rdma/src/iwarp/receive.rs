@@ -4,8 +4,9 @@
 //! Owns: the staging ring, posted receive buffers. Does not: place anything that was not checked.
 //!
 //! Operation: the place of a segment's payload is known once its header is there; the rest of it is then received right
-//! into it: `recv_slots` gives the place as the first slot. With CRCs, that is done for Read Responses only: their buffer
-//! is nobody's to see before the Read completes, and it never completes when a CRC does not match. What a peer writes
+//! into it: `recv_slots` gives the place as the first slot. With CRCs, that is done for Read Responses and for regions to
+//! be filled only: their memory is nobody's to see before a message says so, and none does when a CRC does not match;
+//! for the latter, places of segments to come are given as well (see `ahead`). What a peer writes
 //! or sends is staged whole then, verified, and placed afterwards: one counted copy, out of a ring that stays in the
 //! second-level cache.
 //!
@@ -23,6 +24,7 @@ use weft_wire::rdmap::{self, Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, Rea
 use weft_wire::{ddp, ddp::Header};
 
 use self::marked::Marked;
+use super::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
 use super::connection::{Connection, PendingRead, State};
 use super::regions::{Place, Regions};
 use super::setup::{Agreed, Role};
@@ -58,6 +60,46 @@ pub(super) struct Rx {
     read_msn: u32,
     /// An empty Send as the very first message is for us alone.
     empty_send_opens: bool,
+    /// What `recv_slots` gave room for beyond the present payload.
+    plan: Option<Plan>,
+    gaps: Box<Gaps>,
+    /// Nothing is guessed while the bytes of a wrong guess are taken in.
+    no_plan: bool,
+}
+
+/// Slots of one receive.
+const MAX_SLOTS: usize = 2 * GUESSES + 3;
+/// Where in the ring bytes are received that follow a guess: those between the payloads come to its front before.
+const BEHIND_PLAN: usize = 64;
+
+/// Where the next received bytes go, in this order; empty slots take none.
+pub(super) struct Slots<'a> {
+    slots: [IoSliceMut<'a>; MAX_SLOTS],
+    used: usize,
+}
+
+impl<'a> Slots<'a> {
+    fn new() -> Slots<'a> {
+        Slots { slots: std::array::from_fn(|_| IoSliceMut::new(&mut [])), used: 0 }
+    }
+
+    fn push(&mut self, room: &'a mut [u8]) {
+        self.slots[self.used] = IoSliceMut::new(room);
+        self.used += 1;
+    }
+}
+
+impl<'a> std::ops::Deref for Slots<'a> {
+    type Target = [IoSliceMut<'a>];
+    fn deref(&self) -> &[IoSliceMut<'a>] {
+        &self.slots[..self.used]
+    }
+}
+
+impl std::ops::DerefMut for Slots<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.slots[..self.used]
+    }
 }
 
 /// What the next bytes are.
@@ -121,6 +163,9 @@ impl Rx {
             send_msn: 1,
             read_msn: 1,
             empty_send_opens: agreed.role == Role::Responder { empty_send_opens: true },
+            plan: None,
+            gaps: Box::new(NO_GAPS),
+            no_plan: false,
         }
     }
 
@@ -140,21 +185,24 @@ impl Rx {
     }
 
     /// Everything goes through one place where markers are taken out.
-    fn marked_slots(&mut self) -> [IoSliceMut<'_>; 3] {
-        let free = self.marked.as_mut().map_or(&mut [][..], Marked::free);
-        [IoSliceMut::new(&mut []), IoSliceMut::new(free), IoSliceMut::new(&mut [])]
+    fn marked_slots(&mut self) -> Slots<'_> {
+        let mut slots = Slots::new();
+        slots.push(&mut []);
+        slots.push(self.marked.as_mut().map_or(&mut [][..], Marked::free));
+        slots
     }
 }
 
 impl Connection {
-    /// Where the next received bytes go, in this order; empty slots take none. Always room for at least one byte.
-    pub(super) fn recv_slots(&mut self) -> [IoSliceMut<'_>; 3] {
+    /// Where the next received bytes go. Always room for at least one byte.
+    pub(super) fn recv_slots(&mut self) -> Slots<'_> {
         if self.rx.marked.is_some() {
             return self.rx.marked_slots();
         }
+        self.rx.plan = self.plan();
         let staged = match self.rx.phase {
             // Nothing is expected that would not be staged.
-            Phase::Header if self.rx.crc && self.reads.is_empty() => usize::MAX,
+            Phase::Header if self.rx.crc && self.reads.is_empty() && !self.regions.any_fill() => usize::MAX,
             Phase::Header => BLIND_BYTES.max(self.rx.lacking),
             // More of the same message follows: stop after its next header, so that its payload goes to its place.
             Phase::Payload { segment, .. } | Phase::Trailer { segment, .. } if !segment.header.last() => {
@@ -163,6 +211,25 @@ impl Connection {
             _ => BLIND_BYTES,
         };
         let Connection { regions, reads, rx, .. } = self;
+        let mut slots = Slots::new();
+        if let (
+            Some(plan),
+            Phase::Payload {
+                segment: Segment { target: Target::Region(place), payload, .. }, placed, ..
+            },
+        ) = (&rx.plan, rx.phase)
+        {
+            let (rest, mut room) = regions.unfilled(place, placed).split_at_mut(payload - placed);
+            slots.push(rest);
+            for (gap, &len) in rx.gaps.iter_mut().zip(&plan.lens[..plan.count]) {
+                let (next, later) = room.split_at_mut(len);
+                slots.push(&mut gap[..plan.gap]);
+                slots.push(next);
+                room = later;
+            }
+            slots.push(rx.ring.behind(BEHIND_PLAN, if plan.full { BLIND_BYTES } else { plan.gap }));
+            return slots;
+        }
         let direct = match rx.phase {
             // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
             Phase::Payload { segment: Segment { target, payload, .. }, placed, .. } => {
@@ -171,7 +238,21 @@ impl Connection {
             _ => &mut [],
         };
         let (first, second) = rx.ring.free(staged);
-        [IoSliceMut::new(direct), IoSliceMut::new(first), IoSliceMut::new(second)]
+        slots.push(direct);
+        slots.push(first);
+        slots.push(second);
+        slots
+    }
+
+    /// What follows the present payload, if that can be guessed; see `ahead`.
+    fn plan(&mut self) -> Option<Plan> {
+        let Phase::Payload { segment, placed, .. } = self.rx.phase else { return None };
+        let Target::Region(place) = segment.target else { return None };
+        if segment.header.last() || self.rx.no_plan {
+            return None;
+        }
+        let room = self.regions.unfilled(place, placed).len().checked_sub(segment.payload - placed)?;
+        Plan::new(place.advanced(segment.payload), segment.ulpdu, segment.payload, room)
     }
 
     /// `n` bytes arrived in the slots that `recv_slots` gave last; nothing else was called in between.
@@ -183,19 +264,93 @@ impl Connection {
         if self.rx.marked.is_some() {
             return self.received_marked(n, now);
         }
-        let mut staged = n;
-        if let Phase::Payload { segment, placed, mut crc } = self.rx.phase {
-            let to = self.room(segment.target, placed, segment.payload - placed).unwrap_or_default();
-            let direct = n.min(to.len());
-            if let Some(crc) = &mut crc {
-                crc.update(&to[..direct]);
+        let plan = self.rx.plan.take();
+        let left = n - self.received_in_place(n);
+        match plan {
+            Some(plan) => self.received_ahead(&plan, left, now),
+            None => {
+                self.rx.ring.commit(left);
+                self.work_off(now);
             }
-            staged = n - direct;
-            self.arrived(&segment, direct);
-            self.rx.phase = Phase::Payload { segment, placed: placed + direct, crc };
         }
-        self.rx.ring.commit(staged);
+    }
+
+    /// Accounts for up to `n` bytes of the present payload, which were received where they belong; how many it were.
+    fn received_in_place(&mut self, n: usize) -> usize {
+        let Phase::Payload { segment, placed, mut crc } = self.rx.phase else { return 0 };
+        let to = self.room(segment.target, placed, segment.payload - placed).unwrap_or_default();
+        let direct = n.min(to.len());
+        if let Some(crc) = &mut crc {
+            crc.update(&to[..direct]);
+        }
+        self.arrived(&segment, placed, direct);
+        self.rx.phase = Phase::Payload { segment, placed: placed + direct, crc };
+        direct
+    }
+
+    /// `left` bytes arrived in the slots behind the present payload.
+    fn received_ahead(&mut self, plan: &Plan, mut left: usize, now: Time) {
+        for i in 0..plan.count {
+            let between = left.min(plan.gap);
+            self.rx.ring.put(&self.rx.gaps[i][..between]);
+            left -= between;
+            self.work_off(now);
+            if left == 0 || matches!(self.state, State::Ended(_)) {
+                return;
+            }
+            let here = left.min(plan.lens[i]);
+            let right = match self.rx.phase {
+                Phase::Payload {
+                    segment: Segment { target: Target::Region(place), .. }, placed: 0, ..
+                } if place == plan.place_of(i) => self.received_in_place(here),
+                _ => 0,
+            };
+            left -= right;
+            if right < here {
+                return self.guessed_wrong(plan, i, right, left, now);
+            }
+        }
+        self.rx.ring.take_behind(BEHIND_PLAN, left);
         self.work_off(now);
+    }
+
+    /// The last `left` bytes are not what they were taken for, from the byte `at` of guess `i` on. They are put together
+    /// elsewhere first: what they are may be the end of the region that they lie in.
+    fn guessed_wrong(&mut self, plan: &Plan, i: usize, at: usize, left: usize, now: Time) {
+        let mut bytes = vec![0; left];
+        let mut filled = 0;
+        let mut take = |from: &[u8]| {
+            let part = from.len().min(left - filled);
+            buf::copy(&mut bytes[filled..filled + part], &from[..part]);
+            filled += part;
+        };
+        for j in i..plan.count {
+            let skip = if j == i { at } else { 0 };
+            if j > i {
+                take(&self.rx.gaps[j][..plan.gap]);
+            }
+            // Nothing has ended the region since the bytes were received into it.
+            let Ok(room) = self.regions.place(plan.place_of(j), skip, plan.lens[j] - skip) else { break };
+            take(room);
+        }
+        let rest = left - filled;
+        self.rx.ring.peek_behind(BEHIND_PLAN, &mut bytes[left - rest..]);
+        self.rx.no_plan = true;
+        let mut bytes = &bytes[..];
+        while !bytes.is_empty() && !matches!(self.state, State::Ended(_)) {
+            let mut n = 0;
+            for slot in self.recv_slots().iter_mut() {
+                let part = slot.len().min(bytes.len() - n);
+                buf::copy(&mut slot[..part], &bytes[n..n + part]);
+                n += part;
+                if part < slot.len() {
+                    break;
+                }
+            }
+            self.received(n, now);
+            bytes = &bytes[n..];
+        }
+        self.rx.no_plan = false;
     }
 
     fn received_marked(&mut self, n: usize, now: Time) {
@@ -284,6 +439,7 @@ impl Connection {
             Target::Control => true,
             // A short rest is not worth a receive of its own.
             Target::Sink(_) => self.rx.crc && whole - self.rx.ring.len.min(whole) < DIRECT_MIN,
+            Target::Region(place) if self.regions.is_fill(place) => false,
             _ => self.rx.crc,
         };
         if !staged {
@@ -441,7 +597,7 @@ impl Connection {
         if !second.is_empty() {
             buf::copy(to_second, second);
         }
-        self.arrived(segment, len);
+        self.arrived(segment, at, len);
         Ok(())
     }
 
@@ -449,11 +605,14 @@ impl Connection {
         room(&mut self.regions, &mut self.reads, &mut self.rx.recvs, target, at, len)
     }
 
-    /// Accounts for payload that reached its place.
-    fn arrived(&mut self, segment: &Segment, len: usize) {
+    /// Accounts for payload that reached its place, from its `at`th byte on.
+    fn arrived(&mut self, segment: &Segment, at: usize, len: usize) {
         match segment.target {
             Target::Nowhere | Target::Control => {}
-            Target::Region(_) => self.traffic.placed.0 += len as u64,
+            Target::Region(place) => {
+                self.traffic.placed.0 += len as u64;
+                self.regions.filled(place, at + len);
+            }
             Target::Sink(_) => {
                 if let Some(read) = self.reads.front_mut() {
                     read.filled += len;
@@ -610,6 +769,38 @@ impl Ring {
         let first = room.min(self.buf.len() - tail);
         let (before, from_tail) = self.buf.split_at_mut(tail);
         (&mut from_tail[..first], &mut before[..room - first])
+    }
+
+    /// Room from byte `at` of the empty ring on: for what will follow bytes that are put to its front first.
+    fn behind(&mut self, at: usize, limit: usize) -> &mut [u8] {
+        debug_assert!(self.len == 0 && self.head == 0);
+        let room = &mut self.buf[at..];
+        let len = room.len().min(limit);
+        &mut room[..len]
+    }
+
+    /// The `n` bytes that were received there come next; what was put to the front is used up.
+    fn take_behind(&mut self, at: usize, n: usize) {
+        if n > 0 {
+            assert!(self.len == 0, "bytes before these");
+            self.head = at;
+            self.len = n;
+        }
+    }
+
+    /// Copies out what was received there.
+    fn peek_behind(&self, at: usize, to: &mut [u8]) {
+        let len = to.len();
+        to.copy_from_slice(&self.buf[at..at + len]);
+    }
+
+    /// Adds a few bytes.
+    fn put(&mut self, bytes: &[u8]) {
+        let (first, second) = self.free(bytes.len());
+        let (a, b) = bytes.split_at(first.len());
+        first.copy_from_slice(a);
+        second.copy_from_slice(b);
+        self.commit(bytes.len());
     }
 
     fn commit(&mut self, n: usize) {

@@ -29,6 +29,8 @@ pub(super) struct Regions {
     free: Vec<u32>,
     keys: Keys,
     limit: usize,
+    /// Regions that are to be filled.
+    fills: usize,
 }
 
 struct Region {
@@ -36,6 +38,8 @@ struct Region {
     base: u64,
     len: usize,
     memory: Memory,
+    /// For regions that are undefined where they were not written: behind the last byte that was.
+    fill: Option<usize>,
     /// The peer may still use it.
     live: bool,
 }
@@ -62,6 +66,13 @@ pub(super) struct Place {
     stag: Stag,
     /// First byte in the region's buffer.
     offset: usize,
+}
+
+impl Place {
+    /// The place so many bytes further on.
+    pub(super) fn advanced(self, by: usize) -> Place {
+        Place { offset: self.offset + by, ..self }
+    }
 }
 
 /// What the owner gets back, and what still refers to it.
@@ -95,6 +106,7 @@ impl Regions {
             free: Vec::new(),
             keys: Keys { seed, counter: 0 },
             limit: limit.min(MAX_REGIONS),
+            fills: 0,
         }
     }
 
@@ -123,13 +135,15 @@ impl Regions {
         let stag = Stag(slot << KEY_BITS | (word as u32 & ((1 << KEY_BITS) - 1)));
         let base = base_of(word);
         let memory = match access {
-            Access::RemoteWrite => Memory::Writable(buf),
+            Access::RemoteWrite | Access::RemoteFill => Memory::Writable(buf),
             Access::RemoteRead => {
                 let owner = Arc::new(buf);
                 Memory::Readable { bytes: Bytes::from_owner(Shared(owner.clone())), owner }
             }
         };
-        self.slots[slot as usize] = Some(Region { stag, base, len, memory, live: true });
+        let fill = (access == Access::RemoteFill).then_some(0);
+        self.fills += usize::from(fill.is_some());
+        self.slots[slot as usize] = Some(Region { stag, base, len, memory, fill, live: true });
         Ok(Segment { stag, offset: base, len: size })
     }
 
@@ -139,6 +153,7 @@ impl Regions {
         let entry = self.slots.get_mut(slot)?;
         let region = entry.take_if(|region| region.stag == stag)?;
         self.free.push(slot as u32);
+        self.fills -= usize::from(region.fill.is_some());
         Some(match region.memory {
             Memory::Writable(buf) => Taken::Whole(buf),
             Memory::Readable { owner, bytes } => {
@@ -174,6 +189,35 @@ impl Regions {
         let Memory::Writable(buf) = &mut region.memory else { return Err(Fault::Access) };
         let start = place.offset + at;
         buf.get_mut(start..start + len).ok_or(Fault::Bounds)
+    }
+
+    /// Whether there are regions to be filled.
+    pub(super) fn any_fill(&self) -> bool {
+        self.fills > 0
+    }
+
+    /// Whether a place lies in a region to be filled.
+    pub(super) fn is_fill(&mut self, place: Place) -> bool {
+        self.live(place.stag).is_some_and(|region| region.fill.is_some())
+    }
+
+    /// Bytes of an admitted place are there now, up to its `end`th.
+    pub(super) fn filled(&mut self, place: Place, end: usize) {
+        if let Some(high) = self.live(place.stag).and_then(|region| region.fill.as_mut()) {
+            *high = (*high).max(place.offset + end);
+        }
+    }
+
+    /// What follows in the region behind the `at`th byte of a place, where nothing was written yet and whose content
+    /// therefore does not matter; nothing where it does.
+    pub(super) fn unfilled(&mut self, place: Place, at: usize) -> &mut [u8] {
+        let start = place.offset + at;
+        match self.live(place.stag) {
+            Some(Region { memory: Memory::Writable(buf), fill: Some(high), .. }) if *high <= start => {
+                buf.get_mut(start..).unwrap_or_default()
+            }
+            _ => &mut [],
+        }
     }
 
     /// Checks a Read of `len > 0` bytes at `to` (RFC 5040 7.2) and lends the bytes.

@@ -196,7 +196,7 @@ impl Pair {
         let mut n = 0;
         let mut slots = self.ends[to].recv_slots();
         assert!(slots.iter().any(|slot| !slot.is_empty()), "no room to receive");
-        for slot in &mut slots {
+        for slot in slots.iter_mut() {
             let part = slot.len().min(left).min(self.wire[side].len());
             for (place, byte) in slot.iter_mut().zip(self.wire[side].drain(..part)) {
                 *place = byte;

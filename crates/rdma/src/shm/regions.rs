@@ -139,7 +139,7 @@ impl RegionTable {
         entry[2].store(offset, Ordering::Relaxed);
         let rights = match access {
             Access::RemoteRead => 0,
-            Access::RemoteWrite => WRITABLE,
+            Access::RemoteWrite | Access::RemoteFill => WRITABLE,
         };
         entry[0].store(u64::from(stag.0) << 32 | rights | VALID, Ordering::Release);
         Ok(Segment { stag, offset: 0, len })

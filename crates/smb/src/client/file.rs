@@ -179,7 +179,7 @@ impl File {
         }
         let mut buf = core.link.pool().alloc(len).await;
         buf.set_len(len);
-        Region::expose(core.link.channel(), buf, Access::RemoteWrite).map(Some)
+        Region::expose(core.link.channel(), buf, Access::RemoteFill).map(Some)
     }
 
     /// Writes all of `data` at `offset`. With an RDMA channel it is copied once; see [`File::write_buf`].

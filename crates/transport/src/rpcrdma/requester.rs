@@ -267,7 +267,7 @@ impl Requester {
             }
         }
         if let Some(buf) = sink {
-            let segment = open(buf, Access::RemoteWrite)?;
+            let segment = open(buf, Access::RemoteFill)?;
             entry.sink = Some(segment);
             chunks.writes.push(vec![chunks::to_wire(segment)]);
         }

@@ -30,7 +30,7 @@ impl Probe {
     fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let mut n = 0;
-            for slot in &mut self.end.recv_slots() {
+            for slot in self.end.recv_slots().iter_mut() {
                 let part = slot.len().min(bytes.len() - n);
                 slot[..part].copy_from_slice(&bytes[n..n + part]);
                 n += part;
