@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use super::bindings::*;
 use super::library::{Library, Unavailable};
 
+/// Vendor and part of Linux's software iWARP.
+const SIW: (u32, u32) = (0x0062_6d74, 1);
 /// GIDs of one port that are listed; tables of hundreds are mostly empty.
 const MAX_GIDS: usize = 64;
 
@@ -68,7 +70,7 @@ pub struct Limits {
     pub ird: u32,
     /// Outbound RDMA Reads of one queue pair (ORD).
     pub ord: u32,
-    /// Whether it has Send with Invalidate.
+    /// Whether it has Send with Invalidate that works.
     pub send_with_invalidate: bool,
 }
 
@@ -328,6 +330,7 @@ impl Limits {
     pub(super) fn of(attr: &ibv_device_attr) -> Limits {
         // A device that says a negative limit means none worth having.
         let count = |limit: c_int| u32::try_from(limit).unwrap_or(0);
+        let siw = (attr.vendor_id, attr.vendor_part_id) == SIW;
         Limits {
             queue_pairs: count(attr.max_qp),
             queue_depth: count(attr.max_qp_wr),
@@ -339,7 +342,8 @@ impl Limits {
             protection_domains: count(attr.max_pd),
             ird: count(attr.max_qp_rd_atom),
             ord: count(attr.max_qp_init_rd_atom),
-            send_with_invalidate: attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
+            // The siw of rdma-core 44 sends STag 0 in place of the one to invalidate, which ends the connection.
+            send_with_invalidate: attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS != 0 && !siw,
         }
     }
 }

@@ -185,8 +185,8 @@ fn caps(config: &Config, limits: &Limits) -> Caps {
         max_recv_work: config.max_recv_work.min(depth).min(half),
         max_regions: config.max_regions.min(limits.regions as usize),
         send_with_invalidate: limits.send_with_invalidate,
-        // Regions of user space are not what devices let a peer revoke (InfiniBand Architecture 10.6.7.2; siw and rxe
-        // both refuse).
+        // Devices let a peer revoke what a queue pair registered, which user space cannot: rxe ends the connection. siw
+        // does it, but does not say so.
         revocable_regions: false,
         ..config.caps()
     }
@@ -222,8 +222,16 @@ pub(super) async fn connect(
     let event = within(config, "the connection", answer).await?;
     let (ird, ord) = agreed(&offer, &event.conn);
     tracing::debug!(peer = %addr, ird, ord, "rnic connected");
+    let transport = endpoint.transport;
     let queue_pair = endpoint.unconnected.start(ird, ord, addr.to_string())?;
-    Ok((queue_pair as Rc<dyn QueuePair>, event.conn.private_data))
+    Ok((queue_pair as Rc<dyn QueuePair>, said(event.conn.private_data, transport)))
+}
+
+/// What the peer said. InfiniBand's messages have room of a fixed length and do not tell how much of it was used, so that
+/// nothing said arrives as zeros.
+fn said(private_data: Bytes, transport: Transport) -> Bytes {
+    let nothing = transport != Transport::Iwarp && private_data.iter().all(|byte| *byte == 0);
+    if nothing { Bytes::new() } else { private_data }
 }
 
 /// The acceptance says what the peer took of our offer; a device that does not tell leaves it as it is.
@@ -303,9 +311,10 @@ struct RnicIncoming {
 impl crate::Incoming for RnicIncoming {
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn crate::Request>, ConnectError>> {
         Box::pin(async move {
-            let RnicIncoming { mut id, conn, pool, config } = *self;
+            let RnicIncoming { mut id, mut conn, pool, config } = *self;
             let channel = channel()?;
             id.migrate(&channel)?;
+            conn.private_data = said(conn.private_data, id.context()?.transport());
             let peer = id.peer().map_or_else(|| "unknown".into(), |addr| addr.to_string());
             let events = Readable::new(channel)?;
             let request = RnicRequest { id, events, conn, peer, pool, config };
@@ -368,5 +377,46 @@ impl crate::Request for RnicRequest {
             checked(&private_data, limit)?;
             Ok(self.id.reject(&private_data)?)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_over_infiniband_is_nothing() {
+        let zeros = Bytes::from_static(&[0; 56]);
+        assert!(said(zeros.clone(), Transport::Ib).is_empty());
+        assert_eq!(said(zeros.clone(), Transport::Iwarp), zeros);
+        // Otherwise nobody can tell where it ends.
+        let padded = Bytes::from_static(&[8, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(said(padded.clone(), Transport::Ib), padded);
+    }
+
+    #[test]
+    fn the_smaller_depth_counts_and_silence_changes_nothing() {
+        let offer = Offer { private_data: Bytes::new(), ird: 8, ord: 16, retries: 7, rnr_retries: 6 };
+        let answer = |ird, ord| Conn { responder_resources: ird, initiator_depth: ord, ..Conn::default() };
+        assert_eq!(agreed(&offer, &answer(3, 100)), (3, 16));
+        assert_eq!(agreed(&offer, &answer(0, 0)), (8, 16));
+    }
+
+    #[test]
+    fn without_a_device_everybody_is_told_what_to_do() {
+        if let Ok(found) = devices() {
+            return println!("skipped: there are {} RDMA devices", found.len());
+        }
+        rt::block_on(async {
+            let addr = SocketAddr::from(([127, 0, 0, 1], 1));
+            let pool = Pool::new(1 << 20);
+            let connected = connect(&pool, &Config::default(), addr, ConnectParams::default()).await;
+            let error = connected.map(|_| ()).unwrap_err().to_string();
+            assert!(error.starts_with("provider not available: "), "{error}");
+            assert!(error.contains("install") || error.contains("rdma link add"), "{error}");
+            let error = listen(pool, Config::default(), addr).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        })
+        .unwrap();
     }
 }

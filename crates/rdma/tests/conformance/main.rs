@@ -26,6 +26,8 @@ use weft_rdma::{Provider, iwarp, rnic, shm};
 struct Kind {
     name: &'static str,
     make: fn(Pool) -> Rc<dyn Provider>,
+    /// For the side that connects, mostly the same.
+    make_client: fn(Pool) -> Rc<dyn Provider>,
     /// Payload copies by our own code per received byte.
     copies_per_received_byte: u64,
     /// What it is like here, or why it cannot be tried here.
@@ -37,10 +39,14 @@ struct Kind {
 struct Medium {
     /// Where its listeners listen.
     ip: IpAddr,
-    /// The longest private data.
+    /// The longest private data that arrives.
     private_data: usize,
+    /// The shortest that the connecting side refuses to send.
+    private_data_refused: usize,
     /// Whether private data arrives with zeros behind it (InfiniBand's messages have a fixed length).
     private_data_padded: bool,
+    /// Whether the accepting side serves no more Reads at a time than it says; siw serves as many as the peer asks for.
+    keeps_ird: bool,
     /// Whether both sides learn exactly why an access was refused. Devices say less: see `End::refused`.
     refusals_named: bool,
     /// Whether a Read of a region that may only be written is refused; Linux's siw serves it.
@@ -58,6 +64,8 @@ fn software() -> Result<Medium, String> {
     Ok(Medium {
         ip: Ipv4Addr::LOCALHOST.into(),
         private_data: 508,
+        private_data_refused: 509,
+        keeps_ird: true,
         private_data_padded: false,
         refusals_named: true,
         refuses_wrong_reads: true,
@@ -71,6 +79,22 @@ fn is_siw(device: &rnic::Device) -> bool {
     device.details.as_ref().is_ok_and(|details| details.vendor == (0x0062_6d74, 1))
 }
 
+/// A device that connects to our iWARP.
+fn device_to_iwarp() -> Result<Medium, String> {
+    Ok(Medium { refuses_wrong_reads: true, counts_peer: true, tells_solicited: true, ..iwarp_device()? })
+}
+
+/// A device that our iWARP connects to.
+fn iwarp_to_device() -> Result<Medium, String> {
+    let keeps_ird = !rnic::devices().is_ok_and(|devices| devices.iter().any(is_siw));
+    Ok(Medium { private_data_refused: 509, keeps_ird, ..iwarp_device()? })
+}
+
+fn iwarp_device() -> Result<Medium, String> {
+    let medium = device()?;
+    if medium.private_data_padded { Err("needs an iWARP device, and no other".into()) } else { Ok(medium) }
+}
+
 /// An RDMA device, at the address that the environment names: a device has no loopback address.
 fn device() -> Result<Medium, String> {
     let devices = rnic::devices().map_err(|e| e.to_string())?;
@@ -78,9 +102,12 @@ fn device() -> Result<Medium, String> {
         "there is an RDMA device: set WEFT_TEST_RNIC to the IP address of its port".to_owned()
     })?;
     let iwarp = devices.iter().all(|device| device.transport == rnic::Transport::Iwarp);
+    let private_data = if iwarp { 251 } else { 56 };
     Ok(Medium {
         ip: ip.parse().expect("WEFT_TEST_RNIC is an IP address"),
-        private_data: if iwarp { 251 } else { 56 },
+        private_data,
+        private_data_refused: private_data + 1,
+        keeps_ird: true,
         private_data_padded: !iwarp,
         refusals_named: false,
         refuses_wrong_reads: !devices.iter().any(is_siw),
@@ -92,13 +119,14 @@ fn device() -> Result<Medium, String> {
 }
 
 macro_rules! conformance {
-    ($name:ident, $make:expr, copies $copies:literal, $medium:ident) => {
+    ($name:ident, $make:expr, $client:expr, copies $copies:literal, $medium:ident) => {
         mod $name {
             use super::*;
 
             pub const KIND: Kind = Kind {
                 name: stringify!($name),
                 make: $make,
+                make_client: $client,
                 copies_per_received_byte: $copies,
                 medium: $medium,
             };
@@ -172,6 +200,10 @@ fn iwarp_with(pool: Pool, config: iwarp::Config) -> Rc<dyn Provider> {
     Rc::new(iwarp::Provider::new(pool, iwarp::Config { congestion: Some("reno".into()), ..config }))
 }
 
+fn rnic_provider(pool: Pool) -> Rc<dyn Provider> {
+    Rc::new(rnic::Provider::new(pool, rnic::Config::default()))
+}
+
 fn small_fpdus(config: iwarp::Config) -> iwarp::Config {
     iwarp::Config { fpdu_payload: 1000, ..config }
 }
@@ -185,16 +217,18 @@ fn late() -> Fault {
     Fault::new(1, Faults { delay_one_in: 3, delay_max: Duration::from_millis(2), ..Faults::default() })
 }
 
-/// The table: one line per provider.
+/// The table: one line per provider, or pair of those that are to understand each other (who connects comes second).
 macro_rules! table {
-    ($($name:ident: $make:expr, copies $copies:literal, $medium:ident;)*) => {
-        $(conformance!($name, $make, copies $copies, $medium);)*
+    ($($name:ident: $make:expr $(, from $client:expr)?, copies $copies:literal, $medium:ident;)*) => {
+        $(conformance!($name, $make, table!(client $make $(, $client)?), copies $copies, $medium);)*
 
         /// For the victim: the kind whose name its parent gave.
         fn kind(name: &str) -> &'static Kind {
             [$(&$name::KIND),*].into_iter().find(|kind| kind.name == name).expect("a provider of the table")
         }
     };
+    (client $make:expr) => { $make };
+    (client $make:expr, $client:expr) => { $client };
 }
 
 // Out of a stream with markers whole FPDUs are copied, and their headers with them: a little more than twice.
@@ -210,5 +244,7 @@ table! {
     }, copies 1, software;
     iwarp_delayed: |pool| Rc::new(Wrapped::new(iwarp_with(pool, crc_off()), late())), copies 1, software;
     shared_memory: |pool| Rc::new(shm::Provider::new(pool, net::shm_config())), copies 0, software;
-    rnic_device: |pool| Rc::new(rnic::Provider::new(pool, rnic::Config::default())), copies 0, device;
+    rnic_device: rnic_provider, copies 0, device;
+    iwarp_from_rnic: |pool| iwarp_with(pool, crc_off()), from rnic_provider, copies 1, device_to_iwarp;
+    rnic_from_iwarp: rnic_provider, from |pool| iwarp_with(pool, crc_off()), copies 1, iwarp_to_device;
 }

