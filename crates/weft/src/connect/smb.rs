@@ -33,13 +33,17 @@ pub(super) async fn connect(
         }
         session.logoff().await?;
     }
-    let port_of = |medium: Medium| {
-        let announced =
-            announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok());
-        dial.url.rdma_port.or(announced)
+    let announced = |medium: Medium| -> Option<u16> {
+        announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok())
+    };
+    let port_of = |medium: Medium| dial.url.rdma_port.or_else(|| announced(medium));
+    // A port in the URL does not say that devices reach it, and one that does not answer costs seconds.
+    let worth_trying = |medium| match medium {
+        Medium::Rnic => announced(medium).is_some(),
+        _ => port_of(medium).is_some(),
     };
     let mut last: Option<Failure> = None;
-    for (medium, reason) in dial.choices(|medium| port_of(medium).is_some()) {
+    for (medium, reason) in dial.choices(worth_trying) {
         let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
         match log_on(dial, medium, port, password).await {
             Ok(session) => {
