@@ -47,9 +47,9 @@ pub(super) struct Queues {
     /// The oldest of it, under way.
     pub(super) head: Option<Head>,
     /// In the device's queues, oldest first; the number of the first.
-    pub(super) sends: VecDeque<Flight>,
+    pub(super) sends: VecDeque<Option<Flight>>,
     pub(super) first_send: u64,
-    pub(super) recvs: VecDeque<PostedRecv>,
+    pub(super) recvs: VecDeque<Option<PostedRecv>>,
     pub(super) first_recv: u64,
     /// What part of a Write was refused for; its last part, which is flushed, completes the Write with it.
     pub(super) blamed: Option<(u64, WorkError)>,
@@ -157,7 +157,7 @@ impl Queues {
             tracing::debug!("the device takes no receive: {e}");
             return back(window, PostError::Closed);
         }
-        self.recvs.push_back(PostedRecv { id, window, _piece: piece });
+        self.recvs.push_back(Some(PostedRecv { id, window, _piece: piece }));
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Queues {
         // SAFETY: the flight holds the memory (shared bytes, or the window of a Read), and is kept in `sends` until its
         // completion, or until the queue pair is gone.
         unsafe { line.qp.post_send(number, operation, &mut pieces) }.map_err(Stop::Refused)?;
-        self.sends.push_back(flight);
+        self.sends.push_back(Some(flight));
         Ok(())
     }
 
@@ -195,12 +195,10 @@ impl Queues {
                     let (status, vendor) = (qp.status_text(completion.status), completion.vendor_err);
                     tracing::debug!(status, vendor, "work failed");
                 }
-                let number = completion.wr_id & !RECV;
                 if completion.wr_id & RECV != 0 {
-                    // Receives complete in order, and so do requests of the send queue.
-                    while self.first_recv <= number && self.receive(completion) {}
+                    self.receive(completion);
                 } else {
-                    while self.first_send <= number && self.sent(completion) {}
+                    self.sent(completion);
                 }
             }
             if taken < BATCH {
@@ -209,23 +207,25 @@ impl Queues {
         }
     }
 
-    fn receive(&mut self, completion: &ibv_wc) -> bool {
-        let Some(PostedRecv { id, window, .. }) = self.recvs.pop_front() else { return false };
-        self.first_recv += 1;
+    fn receive(&mut self, completion: &ibv_wc) {
+        let number = completion.wr_id & !RECV;
+        let Some(PostedRecv { id, window, .. }) = take(&mut self.recvs, &mut self.first_recv, number) else {
+            return self.unknown_completion();
+        };
         if completion.status != IBV_WC_SUCCESS {
             self.completions.push_back(Completion { id, result: Err(WorkError::Flushed) });
             match status::of_recv(completion.status) {
                 Some(reason) => _ = self.reason.get_or_insert(reason),
                 None => self.flushed(),
             }
-            return true;
+            return;
         }
         let len = completion.byte_len as usize;
         let whole = window.try_into_buf().ok().filter(|buf| len <= buf.capacity());
         let Some(mut buf) = whole else {
             self.completions.push_back(Completion { id, result: Err(WorkError::Flushed) });
             self.reason.get_or_insert(Disconnect::Violation("a message longer than its buffer"));
-            return true;
+            return;
         };
         buf.set_len(len);
         let revoked = completion.wc_flags & IBV_WC_WITH_INV != 0;
@@ -234,12 +234,16 @@ impl Queues {
         // The device does not say whether the peer asked for an event.
         let done = Done::Received { buf, invalidated, solicited: false };
         self.completions.push_back(Completion { id, result: Ok(done) });
-        true
     }
 
-    fn sent(&mut self, completion: &ibv_wc) -> bool {
-        let Some(Flight { id, what, len, .. }) = self.sends.pop_front() else { return false };
-        self.first_send += 1;
+    /// A completion of the send queue. Sends and Writes complete in order, but Reads (on siw) after what was posted
+    /// behind them, so that a completion is of its own request and says nothing about older ones.
+    fn sent(&mut self, completion: &ibv_wc) {
+        let Some(Flight { id, what, len, .. }) =
+            take(&mut self.sends, &mut self.first_send, completion.wr_id)
+        else {
+            return self.unknown_completion();
+        };
         if completion.status != IBV_WC_SUCCESS {
             let failed = match what {
                 What::Send { invalidates, .. } => Failed::Send { invalidates },
@@ -255,10 +259,10 @@ impl Queues {
                 Some(reason) => _ = self.reason.get_or_insert(reason),
                 None => self.flushed(),
             }
-            return true;
+            return;
         }
         let (done, signalled) = match what {
-            What::Part => return true,
+            What::Part => return,
             What::Send { signalled, .. } => {
                 add(&mut self.traffic.sent, len);
                 (Done::Sent, signalled)
@@ -274,7 +278,7 @@ impl Queues {
                     // Only a buffer that is part of another.
                     Err(_) => {
                         self.fail(id, WorkError::Flushed);
-                        return true;
+                        return;
                     }
                 }
             }
@@ -283,7 +287,11 @@ impl Queues {
         if signalled {
             self.completions.push_back(Completion { id, result: Ok(done) });
         }
-        true
+    }
+
+    fn unknown_completion(&mut self) {
+        tracing::error!("an RDMA device completed what was not posted");
+        self.reason.get_or_insert(Disconnect::Lost(io::ErrorKind::Other));
     }
 
     pub(super) fn fail(&mut self, id: u64, error: WorkError) {
@@ -310,14 +318,18 @@ impl Queues {
     pub(super) fn flush(&mut self) {
         let mut ids = Vec::new();
         ids.extend(
-            self.sends.drain(..).filter(|flight| !matches!(flight.what, What::Part)).map(|flight| flight.id),
+            self.sends
+                .drain(..)
+                .flatten()
+                .filter(|flight| !matches!(flight.what, What::Part))
+                .map(|flight| flight.id),
         );
         ids.extend(self.head.take().map(|head| match head {
             Head::Loading { then, .. } => then.id(),
             Head::Writing { id, .. } => id,
         }));
         ids.extend(self.queue.drain(..).map(|work| id_of(&work)));
-        ids.extend(self.recvs.drain(..).map(|recv| recv.id));
+        ids.extend(self.recvs.drain(..).flatten().map(|recv| recv.id));
         ids.into_iter().for_each(|id| self.fail(id, WorkError::Flushed));
         self.posted = 0;
     }
@@ -331,6 +343,18 @@ impl Loading {
     }
 }
 
+/// Takes request `number` out of those in the device's queue, of which the first has number `first`. What is left begins
+/// with a request that is still there.
+fn take<T>(posted: &mut VecDeque<Option<T>>, first: &mut u64, number: u64) -> Option<T> {
+    let index = usize::try_from(number.checked_sub(*first)?).ok()?;
+    let taken = posted.get_mut(index)?.take()?;
+    while let Some(None) = posted.front() {
+        posted.pop_front();
+        *first += 1;
+    }
+    Some(taken)
+}
+
 fn add(counter: &mut (u64, u64), bytes: usize) {
     counter.0 += bytes as u64;
     counter.1 += 1;
@@ -339,5 +363,28 @@ fn add(counter: &mut (u64, u64), bytes: usize) {
 fn id_of(work: &Work) -> u64 {
     match work {
         Work::Send { id, .. } | Work::Recv { id, .. } | Work::Write { id, .. } | Work::Read { id, .. } => *id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_is_of_its_own_request() {
+        let (mut posted, mut first): (VecDeque<_>, _) = (['a', 'b', 'c', 'd'].map(Some).into(), 10);
+        // Number 12 before 10 and 11, as siw does where 10 is a Read.
+        assert_eq!(take(&mut posted, &mut first, 12), Some('c'));
+        assert_eq!((posted.len(), first), (4, 10));
+        assert_eq!(take(&mut posted, &mut first, 12), None, "once");
+        assert_eq!(take(&mut posted, &mut first, 10), Some('a'));
+        assert_eq!((posted.len(), first), (3, 11));
+        assert_eq!(take(&mut posted, &mut first, 11), Some('b'));
+        assert_eq!((posted.len(), first), (1, 13));
+        for unknown in [0, 12, 14, u64::MAX] {
+            assert_eq!(take(&mut posted, &mut first, unknown), None);
+        }
+        assert_eq!(take(&mut posted, &mut first, 13), Some('d'));
+        assert_eq!((posted.len(), first), (0, 14));
     }
 }

@@ -148,6 +148,7 @@ macro_rules! conformance {
                 a_large_write_arrives_whole
                 reads_bring_what_is_there
                 many_reads_at_once_come_back_in_order
+                sends_behind_a_read_do_not_complete_it
                 writes_out_of_bounds_are_refused
                 reads_out_of_bounds_are_refused
                 empty_writes_are_not_checked

@@ -101,6 +101,25 @@ pub async fn many_reads_at_once_come_back_in_order(net: &Net) {
     }
 }
 
+pub async fn sends_behind_a_read_do_not_complete_it(net: &Net) {
+    let Pair { client, server } = net.connect().await;
+    let content = pattern(5, 1 << 20);
+    let region = server.region_of(&content, Access::RemoteRead);
+    for round in 0..10 {
+        for id in 0..4 {
+            server.recv(1000 + id, 100);
+            client.read(id, region);
+            client.send(100 + id, b"done already?");
+        }
+        for id in 0..4 {
+            let Done::Read { buf } = client.done(id).await else { panic!("no Read") };
+            assert!(buf[..] == content, "Read {id} of round {round} was not there when it completed");
+            client.done(100 + id).await;
+            server.received(1000 + id).await;
+        }
+    }
+}
+
 /// Ranges that reach out of a region of `len` bytes.
 fn outside(region: Segment) -> Vec<Segment> {
     let len = u64::from(region.len);
