@@ -362,6 +362,7 @@ impl Inner {
             }
             state.take_completions_of(&qp);
             drop((watch, _poller));
+            debug_assert_eq!(Arc::strong_count(&qp), 1, "set-up has let go of it");
             // From here on the device touches nothing of ours, and nobody reaches our regions.
             drop(qp);
         }

@@ -33,7 +33,7 @@ pub(super) struct Queues {
     pub(super) pool: Pool,
     pub(super) send_pieces: usize,
     pub(super) caps: Caps,
-    /// The device's side, until the end.
+    /// The device's side, until the end. Declared, and so dropped, before the memory that it may touch.
     pub(super) line: Option<Line>,
     pub(super) ended: Option<Disconnect>,
     /// Something went wrong, and why is (perhaps) about to be told.
