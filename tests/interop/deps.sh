@@ -10,6 +10,9 @@ need tshark tshark
 need tcpdump tcpdump
 need nfs-ls libnfs-utils
 need cc gcc
+# The bindings of rdma-core are checked against its headers.
+[ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
+[ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 # Debian's python3, not one from elsewhere: impacket is a Debian package.
 /usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
 if [ ${#missing[@]} -eq 0 ]; then

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -268,6 +268,17 @@ impl Pool {
     /// Slab number `number`, where it exists.
     pub fn slab(&self, number: u32) -> Option<Arc<Mapping>> {
         self.0.lock().slabs.get(number as usize).map(|s| s.mapping.clone())
+    }
+
+    /// The addresses of the slab that `address` lies in, where it is one of this pool. Slabs stay mapped at least as
+    /// long as the pool lives.
+    pub fn slab_around(&self, address: usize) -> Option<Range<usize>> {
+        let shelves = self.0.lock();
+        let ranges = shelves.slabs.iter().map(|slab| {
+            let base = slab.mapping.base.as_ptr() as usize;
+            base..base + slab.mapping.len
+        });
+        ranges.into_iter().find(|range| range.contains(&address))
     }
 
     fn wrap(&self, shelves: &Shelves, piece: Piece, class: usize) -> Buf {
@@ -559,6 +570,11 @@ impl Window {
     /// `pool`.
     pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
         self.chunk.location(self.ptr, pool)
+    }
+
+    /// Where the memory begins, for a device that is told by number (see `rdma::rnic`).
+    pub fn address(&self) -> usize {
+        self.ptr.as_ptr() as usize
     }
 
     /// The address, for system calls in this crate.

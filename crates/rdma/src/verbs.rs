@@ -253,6 +253,11 @@ pub struct Caps {
     pub max_regions: usize,
     /// Whether payload reaches the peer's memory without the kernel.
     pub kernel_bypass: bool,
+    /// Whether Send with Invalidate leaves as such; else it leaves as a plain Send, and revokes nothing.
+    pub send_with_invalidate: bool,
+    /// Whether the peer's Send with Invalidate can revoke regions that are registered here; else such a Send ends the
+    /// connection, so the peer must not be invited to it.
+    pub revocable_regions: bool,
 }
 
 /// What a side offers at set-up.

@@ -96,6 +96,8 @@ impl Outgoing {
 pub struct Exposed {
     /// What to tell the peer.
     pub segments: Vec<Segment>,
+    /// Whether the peer may be asked to revoke it with its answer.
+    pub revocable: bool,
 }
 
 /// What a transport can carry.

@@ -69,18 +69,21 @@ pub(crate) struct Serve {
     /// TCP port of SMB; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 4450)]
     pub smb_port: u16,
-    /// Port of SMB Direct, on iWARP and on shared memory; 0 takes any
+    /// Port of SMB Direct, of every provider; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 5445)]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_port: Option<u16>,
-    /// Port of NFS over RDMA, on iWARP and on shared memory; 0 takes any
+    /// Port of NFS over RDMA, of every provider; 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_rdma_port: Option<u16>,
     /// TCP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
+    /// RDMA providers to serve with
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
+    pub rdma: Vec<ProviderKind>,
     /// Refuse requests that are not signed
     #[arg(long)]
     pub require_signing: bool,
@@ -124,7 +127,7 @@ pub(crate) enum ProviderKind {
     Iwarp,
     /// RDMA over shared memory, between processes of one user on one host
     Shm,
-    /// An RDMA card, by rdma-core
+    /// The RDMA devices of this host, by rdma-core: RoCE, InfiniBand, iWARP adapters, siw, rxe
     Rnic,
 }
 
@@ -201,7 +204,8 @@ pub(crate) enum Crc {
 /// How a client reaches the server.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Transport {
-    /// Shared memory where the server is on this host, else iWARP, else TCP; says what it took
+    /// Shared memory where the server is on this host, else an RDMA device where both have one, else iWARP, else TCP;
+    /// says what it took
     Auto,
     /// Plain TCP
     Tcp,
@@ -209,6 +213,8 @@ pub(crate) enum Transport {
     Iwarp,
     /// RDMA over shared memory, on one host
     Shm,
+    /// RDMA by a device of this host (rdma-core)
+    Rnic,
 }
 
 /// Options of everything that connects.

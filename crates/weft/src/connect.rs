@@ -11,7 +11,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{Pool, Stream};
-use weft_rdma::{Provider, Traffic};
+use weft_rdma::{Provider, Traffic, rnic};
 use zeroize::Zeroizing;
 
 use crate::Failure;
@@ -78,6 +78,7 @@ enum Medium {
     Tcp,
     Iwarp,
     Shm,
+    Rnic,
 }
 
 impl Medium {
@@ -86,6 +87,7 @@ impl Medium {
             Medium::Tcp => "tcp",
             Medium::Iwarp => "iwarp",
             Medium::Shm => "shm",
+            Medium::Rnic => "rnic",
         }
     }
 }
@@ -124,7 +126,7 @@ impl Remote {
         Ok(Remote { folder, medium, reason, pool: pool.clone() })
     }
 
-    /// "tcp", "iwarp" or "shm".
+    /// "tcp", "iwarp", "shm" or "rnic".
     pub(crate) fn transport(&self) -> &'static str {
         self.medium.name()
     }
@@ -208,6 +210,7 @@ impl Dial<'_> {
                 Some(providers::iwarp_provider(self.pool, !self.options.no_crc, self.congestion))
             }
             Medium::Shm => Some(providers::shm_provider(self.pool)),
+            Medium::Rnic => Some(providers::rnic_provider(self.pool)),
         }
     }
 
@@ -217,10 +220,14 @@ impl Dial<'_> {
             Transport::Tcp => vec![(Medium::Tcp, "TCP as asked for")],
             Transport::Iwarp => vec![(Medium::Iwarp, "iWARP as asked for")],
             Transport::Shm => vec![(Medium::Shm, "shared memory as asked for")],
+            Transport::Rnic => vec![(Medium::Rnic, "an RDMA device as asked for")],
             Transport::Auto => {
                 let mut choices = Vec::new();
                 if announced(Medium::Shm) {
                     choices.push((Medium::Shm, "the server is on this host"));
+                }
+                if announced(Medium::Rnic) && rnic::devices().is_ok() {
+                    choices.push((Medium::Rnic, "both sides have an RDMA device"));
                 }
                 if announced(Medium::Iwarp) {
                     choices.push((Medium::Iwarp, "the server announces RDMA"));

@@ -3,14 +3,25 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
-use weft_rdma::{Provider, iwarp, shm};
+use weft_rdma::{Provider, iwarp, rnic, shm};
 
 use crate::Failure;
 use crate::args::{Crc, Iwarp, ProviderKind};
 
-/// The providers that serve on this host, in the order in which they are announced.
-pub(crate) fn serving(pool: &Pool, crc: Crc, congestion: Option<&str>) -> Vec<Box<dyn Provider>> {
-    vec![iwarp_provider(pool, crc == Crc::Always, congestion), shm_provider(pool)]
+/// The providers to serve with, in the order in which they are announced.
+pub(crate) fn serving(
+    pool: &Pool,
+    chosen: &[ProviderKind],
+    crc: Crc,
+    congestion: Option<&str>,
+) -> Vec<Box<dyn Provider>> {
+    let make = |kind: &ProviderKind| match kind {
+        ProviderKind::Iwarp => iwarp_provider(pool, crc == Crc::Always, congestion),
+        ProviderKind::Shm => shm_provider(pool),
+        ProviderKind::Rnic => rnic_provider(pool),
+    };
+    let kinds = [ProviderKind::Iwarp, ProviderKind::Shm, ProviderKind::Rnic];
+    kinds.iter().filter(|kind| chosen.contains(kind)).map(make).collect()
 }
 
 /// The provider of a kind; the error says why this host has none.
@@ -30,18 +41,22 @@ pub(crate) fn of_kind(
             Ok(Box::new(iwarp::Provider::new(pool.clone(), config)))
         }
         ProviderKind::Shm => Ok(shm_provider(pool)),
-        ProviderKind::Rnic => Err(format!("provider rnic: {NO_RNIC}").into()),
+        ProviderKind::Rnic => {
+            rnic::devices()?;
+            Ok(rnic_provider(pool))
+        }
     }
 }
-
-/// Why there is no provider for RDMA cards.
-pub(crate) const NO_RNIC: &str =
-    "this build of Weft does not drive RDMA cards yet; iwarp talks to them over TCP";
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.
 pub(crate) fn iwarp_provider(pool: &Pool, crc: bool, congestion: Option<&str>) -> Box<dyn Provider> {
     let config = iwarp::Config { crc, congestion: congestion.map(str::to_owned), ..iwarp::Config::default() };
     Box::new(iwarp::Provider::new(pool.clone(), config))
+}
+
+/// RDMA devices; whether there are any is seen when it is used.
+pub(crate) fn rnic_provider(pool: &Pool) -> Box<dyn Provider> {
+    Box::new(rnic::Provider::new(pool.clone(), rnic::Config::default()))
 }
 
 /// Shared memory.

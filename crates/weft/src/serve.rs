@@ -124,15 +124,18 @@ impl RdmaPort {
     async fn bind(args: &Serve, pool: &Pool, port: u16) -> Result<RdmaPort, String> {
         let mut addr = SocketAddr::new(args.listen, port);
         let mut listeners = Vec::new();
-        for provider in providers::serving(pool, args.crc, args.congestion.as_deref()) {
+        for provider in providers::serving(pool, &args.rdma, args.crc, args.congestion.as_deref()) {
             match provider.listen(addr).await {
                 Ok(listener) => {
                     addr.set_port(listener.local_addr().port());
                     listeners.push((provider.name(), listener));
                 }
-                // iWARP is what the port is for; the others are extras of this host.
-                Err(e) if provider.name() == "iwarp" => return Err(cannot_listen(addr, &e)),
-                Err(e) => tracing::warn!("RDMA provider {} is not served: {e}", provider.name()),
+                // Shared memory is an extra of this host.
+                Err(e) if provider.name() == "shm" => {
+                    tracing::warn!("RDMA provider shm is not served: {e}");
+                }
+                Err(e) if provider.name() == "rnic" => return Err(cannot_listen_on_device(addr, &e)),
+                Err(e) => return Err(cannot_listen(addr, &e)),
             }
         }
         Ok(RdmaPort { port: addr.port(), listeners })
@@ -263,7 +266,7 @@ fn interfaces(ready: &Ready) -> Vec<smb::NetworkInterface> {
         // Listing the host's interfaces comes with multichannel; an empty list makes clients stay on this connection.
         return Vec::new();
     }
-    let rdma = ready.providers.contains(&"iwarp");
+    let rdma = ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
     vec![smb::NetworkInterface {
         index: 1,
         addr: ready.listen,
@@ -282,6 +285,20 @@ pub(crate) fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String 
         _ => "",
     };
     format!("cannot listen on {addr}: {error}{advice}")
+}
+
+fn cannot_listen_on_device(addr: SocketAddr, error: &std::io::Error) -> String {
+    let ip = addr.ip();
+    match error.kind() {
+        std::io::ErrorKind::Unsupported => format!("--rdma rnic: {error}"),
+        std::io::ErrorKind::AddrInUse => format!(
+            "--rdma rnic: port {} is in use; iWARP devices share the ports of TCP: leave iwarp out (--rdma rnic,shm)",
+            addr.port()
+        ),
+        _ => format!(
+            "--rdma rnic: no RDMA device listens on {ip}: {error}; choose the address of one: --listen ADDR"
+        ),
+    }
 }
 
 fn host_name() -> String {

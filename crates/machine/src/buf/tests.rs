@@ -83,3 +83,15 @@ fn a_split_buffer_returns_when_both_parts_are_gone() {
     drop(front);
     assert_eq!(pool.in_use_bytes(), 0);
 }
+
+#[test]
+fn a_pool_knows_its_own_memory() {
+    let (pool, other) = (Pool::new(MAX_BUF), Pool::new(MAX_BUF));
+    let buf = pool.buf_from(b"here").unwrap();
+    let address = buf.as_ptr() as usize;
+    let slab = pool.slab_around(address).unwrap();
+    assert!(slab.start <= address && address + buf.capacity() <= slab.end);
+    assert_eq!(other.slab_around(address), None);
+    assert_eq!(pool.slab_around(slab.end), None);
+    assert_eq!(buf.into_window().address(), address);
+}

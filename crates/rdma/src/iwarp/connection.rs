@@ -92,6 +92,8 @@ impl Connection {
             ord: agreed.ord,
             max_regions: limits.max_regions,
             kernel_bypass: false,
+            send_with_invalidate: true,
+            revocable_regions: true,
         };
         let mut connection = Connection {
             caps,

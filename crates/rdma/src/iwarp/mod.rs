@@ -159,6 +159,8 @@ impl verbs::Provider for Provider {
             ord: self.config.ord,
             max_regions: self.config.max_regions.min(regions::MAX_REGIONS),
             kernel_bypass: false,
+            send_with_invalidate: true,
+            revocable_regions: true,
         }
     }
 

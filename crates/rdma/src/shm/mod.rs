@@ -123,6 +123,8 @@ impl Config {
             ord: self.ord,
             max_regions: self.max_regions,
             kernel_bypass: true,
+            send_with_invalidate: true,
+            revocable_regions: true,
         }
     }
 }

@@ -11,6 +11,7 @@ mod setup;
 mod vanish;
 mod wrapped;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,23 +20,116 @@ use weft_machine::Pool;
 use weft_rdma::wrap::Wrapped;
 use weft_rdma::wrap::fault::{Fault, Faults};
 use weft_rdma::wrap::trace::Trace;
-use weft_rdma::{Provider, iwarp, shm};
+use weft_rdma::{Provider, iwarp, rnic, shm};
 
-/// How to make a provider, and what it may cost.
+/// How to make a provider, what it may cost, and what it is like where media differ.
 struct Kind {
     name: &'static str,
     make: fn(Pool) -> Rc<dyn Provider>,
+    /// For the side that connects, mostly the same.
+    make_client: fn(Pool) -> Rc<dyn Provider>,
     /// Payload copies by our own code per received byte.
     copies_per_received_byte: u64,
+    /// What it is like here, or why it cannot be tried here.
+    medium: fn() -> Result<Medium, String>,
+}
+
+/// What differs between media. Everything else is the same for all.
+#[derive(Clone, Copy, Debug)]
+struct Medium {
+    /// Where its listeners listen.
+    ip: IpAddr,
+    /// The longest private data that arrives.
+    private_data: usize,
+    /// The shortest that the connecting side refuses to send.
+    private_data_refused: usize,
+    /// Whether private data arrives with zeros behind it (InfiniBand's messages have a fixed length).
+    private_data_padded: bool,
+    /// Whether the accepting side serves no more Reads at a time than it says; siw serves as many as the peer asks for.
+    keeps_ird: bool,
+    /// Whether both sides learn exactly why an access was refused. Devices say less: see `End::refused`.
+    refusals_named: bool,
+    /// Whether a Read of a region that may only be written is refused; Linux's siw serves it.
+    refuses_wrong_reads: bool,
+    /// Whether what the peer wrote and read here is counted.
+    counts_peer: bool,
+    /// Whether a receiver learns that the message was sent with Solicited Event.
+    tells_solicited: bool,
+    /// Longer than any case takes; a case that hangs fails by this.
+    case_limit: Duration,
+}
+
+/// Ours, whose every part is as the contract says.
+fn software() -> Result<Medium, String> {
+    Ok(Medium {
+        ip: Ipv4Addr::LOCALHOST.into(),
+        private_data: 508,
+        private_data_refused: 509,
+        keeps_ird: true,
+        private_data_padded: false,
+        refusals_named: true,
+        refuses_wrong_reads: true,
+        counts_peer: true,
+        tells_solicited: true,
+        case_limit: Duration::from_secs(60),
+    })
+}
+
+fn is_siw(device: &rnic::Device) -> bool {
+    device.details.as_ref().is_ok_and(|details| details.vendor == (0x0062_6d74, 1))
+}
+
+/// A device that connects to our iWARP.
+fn device_to_iwarp() -> Result<Medium, String> {
+    Ok(Medium { refuses_wrong_reads: true, counts_peer: true, tells_solicited: true, ..iwarp_device()? })
+}
+
+/// A device that our iWARP connects to.
+fn iwarp_to_device() -> Result<Medium, String> {
+    let keeps_ird = !rnic::devices().is_ok_and(|devices| devices.iter().any(is_siw));
+    Ok(Medium { private_data_refused: 509, keeps_ird, ..iwarp_device()? })
+}
+
+fn iwarp_device() -> Result<Medium, String> {
+    let medium = device()?;
+    if medium.private_data_padded { Err("needs an iWARP device, and no other".into()) } else { Ok(medium) }
+}
+
+/// An RDMA device, at the address that the environment names: a device has no loopback address.
+fn device() -> Result<Medium, String> {
+    let devices = rnic::devices().map_err(|e| e.to_string())?;
+    let ip = std::env::var("WEFT_TEST_RNIC").map_err(|_| {
+        "there is an RDMA device: set WEFT_TEST_RNIC to the IP address of its port".to_owned()
+    })?;
+    let iwarp = devices.iter().all(|device| device.transport == rnic::Transport::Iwarp);
+    let private_data = if iwarp { 251 } else { 56 };
+    Ok(Medium {
+        ip: ip.parse().expect("WEFT_TEST_RNIC is an IP address"),
+        private_data,
+        private_data_refused: private_data + 1,
+        keeps_ird: true,
+        private_data_padded: !iwarp,
+        refusals_named: false,
+        refuses_wrong_reads: !devices.iter().any(is_siw),
+        counts_peer: false,
+        tells_solicited: false,
+        // Emulated machines are slow.
+        case_limit: Duration::from_secs(300),
+    })
 }
 
 macro_rules! conformance {
-    ($name:ident, $make:expr, copies $copies:literal) => {
+    ($name:ident, $make:expr, $client:expr, copies $copies:literal, $medium:ident) => {
         mod $name {
             use super::*;
 
-            pub const KIND: Kind =
-                Kind { name: stringify!($name), make: $make, copies_per_received_byte: $copies };
+            pub const KIND: Kind = Kind {
+                name: stringify!($name),
+                make: $make,
+                make_client: $client,
+                copies_per_received_byte: $copies,
+                medium: $medium,
+            };
 
             conformance!(cases messages {
                 sends_arrive_in_order_with_their_sizes
@@ -54,6 +148,7 @@ macro_rules! conformance {
                 a_large_write_arrives_whole
                 reads_bring_what_is_there
                 many_reads_at_once_come_back_in_order
+                sends_behind_a_read_do_not_complete_it
                 writes_out_of_bounds_are_refused
                 reads_out_of_bounds_are_refused
                 empty_writes_are_not_checked
@@ -106,6 +201,10 @@ fn iwarp_with(pool: Pool, config: iwarp::Config) -> Rc<dyn Provider> {
     Rc::new(iwarp::Provider::new(pool, iwarp::Config { congestion: Some("reno".into()), ..config }))
 }
 
+fn rnic_provider(pool: Pool) -> Rc<dyn Provider> {
+    Rc::new(rnic::Provider::new(pool, rnic::Config::default()))
+}
+
 fn small_fpdus(config: iwarp::Config) -> iwarp::Config {
     iwarp::Config { fpdu_payload: 1000, ..config }
 }
@@ -119,29 +218,34 @@ fn late() -> Fault {
     Fault::new(1, Faults { delay_one_in: 3, delay_max: Duration::from_millis(2), ..Faults::default() })
 }
 
-/// The table: one line per provider.
+/// The table: one line per provider, or pair of those that are to understand each other (who connects comes second).
 macro_rules! table {
-    ($($name:ident: $make:expr, copies $copies:literal;)*) => {
-        $(conformance!($name, $make, copies $copies);)*
+    ($($name:ident: $make:expr $(, from $client:expr)?, copies $copies:literal, $medium:ident;)*) => {
+        $(conformance!($name, $make, table!(client $make $(, $client)?), copies $copies, $medium);)*
 
         /// For the victim: the kind whose name its parent gave.
         fn kind(name: &str) -> &'static Kind {
             [$(&$name::KIND),*].into_iter().find(|kind| kind.name == name).expect("a provider of the table")
         }
     };
+    (client $make:expr) => { $make };
+    (client $make:expr, $client:expr) => { $client };
 }
 
 // Out of a stream with markers whole FPDUs are copied, and their headers with them: a little more than twice.
 table! {
-    iwarp_crc: |pool| iwarp_with(pool, iwarp::Config::default()), copies 1;
-    iwarp_plain: |pool| iwarp_with(pool, crc_off()), copies 1;
-    iwarp_small_fpdus: |pool| iwarp_with(pool, small_fpdus(iwarp::Config::default())), copies 1;
-    iwarp_plain_small_fpdus: |pool| iwarp_with(pool, small_fpdus(crc_off())), copies 1;
-    iwarp_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..iwarp::Config::default() }), copies 3;
-    iwarp_plain_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..crc_off() }), copies 3;
+    iwarp_crc: |pool| iwarp_with(pool, iwarp::Config::default()), copies 1, software;
+    iwarp_plain: |pool| iwarp_with(pool, crc_off()), copies 1, software;
+    iwarp_small_fpdus: |pool| iwarp_with(pool, small_fpdus(iwarp::Config::default())), copies 1, software;
+    iwarp_plain_small_fpdus: |pool| iwarp_with(pool, small_fpdus(crc_off())), copies 1, software;
+    iwarp_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..iwarp::Config::default() }), copies 3, software;
+    iwarp_plain_markers: |pool| iwarp_with(pool, iwarp::Config { markers: true, ..crc_off() }), copies 3, software;
     iwarp_traced: |pool| {
         Rc::new(Wrapped::new(iwarp_with(pool, iwarp::Config::default()), Trace::default()))
-    }, copies 1;
-    iwarp_delayed: |pool| Rc::new(Wrapped::new(iwarp_with(pool, crc_off()), late())), copies 1;
-    shared_memory: |pool| Rc::new(shm::Provider::new(pool, net::shm_config())), copies 0;
+    }, copies 1, software;
+    iwarp_delayed: |pool| Rc::new(Wrapped::new(iwarp_with(pool, crc_off()), late())), copies 1, software;
+    shared_memory: |pool| Rc::new(shm::Provider::new(pool, net::shm_config())), copies 0, software;
+    rnic_device: rnic_provider, copies 0, device;
+    iwarp_from_rnic: |pool| iwarp_with(pool, crc_off()), from rnic_provider, copies 1, device_to_iwarp;
+    rnic_from_iwarp: rnic_provider, from |pool| iwarp_with(pool, crc_off()), copies 1, iwarp_to_device;
 }

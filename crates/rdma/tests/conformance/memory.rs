@@ -101,6 +101,25 @@ pub async fn many_reads_at_once_come_back_in_order(net: &Net) {
     }
 }
 
+pub async fn sends_behind_a_read_do_not_complete_it(net: &Net) {
+    let Pair { client, server } = net.connect().await;
+    let content = pattern(5, 1 << 20);
+    let region = server.region_of(&content, Access::RemoteRead);
+    for round in 0..10 {
+        for id in 0..4 {
+            server.recv(1000 + id, 100);
+            client.read(id, region);
+            client.send(100 + id, b"done already?");
+        }
+        for id in 0..4 {
+            let Done::Read { buf } = client.done(id).await else { panic!("no Read") };
+            assert!(buf[..] == content, "Read {id} of round {round} was not there when it completed");
+            client.done(100 + id).await;
+            server.received(1000 + id).await;
+        }
+    }
+}
+
 /// Ranges that reach out of a region of `len` bytes.
 fn outside(region: Segment) -> Vec<Segment> {
     let len = u64::from(region.len);
@@ -114,12 +133,6 @@ fn outside(region: Segment) -> Vec<Segment> {
         Segment { offset: u64::MAX - 7, len: 16, ..region },
         Segment { offset: u64::MAX - u64::from(region.len) + 1, len: region.len, ..region },
     ]
-}
-
-async fn refused_on_both_sides(pair: &Pair, id: u64, expected: &[Refusal]) {
-    let (refusal, refused) = futures_util::join!(pair.server.refuses(), pair.client.refused(id));
-    assert_eq!(refusal, refused);
-    assert!(expected.contains(&refusal), "{refusal:?} is none of {expected:?}");
 }
 
 fn assert_untouched(server: &End, region: Segment) {
@@ -137,7 +150,7 @@ pub async fn writes_out_of_bounds_are_refused(net: &Net) {
         // Never the fill byte, so that what was placed can be told from what was not.
         let data: Vec<u8> = pattern(1, to.len as usize).iter().map(|byte| byte & 0x5f).collect();
         pair.client.write(1, data.clone(), to);
-        refused_on_both_sides(&pair, 1, &[Refusal::Bounds]).await;
+        pair.refused_on_both_sides(1, &[Refusal::Bounds]).await;
         neighbours.into_iter().for_each(|region| assert_untouched(&pair.server, region));
         // A Write that begins inside may have been placed up to the segment that reaches out, at its place.
         let placed = pair.server.qp.invalidate(region.stag).unwrap();
@@ -154,7 +167,7 @@ pub async fn reads_out_of_bounds_are_refused(net: &Net) {
         let pair = net.connect().await;
         let region = pair.server.region(4096, Access::RemoteRead);
         pair.client.read(1, outside(region)[case]);
-        refused_on_both_sides(&pair, 1, &[Refusal::Bounds]).await;
+        pair.refused_on_both_sides(1, &[Refusal::Bounds]).await;
     }
 }
 
@@ -170,13 +183,17 @@ pub async fn the_wrong_right_is_refused(net: &Net) {
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteRead);
     pair.client.write(1, pattern(1, 100), part(region, 0, 100));
-    refused_on_both_sides(&pair, 1, &[Refusal::Access]).await;
+    pair.refused_on_both_sides(1, &[Refusal::Access]).await;
     assert_untouched(&pair.server, region);
 
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteWrite);
     pair.client.read(1, region);
-    refused_on_both_sides(&pair, 1, &[Refusal::Access]).await;
+    if net.medium.refuses_wrong_reads {
+        return pair.refused_on_both_sides(1, &[Refusal::Access]).await;
+    }
+    assert!(matches!(pair.client.done(1).await, Done::Read { .. }));
+    assert_untouched(&pair.server, region);
 }
 
 const NOT_OURS: [Refusal; 2] = [Refusal::InvalidStag, Refusal::NotAssociated];
@@ -187,13 +204,13 @@ pub async fn unknown_tags_are_refused(net: &Net) {
         let region = pair.server.region(4096, Access::RemoteWrite);
         let wrong = Segment { stag: Stag(region.stag.0 ^ flip), ..region };
         pair.client.write(1, pattern(1, 100), wrong);
-        refused_on_both_sides(&pair, 1, &NOT_OURS).await;
+        pair.refused_on_both_sides(1, &NOT_OURS).await;
         assert_untouched(&pair.server, region);
 
         let pair = net.connect().await;
         let region = pair.server.region(4096, Access::RemoteRead);
         pair.client.read(1, Segment { stag: Stag(region.stag.0 ^ flip), ..region });
-        refused_on_both_sides(&pair, 1, &NOT_OURS).await;
+        pair.refused_on_both_sides(1, &NOT_OURS).await;
     }
 }
 
@@ -202,10 +219,10 @@ pub async fn a_tag_of_another_connection_is_refused(net: &Net) {
     let region = owner.server.region(4096, Access::RemoteWrite);
     let source = owner.server.region(4096, Access::RemoteRead);
     stranger.client.write(1, pattern(1, 100), region);
-    refused_on_both_sides(&stranger, 1, &NOT_OURS).await;
+    stranger.refused_on_both_sides(1, &NOT_OURS).await;
     let stranger = net.connect().await;
     stranger.client.read(1, source);
-    refused_on_both_sides(&stranger, 1, &NOT_OURS).await;
+    stranger.refused_on_both_sides(1, &NOT_OURS).await;
     // The owner did not notice.
     owner.server.settle(&owner.client).await;
     assert_untouched(&owner.server, region);
@@ -219,14 +236,14 @@ pub async fn a_revoked_tag_is_refused(net: &Net) {
     let again = pair.server.qp.register(buf, Access::RemoteWrite).unwrap();
     assert_ne!(again.stag, region.stag);
     pair.client.write(1, pattern(1, 100), region);
-    refused_on_both_sides(&pair, 1, &NOT_OURS).await;
+    pair.refused_on_both_sides(1, &NOT_OURS).await;
     assert_untouched(&pair.server, again);
 
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteRead);
     pair.server.qp.invalidate(region.stag).unwrap();
     pair.client.read(1, region);
-    refused_on_both_sides(&pair, 1, &NOT_OURS).await;
+    pair.refused_on_both_sides(1, &NOT_OURS).await;
 }
 
 fn send_invalidating(client: &End, id: u64, stag: Stag) {
@@ -234,9 +251,35 @@ fn send_invalidating(client: &End, id: u64, stag: Stag) {
     client.post(Work::Send { id, data, invalidate: Some(stag), solicited: false, signalled: true });
 }
 
+/// Of a device that has no Send with Invalidate: it leaves as a plain Send, and the owner takes the region back.
+async fn invalidates_nothing(net: &Net, pair: &Pair, stag: Stag) {
+    assert!(!net.medium.refusals_named, "only devices lack it");
+    pair.server.recv(1, 100);
+    send_invalidating(&pair.client, 2, stag);
+    assert!(matches!(pair.server.done(1).await, Done::Received { invalidated: None, .. }));
+}
+
 pub async fn send_with_invalidate_revokes(net: &Net) {
     for access in [Access::RemoteWrite, Access::RemoteRead] {
         let pair = net.connect().await;
+        if !pair.client.qp.caps().send_with_invalidate {
+            let region = pair.server.region(4096, access);
+            invalidates_nothing(net, &pair, region.stag).await;
+            assert_untouched(&pair.server, region);
+            continue;
+        }
+        if !pair.server.qp.caps().revocable_regions {
+            // A peer that was not invited to it does it all the same: it happens without a word, or the connection ends.
+            assert!(!net.medium.refusals_named, "only devices lack it");
+            let region = pair.server.region(4096, access);
+            pair.server.recv(1, 100);
+            send_invalidating(&pair.client, 2, region.stag);
+            if pair.server.completion(1).await.result.is_err() {
+                pair.refused_on_both_sides(2, &[Refusal::CannotInvalidate]).await;
+            }
+            assert_untouched(&pair.server, region);
+            continue;
+        }
         let region = pair.server.region(4096, access);
         pair.server.recv(1, 100);
         send_invalidating(&pair.client, 2, region.stag);
@@ -252,7 +295,7 @@ pub async fn send_with_invalidate_revokes(net: &Net) {
             Access::RemoteWrite => pair.client.write(3, pattern(1, 10), region),
             Access::RemoteRead => pair.client.read(3, region),
         }
-        refused_on_both_sides(&pair, 3, &NOT_OURS).await;
+        pair.refused_on_both_sides(3, &NOT_OURS).await;
         assert_untouched(&pair.server, region);
         assert!(pair.server.qp.invalidate(region.stag).is_none());
     }
@@ -261,16 +304,19 @@ pub async fn send_with_invalidate_revokes(net: &Net) {
 pub async fn only_live_regions_can_be_invalidated_by_the_peer(net: &Net) {
     const CANNOT: [Refusal; 3] = [Refusal::CannotInvalidate, Refusal::InvalidStag, Refusal::NotAssociated];
     let pair = net.connect().await;
+    if !pair.client.qp.caps().send_with_invalidate {
+        return invalidates_nothing(net, &pair, Stag(0x1234_5678)).await;
+    }
     pair.server.recv(1, 100);
     send_invalidating(&pair.client, 2, Stag(0x1234_5678));
-    refused_on_both_sides(&pair, 2, &CANNOT).await;
+    pair.refused_on_both_sides(2, &CANNOT).await;
 
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteWrite);
     pair.server.qp.invalidate(region.stag).unwrap();
     pair.server.recv(1, 100);
     send_invalidating(&pair.client, 2, region.stag);
-    refused_on_both_sides(&pair, 2, &CANNOT).await;
+    pair.refused_on_both_sides(2, &CANNOT).await;
 }
 
 pub async fn a_full_region_table_refuses_and_recovers(net: &Net) {
@@ -325,11 +371,12 @@ pub async fn nothing_is_copied_that_need_not_be(net: &Net) {
     let source = server.region_of(&pattern(1, len), Access::RemoteRead);
     let data = Bytes::from(pattern(2, len));
     server.settle(&client).await;
-    let received = |end: &End| {
+    // What one side has written arrives at the other.
+    let moved = |end: &End| {
         let traffic = end.qp.traffic();
-        traffic.received.0 + traffic.placed.0 + traffic.read.0
+        traffic.received.0 + traffic.written.0 + traffic.read.0
     };
-    let before = (buf::copies().1, received(&client) + received(&server));
+    let before = (buf::copies().1, moved(&client) + moved(&server));
     for id in 0..4 {
         client.write(id, data.clone(), region);
         client.read(10 + id, source);
@@ -339,7 +386,7 @@ pub async fn nothing_is_copied_that_need_not_be(net: &Net) {
     }
     server.settle(&client).await;
     // Both sides run on this thread: the counter holds the copies of both.
-    let (copied, arrived) = (buf::copies().1 - before.0, received(&client) + received(&server) - before.1);
+    let (copied, arrived) = (buf::copies().1 - before.0, moved(&client) + moved(&server) - before.1);
     assert!(arrived >= 8 * len as u64);
     assert!(
         copied <= arrived * net.copies_per_received_byte,
@@ -363,9 +410,10 @@ pub async fn traffic_is_counted(net: &Net) {
     let (ours, theirs) = (client.qp.traffic(), server.qp.traffic());
     let grown = |now: (u64, u64), then: (u64, u64)| (now.0 - then.0, now.1 - then.1);
     assert_eq!(grown(ours.written, before.0.written), (7300, 2));
-    assert_eq!(grown(theirs.placed, before.1.placed), (7300, 2));
     assert_eq!(grown(ours.read, before.0.read), (2500, 1));
-    assert_eq!(grown(theirs.served, before.1.served), (2500, 1));
+    let (placed, served) = if net.medium.counts_peer { ((7300, 2), (2500, 1)) } else { ((0, 0), (0, 0)) };
+    assert_eq!(grown(theirs.placed, before.1.placed), placed);
+    assert_eq!(grown(theirs.served, before.1.served), served);
     assert_eq!(grown(ours.sent, before.0.sent), (55, 1));
     assert_eq!(grown(theirs.received, before.1.received), (55, 1));
     assert_eq!(grown(theirs.sent, before.1.sent), (0, 0));

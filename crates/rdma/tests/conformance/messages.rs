@@ -59,15 +59,13 @@ pub async fn a_message_longer_than_its_buffer_is_refused(net: &Net) {
     // Longer than the buffer's whole room, which the pool may have rounded up.
     pair.server.recv(1, 4096);
     pair.client.send(2, &pattern(1, 4097));
-    let (refusal, refused) = futures_util::join!(pair.server.refuses(), pair.client.refused(2));
-    assert_eq!((refusal, refused), (Refusal::TooLong, Refusal::TooLong));
+    pair.refused_on_both_sides(2, &[Refusal::TooLong]).await;
 }
 
 pub async fn a_message_without_a_buffer_is_refused(net: &Net) {
     let pair = net.connect().await;
     pair.client.send(2, b"");
-    let (refusal, refused) = futures_util::join!(pair.server.refuses(), pair.client.refused(2));
-    assert_eq!((refusal, refused), (Refusal::NoBuffer, Refusal::NoBuffer));
+    pair.refused_on_both_sides(2, &[Refusal::NoBuffer]).await;
 }
 
 pub async fn unsignalled_sends_say_nothing(net: &Net) {
@@ -92,7 +90,10 @@ pub async fn solicited_and_gathered(net: &Net) {
     ];
     pair.client.post(Work::Send { id: 2, data, invalidate: None, solicited: true, signalled: true });
     match pair.server.done(1).await {
-        Done::Received { buf, invalidated: None, solicited: true } => assert_eq!(&buf[..], b"one two three"),
+        Done::Received { buf, invalidated: None, solicited } => {
+            assert_eq!(&buf[..], b"one two three");
+            assert_eq!(solicited, net.medium.tells_solicited);
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -13,10 +13,8 @@ use weft_rdma::{
     Work, WorkError, shm,
 };
 
-use crate::Kind;
+use crate::{Kind, Medium};
 
-/// Longer than any case takes; a case that hangs fails by this.
-const CASE_LIMIT: Duration = Duration::from_secs(60);
 /// What every byte is before somebody writes it.
 pub const FILL: u8 = 0xa5;
 
@@ -28,35 +26,46 @@ pub struct Net {
     pub client_pool: Pool,
     pub name: &'static str,
     pub copies_per_received_byte: u64,
+    pub medium: Medium,
 }
 
 impl Net {
     pub fn run<F: AsyncFnOnce(&Net)>(kind: &Kind, case: F) {
+        // RUST_LOG=debug shows what a device says.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+        let medium = match (kind.medium)() {
+            Ok(medium) => medium,
+            Err(why) => return println!("skipped: {why}"),
+        };
         let (pool, client_pool) = (Pool::new(256 << 20), Pool::new(256 << 20));
         let net = Net {
             provider: (kind.make)(pool.clone()),
-            client_provider: (kind.make)(client_pool.clone()),
+            client_provider: (kind.make_client)(client_pool.clone()),
             pool,
             client_pool,
             name: kind.name,
             copies_per_received_byte: kind.copies_per_received_byte,
+            medium,
         };
-        rt::block_on(async { rt::timeout(CASE_LIMIT, case(&net)).await.expect("the case hangs") }).unwrap();
+        rt::block_on(async { rt::timeout(medium.case_limit, case(&net)).await.expect("the case hangs") })
+            .unwrap();
     }
 
     /// A connection whose first message has passed.
     pub async fn connect(&self) -> Pair {
-        let listener = self.provider.listen(any_port()).await.unwrap();
+        let listener = self.provider.listen(self.any_port()).await.unwrap();
         let addr = listener.local_addr();
         let accept = async {
             let request = listener.accept().await.unwrap().request().await.unwrap();
             let buf = self.pool.alloc(64).await;
             let recvs = vec![Work::Recv { id: 0, buf }];
-            End::new(request.accept(ConnectParams::default(), recvs).await.unwrap(), self.pool.clone())
+            let qp = request.accept(ConnectParams::default(), recvs).await.unwrap();
+            End::new(qp, self.pool.clone(), self.medium)
         };
         let connect = async {
             let (qp, _) = self.client_provider.connect(addr, ConnectParams::default()).await.unwrap();
-            let client = End::new(qp, self.client_pool.clone());
+            let client = End::new(qp, self.client_pool.clone(), self.medium);
             client.send(0, b"hello");
             client
         };
@@ -65,10 +74,11 @@ impl Net {
         assert!(matches!(client.done(0).await, Done::Sent));
         Pair { client, server }
     }
-}
 
-pub fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
+    /// Where to listen: any port where this medium is reached.
+    pub fn any_port(&self) -> SocketAddr {
+        SocketAddr::new(self.medium.ip, 0)
+    }
 }
 
 /// A directory of this test process for the sockets of the shm provider, the same for its children.
@@ -84,17 +94,32 @@ pub struct Pair {
     pub server: End,
 }
 
+impl Pair {
+    /// Work `id` of the client is refused, for one of the reasons `expected` where the medium names one, and both sides
+    /// learn the same.
+    pub async fn refused_on_both_sides(&self, id: u64, expected: &[Refusal]) {
+        let (refusal, refused) = futures_util::join!(self.server.refuses(), self.client.refused(id));
+        if self.client.medium.refusals_named {
+            assert_eq!(refusal, refused);
+            assert!(expected.contains(&refusal.unwrap()), "{refusal:?} is none of {expected:?}");
+        } else {
+            println!("{}: here {refusal:?}, there {refused:?}", std::thread::current().name().unwrap_or(""));
+        }
+    }
+}
+
 /// A queue pair and the completions that nobody has asked for yet.
 pub struct End {
     pub qp: Rc<dyn QueuePair>,
     pub pool: Pool,
+    medium: Medium,
     seen: RefCell<VecDeque<Completion>>,
     next_id: Cell<u64>,
 }
 
 impl End {
-    pub fn new(qp: Rc<dyn QueuePair>, pool: Pool) -> End {
-        End { qp, pool, seen: RefCell::default(), next_id: Cell::new(1 << 32) }
+    pub fn new(qp: Rc<dyn QueuePair>, pool: Pool, medium: Medium) -> End {
+        End { qp, pool, medium, seen: RefCell::default(), next_id: Cell::new(1 << 32) }
     }
 
     pub fn fresh_id(&self) -> u64 {
@@ -157,32 +182,48 @@ impl End {
         (self.seen.borrow_mut().drain(..).collect(), reason)
     }
 
-    /// How work `id` was refused by the peer, whether it completed before that was known or not.
-    pub async fn refused(&self, id: u64) -> Refusal {
+    /// How work `id` was refused by the peer, whether it completed before that was known or not. A device may know no
+    /// more than that the connection was ended by the other side: then `None`. It never tells of success in its place.
+    pub async fn refused(&self, id: u64) -> Option<Refusal> {
         let (completions, reason) = self.end().await;
         for completion in completions {
             match completion.result {
                 Err(WorkError::Remote(refusal)) => {
                     assert_eq!(completion.id, id, "another work was blamed");
                     assert_eq!(reason, Disconnect::Terminated(refusal));
-                    return refusal;
+                    return Some(refusal);
                 }
                 Ok(Done::Read { .. }) if completion.id == id => panic!("a refused Read was carried out"),
                 _ => {}
             }
         }
-        match reason {
-            Disconnect::Terminated(refusal) => refusal,
-            other => panic!("not refused but ended: {other}"),
-        }
+        self.unless_unnamed(reason, |reason| match reason {
+            Disconnect::Terminated(refusal) => Some(refusal),
+            _ => None,
+        })
     }
 
     /// This side refused the peer.
-    pub async fn refuses(&self) -> Refusal {
-        match self.end().await.1 {
-            Disconnect::Refused(refusal) => refusal,
-            other => panic!("did not refuse but ended: {other}"),
-        }
+    pub async fn refuses(&self) -> Option<Refusal> {
+        let reason = self.end().await.1;
+        self.unless_unnamed(reason, |reason| match reason {
+            Disconnect::Refused(refusal) => Some(refusal),
+            _ => None,
+        })
+    }
+
+    fn unless_unnamed(
+        &self,
+        reason: Disconnect,
+        named: impl Fn(Disconnect) -> Option<Refusal>,
+    ) -> Option<Refusal> {
+        let refusal = named(reason.clone());
+        let may_be_unnamed = matches!(reason, Disconnect::Peer | Disconnect::Lost(_));
+        assert!(
+            refusal.is_some() || !self.medium.refusals_named && may_be_unnamed,
+            "no refusal but the end: {reason}"
+        );
+        refusal
     }
 
     pub fn try_post(&self, work: Work) -> Result<(), PostError> {

@@ -1,5 +1,6 @@
 //! A peer process that is killed while it writes.
 
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use weft_machine::{Pool, rt};
 use weft_rdma::{Access, ConnectParams, Disconnect, Provider, Segment, Stag, Work};
 
-use crate::net::{End, FILL, Net, any_port, wait_until};
+use crate::net::{End, FILL, Net, wait_until};
 
 const REGION: usize = 4 << 20;
 
@@ -24,12 +25,12 @@ impl Drop for Victim {
 
 pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
     let quiet = net.pool.in_use_bytes();
-    let listener = net.provider.listen(any_port()).await.unwrap();
+    let listener = net.provider.listen(net.any_port()).await.unwrap();
     let victim = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "victim"])
         .env("WEFT_TEST_PARENT", std::process::id().to_string())
         .env("WEFT_TEST_PROVIDER", net.name)
-        .env("WEFT_TEST_PORT", listener.local_addr().port().to_string())
+        .env("WEFT_TEST_ADDR", listener.local_addr().to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
         .spawn()
@@ -37,7 +38,8 @@ pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
     let mut victim = Victim(victim);
     let request = listener.accept().await.unwrap().request().await.unwrap();
     let recvs = vec![Work::Recv { id: 0, buf: net.pool.try_alloc(16).unwrap() }];
-    let server = End::new(request.accept(ConnectParams::default(), recvs).await.unwrap(), net.pool.clone());
+    let qp = request.accept(ConnectParams::default(), recvs).await.unwrap();
+    let server = End::new(qp, net.pool.clone(), net.medium);
     server.received(0).await;
     (1..=50).for_each(|id| server.recv(id, 4096));
     let (region, beside) =
@@ -69,15 +71,13 @@ pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
 pub fn victim() {
     // Run by somebody else than its parent, there is nothing to do.
     let Ok(provider) = std::env::var("WEFT_TEST_PROVIDER") else { return };
-    let port: u16 = std::env::var("WEFT_TEST_PORT").unwrap().parse().unwrap();
+    let addr: SocketAddr = std::env::var("WEFT_TEST_ADDR").unwrap().parse().unwrap();
     let pool = Pool::new(64 << 20);
     let kind = crate::kind(&provider);
-    let provider: Rc<dyn Provider> = (kind.make)(pool.clone());
+    let provider: Rc<dyn Provider> = (kind.make_client)(pool.clone());
     rt::block_on(async {
-        let mut addr = any_port();
-        addr.set_port(port);
         let (qp, _) = provider.connect(addr, ConnectParams::default()).await.unwrap();
-        let end = End::new(qp, pool);
+        let end = End::new(qp, pool, (kind.medium)().unwrap());
         end.recv(1, 100);
         end.send(2, b"hello");
         let told = end.received(1).await;

@@ -1,5 +1,6 @@
 //! What the layers add, beyond leaving the contract as it is.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use weft_machine::{Pool, rt};
@@ -8,7 +9,7 @@ use weft_rdma::wrap::fault::{Fault, Faults};
 use weft_rdma::wrap::trace::{Counts, Trace};
 use weft_rdma::{Access, ConnectParams, Disconnect, Done, PostError, Provider, Work, iwarp};
 
-use crate::net::{End, any_port, part, pattern};
+use crate::net::{End, part, pattern};
 
 fn plain(pool: &Pool) -> Rc<dyn Provider> {
     Rc::new(iwarp::Provider::new(pool.clone(), iwarp::Config::default()))
@@ -16,7 +17,7 @@ fn plain(pool: &Pool) -> Rc<dyn Provider> {
 
 /// A wrapped client and a bare server, with receive buffers 0..n at the server.
 async fn connect(client: &dyn Provider, server: &dyn Provider, pool: &Pool, n: u64) -> (End, End) {
-    let listener = server.listen(any_port()).await.unwrap();
+    let listener = server.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let accept = async {
         let request = listener.accept().await.unwrap().request().await.unwrap();
         let recvs = (0..n).map(|id| Work::Recv { id, buf: pool.try_alloc(4096).unwrap() }).collect();
@@ -24,7 +25,8 @@ async fn connect(client: &dyn Provider, server: &dyn Provider, pool: &Pool, n: u
     };
     let connect = client.connect(listener.local_addr(), ConnectParams::default());
     let (server, client) = futures_util::join!(accept, connect);
-    (End::new(client.unwrap().0, pool.clone()), End::new(server, pool.clone()))
+    let end = |qp| End::new(qp, pool.clone(), crate::software().unwrap());
+    (end(client.unwrap().0), end(server))
 }
 
 #[test]

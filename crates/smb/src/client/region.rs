@@ -26,12 +26,14 @@ impl Region {
         Ok(Region { transport: transport.clone(), exposed })
     }
 
-    /// What tells the server where it is. From 3.0.2 on the server may invalidate it with its answer.
+    /// What tells the server where it is. From 3.0.2 on the server may invalidate it with its answer, where the provider
+    /// lets it.
     pub fn channel(&self, dialect: Dialect) -> Channel {
         let segments = self.exposed.iter().flat_map(|e| &e.segments);
         let descriptors: Descriptors =
             segments.map(|s| Descriptor { offset: s.offset, token: s.stag.0, length: s.len }).collect();
-        match dialect >= Dialect::V3_0_2 {
+        let revocable = self.exposed.as_ref().is_some_and(|exposed| exposed.revocable);
+        match revocable && dialect >= Dialect::V3_0_2 {
             true => Channel::RdmaV1Invalidate(descriptors),
             false => Channel::RdmaV1(descriptors),
         }

@@ -92,6 +92,7 @@ pub async fn connect(
     let mut config = config.normal();
     config.credits =
         config.credits.min(u32::try_from(provider.caps().max_recv_work).unwrap_or(u32::MAX).max(1));
+    config.remote_invalidation &= provider.caps().revocable_regions;
     let (qp, answer) = provider.connect(addr, config.params()).await?;
     client(qp, &answer, config, pool).await
 }

@@ -343,7 +343,10 @@ impl Channel for Smbd {
 
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {
         match self.0.queue_pair.register(buf, access) {
-            Ok(segment) => Ok(Exposed { segments: vec![segment] }),
+            Ok(segment) => {
+                let revocable = self.0.queue_pair.caps().revocable_regions;
+                Ok(Exposed { segments: vec![segment], revocable })
+            }
             Err(PostError::Closed) => Err(Error::Closed),
             Err(PostError::Misuse(what)) => Err(Error::Misuse(what)),
             Err(PostError::QueueFull | PostError::RegionsFull(_)) => {

@@ -20,7 +20,7 @@ pub(super) async fn connect(
     dial: &Dial<'_>,
 ) -> Result<(Box<dyn RemoteFolder>, Medium, &'static str), Failure> {
     let mut last: Option<Failure> = None;
-    for (medium, reason) in dial.choices(|_| dial.url.rdma_port.is_some()) {
+    for (medium, reason) in dial.choices(|medium| medium != Medium::Rnic && dial.url.rdma_port.is_some()) {
         match mount(dial, medium).await {
             Ok(mount) => return Ok((Box::new(Export { mount, medium }), medium, reason)),
             Err(e) => {

@@ -33,13 +33,25 @@ pub(super) async fn connect(
         }
         session.logoff().await?;
     }
+    let announced = |medium: Medium| -> Option<u16> {
+        announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok())
+    };
+    // An iWARP device and our own iWARP understand each other.
     let port_of = |medium: Medium| {
-        let announced =
-            announced.iter().find(|e| e.kind == medium.name()).and_then(|e| e.address.parse().ok());
-        dial.url.rdma_port.or(announced)
+        let alike = match medium {
+            Medium::Rnic => announced(Medium::Iwarp),
+            Medium::Iwarp => announced(Medium::Rnic),
+            Medium::Tcp | Medium::Shm => None,
+        };
+        dial.url.rdma_port.or_else(|| announced(medium)).or(alike)
+    };
+    // A port in the URL does not say that devices reach it, and one that does not answer costs seconds.
+    let worth_trying = |medium| match medium {
+        Medium::Rnic => announced(medium).is_some(),
+        _ => dial.url.rdma_port.or_else(|| announced(medium)).is_some(),
     };
     let mut last: Option<Failure> = None;
-    for (medium, reason) in dial.choices(|medium| port_of(medium).is_some()) {
+    for (medium, reason) in dial.choices(worth_trying) {
         let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
         match log_on(dial, medium, port, password).await {
             Ok(session) => {

@@ -30,6 +30,8 @@ pub struct Direct {
     traffic: RefCell<Traffic>,
     /// Regions that the peer invalidated.
     pub invalidated: Cell<u32>,
+    /// Whether regions of this end can be revoked by the peer.
+    pub revocable: Cell<bool>,
 }
 
 /// Two connected ends.
@@ -45,6 +47,7 @@ pub fn pair(pool: &Pool) -> (Rc<Direct>, Rc<Direct>) {
             next: Cell::new(0x1000),
             traffic: RefCell::default(),
             invalidated: Cell::new(0),
+            revocable: Cell::new(true),
         })
     };
     let (a, b) = (end(), end());
@@ -188,7 +191,10 @@ impl Channel for Direct {
         let stag = self.next.replace(self.next.get() + 0x101);
         let len = buf.len() as u32;
         self.regions.borrow_mut().insert(stag, (buf.into_window(), Some(access)));
-        Ok(Exposed { segments: vec![Segment { stag: Stag(stag), offset: 0, len }] })
+        Ok(Exposed {
+            segments: vec![Segment { stag: Stag(stag), offset: 0, len }],
+            revocable: self.revocable.get(),
+        })
     }
     fn revoke(&self, exposed: Exposed) -> Option<Buf> {
         let (window, _) = self.regions.borrow_mut().remove(&exposed.segments[0].stag.0)?;

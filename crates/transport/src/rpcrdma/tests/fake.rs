@@ -213,6 +213,8 @@ impl QueuePair for FakeQp {
             ord: 16,
             max_regions: 1024,
             kernel_bypass: false,
+            send_with_invalidate: true,
+            revocable_regions: true,
         }
     }
 

@@ -1,0 +1,142 @@
+//! Real RDMA devices: libibverbs and librdmacm of rdma-core, found at run time.
+//!
+//! What: the verbs over whatever device the kernel has, InfiniBand, RoCE or iWARP, in hardware or software. Spec:
+//! rdma-core's verbs and rdma_cm (man pages of libibverbs-dev and librdmacm-dev); RFC 5040 for what the verbs mean.
+//! Owns: connections, their registrations, the loaded libraries. Does not: need rdma-core to be installed; without it
+//! everything here says "provider not available" and what to install.
+//!
+//! ```text
+//! setup        connection manager: resolve, connect, listen, accept
+//! queue_pair   the connection's life: news, time, the end
+//! requests     work into requests of the device                      safe code above this line, but for
+//! queues       what is posted, what comes back                       the calls that post and register
+//! memory       keys of our memory, regions of the peer's
+//! status       what went wrong, in the contract's words
+//! ------------------------------------------------------------------
+//! objects cm faults devices   the C objects, each with its one owner
+//! library bindings            functions and structures of rdma-core
+//! ```
+//!
+//! Operation: the device moves the bytes. One event channel, completion queue and protection domain a connection; a
+//! region is therefore open to the peer of its connection and to nobody else.
+//! Errors: devices do not say why an access was refused (see `status`), nor what the peer did in our memory: the
+//! peer's part of [`Traffic`](crate::Traffic) stays zero.
+
+mod bindings;
+mod cm;
+mod devices;
+mod faults;
+#[cfg(test)]
+mod layout;
+mod library;
+mod memory;
+mod objects;
+mod queue_pair;
+mod queues;
+mod requests;
+mod setup;
+mod status;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::Pool;
+
+use crate::{Caps, ConnectError, ConnectParams, Connected, Listener};
+
+pub use devices::{Details, Device, Limits, LinkLayer, Node, Port, PortState, Transport, devices};
+pub use library::Unavailable;
+
+const NAME: &str = "rnic";
+
+/// Limits; a device may have lower ones, which then hold.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Sends, Writes and Reads posted and not completed.
+    pub max_send_work: usize,
+    /// Receive buffers posted.
+    pub max_recv_work: usize,
+    /// Regions registered at a time, per connection.
+    pub max_regions: usize,
+    /// Pieces of memory of one work request.
+    pub max_pieces: usize,
+    /// Inbound Reads offered by default.
+    pub ird: u16,
+    /// Outbound Reads wanted by default.
+    pub ord: u16,
+    /// How long each step of set-up may take.
+    pub setup_timeout: Duration,
+    /// How long posted Sends may take to go out after a close.
+    pub close_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            max_send_work: 512,
+            max_recv_work: 512,
+            max_regions: 1024,
+            max_pieces: 16,
+            ird: 32,
+            ord: 32,
+            setup_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    fn caps(&self) -> Caps {
+        Caps {
+            max_send_work: self.max_send_work,
+            max_recv_work: self.max_recv_work,
+            ird: self.ird,
+            ord: self.ord,
+            max_regions: self.max_regions,
+            kernel_bypass: true,
+            send_with_invalidate: true,
+            revocable_regions: false,
+        }
+    }
+}
+
+/// The provider of a core for the RDMA devices of this host.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    pool: Pool,
+    config: Config,
+}
+
+impl Provider {
+    /// A provider that takes scratch memory from `pool`. Nothing is looked for until it is used.
+    pub fn new(pool: Pool, config: Config) -> Provider {
+        Provider { pool, config }
+    }
+}
+
+impl crate::Provider for Provider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn caps(&self) -> Caps {
+        self.config.caps()
+    }
+
+    fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let listener = setup::listen(self.pool.clone(), self.config.clone(), addr)?;
+            Ok(Box::new(listener) as Box<dyn Listener>)
+        })
+    }
+
+    fn connect(
+        &self,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> LocalBoxFuture<'_, Result<Connected, ConnectError>> {
+        Box::pin(setup::connect(&self.pool, &self.config, addr, params))
+    }
+}

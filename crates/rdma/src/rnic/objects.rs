@@ -1,0 +1,265 @@
+//! Objects of libibverbs: protection domain, memory region, completion queue; each freed by its last owner.
+//!
+//! What: the thin layer between the C functions and the safe code of this room; every method says what it makes sure
+//! of. Spec: the man pages of libibverbs-dev.
+//! Owns: what the library allocated. Does not: decide anything.
+//!
+//! All of it may be used and freed by any thread: libibverbs locks its objects (rdma-core, Documentation/libibverbs.md).
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use super::bindings::*;
+use super::devices::{Limits, Transport, query};
+use super::library::Library;
+
+/// An open device. librdmacm opens each once and keeps it open (see `faults`, which takes a reference for ever).
+#[derive(Clone, Copy)]
+pub(super) struct Context {
+    library: &'static Library,
+    ptr: NonNull<ibv_context>,
+}
+
+// SAFETY: a context is used by any thread; see above.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// # Safety
+    /// `ptr` is an open context and stays open for ever.
+    pub(super) unsafe fn new(library: &'static Library, ptr: NonNull<ibv_context>) -> Context {
+        Context { library, ptr }
+    }
+
+    pub(super) fn ptr(self) -> NonNull<ibv_context> {
+        self.ptr
+    }
+
+    pub(super) fn limits(self) -> io::Result<Limits> {
+        // SAFETY: the context is open.
+        unsafe { query(self.library, self.ptr.as_ptr()) }.map(|attr| Limits::of(&attr))
+    }
+
+    pub(super) fn transport(self) -> Transport {
+        // SAFETY: an open context names its device, which lives as long.
+        Transport::of(unsafe { (*(*self.ptr.as_ptr()).device).transport_type })
+    }
+}
+
+/// A protection domain: what shares memory regions. Each connection has its own, so that no peer reaches another's.
+pub(super) struct Pd {
+    context: Context,
+    ptr: NonNull<ibv_pd>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(super) fn alloc(context: Context) -> io::Result<Arc<Pd>> {
+        // SAFETY: the context is open.
+        let ptr = unsafe { (context.library.ibv_alloc_pd)(context.ptr.as_ptr()) };
+        let ptr = NonNull::new(ptr).ok_or_else(io::Error::last_os_error)?;
+        Ok(Arc::new(Pd { context, ptr }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_pd {
+        self.ptr.as_ptr()
+    }
+
+    /// Makes memory known to the device, with `rights` of `IBV_ACCESS_*`.
+    ///
+    /// # Safety
+    /// With a right to write, no Rust reference to any of it is used while the device may write there: that is,
+    /// wherever work that names the region's key, local or remote, says. Without one, none of it is written.
+    pub(super) unsafe fn register(
+        self: &Arc<Self>,
+        address: usize,
+        len: usize,
+        rights: c_int,
+    ) -> io::Result<Mr> {
+        let address = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: registering pins the pages and touches none; an address that is not mapped is an error.
+        let ptr = unsafe { (self.context.library.ibv_reg_mr)(self.as_ptr(), address, len, rights) };
+        let ptr = NonNull::new(ptr).ok_or_else(io::Error::last_os_error)?;
+        Ok(Mr { ptr, pd: self.clone() })
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made in the domain holds an Arc of it, so nothing is left.
+        let errno = unsafe { (self.context.library.ibv_dealloc_pd)(self.as_ptr()) };
+        report("ibv_dealloc_pd", errno);
+    }
+}
+
+/// A registered memory region.
+pub(super) struct Mr {
+    ptr: NonNull<ibv_mr>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// What our own work names it by.
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: the structure lives until it is deregistered; the key does not change.
+        unsafe { (*self.ptr.as_ptr()).lkey }
+    }
+
+    /// What the peer's work names it by.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as in `lkey`.
+        unsafe { (*self.ptr.as_ptr()).rkey }
+    }
+
+    /// Deregisters it: after success neither side can reach the memory. After an error the device may still.
+    pub(super) fn release(self) -> io::Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again, and is not dropped.
+        let pd = unsafe { std::ptr::read(&this.pd) };
+        // SAFETY: the region was registered once and is deregistered once.
+        match unsafe { (pd.context.library.ibv_dereg_mr)(this.ptr.as_ptr()) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: as in `release`, which does not come here.
+        let errno = unsafe { (self.pd.context.library.ibv_dereg_mr)(self.ptr.as_ptr()) };
+        report("ibv_dereg_mr", errno);
+    }
+}
+
+/// A completion queue and the descriptor that tells of its completions.
+pub(super) struct Cq {
+    library: &'static Library,
+    ptr: NonNull<ibv_cq>,
+    channel: NonNull<ibv_comp_channel>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// A queue of at least `entries` completions.
+    pub(super) fn create(context: Context, entries: u32) -> io::Result<Arc<Cq>> {
+        let library = context.library;
+        // SAFETY: the context is open.
+        let channel = unsafe { (library.ibv_create_comp_channel)(context.ptr.as_ptr()) };
+        let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        // SAFETY: context and channel are alive; vector 0 always exists; no user context.
+        let cq = unsafe {
+            (library.ibv_create_cq)(context.ptr.as_ptr(), entries, null_mut(), channel.as_ptr(), 0)
+        };
+        let Some(ptr) = NonNull::new(cq) else {
+            let error = io::Error::last_os_error();
+            // SAFETY: the channel made above, which no queue uses.
+            unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
+            return Err(error);
+        };
+        let cq = Cq { library, ptr, channel };
+        non_blocking(&cq)?;
+        Ok(Arc::new(cq))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+        self.ptr.as_ptr()
+    }
+
+    /// Takes completions out; returns how many of `into` were filled.
+    pub(super) fn poll(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
+        let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is alive, its context has a full table of functions, `into` has `room` places.
+        let filled = unsafe {
+            let poll = (*(*self.as_ptr()).context).ops.poll_cq;
+            poll.map_or(-1, |poll| poll(self.as_ptr(), room, into.as_mut_ptr()))
+        };
+        usize::try_from(filled).map_err(|_| io::Error::other("the completion queue has failed"))
+    }
+
+    /// Asks for an event at the next completion. One that came before does not count: poll after this.
+    pub(super) fn arm(&self) -> io::Result<()> {
+        // SAFETY: as in `poll`.
+        let errno = unsafe {
+            let arm = (*(*self.as_ptr()).context).ops.req_notify_cq;
+            arm.map_or(libc_enosys(), |arm| arm(self.as_ptr(), 0))
+        };
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.abs())) }
+    }
+
+    /// Takes the events that there are; false when there was none.
+    pub(super) fn silence(&self) -> io::Result<bool> {
+        let mut events = 0;
+        loop {
+            let (mut cq, mut user) = (null_mut(), null_mut());
+            // SAFETY: the channel is alive and belongs to this queue alone; its descriptor does not block.
+            match unsafe { (self.library.ibv_get_cq_event)(self.channel.as_ptr(), &mut cq, &mut user) } {
+                0 => events += 1,
+                _ => match io::Error::last_os_error() {
+                    e if e.kind() == io::ErrorKind::WouldBlock => break,
+                    e if e.kind() == io::ErrorKind::Interrupted => {}
+                    e => return Err(e),
+                },
+            }
+        }
+        if events > 0 {
+            // SAFETY: as many events of this queue as were taken.
+            unsafe { (self.library.ibv_ack_cq_events)(self.as_ptr(), events) };
+        }
+        Ok(events > 0)
+    }
+}
+
+impl AsFd for Cq {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel keeps its descriptor open until it is destroyed, which is when `self` is dropped.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold an Arc of their queue, so none uses it; all events have been acknowledged.
+        unsafe {
+            report("ibv_destroy_cq", (self.library.ibv_destroy_cq)(self.as_ptr()));
+            report(
+                "ibv_destroy_comp_channel",
+                (self.library.ibv_destroy_comp_channel)(self.channel.as_ptr()),
+            );
+        }
+    }
+}
+
+/// Freeing fails when a device was pulled out, and then there is nothing left to free.
+pub(super) fn report(what: &str, errno: c_int) {
+    if errno != 0 {
+        tracing::warn!("{what}: {}", io::Error::from_raw_os_error(errno.abs()));
+    }
+}
+
+pub(super) fn non_blocking(fd: &impl AsFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+}
+
+fn libc_enosys() -> c_int {
+    rustix::io::Errno::NOSYS.raw_os_error()
+}

@@ -1,0 +1,422 @@
+//! Connection set-up by the connection manager: resolve, connect, listen, accept, reject.
+//!
+//! What: [`connect`], [`listen`]. Spec: rdma_cm(7), and the man pages of its calls. Owns: identifiers and event channels
+//! until a queue pair takes them. Does not: move data.
+//!
+//! Each connection has an event channel of its own, on the core that owns it; a request moves from the listener's to its
+//! own before anything else is done with it. Each step has the configured time limit.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::net::Readable;
+use weft_machine::{Pool, rt};
+
+use super::Config;
+use super::bindings::*;
+use super::cm::{CmEvent, CmId, Conn, EventChannel, Offer, Qp, QueueSizes};
+use super::devices::{Limits, Transport, devices};
+use super::faults;
+use super::library::{Library, Unavailable};
+use super::memory::{Local, Regions};
+use super::objects::{Cq, Pd};
+use super::queue_pair::{Parts, Unconnected};
+use crate::{Caps, ConnectError, ConnectParams, Connected, PostError, QueuePair, Work};
+
+/// Requests that the kernel keeps for a listener that is busy; its own limit is 1024.
+const BACKLOG: i32 = 1024;
+/// Private data that fits everywhere on InfiniBand: 92 bytes of a connection request less the 36 of the connection
+/// manager's own.
+const IB_PRIVATE_DATA: usize = 56;
+/// On iWARP: the library's interface has one byte for the length, and 4 bytes of RFC 6581 count.
+const IWARP_PRIVATE_DATA: usize = 251;
+/// Read depths beyond this mean "as many as there are" to the library.
+const MAX_DEPTH: u32 = 128;
+/// How often a lost packet is sent again (InfiniBand).
+const RETRIES: u8 = 7;
+/// How often a message that finds no buffer is sent again (InfiniBand); 7 would mean for ever.
+const RNR_RETRIES: u8 = 6;
+/// InfiniBand's word for "the application said no".
+const CONSUMER_REJECT: i32 = 28;
+
+impl From<Unavailable> for ConnectError {
+    fn from(unavailable: Unavailable) -> ConnectError {
+        ConnectError::Unavailable(unavailable.to_string())
+    }
+}
+
+type Events = Readable<Arc<EventChannel>>;
+
+/// A channel for one identifier; fails where there is no device or no connection manager.
+fn channel() -> Result<Arc<EventChannel>, Unavailable> {
+    let library = Library::get()?;
+    EventChannel::create(library).map_err(|e| match devices() {
+        Ok(_) => Unavailable::ConnectionManager(e.to_string()),
+        Err(unavailable) => unavailable,
+    })
+}
+
+/// The next event, which is to be of kind `wanted`.
+async fn expect(events: &Events, wanted: u32, transport: Option<Transport>) -> Result<CmEvent, ConnectError> {
+    loop {
+        let event = match events.inner().next() {
+            Ok(event) => event,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                events.readable().await?;
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        tracing::debug!(kind = event.kind, status = event.status, conn = ?event.conn, "set-up");
+        let errno = || io::Error::from_raw_os_error(event.status.saturating_neg());
+        return Err(match event.kind {
+            kind if kind == wanted => return Ok(event),
+            RDMA_CM_EVENT_REJECTED => match (transport, event.status) {
+                (Some(Transport::Iwarp), _) | (_, CONSUMER_REJECT) => {
+                    ConnectError::Rejected(event.conn.private_data)
+                }
+                // The peer's connection manager knows no such listener, or has no room.
+                _ => ConnectError::Io(io::ErrorKind::ConnectionRefused.into()),
+            },
+            RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR => {
+                let text = format!("no RDMA device leads there ({})", errno());
+                ConnectError::Io(io::Error::new(io::ErrorKind::HostUnreachable, text))
+            }
+            RDMA_CM_EVENT_UNREACHABLE if event.status == -110 => {
+                ConnectError::TimedOut("the connection request")
+            }
+            RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE if event.status < 0 => errno().into(),
+            RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_DISCONNECTED => {
+                ConnectError::Io(io::ErrorKind::ConnectionReset.into())
+            }
+            RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                ConnectError::Io(io::Error::new(io::ErrorKind::NotConnected, "the RDMA device was removed"))
+            }
+            // Such as an address that changed.
+            _ => continue,
+        });
+    }
+}
+
+async fn within<T>(
+    config: &Config,
+    what: &'static str,
+    step: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    rt::timeout(config.setup_timeout, step).await.unwrap_or(Err(ConnectError::TimedOut(what)))
+}
+
+/// An identifier with everything that a connection needs, of one device.
+struct Endpoint {
+    unconnected: Unconnected,
+    qp: Arc<Qp>,
+    transport: Transport,
+    /// The most that the device and the configuration allow.
+    depths: (u8, u8),
+}
+
+impl Endpoint {
+    fn open(id: CmId, events: Events, config: &Config, pool: &Pool) -> io::Result<Endpoint> {
+        let library = Library::get().map_err(io::Error::other)?;
+        let context = id.context()?;
+        let limits = context.limits()?;
+        let caps = caps(config, &limits);
+        let send_pieces = (limits.pieces as usize).clamp(1, config.max_pieces);
+        let pd = Pd::alloc(context)?;
+        let cq = Cq::create(context, (caps.max_send_work + caps.max_recv_work) as u32)?;
+        let sizes = QueueSizes {
+            send: caps.max_send_work as u32,
+            recv: caps.max_recv_work as u32,
+            send_pieces: send_pieces as u32,
+        };
+        let qp = Arc::new(Qp::create(Arc::new(id), &pd, &cq, sizes)?);
+        let watch = faults::watch(library, context, [qp.key(), cq.as_ptr() as usize])?;
+        let unconnected = Unconnected::new(Parts {
+            qp: qp.clone(),
+            watch,
+            events,
+            local: Local::new(pd.clone(), pool.clone()),
+            regions: Regions::new(pd, caps.max_regions),
+            pool: pool.clone(),
+            caps,
+            send_pieces,
+            close_timeout: config.close_timeout,
+        });
+        let depth = |limit: u32| limit.min(MAX_DEPTH) as u8;
+        let depths = (depth(limits.ird), depth(limits.ord));
+        Ok(Endpoint { unconnected, qp, transport: context.transport(), depths })
+    }
+
+    /// What to say to the peer. Depths of 0 take the configuration's.
+    fn offer(&self, params: &ConnectParams, config: &Config) -> Result<Offer, ConnectError> {
+        let limit = if self.transport == Transport::Iwarp { IWARP_PRIVATE_DATA } else { IB_PRIVATE_DATA };
+        checked(&params.private_data, limit)?;
+        let depth = |wanted: u16, default: u16, limit: u8| {
+            u8::try_from(if wanted == 0 { default } else { wanted }).unwrap_or(u8::MAX).min(limit)
+        };
+        Ok(Offer {
+            private_data: params.private_data.clone(),
+            ird: depth(params.ird, config.ird, self.depths.0),
+            ord: depth(params.ord, config.ord, self.depths.1),
+            retries: RETRIES,
+            rnr_retries: RNR_RETRIES,
+        })
+    }
+}
+
+fn checked(private_data: &[u8], limit: usize) -> Result<(), ConnectError> {
+    if private_data.len() > limit {
+        let text = format!("private data longer than {limit} bytes, the most that this device carries");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
+    }
+    Ok(())
+}
+
+fn caps(config: &Config, limits: &Limits) -> Caps {
+    let depth = (limits.queue_depth as usize).max(1);
+    let half = (limits.completions as usize / 2).max(1);
+    Caps {
+        max_send_work: config.max_send_work.min(depth).min(half),
+        max_recv_work: config.max_recv_work.min(depth).min(half),
+        max_regions: config.max_regions.min(limits.regions as usize),
+        send_with_invalidate: limits.send_with_invalidate,
+        // Devices let a peer revoke what a queue pair registered, which user space cannot: rxe ends the connection. siw
+        // does it, but does not say so.
+        revocable_regions: false,
+        ..config.caps()
+    }
+}
+
+/// Connects to `addr`.
+pub(super) async fn connect(
+    pool: &Pool,
+    config: &Config,
+    addr: SocketAddr,
+    params: ConnectParams,
+) -> Result<Connected, ConnectError> {
+    let channel = channel()?;
+    let id = CmId::create(&channel)?;
+    let events = Readable::new(channel)?;
+    let timeout_ms = i32::try_from(config.setup_timeout.as_millis()).unwrap_or(i32::MAX);
+    id.resolve_addr(addr, timeout_ms).map_err(no_device_to(addr))?;
+    within(config, "the resolution of the address", expect(&events, RDMA_CM_EVENT_ADDR_RESOLVED, None))
+        .await?;
+    id.resolve_route(timeout_ms)?;
+    within(config, "the resolution of the route", expect(&events, RDMA_CM_EVENT_ROUTE_RESOLVED, None))
+        .await?;
+
+    let endpoint = Endpoint::open(id, events, config, pool)?;
+    let offer = endpoint.offer(&params, config)?;
+    let answer = async {
+        let (qp, offered) = (endpoint.qp.clone(), offer.clone());
+        // iWARP devices connect their socket inside this call.
+        rt::blocking(move || qp.connect(&offered)).await?;
+        let wanted = RDMA_CM_EVENT_ESTABLISHED;
+        expect(endpoint.unconnected.events(), wanted, Some(endpoint.transport)).await
+    };
+    let event = within(config, "the connection", answer).await?;
+    let (ird, ord) = agreed(&offer, &event.conn);
+    tracing::debug!(peer = %addr, ird, ord, "rnic connected");
+    let transport = endpoint.transport;
+    let queue_pair = endpoint.unconnected.start(ird, ord, addr.to_string())?;
+    Ok((queue_pair as Rc<dyn QueuePair>, said(event.conn.private_data, transport)))
+}
+
+/// What the peer said. InfiniBand's messages have room of a fixed length and do not tell how much of it was used, so that
+/// nothing said arrives as zeros.
+fn said(private_data: Bytes, transport: Transport) -> Bytes {
+    let nothing = transport != Transport::Iwarp && private_data.iter().all(|byte| *byte == 0);
+    if nothing { Bytes::new() } else { private_data }
+}
+
+/// The acceptance says what the peer took of our offer; a device that does not tell leaves it as it is.
+fn agreed(offer: &Offer, answer: &Conn) -> (u16, u16) {
+    let depth = |ours: u8, theirs: u8| u16::from(if theirs == 0 { ours } else { ours.min(theirs) });
+    (depth(offer.ird, answer.responder_resources), depth(offer.ord, answer.initiator_depth))
+}
+
+fn no_device_to(addr: SocketAddr) -> impl FnOnce(io::Error) -> ConnectError {
+    move |e| match devices() {
+        Err(unavailable) => unavailable.into(),
+        Ok(_) => io::Error::new(e.kind(), format!("no RDMA device leads to {}: {e}", addr.ip())).into(),
+    }
+}
+
+/// A listening identifier.
+pub(super) struct RnicListener {
+    events: Events,
+    /// Before the channel that its events come by.
+    _id: CmId,
+    addr: SocketAddr,
+    pool: Pool,
+    config: Config,
+}
+
+/// Listens on `addr`: of one device, or (a wildcard) of all.
+pub(super) fn listen(pool: Pool, config: Config, mut addr: SocketAddr) -> io::Result<RnicListener> {
+    let unavailable = |e: Unavailable| io::Error::new(io::ErrorKind::Unsupported, e);
+    devices().map_err(unavailable)?;
+    let channel = channel().map_err(unavailable)?;
+    let id = CmId::create(&channel)?;
+    id.bind(addr)?;
+    id.listen(BACKLOG)?;
+    addr.set_port(id.port());
+    Ok(RnicListener { events: Readable::new(channel)?, _id: id, addr, pool, config })
+}
+
+impl crate::Listener for RnicListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn crate::Incoming>>> {
+        Box::pin(async move {
+            loop {
+                match self.events.inner().next() {
+                    Ok(CmEvent { request: Some(id), conn, .. }) => {
+                        let (pool, config) = (self.pool.clone(), self.config.clone());
+                        return Ok(
+                            Box::new(RnicIncoming { id, conn, pool, config }) as Box<dyn crate::Incoming>
+                        );
+                    }
+                    Ok(CmEvent { kind: RDMA_CM_EVENT_DEVICE_REMOVAL, .. }) => {
+                        return Err(io::Error::new(
+                            io::ErrorKind::NotConnected,
+                            "the RDMA device was removed",
+                        ));
+                    }
+                    // Of a request that was given up before its core took it: `request` or `accept` will fail.
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.events.readable().await?,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        })
+    }
+}
+
+struct RnicIncoming {
+    id: CmId,
+    conn: Conn,
+    pool: Pool,
+    config: Config,
+}
+
+impl crate::Incoming for RnicIncoming {
+    fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn crate::Request>, ConnectError>> {
+        Box::pin(async move {
+            let RnicIncoming { mut id, mut conn, pool, config } = *self;
+            let channel = channel()?;
+            id.migrate(&channel)?;
+            conn.private_data = said(conn.private_data, id.context()?.transport());
+            let peer = id.peer().map_or_else(|| "unknown".into(), |addr| addr.to_string());
+            let events = Readable::new(channel)?;
+            let request = RnicRequest { id, events, conn, peer, pool, config };
+            Ok(Box::new(request) as Box<dyn crate::Request>)
+        })
+    }
+}
+
+struct RnicRequest {
+    id: CmId,
+    events: Events,
+    conn: Conn,
+    peer: String,
+    pool: Pool,
+    config: Config,
+}
+
+impl crate::Request for RnicRequest {
+    fn private_data(&self) -> &Bytes {
+        &self.conn.private_data
+    }
+
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn accept(
+        self: Box<Self>,
+        params: ConnectParams,
+        recvs: Vec<Work>,
+    ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>> {
+        Box::pin(async move {
+            let RnicRequest { id, events, conn, peer, pool, config } = *self;
+            let endpoint = Endpoint::open(id, events, &config, &pool)?;
+            let mut offer = endpoint.offer(&params, &config)?;
+            // What the peer asks for is the most that it can use.
+            offer.ird = offer.ird.min(conn.responder_resources);
+            offer.ord = offer.ord.min(conn.initiator_depth);
+            for recv in recvs {
+                endpoint.unconnected.post_recv(recv).map_err(|(e, _): (PostError, Work)| {
+                    io::Error::new(io::ErrorKind::InvalidInput, e.to_string())
+                })?;
+            }
+            endpoint.qp.accept(&offer)?;
+            let established = async {
+                let wanted = RDMA_CM_EVENT_ESTABLISHED;
+                expect(endpoint.unconnected.events(), wanted, Some(endpoint.transport)).await
+            };
+            within(&config, "the end of set-up", established).await?;
+            let (ird, ord) = (u16::from(offer.ird), u16::from(offer.ord));
+            tracing::debug!(peer, ird, ord, "rnic accepted");
+            Ok(endpoint.unconnected.start(ird, ord, peer)? as Rc<dyn QueuePair>)
+        })
+    }
+
+    fn reject(self: Box<Self>, private_data: Bytes) -> LocalBoxFuture<'static, Result<(), ConnectError>> {
+        Box::pin(async move {
+            let transport = self.id.context()?.transport();
+            let limit = if transport == Transport::Iwarp { IWARP_PRIVATE_DATA } else { IB_PRIVATE_DATA };
+            checked(&private_data, limit)?;
+            Ok(self.id.reject(&private_data)?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_over_infiniband_is_nothing() {
+        let zeros = Bytes::from_static(&[0; 56]);
+        assert!(said(zeros.clone(), Transport::Ib).is_empty());
+        assert_eq!(said(zeros.clone(), Transport::Iwarp), zeros);
+        // Otherwise nobody can tell where it ends.
+        let padded = Bytes::from_static(&[8, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(said(padded.clone(), Transport::Ib), padded);
+    }
+
+    #[test]
+    fn the_smaller_depth_counts_and_silence_changes_nothing() {
+        let offer = Offer { private_data: Bytes::new(), ird: 8, ord: 16, retries: 7, rnr_retries: 6 };
+        let answer = |ird, ord| Conn { responder_resources: ird, initiator_depth: ord, ..Conn::default() };
+        assert_eq!(agreed(&offer, &answer(3, 100)), (3, 16));
+        assert_eq!(agreed(&offer, &answer(0, 0)), (8, 16));
+    }
+
+    #[test]
+    fn without_a_device_everybody_is_told_what_to_do() {
+        if let Ok(found) = devices() {
+            return println!("skipped: there are {} RDMA devices", found.len());
+        }
+        rt::block_on(async {
+            let addr = SocketAddr::from(([127, 0, 0, 1], 1));
+            let pool = Pool::new(1 << 20);
+            let connected = connect(&pool, &Config::default(), addr, ConnectParams::default()).await;
+            let error = connected.map(|_| ()).unwrap_err().to_string();
+            assert!(error.starts_with("provider not available: "), "{error}");
+            assert!(error.contains("install") || error.contains("rdma link add"), "{error}");
+            let error = listen(pool, Config::default(), addr).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        })
+        .unwrap();
+    }
+}
