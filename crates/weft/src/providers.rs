@@ -3,7 +3,7 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
-use weft_rdma::{Provider, iwarp, shm};
+use weft_rdma::{Caps, Provider, iwarp, shm};
 
 use crate::Failure;
 use crate::args::{Crc, Iwarp, ProviderKind};
@@ -35,8 +35,49 @@ pub(crate) fn of_kind(
 }
 
 /// Why there is no provider for RDMA cards.
-pub(crate) const NO_RNIC: &str =
-    "this build of Weft does not drive RDMA cards yet; iwarp talks to them over TCP";
+const NO_RNIC: &str = "this build of Weft does not drive RDMA cards yet, iwarp talks to them over TCP";
+
+/// A provider as `weft rdma devices` lists it.
+pub(crate) struct Listed {
+    /// "iwarp", "shm", "rnic".
+    pub name: &'static str,
+    /// What it reaches.
+    pub reaches: &'static str,
+    /// Its limits, or why it is not available here.
+    pub state: Result<Caps, String>,
+    /// What it stands on, a line each.
+    pub devices: Vec<String>,
+}
+
+/// Every provider that Weft knows, available here or not.
+pub(crate) fn listed() -> Vec<Listed> {
+    // Nothing is connected: the pool stays empty.
+    let pool = Pool::new(0);
+    let shm_dir = shm::Config::default().dir;
+    vec![
+        Listed {
+            name: "iwarp",
+            reaches: "any host by TCP, in user space; peers may be cards, Linux's siw or Weft",
+            state: Ok(iwarp_provider(&pool, true, None).caps()),
+            devices: Vec::new(),
+        },
+        Listed {
+            name: "shm",
+            reaches: "processes of this user on this host",
+            state: match weft_machine::shm::secure_dir(&shm_dir) {
+                Ok(_) => Ok(shm_provider(&pool).caps()),
+                Err(e) => Err(format!("{}: {e}", shm_dir.display())),
+            },
+            devices: vec![format!("sockets in {}", shm_dir.display())],
+        },
+        Listed {
+            name: "rnic",
+            reaches: "hosts with an RDMA card (InfiniBand, RoCE, iWARP), by rdma-core",
+            state: Err(NO_RNIC.into()),
+            devices: Vec::new(),
+        },
+    ]
+}
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.
 pub(crate) fn iwarp_provider(pool: &Pool, crc: bool, congestion: Option<&str>) -> Box<dyn Provider> {
