@@ -5,13 +5,16 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod child;
 mod connect;
 mod copy;
 mod demo;
+mod doctor;
 mod host;
 mod list;
 mod listen;
 mod logging;
+mod man;
 mod password;
 mod providers;
 mod rdma;
@@ -40,6 +43,8 @@ fn main() -> ExitCode {
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     match outcome {

@@ -3,7 +3,8 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
-use weft_rdma::{Provider, iwarp, rnic, shm};
+use weft_rdma::rnic::Device;
+use weft_rdma::{Caps, Provider, iwarp, rnic, shm};
 
 use crate::Failure;
 use crate::args::{Crc, Iwarp, ProviderKind};
@@ -46,6 +47,80 @@ pub(crate) fn of_kind(
             Ok(rnic_provider(pool))
         }
     }
+}
+
+/// A provider as `weft rdma devices` lists it.
+pub(crate) struct Listed {
+    /// "iwarp", "shm", "rnic".
+    pub name: &'static str,
+    /// What it reaches.
+    pub reaches: &'static str,
+    /// Its limits, or why it is not available here.
+    pub state: Result<Caps, String>,
+    /// What it stands on, a line each.
+    pub devices: Vec<String>,
+}
+
+/// Every provider that Weft knows, available here or not.
+pub(crate) fn listed() -> Vec<Listed> {
+    // Nothing is connected: the pool stays empty.
+    let pool = Pool::new(0);
+    let shm_dir = shm::Config::default().dir;
+    vec![
+        Listed {
+            name: "iwarp",
+            reaches: "any host by TCP, in user space; peers may be cards, Linux's siw or Weft",
+            state: Ok(iwarp_provider(&pool, true, None).caps()),
+            devices: Vec::new(),
+        },
+        Listed {
+            name: "shm",
+            reaches: "processes of this user on this host",
+            state: match weft_machine::shm::secure_dir(&shm_dir) {
+                Ok(_) => Ok(shm_provider(&pool).caps()),
+                Err(e) => Err(format!("{}: {e}", shm_dir.display())),
+            },
+            devices: vec![format!("sockets in {}", shm_dir.display())],
+        },
+        rnic_listed(&pool),
+    ]
+}
+
+fn rnic_listed(pool: &Pool) -> Listed {
+    let devices = rnic::devices().map_err(|unavailable| unavailable.to_string());
+    Listed {
+        name: "rnic",
+        reaches: "hosts with an RDMA device (InfiniBand, RoCE, iWARP), by rdma-core",
+        devices: devices.iter().flatten().flat_map(described).collect(),
+        state: devices.map(|_| rnic_provider(pool).caps()),
+    }
+}
+
+/// A device, a line for itself and one for each port.
+fn described(device: &rnic::Device) -> Vec<String> {
+    let Device { name, node, transport, details } = device;
+    let details = match details {
+        Ok(details) => details,
+        Err(e) => return vec![format!("{name}: {node}, {transport}; cannot be opened: {e}")],
+    };
+    let limits = &details.limits;
+    let mut lines = vec![format!(
+        "{name}: {node}, {transport}, firmware {}; {} queue pairs, {} regions, IRD {}, ORD {}{}",
+        details.firmware,
+        limits.queue_pairs,
+        limits.regions,
+        limits.ird,
+        limits.ord,
+        if limits.send_with_invalidate { "" } else { ", no Send with Invalidate" },
+    )];
+    lines.extend(details.ports.iter().map(|port| {
+        let netdev = port.netdev.as_deref().unwrap_or("no network device");
+        format!(
+            "{name} port {}: {}, {}, {netdev}, MTU {}",
+            port.number, port.state, port.link, port.mtu_bytes
+        )
+    }));
+    lines
 }
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.

@@ -2,17 +2,71 @@
 //!
 //! Owns: nothing; each command is a module. Does not: measure or check (see `weft_load::verbs`).
 
+mod bench;
+mod devices;
+mod perf;
 mod ping;
 mod server;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weft_machine::rt;
 
 use crate::Failure;
-use crate::args::Rdma;
+use crate::args::{Core, Perf, Rdma};
 
 /// Runs the command.
 pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
     match args {
+        Rdma::Bench(args) => bench::run(args),
+        Rdma::Devices(args) => devices::run(args),
         Rdma::Ping(args) => ping::run(args),
+        Rdma::Perf(Perf::Server(args)) => perf::serve(args),
+        Rdma::Perf(Perf::Client(args)) => perf::run(args),
     }
+}
+
+/// Binds this process to a processor, where one was named, and says how its loop runs.
+fn settle(core: &Core) -> Result<rt::Options, Failure> {
+    if let Some(cpu) = core.cpu {
+        pin(cpu)?;
+    }
+    Ok(rt::Options { spin_max: Duration::from_micros(core.spin_us), ..rt::Options::default() })
+}
+
+/// Binds this thread, and those that it starts, to a processor.
+pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
+    let none = || {
+        format!("there is no processor {cpu} for this process: `taskset -p $$` and nproc tell what there is")
+    };
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(none().into());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    // Not compared with what is set now: a child of a bound process may bind itself elsewhere.
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
+        rustix::io::Errno::INVAL => Failure::from(none()),
+        e => e.into(),
+    })
+}
+
+/// Lets this process have as many descriptors as it may: a connection takes one or more.
+pub(crate) fn raise_descriptors() -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+/// A flag that the first Ctrl-C or SIGTERM raises; the second ends the process.
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
+        signal_hook::flag::register(signal, stopped.clone())?;
+    }
+    Ok(stopped)
 }

@@ -144,6 +144,7 @@ macro_rules! conformance {
             });
             conformance!(cases memory {
                 a_write_is_there_when_the_next_send_arrives
+                a_region_to_be_filled_has_all_that_was_written
                 writes_change_nothing_else
                 a_large_write_arrives_whole
                 reads_bring_what_is_there

@@ -22,6 +22,50 @@ pub async fn a_write_is_there_when_the_next_send_arrives(net: &Net) {
     }
 }
 
+/// Whatever a provider does to receive ahead: in any order, and beside each other.
+pub async fn a_region_to_be_filled_has_all_that_was_written(net: &Net) {
+    let Pair { client, server } = net.connect().await;
+    let len = 1 << 20;
+    for (round, writes) in [
+        &[(0, 1 << 20)][..],
+        &[(500_000, 300_000), (0, 400_000), (400_000, 100_000)],
+        &[(0, 100_000), (100_000, 131_072), (300_000, 1), (231_072, 68_928)],
+        &[(900_000, 100), (0, 900_000), (65_000, 70_000)],
+        &[(0, 200_000), (0, 200_000)],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (before, region, behind) = (
+            server.region(4096, Access::RemoteWrite),
+            server.region(len, Access::RemoteFill),
+            server.region(4096, Access::RemoteWrite),
+        );
+        server.recv(1, 5000);
+        let mut expected = vec![None; len];
+        for (i, &(at, n)) in writes.iter().enumerate() {
+            let data = pattern((10 * round + i) as u64, n);
+            for (to, from) in expected[at..at + n].iter_mut().zip(&data) {
+                *to = Some(*from);
+            }
+            client.write(10 + i as u64, data, part(region, at as u64, n as u32));
+            // Between two Writes, so that something else follows the first.
+            if i == 0 {
+                client.send(20, &pattern(99, 5000));
+            }
+        }
+        assert!(server.received(1).await[..] == pattern(99, 5000));
+        server.settle(&client).await;
+        let filled = server.qp.invalidate(region.stag).unwrap();
+        for (i, (byte, wanted)) in filled.iter().zip(&expected).enumerate() {
+            assert!(wanted.is_none_or(|wanted| wanted == *byte), "round {round}: byte {i}");
+        }
+        for untouched in [before, behind] {
+            assert!(server.qp.invalidate(untouched.stag).unwrap().iter().all(|byte| *byte == FILL));
+        }
+    }
+}
+
 pub async fn writes_change_nothing_else(net: &Net) {
     let Pair { client, server } = net.connect().await;
     let len = 20_000;
@@ -292,7 +336,7 @@ pub async fn send_with_invalidate_revokes(net: &Net) {
         }
         // The peer cannot use it any more, but its buffer waits for the owner.
         match access {
-            Access::RemoteWrite => pair.client.write(3, pattern(1, 10), region),
+            Access::RemoteWrite | Access::RemoteFill => pair.client.write(3, pattern(1, 10), region),
             Access::RemoteRead => pair.client.read(3, region),
         }
         pair.refused_on_both_sides(3, &NOT_OURS).await;

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use futures_util::future::try_join_all;
 use serde_json::json;
-use weft_load::verbs::server;
+use weft_load::verbs::server::{self, Answers};
 use weft_machine::{Pool, rt};
 
+use super::raise_descriptors;
 use crate::Failure;
 use crate::args::{Iwarp, Listen, ProviderKind};
 use crate::listen::Stop;
@@ -24,6 +25,8 @@ pub(crate) struct Plan {
     pub providers: Vec<ProviderKind>,
     pub iwarp: Iwarp,
     pub json: bool,
+    pub answers: Answers,
+    pub core: rt::Options,
 }
 
 /// Serves until a signal.
@@ -32,6 +35,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
     if !asked {
         plan.providers = vec![ProviderKind::Iwarp, ProviderKind::Shm];
     }
+    raise_descriptors()?;
     let signals = Signals::catch()?;
     let stop = Stop::default();
     let stopper = stop.clone();
@@ -40,7 +44,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
         let _ = signals.wait();
         stopper.stop();
     });
-    rt::block_on(async {
+    let core = plan.core.clone();
+    rt::block_on_with(&core, async {
         let pool = Pool::new(server::BUFFERS);
         let mut addr = SocketAddr::new(plan.listen.listen, plan.listen.port);
         let (mut names, mut serving) = (Vec::new(), Vec::new());
@@ -51,7 +56,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
                     // The first picks the port, the others take the same number.
                     addr.set_port(listener.local_addr().port());
                     names.push(provider.name());
-                    serving.push(server::serve(listener, pool.clone()));
+                    serving.push(server::serve(listener, plan.answers, pool.clone()));
                 }
                 Err(e) if !asked && *kind == ProviderKind::Shm => {
                     tracing::warn!("shared memory is not served: {e}");
