@@ -3,12 +3,13 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man bench-demo bench-rdma bench-peers clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel bench-demo bench-rdma bench-peers clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
 	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
 	@echo "make man          the manual pages, in target/man"
+	@echo "make test-kernel  against the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
@@ -32,8 +33,9 @@ fmt-check:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
+# Simulated pairs of iWARP queue pairs: about a minute of one core.
 unit:
-	$(CARGO) test --workspace --locked
+	WEFT_SEEDS=10000 $(CARGO) test --workspace --locked
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
@@ -43,6 +45,13 @@ interop: build
 
 man: build
 	$(WEFT) man target/man
+
+# The guest is built once, in target/lab, from Debian packages: some three minutes and the network. Only tests/kernel/deps.sh wants
+# root, and only where a package is missing; the tests run in a network namespace of their own, with or without root.
+test-kernel: build
+	bash tests/kernel/deps.sh
+	bash tests/kernel/guest/build.sh
+	bash tests/kernel/run.sh
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

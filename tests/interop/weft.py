@@ -1,4 +1,5 @@
-"""Starts the release binary for a test and talks to it. Every port is any free one, every file is temporary."""
+"""Starts the release binary for a test and talks to it. Every port is any free one unless the test names it, every file is
+temporary."""
 
 import contextlib
 import json
@@ -16,23 +17,34 @@ USER, PASSWORD = "tester", "secret-of-the-test"
 class Server:
     """A running `weft serve` with one folder share `data` and one ramdisk `ram`."""
 
-    def __init__(self, folder, *options):
+    def __init__(self, folder, *options, ports=None):
         self.folder = folder
         self.log = tempfile.NamedTemporaryFile("w+", prefix="weft-log-", suffix=".txt", delete=False)
-        command = [
-            WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--listen", "127.0.0.1",
-            "--smb-port", "0", "--smbd-port", "0", "--nfs-port", "0", "--nfs-rdma-port", "0",
-            "--mountd-port", "0", "--json", *options,
+        self.command = [
+            WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--listen", "127.0.0.1", "--json",
         ]
+        for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
+            self.command += [f"--{name}-port", (ports or {}).get(name, 0)]
+        self.command += options
+        self.start()
+
+    def start(self):
+        """Starts it; again after `crash`."""
         environment = dict(os.environ, WEFT_PASSWORD=PASSWORD)
         self.process = subprocess.Popen(
-            [str(c) for c in command], stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True
+            [str(c) for c in self.command], stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True
         )
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
             raise RuntimeError("weft did not get ready: " + self.log_text())
         self.ready = json.loads(line)
+
+    def crash(self):
+        """Ends the server without a word to anybody."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
 
     @property
     def smb_port(self):
@@ -63,12 +75,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*options):
+def serving(*options, ports=None):
     """A server on a fresh folder; checks its exit status at the end."""
     with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
         data = pathlib.Path(folder) / "data"
         data.mkdir()
-        server = Server(data, *options)
+        server = Server(data, *options, ports=ports)
         try:
             yield server
         except BaseException:

@@ -282,6 +282,14 @@ mod tests {
         Args::command().debug_assert();
     }
 
+    /// SMB Direct is at 5445 on iWARP ([MS-SMBD] 1.9), not at 445 as on InfiniBand; Linux's cifs looks nowhere else.
+    #[test]
+    fn smb_direct_is_at_the_port_of_iwarp() {
+        let args = Args::parse_from(["weft", "serve", "data"]);
+        let Command::Serve(serve) = args.command else { panic!("serve") };
+        assert_eq!(serve.smbd_port, 5445);
+    }
+
     #[test]
     fn sizes_have_binary_units() {
         assert_eq!(parse_size("4096"), Ok(4096));

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod model;
+mod seeds;
 mod stories;
 mod wired;
 

@@ -182,6 +182,28 @@ fn a_peer_that_requires_markers_gets_them() {
     }
 }
 
+/// The request of Linux's siw (6.12, NFS over RDMA), as captured: revision 2, no CRC asked for, no markers, IRD 128, ORD 0,
+/// and the 8 bytes of RFC 8797. Then with siw's own flag 0x0800 for segmentation offload, and as a peer-to-peer request that
+/// opens with an empty Write.
+#[test]
+fn siw_asks() {
+    let captured = b"MPA ID Req Frame\x10\x02\0\x0c\0\x80\0\0\xf6\xab\x0e\x18\x01\x01\x03\x03";
+    let with = |changes: &[(usize, u8)]| {
+        let mut bytes = captured.to_vec();
+        changes.iter().for_each(|(at, bits)| bytes[*at] |= bits);
+        request_of(&bytes).accept(&offer(false, 64, 64, b""))
+    };
+    let (reply, agreed) = with(&[]);
+    assert_eq!(reply, *b"MPA ID Rep Frame\x10\x02\0\x04\0\x40\0\x40");
+    assert_eq!((agreed.ird, agreed.ord, agreed.crc, agreed.markers), (64, 64, false, false));
+    assert_eq!(agreed.private_data[..], captured[24..]);
+    // The flag is not given back.
+    assert_eq!(with(&[(16, 0x08)]), (reply, agreed));
+    let (reply, agreed) = with(&[(20, 0x80), (22, 0x80)]);
+    assert_eq!(reply[20..], [0x80, 0x40, 0x80, 0x40]);
+    assert_eq!(agreed.role, Role::Responder { empty_send_opens: false });
+}
+
 #[test]
 fn a_rejection_says_why() {
     for enhanced in [true, false] {

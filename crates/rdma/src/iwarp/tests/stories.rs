@@ -82,6 +82,23 @@ fn every_ready_to_receive_indication_opens_the_way() {
     }
 }
 
+/// What its completion does not say: that the peer has the message.
+#[test]
+fn a_send_completes_when_the_socket_has_it() {
+    both_modes(|setting| {
+        let mut pair = Pair::new(setting);
+        pair.recv(1, 1, 5000);
+        pair.send(0, 2, &pattern(1, 4000));
+        pair.ends[0].pump();
+        pair.ends[0].take_completions(&mut pair.done[0]);
+        assert!(pair.done[0].is_empty(), "framed, but with nobody");
+        while pair.transmit(0) {}
+        pair.ends[0].take_completions(&mut pair.done[0]);
+        assert!(matches!(pair.completed(0, 2).result, Ok(Done::Sent)));
+        assert!(pair.done[1].is_empty() && pair.ends[1].traffic().received.1 == 0);
+    });
+}
+
 #[test]
 fn reads_wait_for_the_depth_and_hold_back_what_is_behind_them() {
     let mut pair = Pair::new(Setting { depth: 2, ..Setting::default() });
