@@ -5,7 +5,7 @@ use bytes::Bytes;
 use weft_wire::nfs3::Xdr;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::Decoder;
-use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, rdmap, rpc, rpcrdma, rping, smbd, spnego};
+use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego};
 
 /// A name and what runs under it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -23,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("rpc", rpc),
     ("rpcrdma", rpcrdma),
     ("rping", rping),
+    ("perf", perf),
     ("nfs3", nfs3),
     ("mount", mount),
 ];
@@ -134,6 +135,12 @@ pub fn rpcrdma(data: &[u8]) {
 /// What rping's sides send each other.
 pub fn rping(data: &[u8]) {
     let _ = rping::Advert::parse(data);
+}
+
+/// What the sides of `weft rdma perf` send each other.
+pub fn perf(data: &[u8]) {
+    let _ = perf::Plan::parse(data).is_ok() | perf::Welcome::parse(data).is_ok();
+    let _ = perf::Refusal::parse(data).is_ok() | perf::Message::parse(data).is_ok();
 }
 
 /// NFSv3 arguments and results, whole and reduced (payload detached).

@@ -2,12 +2,14 @@
 //!
 //! Owns: names, defaults and help of every option. Does not: act.
 
+mod rdma;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::host::Host;
+pub(crate) use self::rdma::*;
 
 /// RDMA file storage for any Ethernet, in user space.
 #[derive(Parser, Debug)]
@@ -41,7 +43,8 @@ impl Command {
     /// Whether it stays and serves, so that its log tells what it does.
     pub(crate) fn serves(&self) -> bool {
         match self {
-            Command::Serve(_) | Command::Rdma(Rdma::Ping(Ping { server: true, .. })) => true,
+            Command::Serve(_)
+            | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
             Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Rdma(_) => false,
         }
     }
@@ -111,85 +114,6 @@ pub(crate) struct Serve {
     /// Memory for payload buffers
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub buffers: u64,
-}
-
-/// `weft rdma`.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Rdma {
-    /// Check that bytes go to a host by RDMA Read and come back by RDMA Write, unchanged (speaks rping)
-    Ping(Ping),
-}
-
-/// A kind of RDMA provider.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProviderKind {
-    /// RDMA over TCP (iWARP), in user space
-    Iwarp,
-    /// RDMA over shared memory, between processes of one user on one host
-    Shm,
-    /// The RDMA devices of this host, by rdma-core: RoCE, InfiniBand, iWARP adapters, siw, rxe
-    Rnic,
-}
-
-/// Options of iWARP connections.
-#[derive(clap::Args, Debug, Clone)]
-pub(crate) struct Iwarp {
-    /// Whether iWARP connections carry a CRC32C that the peer did not ask for
-    #[arg(long, value_enum, default_value_t = Crc::Always)]
-    pub crc: Crc,
-    /// As initiator ask for iWARP's peer-to-peer mode (RFC 6581), in which either side may send first
-    #[arg(long)]
-    pub peer_to_peer: bool,
-    /// TCP congestion control of connections, for example reno [default: the system's]
-    #[arg(long, value_name = "NAME")]
-    pub congestion: Option<String>,
-}
-
-/// Where a server of `weft rdma` listens.
-#[derive(clap::Args, Debug, Clone)]
-pub(crate) struct Listen {
-    /// Address to listen on; anything but loopback is your decision
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub listen: IpAddr,
-    /// Port to listen on; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = weft_load::verbs::ping::PORT)]
-    pub port: u16,
-}
-
-/// `weft rdma ping`.
-#[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  weft rdma ping server            the server runs: weft rdma ping --server --listen ADDR\n  \
-weft rdma ping server:7174 -c 1000 -s 4096 --quiet\n\n\
-It speaks the protocol of rdma-core's rping: `rping -s` answers `weft rdma ping`, and `weft rdma ping --server` answers \
-`rping -c -a ADDR`. For rounds larger than 64 bytes start rping's server with -S, too."
-)]
-pub(crate) struct Ping {
-    /// Whom to ping: HOST or HOST:PORT (port 7174 unless given)
-    #[arg(required_unless_present = "server", conflicts_with_all = ["server"])]
-    pub host: Option<Host>,
-    /// Answer pings instead
-    #[arg(long)]
-    pub server: bool,
-    #[command(flatten)]
-    pub listen: Listen,
-    /// How to reach the host; a server takes several [default: iwarp; a server: iwarp,shm]
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub provider: Vec<ProviderKind>,
-    #[command(flatten)]
-    pub iwarp: Iwarp,
-    /// Rounds
-    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: u64,
-    /// Bytes of a round, up to 1M
-    #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
-    pub size: u64,
-    /// Only the summary
-    #[arg(short, long)]
-    pub quiet: bool,
-    /// Print the outcome (of a server: the ready line) as a JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// When iWARP uses a CRC.

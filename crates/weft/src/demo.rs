@@ -23,6 +23,7 @@ use crate::Failure;
 use crate::args::{Connect, Demo, Transport};
 use crate::connect::{Remote, RemoteFile};
 use crate::copy::CLIENT_BUFFERS;
+use crate::rdma::pin;
 use crate::url::Url;
 
 /// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
@@ -44,7 +45,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     let mut notes = Vec::new();
     match std::thread::available_parallelism()?.get() {
         1 => notes.push("one processor: server and client shared it, figures are not comparable".to_owned()),
-        _ => pin_to(1)?,
+        _ => pin(1)?,
     }
     let size = size_label(args.file_size);
     notes.push(format!(
@@ -281,10 +282,4 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn pin_to(cpu: usize) -> Result<(), Failure> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }

@@ -10,6 +10,7 @@ pub mod mpa;
 pub mod nbss;
 pub mod nfs3;
 pub mod ntlm;
+pub mod perf;
 pub mod rdmap;
 pub mod rpc;
 pub mod rpcrdma;

@@ -83,6 +83,16 @@ impl End {
         }
     }
 
+    /// A message that has arrived already.
+    pub fn take_message(&mut self) -> Option<Buf> {
+        self.messages.pop_front()
+    }
+
+    /// A piece of work that has finished already.
+    pub fn take_finished(&mut self) -> Option<(u64, Done)> {
+        self.finished.pop_front()
+    }
+
     /// A buffer of `len` bytes, with whatever they were before.
     pub fn buffer(&self, len: usize) -> Result<Buf, EndError> {
         let mut buf = self.pool.try_alloc(len).ok_or(EndError::Memory)?;

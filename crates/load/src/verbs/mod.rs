@@ -3,6 +3,7 @@
 //! Owns: nothing of its own. Does not: choose a provider; the caller hands over a queue pair or a listener.
 
 pub mod end;
+pub mod perf;
 pub mod ping;
 pub mod server;
 pub mod times;

@@ -8,14 +8,25 @@ use std::rc::Rc;
 
 use weft_machine::{Pool, rt};
 use weft_rdma::{ConnectError, ConnectParams, Incoming, Listener, Request};
+use weft_wire::perf::{Malformed, Plan};
 
 use super::end::{End, EndError};
+use super::perf::{self, server::PerfError};
 use super::ping::{self, PingError};
 
 /// Connections at a time. More are closed at once, with a line in the log.
 pub const MAX_CONNECTIONS: usize = 4096;
 /// Memory of a server's buffers: the regions of its clients and their receive buffers.
-pub const BUFFERS: usize = 1 << 30;
+pub const BUFFERS: usize = 2 << 30;
+
+/// What a server answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    /// Pings only.
+    Pings,
+    /// Pings and measurements.
+    All,
+}
 
 /// Why a connection ended otherwise than by its client's leaving.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +40,13 @@ pub enum ServeError {
     /// A round failed.
     #[error("{0}")]
     Ping(#[from] PingError),
+    /// A measurement failed.
+    #[error("{0}")]
+    Perf(#[from] PerfError),
 }
 
 /// Accepts from `listener` until dropped. What becomes of connections is logged.
-pub async fn serve(listener: Box<dyn Listener>, pool: Pool) -> std::io::Result<()> {
+pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) -> std::io::Result<()> {
     let open = Rc::new(Cell::new(0));
     loop {
         let incoming = listener.accept().await?;
@@ -43,7 +57,7 @@ pub async fn serve(listener: Box<dyn Listener>, pool: Pool) -> std::io::Result<(
         open.set(open.get() + 1);
         let (open, pool) = (open.clone(), pool.clone());
         rt::spawn(async move {
-            if let Err(e) = connection(incoming, pool).await {
+            if let Err(e) = connection(incoming, answers, pool).await {
                 tracing::warn!("a connection ended: {e}");
             }
             open.set(open.get() - 1);
@@ -52,13 +66,26 @@ pub async fn serve(listener: Box<dyn Listener>, pool: Pool) -> std::io::Result<(
     }
 }
 
-async fn connection(incoming: Box<dyn Incoming>, pool: Pool) -> Result<(), ServeError> {
+async fn connection(incoming: Box<dyn Incoming>, answers: Answers, pool: Pool) -> Result<(), ServeError> {
     let request: Box<dyn Request> = incoming.request().await?;
+    let peer = request.peer();
+    // rping has no private data, other than a plan it means nothing.
+    let measures = !matches!(Plan::parse(request.private_data()), Err(Malformed::Magic));
+    if measures && answers == Answers::All {
+        let batches = perf::server::serve(request, pool).await?;
+        tracing::debug!("{peer}: left after {batches} batches");
+        return Ok(());
+    }
+    if measures {
+        tracing::warn!(
+            "{peer} wants to measure, this server answers pings only: start `weft rdma perf server`"
+        );
+        return Ok(request.reject(bytes::Bytes::new()).await?);
+    }
     let qp = request.accept(ConnectParams::default(), ping::recvs(&pool)?).await?;
-    let (peer, provider) = (qp.peer(), qp.provider());
+    let provider = qp.provider();
     tracing::info!("{peer} over {provider}: pings");
-    let mut end = End::new(qp, pool);
-    let rounds = ping::serve(&mut end).await?;
+    let rounds = ping::serve(&mut End::new(qp, pool)).await?;
     tracing::info!("{peer} over {provider}: left after {rounds} rounds");
     Ok(())
 }

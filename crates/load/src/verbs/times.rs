@@ -50,12 +50,12 @@ impl Times {
         self.0.len()
     }
 
-    /// The figures, each time divided by `parts` (2 makes one way of a round trip); `None` without a sample.
-    pub fn quantiles(&self, parts: f64) -> Option<Quantiles> {
+    /// The figures; `None` without a sample.
+    pub fn quantiles(&self) -> Option<Quantiles> {
         if self.0.is_empty() {
             return None;
         }
-        let us = |nanos: f64| nanos / 1e3 / parts;
+        let us = |nanos: f64| nanos / 1e3;
         let at = |share: f64| us(self.0.value_at_quantile(share) as f64);
         Some(Quantiles {
             min_us: us(self.0.min() as f64),
@@ -69,6 +69,22 @@ impl Times {
     }
 }
 
+impl Quantiles {
+    /// Every time divided by `parts`: 2 makes one way of a round trip.
+    #[must_use]
+    pub fn divided(self, parts: f64) -> Quantiles {
+        Quantiles {
+            min_us: self.min_us / parts,
+            p50_us: self.p50_us / parts,
+            mean_us: self.mean_us / parts,
+            stdev_us: self.stdev_us / parts,
+            p99_us: self.p99_us / parts,
+            p999_us: self.p999_us / parts,
+            max_us: self.max_us / parts,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,14 +92,14 @@ mod tests {
     #[test]
     fn the_figures_are_those_of_the_samples() {
         let mut times = Times::default();
-        assert_eq!(times.quantiles(1.0), None);
+        assert_eq!(times.quantiles(), None);
         (1..=1000).for_each(|us| times.record(Duration::from_micros(us)));
-        let all = times.quantiles(1.0).unwrap();
+        let all = times.quantiles().unwrap();
         let near = |a: f64, b: f64| (a - b).abs() <= b / 500.0;
         assert_eq!(times.count(), 1000);
         assert!(near(all.min_us, 1.0) && near(all.p50_us, 500.0) && near(all.p99_us, 990.0), "{all:?}");
         assert!(near(all.max_us, 1000.0) && near(all.mean_us, 500.5), "{all:?}");
-        assert!(near(times.quantiles(2.0).unwrap().p50_us, 250.0));
+        assert!(near(times.quantiles().unwrap().divided(2.0).p50_us, 250.0));
         // What is longer than anything that is told apart still counts.
         times.record(Duration::from_secs(3600));
         assert_eq!(times.count(), 1001);

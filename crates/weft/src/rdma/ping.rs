@@ -3,17 +3,17 @@
 //! Owns: the summary. Does not: make rounds (see `weft_load::verbs::ping`).
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use serde_json::json;
 use weft_load::verbs::end::End;
 use weft_load::verbs::ping::{self, Client};
+use weft_load::verbs::server::Answers;
 use weft_load::verbs::times::Times;
 use weft_machine::{Pool, rt};
 use weft_rdma::ConnectParams;
 
-use super::server;
+use super::{server, stop_flag};
 use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::providers;
@@ -25,7 +25,15 @@ const BUFFERS: usize = 64 << 20;
 pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     let Some(host) = args.host.clone() else {
         let Ping { listen, provider: providers, iwarp, json, .. } = args;
-        return server::run(server::Plan { listen, providers, iwarp, json });
+        let answers = Answers::Pings;
+        return server::run(server::Plan {
+            listen,
+            providers,
+            iwarp,
+            json,
+            answers,
+            core: rt::Options::default(),
+        });
     };
     let kind = match args.provider[..] {
         [] => ProviderKind::Iwarp,
@@ -35,12 +43,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
     let size = size.ok_or("--size is at most 1M")?;
     let addr = host.address(ping::PORT)?;
-    // A first Ctrl-C ends with the summary, a second one at once.
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
-        signal_hook::flag::register(signal, stopped.clone())?;
-    }
+    let stopped = stop_flag()?;
     rt::block_on(async {
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
@@ -82,7 +85,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
             let outcome = json!({
                 "address": addr, "provider": provider.name(), "size": size, "rounds": rounds,
                 "intact": failure.is_none(), "error": failure.as_ref().map(ToString::to_string),
-                "round_trip": times.quantiles(1.0),
+                "round_trip": times.quantiles(),
                 "bytes_read_by_peer": traffic.served.0, "bytes_written_by_peer": traffic.placed.0,
             });
             println!("{outcome}");
@@ -92,7 +95,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
                 "{rounds} rounds unchanged; the peer read {} bytes by RDMA Read and wrote {} by RDMA Write",
                 traffic.served.0, traffic.placed.0
             );
-            if let Some(q) = times.quantiles(1.0) {
+            if let Some(q) = times.quantiles() {
                 let (min, p50, p99, max) = (q.min_us, q.p50_us, q.p99_us, q.max_us);
                 println!("round min/p50/p99/max = {min:.1}/{p50:.1}/{p99:.1}/{max:.1} us");
             }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use futures_util::future::try_join_all;
 use serde_json::json;
-use weft_load::verbs::server;
+use weft_load::verbs::server::{self, Answers};
 use weft_machine::{Pool, rt};
 
 use crate::Failure;
@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub providers: Vec<ProviderKind>,
     pub iwarp: Iwarp,
     pub json: bool,
+    pub answers: Answers,
+    pub core: rt::Options,
 }
 
 /// Serves until a signal.
@@ -40,7 +42,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
         let _ = signals.wait();
         stopper.stop();
     });
-    rt::block_on(async {
+    let core = plan.core.clone();
+    rt::block_on_with(&core, async {
         let pool = Pool::new(server::BUFFERS);
         let mut addr = SocketAddr::new(plan.listen.listen, plan.listen.port);
         let (mut names, mut serving) = (Vec::new(), Vec::new());
@@ -51,7 +54,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
                     // The first picks the port, the others take the same number.
                     addr.set_port(listener.local_addr().port());
                     names.push(provider.name());
-                    serving.push(server::serve(listener, pool.clone()));
+                    serving.push(server::serve(listener, plan.answers, pool.clone()));
                 }
                 Err(e) if !asked && *kind == ProviderKind::Shm => {
                     tracing::warn!("shared memory is not served: {e}");

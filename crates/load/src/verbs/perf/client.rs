@@ -1,0 +1,510 @@
+//! The active side of a measurement: connects, makes batches of operations, takes the time.
+//!
+//! Owns: one connection at a time and its buffers. Does not: print.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::{Buf, Pool, Time, rt};
+use weft_rdma::{Access, ConnectError, ConnectParams, Done, Provider, Segment, Work};
+use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
+
+use super::server::{place, segment};
+use super::{ECHO, Side, pattern, recv_bytes, recvs, report_every, slots, window};
+use crate::cpu;
+use crate::verbs::end::{End, EndError};
+use crate::verbs::times::{Quantiles, Times};
+
+/// Share of the time that warms up first and is not counted: one part in this many.
+const WARM_UP_PARTS: u32 = 10;
+/// Batches that a measurement by time is cut into, at least.
+const BATCHES: u32 = 10;
+/// A batch is at most this many times as long as the one before.
+const GROWTH: u64 = 8;
+/// The most operations of one batch.
+const MAX_BATCH: u64 = 1 << 24;
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// No connection.
+    #[error("{0}")]
+    Connect(ConnectError),
+    /// The server does not take the plan.
+    #[error("{}", refusal(.0))]
+    Refused(Refusal),
+    /// The peer accepted, but it is no server of `weft rdma perf`.
+    #[error(
+        "the peer accepts connections, but speaks another protocol ({0}): start `weft rdma perf server` there"
+    )]
+    Foreign(Malformed),
+    /// The connection or a piece of work failed.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// The peer sent something that is no message of the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Malformed(#[from] Malformed),
+    /// CPU time could not be read.
+    #[error("CPU time of this process: {0}")]
+    Cpu(std::io::Error),
+}
+
+fn refusal(refusal: &Refusal) -> String {
+    let Refusal { version, reason, max_depth, max_size } = refusal;
+    match reason {
+        Reason::Version => {
+            format!(
+                "the server speaks version {version} of the protocol, this is version {VERSION}: use the same Weft on both sides"
+            )
+        }
+        Reason::Limits => {
+            format!(
+                "the server refuses this size and depth: at most {max_size} bytes, {max_depth} at a time, 256 MiB in all"
+            )
+        }
+        Reason::Busy => {
+            "the server has no memory left for this: try fewer clients, or a smaller size or depth".into()
+        }
+        Reason::Malformed | Reason::Other(_) => "the server refuses the plan".into(),
+    }
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// About so long.
+    Time(Duration),
+    /// So many operations.
+    Count(u64),
+}
+
+/// What a measurement showed.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The plan.
+    pub plan: Plan,
+    /// Operations counted.
+    pub operations: u64,
+    /// Operations whose bytes were wrong; only a checked run finds any.
+    pub mismatches: u64,
+    /// Time of all batches.
+    pub elapsed: Duration,
+    /// Operations per second of the fastest batch.
+    pub peak_rate: f64,
+    /// Round trips (of Reads: operations), latency runs only.
+    pub times: Option<Quantiles>,
+    /// CPU time of this process in the batches.
+    pub client_cpu: Duration,
+    /// CPU time of the server's process in the batches.
+    pub server_cpu: Duration,
+}
+
+impl Measured {
+    /// Payload bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.operations * u64::from(self.plan.size)
+    }
+
+    /// Payload bytes per second over all batches.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes() as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Measures `plan` against the server at `addr`. `stopped` is asked between batches; what was measured until then counts.
+pub async fn measure(
+    provider: &dyn Provider,
+    addr: SocketAddr,
+    plan: Plan,
+    length: Length,
+    pool: &Pool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Measured, MeasureError> {
+    let mut client = Client::connect(provider, addr, plan, pool).await?;
+    client.warm_up(length, stopped).await?;
+    let mut measured = Measured {
+        plan,
+        operations: 0,
+        mismatches: client.mismatches,
+        elapsed: Duration::ZERO,
+        peak_rate: 0.0,
+        times: None,
+        client_cpu: Duration::ZERO,
+        server_cpu: Duration::ZERO,
+    };
+    client.times = Times::default();
+    let own_cpu = || cpu::time_of(std::process::id()).map_err(MeasureError::Cpu);
+    loop {
+        let operations = match length {
+            Length::Count(count) => client.largest_batch().min(count - measured.operations),
+            Length::Time(time) => {
+                let left = time.saturating_sub(measured.elapsed);
+                client.batch_for((time / BATCHES).min(left))
+            }
+        };
+        let before = own_cpu()?;
+        let batch = client.batch(operations).await?;
+        measured.client_cpu += own_cpu()?.saturating_sub(before);
+        measured.server_cpu += batch.server_cpu;
+        measured.operations += operations;
+        measured.mismatches += batch.mismatches;
+        measured.elapsed += batch.elapsed;
+        measured.peak_rate =
+            measured.peak_rate.max(operations as f64 / batch.elapsed.as_secs_f64().max(1e-9));
+        let over = match length {
+            Length::Count(count) => measured.operations >= count,
+            Length::Time(time) => measured.elapsed >= time,
+        };
+        if over || stopped() {
+            break;
+        }
+    }
+    measured.times = client.times.quantiles();
+    client.end.close().await;
+    Ok(measured)
+}
+
+/// Connects with a plan and does nothing: the server keeps the connection until it is dropped.
+pub async fn connect_idle(
+    provider: &dyn Provider,
+    addr: SocketAddr,
+    pool: &Pool,
+) -> Result<End, MeasureError> {
+    let plan = Plan { op: Op::Send, mode: Mode::Idle, check: false, depth: 1, size: 1 };
+    open(provider, addr, plan, pool).await
+}
+
+async fn open(
+    provider: &dyn Provider,
+    addr: SocketAddr,
+    plan: Plan,
+    pool: &Pool,
+) -> Result<End, MeasureError> {
+    let params = ConnectParams { private_data: plan.emit().into(), ..ConnectParams::default() };
+    let (qp, welcome) = provider.connect(addr, params).await.map_err(|e| match e {
+        ConnectError::Rejected(why) => match Refusal::parse(&why) {
+            Ok(refusal) => MeasureError::Refused(refusal),
+            Err(_) => MeasureError::Connect(ConnectError::Rejected(why)),
+        },
+        other => MeasureError::Connect(other),
+    })?;
+    Welcome::parse(&welcome).map_err(MeasureError::Foreign)?;
+    let end = End::new(qp, pool.clone());
+    for _ in 0..recvs(&plan, Side::Client) {
+        let buf = pool.try_alloc(recv_bytes(&plan, Side::Client)).ok_or(EndError::Memory)?;
+        end.recv(buf)?;
+    }
+    Ok(end)
+}
+
+/// What one batch showed.
+struct Batch {
+    elapsed: Duration,
+    mismatches: u64,
+    server_cpu: Duration,
+}
+
+struct Client {
+    plan: Plan,
+    end: End,
+    /// The server's slots.
+    theirs: Vec<Segment>,
+    /// Our own, which the server writes.
+    ours: Vec<Segment>,
+    /// What is sent or written, where nobody compares it; one per slot.
+    sources: Vec<Bytes>,
+    /// Where Reads go, while none is under way.
+    sinks: Vec<Buf>,
+    /// The number of the next operation.
+    next: u64,
+    times: Times,
+    /// Seconds per operation of the last batch.
+    pace: f64,
+    last_batch: u64,
+    mismatches: u64,
+    /// Our slots, where the server does not know yet that they have new tags.
+    moved: Vec<Place>,
+}
+
+impl Client {
+    async fn connect(
+        provider: &dyn Provider,
+        addr: SocketAddr,
+        plan: Plan,
+        pool: &Pool,
+    ) -> Result<Client, MeasureError> {
+        let end = open(provider, addr, plan, pool).await?;
+        let (mut ours, mut sources, mut sinks) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in 0..slots(&plan) {
+            let mut buf = end.buffer(plan.size as usize)?;
+            pattern::fill(&mut buf, u64::from(slot));
+            match plan.op {
+                Op::Read => sinks.push(buf),
+                Op::Send | Op::Write => sources.push(buf.freeze()),
+            }
+            if plan.op == Op::Write && plan.mode == Mode::Latency {
+                let mut buf = end.buffer(plan.size as usize)?;
+                buf.fill(0);
+                ours.push(end.register(buf, Access::RemoteWrite)?);
+            }
+        }
+        let mut client = Client {
+            plan,
+            end,
+            theirs: Vec::new(),
+            ours,
+            sources,
+            sinks,
+            next: 0,
+            times: Times::default(),
+            pace: 0.0,
+            last_batch: 0,
+            mismatches: 0,
+            moved: Vec::new(),
+        };
+        client.tell(&Message::Begin { places: client.ours.iter().map(place).collect() })?;
+        let Message::Ready { places } = client.control().await? else {
+            return Err(EndError::Peer("it is not ready").into());
+        };
+        client.know(places)?;
+        Ok(client)
+    }
+
+    /// Takes note of the server's slots.
+    fn know(&mut self, places: Vec<Place>) -> Result<(), MeasureError> {
+        let wanted = if self.plan.op == Op::Send { 0 } else { usize::from(slots(&self.plan)) };
+        if places.len() != wanted {
+            return Err(EndError::Peer("the wrong number of regions").into());
+        }
+        self.theirs = places.into_iter().map(|place| segment(place, self.plan.size)).collect();
+        Ok(())
+    }
+
+    async fn warm_up(&mut self, length: Length, stopped: &dyn Fn() -> bool) -> Result<(), MeasureError> {
+        let (time, most) = match length {
+            Length::Time(time) => (time / WARM_UP_PARTS, u64::MAX),
+            Length::Count(count) => (Duration::MAX, (count / u64::from(WARM_UP_PARTS)).max(1)),
+        };
+        let (mut elapsed, mut done) = (Duration::ZERO, 0);
+        while elapsed < time && done < most && !stopped() {
+            let operations = self.batch_for(time.min(Duration::from_secs(1))).min(most - done);
+            let batch = self.batch(operations).await?;
+            elapsed += batch.elapsed;
+            done += operations;
+            self.mismatches += batch.mismatches;
+        }
+        Ok(())
+    }
+
+    fn largest_batch(&self) -> u64 {
+        match (self.plan.check, self.plan.op) {
+            // Each slot once, so that every byte is seen.
+            (true, Op::Write) => u64::from(slots(&self.plan)),
+            _ => MAX_BATCH,
+        }
+    }
+
+    /// Operations that take about `time`, by what the last batch showed.
+    fn batch_for(&self, time: Duration) -> u64 {
+        let wanted = if self.pace > 0.0 { (time.as_secs_f64() / self.pace) as u64 } else { 1 };
+        wanted.clamp(1, (self.last_batch * GROWTH).max(1)).min(self.largest_batch())
+    }
+
+    async fn batch(&mut self, operations: u64) -> Result<Batch, MeasureError> {
+        let places = std::mem::take(&mut self.moved);
+        self.tell(&Message::Batch { operations, first: self.next, places })?;
+        let Message::Go = self.control().await? else {
+            return Err(EndError::Peer("it does not let us go").into());
+        };
+        let started = rt::now();
+        let mut mismatches = match (self.plan.mode, self.plan.op) {
+            (Mode::Latency, _) => self.one_at_a_time(operations, started).await?,
+            (_, Op::Send) => self.many_sends(operations).await?,
+            (_, Op::Write) => self.many_writes(operations).await?,
+            (_, Op::Read) => self.many_reads(operations).await?,
+        };
+        // A Read is over when its bytes are here; everything else when the server has it.
+        let read_until = rt::now();
+        self.tell(&Message::Finish)?;
+        let done = self.control().await?;
+        let until = if self.plan.op == Op::Read { read_until } else { rt::now() };
+        let Message::Done { mismatches: theirs, cpu_ns, places, .. } = done else {
+            return Err(EndError::Peer("it is not done").into());
+        };
+        mismatches += theirs + self.compare_own(operations)?;
+        if !places.is_empty() {
+            self.know(places)?;
+        }
+        self.next += operations;
+        let elapsed = until.since(started);
+        self.pace = elapsed.as_secs_f64() / operations as f64;
+        self.last_batch = operations;
+        Ok(Batch { elapsed, mismatches, server_cpu: Duration::from_nanos(cpu_ns) })
+    }
+
+    /// The latency run: the next operation begins when the last one is over.
+    async fn one_at_a_time(&mut self, operations: u64, started: Time) -> Result<u64, MeasureError> {
+        let (mut mismatches, mut last) = (0, started);
+        for n in self.next..self.next + operations {
+            match self.plan.op {
+                Op::Send => {
+                    self.end.send(self.source(n)?)?;
+                    let echo = self.end.message().await?;
+                    if echo.len() != self.plan.size as usize {
+                        return Err(EndError::Peer("an echo of another size").into());
+                    }
+                    mismatches += u64::from(self.plan.check && !pattern::matches(&echo, ECHO + n));
+                    self.end.recv(echo)?;
+                }
+                Op::Write => {
+                    let work = self.write(n, false)?;
+                    self.end.post(work)?;
+                    self.end.send(Bytes::new())?;
+                    let bell = self.end.message().await?;
+                    self.end.recv(bell)?;
+                }
+                Op::Read => {
+                    self.post_read(n)?;
+                    mismatches += u64::from(!self.take_read().await?);
+                }
+            }
+            let now = rt::now();
+            self.times.record(now.since(last));
+            last = now;
+        }
+        Ok(mismatches)
+    }
+
+    async fn many_writes(&mut self, operations: u64) -> Result<u64, MeasureError> {
+        let (mut posted, mut done) = (0, 0);
+        while done < operations {
+            while posted < operations && posted - done < u64::from(self.plan.depth) {
+                let work = self.write(self.next + posted, true)?;
+                self.end.post(work)?;
+                posted += 1;
+            }
+            self.end.finished().await?;
+            done += 1;
+        }
+        Ok(0)
+    }
+
+    async fn many_reads(&mut self, operations: u64) -> Result<u64, MeasureError> {
+        let (mut posted, mut done, mut mismatches) = (0, 0, 0);
+        while done < operations {
+            while posted < operations && posted - done < u64::from(self.plan.depth) {
+                self.post_read(self.next + posted)?;
+                posted += 1;
+            }
+            mismatches += u64::from(!self.take_read().await?);
+            done += 1;
+        }
+        Ok(mismatches)
+    }
+
+    /// Sends go out while the server has buffers for them: a message without one would end the connection.
+    async fn many_sends(&mut self, operations: u64) -> Result<u64, MeasureError> {
+        let (mut posted, mut done, mut consumed) = (0, 0, 0);
+        while done < operations {
+            while posted < operations
+                && posted - done < u64::from(self.plan.depth)
+                && posted - consumed < window(&self.plan)
+            {
+                let data = vec![self.source(self.next + posted)?];
+                self.end.post(Work::Send {
+                    id: 1,
+                    data,
+                    invalidate: None,
+                    solicited: false,
+                    signalled: true,
+                })?;
+                posted += 1;
+            }
+            self.end.poll().await?;
+            while self.end.take_finished().is_some() {
+                done += 1;
+            }
+            while let Some(buf) = self.end.take_message() {
+                let Message::Consumed { operations } = Message::parse(&buf)? else {
+                    return Err(EndError::Peer("a message in the middle of a batch").into());
+                };
+                consumed = operations;
+                self.end.recv(buf)?;
+            }
+        }
+        // The rest of the reports; the batch's end is not to be mistaken for one.
+        let every = report_every(&self.plan);
+        while consumed < operations / every * every {
+            let Message::Consumed { operations } = self.control().await? else {
+                return Err(EndError::Peer("a message in the middle of a batch").into());
+            };
+            consumed = operations;
+        }
+        Ok(0)
+    }
+
+    /// What is sent or written as operation `n`.
+    fn source(&self, n: u64) -> Result<Bytes, EndError> {
+        if !self.plan.check {
+            return Ok(self.sources[(n % self.sources.len() as u64) as usize].clone());
+        }
+        let mut buf = self.end.buffer(self.plan.size as usize)?;
+        pattern::fill(&mut buf, n);
+        Ok(buf.freeze())
+    }
+
+    fn write(&self, n: u64, signalled: bool) -> Result<Work, EndError> {
+        let to = self.theirs[(n % self.theirs.len() as u64) as usize];
+        Ok(Work::Write { id: n, data: self.source(n)?.into(), to, signalled })
+    }
+
+    fn post_read(&mut self, n: u64) -> Result<(), EndError> {
+        let slot = n % self.theirs.len() as u64;
+        let mut into = self.sinks.pop().ok_or(EndError::Memory)?;
+        if self.plan.check {
+            into.fill(0);
+        }
+        self.end.post(Work::Read { id: slot, into, from: self.theirs[slot as usize] })
+    }
+
+    /// The next Read that finished; whether its bytes are those of its slot (true where nobody compares).
+    async fn take_read(&mut self) -> Result<bool, EndError> {
+        let (slot, Done::Read { buf }) = self.end.finished().await? else {
+            return Err(EndError::Peer("something else finished than a Read"));
+        };
+        let right = !self.plan.check || pattern::matches(&buf, slot);
+        self.sinks.push(buf);
+        Ok(right)
+    }
+
+    /// What the server wrote here, compared; the next batch tells the server the new tags.
+    fn compare_own(&mut self, operations: u64) -> Result<u64, MeasureError> {
+        if !self.plan.check || self.ours.is_empty() {
+            return Ok(0);
+        }
+        let slots = self.ours.len() as u64;
+        let mut mismatches = 0;
+        for n in self.next..self.next + operations {
+            // Nobody may look into registered memory: taken back, compared, and opened again under a new tag.
+            let slot = (n % slots) as usize;
+            let mut buf = self.end.take_back(self.ours[slot].stag)?;
+            mismatches += u64::from(!pattern::matches(&buf, ECHO + n));
+            buf.fill(0);
+            self.ours[slot] = self.end.register(buf, Access::RemoteWrite)?;
+        }
+        self.moved = self.ours.iter().map(place).collect();
+        Ok(mismatches)
+    }
+
+    async fn control(&mut self) -> Result<Message, MeasureError> {
+        let buf = self.end.message().await?;
+        let message = Message::parse(&buf)?;
+        self.end.recv(buf)?;
+        Ok(message)
+    }
+
+    fn tell(&self, message: &Message) -> Result<(), EndError> {
+        self.end.send(message.emit().into())
+    }
+}

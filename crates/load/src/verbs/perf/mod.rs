@@ -1,0 +1,107 @@
+//! Latency and bandwidth of bare verbs between two processes, in the manner of perftest.
+//!
+//! What: [`client`] measures, [`server`] is the passive side, [`report`] shows the rows. One connection measures one
+//! plan: an operation of one size, one at a time or so many at a time.
+//! Spec: `wire::perf` draws the control protocol; the columns are those of perftest's ib_{send,write,read}_{lat,bw}.
+//! Owns: the limits of a plan. Does not: choose a provider or connect processors.
+//!
+//! ```text
+//! client                                server
+//! request: Plan            ---------->  judged by the limits
+//!                          <----------  acceptance: Welcome  (or rejection: Refusal)
+//! Begin, own regions       ---------->
+//!                          <----------  Ready, its regions
+//! Batch, n operations      ---------->
+//!                          <----------  Go                        the clock starts here
+//! n operations             <--------->
+//! Finish                   ---------->  regions compared, where asked for
+//!                          <----------  Done                      and stops here (latency: at each operation)
+//! ```
+//!
+//! Buffers: an operation number n uses slot n modulo [`slots`], so both sides go round the same memory; what one Write
+//! latency operation is: a Write and an empty Send that tells of it, because nobody may look into registered memory.
+
+pub mod client;
+pub mod pattern;
+pub mod report;
+pub mod server;
+
+pub use weft_wire::perf::{Mode, Op, Plan};
+
+use weft_wire::perf::{MAX_MESSAGE, MAX_PLACES};
+
+/// The largest operation.
+pub const MAX_SIZE: u32 = 8 << 20;
+/// Operations at a time.
+pub const MAX_DEPTH: u16 = 128;
+/// Regions, or receive buffers, of one connection in bytes.
+pub const MAX_FOOTPRINT: u64 = 256 << 20;
+/// Slots of a checked run at least: each batch fills every slot once, so few of them make short batches.
+const CHECK_SLOTS: u16 = 16;
+/// What the server adds to the numbers of its own operations, so that its bytes differ from the client's.
+const ECHO: u64 = 1 << 63;
+/// Receive buffers beyond those for Sends under way: reports of consumed Sends, and a message at each end of a batch.
+const CONTROL_RECVS: usize = REPORTS as usize + 4;
+/// Reports of consumed Sends in one window.
+const REPORTS: u64 = 4;
+
+const _: () = assert!(MAX_DEPTH as usize <= MAX_PLACES);
+
+/// Whether a plan is within the limits.
+pub fn allowed(plan: &Plan) -> bool {
+    (1..=MAX_SIZE).contains(&plan.size)
+        && (1..=MAX_DEPTH).contains(&plan.depth)
+        && u64::from(slots(plan)) * u64::from(plan.size) <= MAX_FOOTPRINT
+        && (plan.mode != Mode::Latency || plan.depth == 1)
+}
+
+/// The largest depth at which operations of `size` bytes keep within the limits.
+pub fn depth_within(size: u32, depth: u16) -> u16 {
+    let most = MAX_FOOTPRINT / u64::from(size.max(1));
+    depth.min(MAX_DEPTH).min(u16::try_from(most).unwrap_or(MAX_DEPTH)).max(1)
+}
+
+/// Buffers that operations go round.
+fn slots(plan: &Plan) -> u16 {
+    if plan.check { plan.depth.max(CHECK_SLOTS) } else { plan.depth }
+}
+
+/// Sends that may be under way before the server says that it consumed them.
+fn window(plan: &Plan) -> u64 {
+    u64::from(plan.depth) * 2
+}
+
+/// Sends after which the server says that it consumed them.
+fn report_every(plan: &Plan) -> u64 {
+    (window(plan) / REPORTS).max(1)
+}
+
+/// A side of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Client,
+    Server,
+}
+
+/// Room of every receive buffer of a side.
+fn recv_bytes(plan: &Plan, side: Side) -> usize {
+    match (plan.op, plan.mode, side) {
+        // The client sees payload only where it comes back.
+        (Op::Send, _, Side::Server) | (Op::Send, Mode::Latency, Side::Client) => {
+            MAX_MESSAGE.max(plan.size as usize)
+        }
+        _ => MAX_MESSAGE,
+    }
+}
+
+/// Receive buffers of a side.
+fn recvs(plan: &Plan, side: Side) -> usize {
+    match (plan.mode, plan.op, side) {
+        (Mode::Idle, _, _) => 1,
+        (Mode::Bandwidth, Op::Send, Side::Server) => window(plan) as usize + CONTROL_RECVS,
+        _ => CONTROL_RECVS,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The passive side of a measurement.
+//!
+//! Owns: the regions that the client writes and reads. Does not: measure anything but its own CPU time.
+
+use bytes::Bytes;
+use weft_machine::Pool;
+use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Stag, Work};
+use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
+
+use super::{ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, pattern, recv_bytes, recvs, report_every, slots};
+use crate::cpu;
+use crate::verbs::end::{End, EndError};
+
+/// Why serving a measurement ended otherwise than by the client's leaving.
+#[derive(Debug, thiserror::Error)]
+pub enum PerfError {
+    /// Set-up failed.
+    #[error("{0}")]
+    Connect(#[from] ConnectError),
+    /// The connection or a piece of work failed.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// The peer sent something that is no message of the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Malformed(#[from] Malformed),
+    /// CPU time could not be read.
+    #[error("CPU time of this process: {0}")]
+    Cpu(std::io::Error),
+}
+
+/// Answers a request whose private data is a plan, and serves it until the client leaves. Batches are counted.
+pub async fn serve(request: Box<dyn Request>, pool: Pool) -> Result<u64, PerfError> {
+    let plan = match Plan::parse(request.private_data()) {
+        Ok(plan) if allowed(&plan) => plan,
+        Ok(_) => return refuse(request, Reason::Limits).await,
+        Err(Malformed::Version(_)) => return refuse(request, Reason::Version).await,
+        Err(_) => return refuse(request, Reason::Malformed).await,
+    };
+    let bufs: Option<Vec<Work>> = (0..recvs(&plan, Side::Server))
+        .map(|_| pool.try_alloc(recv_bytes(&plan, Side::Server)).map(|buf| Work::Recv { id: 0, buf }))
+        .collect();
+    let Some(bufs) = bufs else { return refuse(request, Reason::Busy).await };
+    let peer = request.peer();
+    let params = ConnectParams { private_data: Welcome.emit().into(), ..ConnectParams::default() };
+    let qp = request.accept(params, bufs).await?;
+    tracing::debug!("{peer}: {plan:?}");
+    let mut server = Server::new(plan, qp, pool);
+    match server.run().await {
+        Err(PerfError::End(EndError::Ended(Disconnect::Peer))) => Ok(server.batches),
+        Err(e) => Err(e),
+        Ok(never) => match never {},
+    }
+}
+
+async fn refuse(request: Box<dyn Request>, reason: Reason) -> Result<u64, PerfError> {
+    tracing::warn!("{}: refused a measurement: {reason:?}", request.peer());
+    let refusal = Refusal { version: VERSION, reason, max_depth: MAX_DEPTH, max_size: MAX_SIZE };
+    request.reject(refusal.emit().into()).await?;
+    Ok(0)
+}
+
+struct Server {
+    plan: Plan,
+    end: End,
+    /// The regions of the slots.
+    regions: Vec<Segment>,
+    /// Where the client's slots lie, for the way back of a Write.
+    theirs: Vec<Segment>,
+    /// What goes back, where nobody compares it.
+    echo: Bytes,
+    batches: u64,
+}
+
+impl Server {
+    fn new(plan: Plan, qp: std::rc::Rc<dyn QueuePair>, pool: Pool) -> Server {
+        let end = End::new(qp, pool);
+        Server { plan, end, regions: Vec::new(), theirs: Vec::new(), echo: Bytes::new(), batches: 0 }
+    }
+
+    /// Ends only with the connection.
+    async fn run(&mut self) -> Result<std::convert::Infallible, PerfError> {
+        let Message::Begin { places } = self.control().await? else {
+            return Err(EndError::Peer("it did not begin").into());
+        };
+        let plan = self.plan;
+        self.know(places)?;
+        self.echo = self.bytes_of(ECHO)?;
+        if plan.op != Op::Send && plan.mode != Mode::Idle {
+            for slot in 0..slots(&plan) {
+                self.open_slot(slot)?;
+            }
+        }
+        self.tell(&Message::Ready { places: self.regions.iter().map(place).collect() })?;
+        loop {
+            let Message::Batch { operations, first, places } = self.control().await? else {
+                return Err(EndError::Peer("no batch").into());
+            };
+            if first.checked_add(operations).is_none_or(|last| last >= ECHO) {
+                return Err(EndError::Peer("a batch without end").into());
+            }
+            if !places.is_empty() {
+                self.know(places)?;
+            }
+            if plan.check && plan.op == Op::Write && operations > u64::from(slots(&plan)) {
+                return Err(EndError::Peer("a checked batch writes no slot twice").into());
+            }
+            let before = self.cpu()?;
+            self.tell(&Message::Go)?;
+            let mismatches = self.batch(operations, first).await?;
+            let Message::Finish = self.control().await? else {
+                return Err(EndError::Peer("it did not finish its batch").into());
+            };
+            let cpu_ns = self.cpu()?.saturating_sub(before);
+            let (mismatches, places) = match (plan.op, plan.check) {
+                (Op::Write, true) => self.compare(operations, first)?,
+                _ => (mismatches, Vec::new()),
+            };
+            self.tell(&Message::Done { operations, mismatches, cpu_ns, places })?;
+            self.batches += 1;
+        }
+    }
+
+    /// Takes note of the client's slots, which only the way back of a Write needs.
+    fn know(&mut self, places: Vec<Place>) -> Result<(), EndError> {
+        let back = self.plan.op == Op::Write && self.plan.mode == Mode::Latency;
+        if places.len() != if back { usize::from(slots(&self.plan)) } else { 0 } {
+            return Err(EndError::Peer("the wrong number of regions"));
+        }
+        self.theirs = places.into_iter().map(|place| segment(place, self.plan.size)).collect();
+        Ok(())
+    }
+
+    /// The server's part of a batch; how many messages had wrong bytes.
+    async fn batch(&mut self, operations: u64, first: u64) -> Result<u64, PerfError> {
+        let (plan, size) = (self.plan, self.plan.size as usize);
+        let mut mismatches = 0;
+        match (plan.op, plan.mode) {
+            (Op::Send, Mode::Bandwidth | Mode::Latency) => {
+                let every = report_every(&plan);
+                for n in 0..operations {
+                    let buf = self.end.message().await?;
+                    if buf.len() != size {
+                        return Err(EndError::Peer("a message of another size").into());
+                    }
+                    mismatches += u64::from(plan.check && !pattern::matches(&buf, first + n));
+                    self.end.recv(buf)?;
+                    if plan.mode == Mode::Latency {
+                        self.end.send(self.echo_of(first + n)?)?;
+                    } else if (n + 1) % every == 0 {
+                        self.tell(&Message::Consumed { operations: n + 1 })?;
+                    }
+                }
+            }
+            (Op::Write, Mode::Latency) => {
+                for n in 0..operations {
+                    let bell = self.end.message().await?;
+                    if !bell.is_empty() {
+                        return Err(EndError::Peer("a message where a Write is told of").into());
+                    }
+                    self.end.recv(bell)?;
+                    let to = self.theirs[((first + n) % self.theirs.len() as u64) as usize];
+                    let data = self.echo_of(first + n)?.into();
+                    self.end.post(Work::Write { id: 0, data, to, signalled: false })?;
+                    self.end.send(Bytes::new())?;
+                }
+            }
+            // One-sided: the server has no part in it.
+            (Op::Write | Op::Read, _) | (Op::Send, Mode::Idle) => {}
+        }
+        Ok(mismatches)
+    }
+
+    /// Takes every slot of the batch back, compares it with what was written last, and opens it again.
+    fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<Place>), PerfError> {
+        let slots = self.regions.len() as u64;
+        let mut mismatches = 0;
+        for n in first..first + operations {
+            let slot = (n % slots) as usize;
+            let mut buf = self.end.take_back(self.regions[slot].stag)?;
+            mismatches += u64::from(!pattern::matches(&buf, n));
+            // What was there must not pass for the next.
+            buf.fill(0);
+            self.regions[slot] = self.end.register(buf, Access::RemoteWrite)?;
+        }
+        Ok((mismatches, self.regions.iter().map(place).collect()))
+    }
+
+    fn open_slot(&mut self, slot: u16) -> Result<(), EndError> {
+        let mut buf = self.end.buffer(self.plan.size as usize)?;
+        let access = match self.plan.op {
+            Op::Read => {
+                pattern::fill(&mut buf, u64::from(slot));
+                Access::RemoteRead
+            }
+            Op::Write | Op::Send => {
+                buf.fill(0);
+                Access::RemoteWrite
+            }
+        };
+        self.regions.push(self.end.register(buf, access)?);
+        Ok(())
+    }
+
+    fn bytes_of(&self, n: u64) -> Result<Bytes, EndError> {
+        if self.plan.mode != Mode::Latency {
+            return Ok(Bytes::new());
+        }
+        let mut buf = self.end.buffer(self.plan.size as usize)?;
+        pattern::fill(&mut buf, n);
+        Ok(buf.freeze())
+    }
+
+    /// What goes back for operation `n`.
+    fn echo_of(&self, n: u64) -> Result<Bytes, EndError> {
+        if self.plan.check { self.bytes_of(ECHO + n) } else { Ok(self.echo.clone()) }
+    }
+
+    async fn control(&mut self) -> Result<Message, PerfError> {
+        let buf = self.end.message().await?;
+        let message = Message::parse(&buf)?;
+        self.end.recv(buf)?;
+        Ok(message)
+    }
+
+    fn tell(&self, message: &Message) -> Result<(), EndError> {
+        self.end.send(message.emit().into())
+    }
+
+    fn cpu(&self) -> Result<u64, PerfError> {
+        let time = cpu::time_of(std::process::id()).map_err(PerfError::Cpu)?;
+        Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+pub(super) fn place(region: &Segment) -> Place {
+    Place { stag: region.stag.0, offset: region.offset }
+}
+
+pub(super) fn segment(place: Place, len: u32) -> Segment {
+    Segment { stag: Stag(place.stag), offset: place.offset, len }
+}

@@ -1,0 +1,271 @@
+//! The command line of `weft rdma` and `weft doctor`.
+//!
+//! Owns: names, defaults and help of their options. Does not: act.
+
+use std::net::IpAddr;
+
+use clap::{Subcommand, ValueEnum};
+use weft_load::verbs::perf::{MAX_DEPTH, MAX_SIZE, Op};
+use weft_load::verbs::ping;
+
+use super::{Crc, parse_size};
+use crate::host::Host;
+
+/// `weft rdma`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Rdma {
+    /// Check that bytes go to a host by RDMA Read and come back by RDMA Write, unchanged (speaks rping)
+    Ping(Ping),
+    /// Measure latency and bandwidth of Send, Write and Read, in the manner of perftest
+    #[command(subcommand)]
+    Perf(Perf),
+}
+
+/// `weft rdma perf`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Perf {
+    /// The passive side; it answers `weft rdma ping` and rping, too
+    Server(PerfServer),
+    /// The side that measures
+    Client(PerfClient),
+}
+
+/// A kind of RDMA provider.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProviderKind {
+    /// RDMA over TCP (iWARP), in user space
+    Iwarp,
+    /// RDMA over shared memory, between processes of one user on one host
+    Shm,
+    /// The RDMA devices of this host, by rdma-core: RoCE, InfiniBand, iWARP adapters, siw, rxe
+    Rnic,
+}
+
+/// Options of iWARP connections.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Iwarp {
+    /// Whether iWARP connections carry a CRC32C that the peer did not ask for
+    #[arg(long, value_enum, default_value_t = Crc::Always)]
+    pub crc: Crc,
+    /// As initiator ask for iWARP's peer-to-peer mode (RFC 6581), in which either side may send first
+    #[arg(long)]
+    pub peer_to_peer: bool,
+    /// TCP congestion control of connections, for example reno [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+}
+
+/// Where a server of `weft rdma` listens.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Listen {
+    /// Address to listen on; anything but loopback is your decision
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub listen: IpAddr,
+    /// Port to listen on; 0 takes any
+    #[arg(long, value_name = "N", default_value_t = ping::PORT)]
+    pub port: u16,
+}
+
+/// `weft rdma ping`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft rdma ping server            the server runs: weft rdma ping --server --listen ADDR\n  \
+weft rdma ping server:7174 -c 1000 -s 4096 --quiet\n\n\
+It speaks the protocol of rdma-core's rping: `rping -s` answers `weft rdma ping`, and `weft rdma ping --server` answers \
+`rping -c -a ADDR`. For rounds larger than 64 bytes start rping's server with -S, too."
+)]
+pub(crate) struct Ping {
+    /// Whom to ping: HOST or HOST:PORT (port 7174 unless given)
+    #[arg(required_unless_present = "server", conflicts_with_all = ["server"])]
+    pub host: Option<Host>,
+    /// Answer pings instead
+    #[arg(long)]
+    pub server: bool,
+    #[command(flatten)]
+    pub listen: Listen,
+    /// How to reach the host; a server takes several [default: iwarp; a server: iwarp,shm]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub provider: Vec<ProviderKind>,
+    #[command(flatten)]
+    pub iwarp: Iwarp,
+    /// Rounds
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+    /// Bytes of a round, up to 1M
+    #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
+    pub size: u64,
+    /// Only the summary
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the outcome (of a server: the ready line) as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a measuring process runs.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Core {
+    /// Run on this processor only
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Longest busy polling before a sleep, in microseconds; 0 never polls
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub spin_us: u64,
+}
+
+/// `weft rdma perf server`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct PerfServer {
+    #[command(flatten)]
+    pub listen: Listen,
+    /// What to listen with [default: iwarp,shm]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub provider: Vec<ProviderKind>,
+    #[command(flatten)]
+    pub iwarp: Iwarp,
+    #[command(flatten)]
+    pub core: Core,
+    /// Print the ready line as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft rdma perf client`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft rdma perf client server                         Writes of 2 bytes to 1 MiB, latency and bandwidth\n  \
+weft rdma perf client server --op send --size 8 --qd 1 --only latency\n  \
+weft rdma perf client server --op read,write --size 64K,1M --qd 1..128 --crc asked --duration 2\n  \
+weft rdma perf client localhost --provider shm --check\n\n\
+A..B stands for A, the powers of two between, and B. Latency is that of perftest: half of the round trip for Sends and\n\
+Writes, the whole for Reads. A CRC is used where one side asks for it: --crc asked at both turns it off."
+)]
+pub(crate) struct PerfClient {
+    /// Where the server is: HOST or HOST:PORT (port 7174 unless given)
+    pub host: Host,
+    /// What to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "write")]
+    pub op: Vec<Operation>,
+    /// Bytes of an operation: 64K, or 2..1M, or a list
+    #[arg(long, value_name = "SIZES", default_value = "2..1M", value_parser = |text: &str| Sweep::parse(text, u64::from(MAX_SIZE)))]
+    pub size: Sweep,
+    /// Operations at a time, bandwidth only: 16, or 1..128, or a list
+    #[arg(long, value_name = "DEPTHS", default_value = "16", value_parser = |text: &str| Sweep::parse(text, u64::from(MAX_DEPTH)))]
+    pub qd: Sweep,
+    /// Measure only this
+    #[arg(long, value_enum)]
+    pub only: Option<Figure>,
+    /// How to reach the server
+    #[arg(long, value_enum, default_value_t = ProviderKind::Iwarp)]
+    pub provider: ProviderKind,
+    #[command(flatten)]
+    pub iwarp: Iwarp,
+    #[command(flatten)]
+    pub core: Core,
+    /// Seconds of each line
+    #[arg(long, value_name = "S", default_value_t = 0.5, conflicts_with = "count", value_parser = parse_seconds)]
+    pub duration: f64,
+    /// Operations of each line instead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Compare every byte (slower: not for figures); wrong ones make the exit status non-zero
+    #[arg(long)]
+    pub check: bool,
+    /// Print a JSON array of the lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `weft rdma perf` measures.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Messages
+    Send,
+    /// RDMA Writes
+    Write,
+    /// RDMA Reads
+    Read,
+}
+
+impl From<Operation> for Op {
+    fn from(operation: Operation) -> Op {
+        match operation {
+            Operation::Send => Op::Send,
+            Operation::Write => Op::Write,
+            Operation::Read => Op::Read,
+        }
+    }
+}
+
+/// A kind of table.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// One operation at a time
+    Latency,
+    /// Many at a time
+    Bandwidth,
+}
+
+/// Numbers in the order in which they are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sweep(pub Vec<u64>);
+
+impl Sweep {
+    /// "64K", "2..1M", "8,64K,1M"; each from 1 to `most`.
+    fn parse(text: &str, most: u64) -> Result<Sweep, String> {
+        let mut numbers = Vec::new();
+        for part in text.split(',') {
+            match part.split_once("..") {
+                None => numbers.push(parse_size(part)?),
+                Some((from, to)) => {
+                    let (from, to) = (parse_size(from)?, parse_size(to)?);
+                    if from > to {
+                        return Err(format!("{part}: the smaller number comes first"));
+                    }
+                    let powers = (0..u64::BITS).map(|shift| 1 << shift).filter(|n| from < *n && *n < to);
+                    numbers.push(from);
+                    numbers.extend(powers);
+                    numbers.extend((to > from).then_some(to));
+                }
+            }
+        }
+        match numbers.iter().find(|n| **n > most) {
+            Some(n) => Err(format!("{n} is more than the largest, {most}")),
+            None => Ok(Sweep(numbers)),
+        }
+    }
+}
+
+/// Seconds, with a fraction if need be.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write seconds between 0.001 and 86400, for example 0.5".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_goes_through_the_powers_of_two() {
+        let sweep = |text| Sweep::parse(text, 1 << 20).map(|sweep| sweep.0);
+        assert_eq!(sweep("64K"), Ok(vec![65_536]));
+        assert_eq!(sweep("2..16"), Ok(vec![2, 4, 8, 16]));
+        assert_eq!(sweep("3..20"), Ok(vec![3, 4, 8, 16, 20]));
+        assert_eq!(sweep("8..8,100,1k"), Ok(vec![8, 100, 1024]));
+        assert_eq!(sweep("2..1M").map(|sizes| sizes.len()), Ok(20));
+        for wrong in ["", "0", "16..2", "1..", "..4", "2M", "x", "1,,2"] {
+            assert!(sweep(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn seconds_are_bounded() {
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        for wrong in ["0", "-1", "NaN", "inf", "1e9", ""] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+}

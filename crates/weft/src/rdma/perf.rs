@@ -1,0 +1,131 @@
+//! `weft rdma perf`: tables of latency and bandwidth.
+//!
+//! Owns: the order of the lines. Does not: measure (see `weft_load::verbs::perf`).
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weft_load::verbs::perf::client::{Length, MeasureError, measure};
+use weft_load::verbs::perf::report::{Row, header, name};
+use weft_load::verbs::perf::{Mode, Op, Plan, depth_within};
+use weft_load::verbs::ping;
+use weft_load::verbs::server::Answers;
+use weft_machine::{Pool, rt};
+use weft_rdma::ConnectError;
+
+use super::{server, settle, stop_flag};
+use crate::Failure;
+use crate::args::{Crc, Figure, PerfClient, PerfServer, ProviderKind};
+use crate::providers;
+
+/// Memory of the client's buffers: what it sends, and where it reads to.
+const BUFFERS: usize = 1 << 30;
+
+/// Runs `weft rdma perf server`.
+pub(crate) fn serve(args: PerfServer) -> Result<ExitCode, Failure> {
+    let core = settle(&args.core)?;
+    let PerfServer { listen, provider: providers, iwarp, json, .. } = args;
+    server::run(server::Plan { listen, providers, iwarp, json, answers: Answers::All, core })
+}
+
+/// Runs `weft rdma perf client`.
+pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
+    let core = settle(&args.core)?;
+    let addr = args.host.address(ping::PORT)?;
+    let stopped = stop_flag()?;
+    let length = match args.count {
+        Some(count) => Length::Count(count),
+        None => Length::Time(Duration::from_secs_f64(args.duration)),
+    };
+    rt::block_on_with(&core, async {
+        let pool = Pool::new(BUFFERS);
+        let provider = providers::of_kind(args.provider, &pool, &args.iwarp)?;
+        let mut rows = Vec::new();
+        let mut out = std::io::stdout();
+        for (op, mode, plans) in tables(&args) {
+            if !args.json {
+                writeln!(out, "\n{}", title(op, mode, &args))?;
+                writeln!(out, "{}", header(mode))?;
+            }
+            for plan in plans {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let stop = || stopped.load(Ordering::Relaxed);
+                let measured = measure(&*provider, addr, plan, length, &pool, &stop).await;
+                let row = Row::from(&measured.map_err(|e| explain(&e, &args, addr))?);
+                if !args.json {
+                    writeln!(out, "{}", row.line())?;
+                    out.flush()?;
+                }
+                rows.push(row);
+            }
+        }
+        if args.json {
+            serde_json::to_writer_pretty(&mut out, &rows)?;
+            writeln!(out)?;
+        }
+        let wrong: u64 = rows.iter().filter_map(|row| row.mismatches).sum();
+        if wrong > 0 {
+            return Err(format!("{wrong} operations had wrong bytes").into());
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+/// What is measured: a table for each operation and mode.
+fn tables(args: &PerfClient) -> Vec<(Op, Mode, Vec<Plan>)> {
+    let mut tables = Vec::new();
+    // Parsed with bounds that fit.
+    let sizes: Vec<u32> = args.size.0.iter().filter_map(|size| u32::try_from(*size).ok()).collect();
+    let depths: Vec<u16> = args.qd.0.iter().filter_map(|depth| u16::try_from(*depth).ok()).collect();
+    for op in args.op.iter().map(|op| Op::from(*op)) {
+        let plan = |mode, size, depth| Plan { op, mode, check: args.check, depth, size };
+        if args.only != Some(Figure::Bandwidth) {
+            let plans = sizes.iter().map(|size| plan(Mode::Latency, *size, 1)).collect();
+            tables.push((op, Mode::Latency, plans));
+        }
+        if args.only != Some(Figure::Latency) {
+            let mut plans = Vec::new();
+            for size in &sizes {
+                let mut within: Vec<u16> = depths.iter().map(|depth| depth_within(*size, *depth)).collect();
+                // A large operation may leave several depths at the same limit.
+                within.dedup();
+                plans.extend(within.into_iter().map(|depth| plan(Mode::Bandwidth, *size, depth)));
+            }
+            tables.push((op, Mode::Bandwidth, plans));
+        }
+    }
+    tables
+}
+
+fn title(op: Op, mode: Mode, args: &PerfClient) -> String {
+    let what = match (op, mode) {
+        (Op::Read, Mode::Latency) => "latency, the whole way",
+        (_, Mode::Latency) => "latency, half of the round trip",
+        _ => "bandwidth",
+    };
+    let how = match (args.provider, args.iwarp.crc) {
+        (ProviderKind::Iwarp, Crc::Always) => "iwarp, CRC",
+        (ProviderKind::Iwarp, Crc::Asked) => "iwarp, CRC where the server asks for it",
+        (ProviderKind::Shm, _) => "shm",
+        (ProviderKind::Rnic, _) => "rnic",
+    };
+    let checked = if args.check { ", every byte compared" } else { "" };
+    format!("{} {what}, over {how}{checked}", name(op))
+}
+
+fn explain(error: &MeasureError, args: &PerfClient, addr: std::net::SocketAddr) -> String {
+    let advice = match error {
+        MeasureError::Connect(ConnectError::Io(_) | ConnectError::TimedOut(_)) => {
+            " (on that host: weft rdma perf server --listen ADDR; `weft doctor` tells what is in the way)"
+        }
+        MeasureError::Connect(ConnectError::Rejected(_) | ConnectError::Violation(_)) => {
+            " (what listens there is no `weft rdma perf server`)"
+        }
+        _ => "",
+    };
+    format!("{} ({addr}): {error}{advice}", args.host)
+}

@@ -1,0 +1,352 @@
+//! What the two sides of `weft rdma perf` tell each other: a plan in the private data, then a few messages.
+//!
+//! What: [`Plan`], [`Welcome`], [`Refusal`] travel at set-up, [`Message`] by Send. Spec: our own; big-endian.
+//! Owns: nothing. Does not: judge a plan by any limit (the server does), or carry payload.
+//!
+//! ```text
+//! private data:    8 "WeftPerf" | 2 version | then, in a
+//!   Plan           1 operation | 1 mode | 2 flags (1: check) | 2 depth | 4 size
+//!   Welcome        nothing
+//!   Refusal        2 reason | 2 largest depth | 4 largest size
+//! message:         1 kind | 1 zero | 2 number of places | 8 a | 8 b | 8 c | places, each 4 STag | 8 tagged offset
+//! ```
+//!
+//! One connection measures one plan, so receive buffers have one size from the start. Version first: whatever follows it
+//! may change with it, and a server that knows another version can say so.
+
+/// What this module speaks.
+pub const VERSION: u16 = 1;
+/// Regions that one message can name.
+pub const MAX_PLACES: usize = 128;
+/// No message is longer.
+pub const MAX_MESSAGE: usize = HEAD_LEN + MAX_PLACES * PLACE_LEN;
+
+const MAGIC: [u8; 8] = *b"WeftPerf";
+const HEAD_LEN: usize = 28;
+const PLACE_LEN: usize = 12;
+const FLAG_CHECK: u16 = 1;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Messages into posted buffers.
+    Send,
+    /// RDMA Writes into the server's memory.
+    Write,
+    /// RDMA Reads from the server's memory.
+    Read,
+}
+
+/// How it is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// One at a time, there and back.
+    Latency,
+    /// As many at a time as the depth says, one way.
+    Bandwidth,
+    /// Not at all: the connection sits there.
+    Idle,
+}
+
+/// What the client wants of this connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The operation.
+    pub op: Op,
+    /// The mode.
+    pub mode: Mode,
+    /// Whether every byte is compared.
+    pub check: bool,
+    /// Operations at a time.
+    pub depth: u16,
+    /// Bytes of an operation.
+    pub size: u32,
+}
+
+/// The server's yes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Welcome;
+
+/// The server's no.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The version that the server speaks.
+    pub version: u16,
+    /// Why.
+    pub reason: Reason,
+    /// The server's limit.
+    pub max_depth: u16,
+    /// The server's limit.
+    pub max_size: u32,
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// The server speaks another version.
+    Version,
+    /// The plan is no plan.
+    Malformed,
+    /// Size, depth or their product exceeds the server's limits.
+    Limits,
+    /// The server has no memory or connections left.
+    Busy,
+    /// A reason of a later version.
+    Other(u16),
+}
+
+/// Where a region lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Steering tag.
+    pub stag: u32,
+    /// Tagged offset of its first byte.
+    pub offset: u64,
+}
+
+/// What is sent during a measurement.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// Client, first: its own regions.
+    Begin {
+        /// One per slot where the server is to write, else none.
+        places: Vec<Place>,
+    },
+    /// Server: it is ready.
+    Ready {
+        /// One per slot.
+        places: Vec<Place>,
+    },
+    /// Client: so many operations follow.
+    Batch {
+        /// How many.
+        operations: u64,
+        /// The number of the first.
+        first: u64,
+        /// The client's regions from now on, where checking has replaced them.
+        places: Vec<Place>,
+    },
+    /// Server: go ahead.
+    Go,
+    /// Client: that was the last operation of the batch.
+    Finish,
+    /// Server: the batch is over.
+    Done {
+        /// Operations that the server saw (Sends) or that it was told of (all others).
+        operations: u64,
+        /// Of these, so many had wrong bytes.
+        mismatches: u64,
+        /// CPU time of the server's process in nanoseconds.
+        cpu_ns: u64,
+        /// The regions from now on, where checking has replaced them.
+        places: Vec<Place>,
+    },
+    /// Server: so many Sends of this batch were consumed; their receive buffers are posted again.
+    Consumed {
+        /// In all since the batch began.
+        operations: u64,
+    },
+}
+
+/// Why bytes are none of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// Other private data, or none: the peer speaks another protocol.
+    #[error("no private data of weft rdma perf")]
+    Magic,
+    /// The version that the peer speaks.
+    #[error("version {0} of the protocol")]
+    Version(u16),
+    /// Shorter or longer than it says.
+    #[error("a message of {0} bytes")]
+    Length(usize),
+    /// An operation, mode, flag or kind that this version does not have.
+    #[error("an unknown {0}")]
+    Unknown(&'static str),
+}
+
+/// Takes `N` bytes off the front.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
+    let (head, rest) = bytes.split_first_chunk::<N>().ok_or(Malformed::Length(bytes.len()))?;
+    *bytes = rest;
+    Ok(*head)
+}
+
+fn end(bytes: &[u8]) -> Result<(), Malformed> {
+    if bytes.is_empty() { Ok(()) } else { Err(Malformed::Length(bytes.len())) }
+}
+
+/// What follows the version, which is checked by the caller.
+fn versioned(mut bytes: &[u8]) -> Result<(u16, &[u8]), Malformed> {
+    match take::<8>(&mut bytes) {
+        Ok(MAGIC) => Ok((u16::from_be_bytes(take(&mut bytes)?), bytes)),
+        _ => Err(Malformed::Magic),
+    }
+}
+
+fn ours(bytes: &[u8]) -> Result<&[u8], Malformed> {
+    match versioned(bytes)? {
+        (VERSION, rest) => Ok(rest),
+        (other, _) => Err(Malformed::Version(other)),
+    }
+}
+
+fn opening() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_be_bytes()].concat()
+}
+
+impl Plan {
+    /// Reads the private data of a request.
+    pub fn parse(bytes: &[u8]) -> Result<Plan, Malformed> {
+        let mut rest = ours(bytes)?;
+        let [op, mode] = take(&mut rest)?;
+        let flags = u16::from_be_bytes(take(&mut rest)?);
+        let plan = Plan {
+            op: match op {
+                1 => Op::Send,
+                2 => Op::Write,
+                3 => Op::Read,
+                _ => return Err(Malformed::Unknown("operation")),
+            },
+            mode: match mode {
+                1 => Mode::Latency,
+                2 => Mode::Bandwidth,
+                3 => Mode::Idle,
+                _ => return Err(Malformed::Unknown("mode")),
+            },
+            check: flags & FLAG_CHECK != 0,
+            depth: u16::from_be_bytes(take(&mut rest)?),
+            size: u32::from_be_bytes(take(&mut rest)?),
+        };
+        if flags & !FLAG_CHECK != 0 {
+            return Err(Malformed::Unknown("flag"));
+        }
+        end(rest)?;
+        Ok(plan)
+    }
+
+    /// The private data.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = opening();
+        bytes.push(match self.op {
+            Op::Send => 1,
+            Op::Write => 2,
+            Op::Read => 3,
+        });
+        bytes.push(match self.mode {
+            Mode::Latency => 1,
+            Mode::Bandwidth => 2,
+            Mode::Idle => 3,
+        });
+        bytes.extend(if self.check { FLAG_CHECK } else { 0 }.to_be_bytes());
+        bytes.extend(self.depth.to_be_bytes());
+        bytes.extend(self.size.to_be_bytes());
+        bytes
+    }
+}
+
+impl Welcome {
+    /// Reads the private data of an acceptance.
+    pub fn parse(bytes: &[u8]) -> Result<Welcome, Malformed> {
+        end(ours(bytes)?).map(|()| Welcome)
+    }
+
+    /// The private data.
+    pub fn emit(&self) -> Vec<u8> {
+        opening()
+    }
+}
+
+impl Refusal {
+    /// Reads the private data of a rejection, of any version: the fields that follow it are there since the first.
+    pub fn parse(bytes: &[u8]) -> Result<Refusal, Malformed> {
+        let (version, mut rest) = versioned(bytes)?;
+        let reason = match u16::from_be_bytes(take(&mut rest)?) {
+            1 => Reason::Version,
+            2 => Reason::Malformed,
+            3 => Reason::Limits,
+            4 => Reason::Busy,
+            other => Reason::Other(other),
+        };
+        let max_depth = u16::from_be_bytes(take(&mut rest)?);
+        Ok(Refusal { version, reason, max_depth, max_size: u32::from_be_bytes(take(&mut rest)?) })
+    }
+
+    /// The private data.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = [&MAGIC[..], &self.version.to_be_bytes()].concat();
+        let reason: u16 = match self.reason {
+            Reason::Version => 1,
+            Reason::Malformed => 2,
+            Reason::Limits => 3,
+            Reason::Busy => 4,
+            Reason::Other(other) => other,
+        };
+        bytes.extend(reason.to_be_bytes());
+        bytes.extend(self.max_depth.to_be_bytes());
+        bytes.extend(self.max_size.to_be_bytes());
+        bytes
+    }
+}
+
+impl Message {
+    /// Reads a whole message.
+    pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
+        let mut rest = bytes;
+        let [kind, zero] = take(&mut rest)?;
+        let count = usize::from(u16::from_be_bytes(take(&mut rest)?));
+        let [a, b, c] = [take(&mut rest)?, take(&mut rest)?, take(&mut rest)?].map(u64::from_be_bytes);
+        if zero != 0 {
+            return Err(Malformed::Unknown("flag"));
+        }
+        if count > MAX_PLACES || rest.len() != count * PLACE_LEN {
+            return Err(Malformed::Length(bytes.len()));
+        }
+        let mut places = Vec::with_capacity(count);
+        for _ in 0..count {
+            let stag = u32::from_be_bytes(take(&mut rest)?);
+            places.push(Place { stag, offset: u64::from_be_bytes(take(&mut rest)?) });
+        }
+        let message = match kind {
+            1 => Message::Begin { places },
+            2 => Message::Ready { places },
+            3 => Message::Batch { operations: a, first: b, places },
+            4 => Message::Go,
+            5 => Message::Finish,
+            6 => Message::Done { operations: a, mismatches: b, cpu_ns: c, places },
+            7 => Message::Consumed { operations: a },
+            _ => return Err(Malformed::Unknown("kind of message")),
+        };
+        Ok(message)
+    }
+
+    /// The message as it travels.
+    ///
+    /// # Panics
+    /// With more than [`MAX_PLACES`] places.
+    pub fn emit(&self) -> Vec<u8> {
+        let (kind, words, places): (u8, [u64; 3], &[Place]) = match self {
+            Message::Begin { places } => (1, [0; 3], places),
+            Message::Ready { places } => (2, [0; 3], places),
+            Message::Batch { operations, first, places } => (3, [*operations, *first, 0], places),
+            Message::Go => (4, [0; 3], &[]),
+            Message::Finish => (5, [0; 3], &[]),
+            Message::Done { operations, mismatches, cpu_ns, places } => {
+                (6, [*operations, *mismatches, *cpu_ns], places)
+            }
+            Message::Consumed { operations } => (7, [*operations, 0, 0], &[]),
+        };
+        assert!(places.len() <= MAX_PLACES);
+        let mut bytes = vec![kind, 0];
+        bytes.extend((places.len() as u16).to_be_bytes());
+        words.iter().for_each(|word| bytes.extend(word.to_be_bytes()));
+        for place in places {
+            bytes.extend(place.stag.to_be_bytes());
+            bytes.extend(place.offset.to_be_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests;
