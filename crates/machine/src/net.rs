@@ -5,6 +5,7 @@
 //! area, a region).
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
+mod path;
 mod socket;
 
 use std::fmt;
@@ -12,7 +13,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::file::{self, FileRange};
 use crate::rt;
 use crate::rt::readiness::Registered;
 use crate::sim;
+
+pub use path::Path;
 
 /// How long [`Stream::connect`] tries.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -151,7 +153,7 @@ impl Stream {
     }
 
     /// Connects to a Unix socket of this host.
-    pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
+    pub async fn connect_unix(path: &std::path::Path) -> io::Result<Stream> {
         // Connecting to a Unix socket waits only for room in the backlog.
         let path = path.to_owned();
         Stream::from_socket(rt::blocking(move || UnixStream::connect(path)).await?)
