@@ -8,6 +8,7 @@
 //! connection    posted work, completions, the stream's life
 //! send receive  messages <-> segments                      RDMAP, DDP
 //! frame setup   FPDUs and markers, set-up frames           MPA
+//! probe         what a peer answers to a set-up frame, for diagnosis
 //! regions terminate                                        what the peer may do, and how it is told no
 //! nudge                                                    a peer that misses our first words
 //! ```
@@ -20,6 +21,7 @@ mod connection;
 mod driver;
 mod frame;
 mod nudge;
+pub mod probe;
 mod receive;
 mod regions;
 mod send;
