@@ -16,7 +16,7 @@ use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
 pub use file::File;
-pub use mount::{Entry, Mount, Options, exports};
+pub use mount::{Entry, Mount, Options, exports, null};
 pub use weft_wire::nfs3::Status;
 pub use weft_wire::nfs3::{
     Attributes, FileType, FsinfoOk, FsstatOk, Handle, SetAttributes, SetTime, Stable, Time,

@@ -56,6 +56,11 @@ pub struct Entry {
     pub handle: Option<Handle>,
 }
 
+/// The call that does nothing, on a channel that answers NFS: that it returns shows that the channel works.
+pub async fn null(channel: Rc<dyn Channel>) -> Result<(), Error> {
+    Rpc::new(channel, Credential::None).call::<()>(NFS, procedure::NULL, &(), Cargo::default()).await
+}
+
 /// Paths that a server exports, asked on a channel that answers MOUNT.
 pub async fn exports(channel: Rc<dyn Channel>, options: &Options) -> Result<Vec<Bytes>, Error> {
     let rpc = Rpc::new(channel, options.credential.clone());

@@ -14,7 +14,7 @@ use weft_machine::{Buf, Payload, Pool, Time, buf, rt};
 use weft_rdma::{PostError, Work, WorkError};
 
 use super::driver::{Core, LINGER, READ, Reading};
-use super::engine::Event;
+use super::engine::{Agreed, Event};
 use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Ticket,
     To, Traffic,
@@ -32,6 +32,11 @@ impl Smbd {
         let smbd = Rc::new(Smbd(core));
         Negotiation(&smbd.0).await?;
         Ok(smbd)
+    }
+
+    /// What both sides agreed on, and the credits as they are now.
+    pub fn agreed(&self) -> Agreed {
+        self.0.state.borrow().engine.agreed()
     }
 }
 

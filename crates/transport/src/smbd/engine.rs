@@ -75,6 +75,21 @@ pub struct Config {
     pub keepalive_interval: Duration,
 }
 
+/// What negotiation gave ([MS-SMBD] 3.1.1.1); sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Longest message sent, with its header.
+    pub max_send: usize,
+    /// Longest message received, with its header.
+    pub max_receive: usize,
+    /// Longest upper-layer message that the peer reassembles.
+    pub max_fragmented_send: usize,
+    /// Most bytes by RDMA for one read or write.
+    pub max_read_write: usize,
+    /// Messages that may be sent now.
+    pub send_credits: u32,
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -306,6 +321,17 @@ impl Engine {
     /// Longest message that this side reassembles, in bytes.
     pub fn max_message_in(&self) -> usize {
         self.config.max_fragmented_size as usize
+    }
+
+    /// What both sides agreed on.
+    pub fn agreed(&self) -> Agreed {
+        Agreed {
+            max_send: self.max_send,
+            max_receive: self.max_receive,
+            max_fragmented_send: self.max_fragmented_send,
+            max_read_write: self.max_read_write,
+            send_credits: self.send_credits,
+        }
     }
 
     /// Most bytes by RDMA for one read or write.

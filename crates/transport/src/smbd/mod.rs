@@ -19,7 +19,7 @@ mod set_up;
 mod split;
 
 pub use channel::Smbd;
-pub use engine::Config;
+pub use engine::{Agreed, Config};
 pub use set_up::{accept, connect};
 
 /// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which is TCP's and InfiniBand's.
