@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Ls(Ls),
     /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
     Demo(Demo),
+    /// Explain, step by step, whether RDMA to a host works and why not
+    Doctor(Doctor),
     /// RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
@@ -45,7 +47,9 @@ impl Command {
         match self {
             Command::Serve(_)
             | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
-            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Rdma(_) => false,
+            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Doctor(_) | Command::Rdma(_) => {
+                false
+            }
         }
     }
 }

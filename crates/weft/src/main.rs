@@ -8,6 +8,7 @@ mod args;
 mod connect;
 mod copy;
 mod demo;
+mod doctor;
 mod host;
 mod list;
 mod listen;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     match outcome {

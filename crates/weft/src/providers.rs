@@ -3,7 +3,7 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
-use weft_rdma::{Provider, iwarp, rnic, shm};
+use weft_rdma::{Caps, Provider, iwarp, rnic, shm};
 
 use crate::Failure;
 use crate::args::{Crc, Iwarp, ProviderKind};
@@ -44,6 +44,73 @@ pub(crate) fn of_kind(
         ProviderKind::Rnic => {
             rnic::devices()?;
             Ok(rnic_provider(pool))
+        }
+    }
+}
+
+/// A provider as `weft rdma devices` lists it.
+pub(crate) struct Listed {
+    /// "iwarp", "shm", "rnic".
+    pub name: &'static str,
+    /// What it reaches.
+    pub reaches: &'static str,
+    /// Its limits, or why it is not available here.
+    pub state: Result<Caps, String>,
+    /// What it stands on, a line each.
+    pub devices: Vec<String>,
+}
+
+/// Every provider that Weft knows, available here or not.
+pub(crate) fn listed() -> Vec<Listed> {
+    // Nothing is connected: the pool stays empty.
+    let pool = Pool::new(0);
+    let shm_dir = shm::Config::default().dir;
+    vec![
+        Listed {
+            name: "iwarp",
+            reaches: "any host by TCP, in user space; peers may be cards, Linux's siw or Weft",
+            state: Ok(iwarp_provider(&pool, true, None).caps()),
+            devices: Vec::new(),
+        },
+        Listed {
+            name: "shm",
+            reaches: "processes of this user on this host",
+            state: match weft_machine::shm::secure_dir(&shm_dir) {
+                Ok(_) => Ok(shm_provider(&pool).caps()),
+                Err(e) => Err(format!("{}: {e}", shm_dir.display())),
+            },
+            devices: vec![format!("sockets in {}", shm_dir.display())],
+        },
+        rnic_listed(&pool),
+    ]
+}
+
+/// The RDMA devices of this host.
+fn rnic_listed(pool: &Pool) -> Listed {
+    let reaches = "hosts with an RDMA device (InfiniBand, RoCE, iWARP, siw, rxe), by rdma-core";
+    match rnic::devices() {
+        Ok(devices) => Listed {
+            name: "rnic",
+            reaches,
+            state: Ok(rnic_provider(pool).caps()),
+            devices: devices.iter().map(describe).collect(),
+        },
+        Err(e) => Listed { name: "rnic", reaches, state: Err(e.to_string()), devices: Vec::new() },
+    }
+}
+
+/// A device in one line: what it is, its own limits, its ports.
+fn describe(device: &rnic::Device) -> String {
+    let head = format!("{} ({}, {})", device.name, device.node, device.transport);
+    match &device.details {
+        Err(e) => format!("{head}: cannot be opened: {e}"),
+        Ok(details) => {
+            let limits = &details.limits;
+            let ports = details.ports.iter().map(|port| {
+                let netdev = port.netdev.as_deref().unwrap_or("no network device");
+                format!("; port {} {} on {} ({netdev}), MTU {}", port.number, port.state, port.link, port.mtu_bytes)
+            });
+            format!("{head}: IRD {}, ORD {}, {} regions{}", limits.ird, limits.ord, limits.regions, ports.collect::<String>())
         }
     }
 }

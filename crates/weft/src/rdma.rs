@@ -2,6 +2,7 @@
 //!
 //! Owns: nothing; each command is a module. Does not: measure or check (see `weft_load::verbs`).
 
+mod devices;
 mod perf;
 mod ping;
 mod server;
@@ -19,6 +20,7 @@ use crate::args::{Core, Perf, Rdma};
 /// Runs the command.
 pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
     match args {
+        Rdma::Devices(args) => devices::run(args),
         Rdma::Ping(args) => ping::run(args),
         Rdma::Perf(Perf::Server(args)) => perf::serve(args),
         Rdma::Perf(Perf::Client(args)) => perf::run(args),

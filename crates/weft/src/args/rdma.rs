@@ -19,6 +19,58 @@ pub(crate) enum Rdma {
     /// Measure latency and bandwidth of Send, Write and Read, in the manner of perftest
     #[command(subcommand)]
     Perf(Perf),
+    /// List the RDMA providers of this host and their limits
+    Devices(Devices),
+}
+
+/// `weft rdma devices`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Devices {
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft doctor`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft doctor server                     SMB Direct (5445), NFS over RDMA (20049), SMB (445)\n  \
+weft doctor server:20049\n  \
+WEFT_PASSWORD=... weft doctor server:5445 --user alice --smb-port 4450\n\n\
+Exit status: 0 when RDMA is or would be used, 1 when it is not, 2 when the command line is wrong."
+)]
+pub(crate) struct Doctor {
+    /// The server: HOST, or HOST:PORT with the port of RDMA
+    pub host: Host,
+    /// What is served on that port [default: by its number: 20049 nfs, 7174 ping, else smb]
+    #[arg(long, value_enum)]
+    pub service: Option<Service>,
+    /// Log on as NAME, to see what the server announces and what a session does; the password comes from WEFT_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Port of SMB over TCP, for --user
+    #[arg(long, value_name = "N", default_value_t = crate::doctor::SMB)]
+    pub smb_port: u16,
+    /// Whether to ask for a CRC on iWARP
+    #[arg(long, value_enum, default_value_t = Crc::Always)]
+    pub crc: Crc,
+    /// Seconds to wait for each connection and answer
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse_seconds)]
+    pub timeout: f64,
+    /// Print the checklist as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What an RDMA port is for.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// SMB Direct
+    Smb,
+    /// NFS over RDMA
+    Nfs,
+    /// `weft rdma ping --server`, `weft rdma perf server`, rping
+    Ping,
 }
 
 /// `weft rdma perf`.

@@ -1,0 +1,50 @@
+//! `weft doctor`: whether RDMA to a host works, step by step, and why not.
+//!
+//! Owns: the exit status, 0 where RDMA is or would be used. Does not: change anything, here or there.
+
+mod examine;
+mod report;
+mod service;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use weft_machine::{Pool, rt};
+use weft_rdma::shm;
+
+use crate::Failure;
+use crate::args::{Crc, Doctor};
+use crate::doctor::examine::{Logon, Question};
+use crate::password;
+
+pub(crate) use examine::SMB;
+
+/// Memory for the connections that are tried, one after the other.
+const BUFFERS: usize = 64 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: Doctor) -> Result<ExitCode, Failure> {
+    let logon = match args.user {
+        Some(user) => {
+            let password = password::for_client(&user, &args.host.name)?;
+            Some(Logon { user, password, smb_port: args.smb_port })
+        }
+        None => None,
+    };
+    let question = Question {
+        host: args.host,
+        service: args.service,
+        crc: args.crc == Crc::Always,
+        limit: Duration::from_secs_f64(args.timeout),
+        logon,
+        shm: shm::Config::default(),
+    };
+    let report = rt::block_on(examine::examine(question, Pool::new(BUFFERS)))?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.render(std::io::stdout().is_terminal()));
+    }
+    Ok(if report.verdict.rdma { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

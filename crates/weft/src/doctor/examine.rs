@@ -1,0 +1,611 @@
+//! The examination: from the name to the first bytes that move by RDMA.
+//!
+//! Each step looks at what the steps before it made possible; what cannot be looked at is skipped and says so.
+//! Owns: the order of the steps and their words. Does not: print, or ask for a password.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use weft_machine::{Pool, Stream, rt};
+use weft_rdma::iwarp::probe::{self, Answer, NoAnswer, probe};
+use weft_rdma::{Provider, iwarp, shm};
+use weft_smb::client::{Options, Session};
+use weft_transport::{nbss, smbd};
+use zeroize::Zeroizing;
+
+use super::report::{Report, Verdict};
+use super::service::{readable, try_out};
+use crate::args::Service;
+use crate::host::Host;
+use crate::providers;
+
+/// Ports that are looked at when none is named: what they are for, and what they mean when they are closed.
+const PORTS: &[(u16, Service)] = &[(smbd::IWARP_PORT, Service::Smb), (NFS_RDMA, Service::Nfs)];
+/// NFS over RDMA (RFC 8267 section 6).
+const NFS_RDMA: u16 = 20049;
+/// SMB over TCP.
+pub(crate) const SMB: u16 = 445;
+/// RDMA Reads at a time that the probe asks for: what the provider does by default.
+const DEPTH: u16 = 64;
+/// A smaller MTU costs noticeably more packets than Ethernet's.
+const ETHERNET_MTU: u32 = 1500;
+
+/// What is to be found out.
+pub(crate) struct Question {
+    /// About whom.
+    pub host: Host,
+    /// What is served on the port; guessed from its number where not given.
+    pub service: Option<Service>,
+    /// Whether connections ask for a CRC.
+    pub crc: bool,
+    /// For each connection and answer.
+    pub limit: Duration,
+    /// Who logs on, where the server's announcements are to be looked at.
+    pub logon: Option<Logon>,
+    /// Where shared memory peers meet.
+    pub shm: shm::Config,
+}
+
+/// Credentials.
+pub(crate) struct Logon {
+    pub user: String,
+    pub password: Zeroizing<String>,
+    /// Port of SMB over TCP.
+    pub smb_port: u16,
+}
+
+/// Examines; never fails, that is what the report is for.
+pub(crate) async fn examine(question: Question, pool: Pool) -> Report {
+    let report = Report { host: question.host.to_string(), ..Report::default() };
+    let mut examination = Examination { question, pool, report, works: Vec::new(), hindered: None };
+    examination.run().await;
+    let Examination { mut report, works, hindered, .. } = examination;
+    report.verdict = verdict(&report, works, hindered);
+    report
+}
+
+struct Examination {
+    question: Question,
+    pool: Pool,
+    report: Report,
+    /// The providers over which the service answered, best first.
+    works: Vec<&'static str>,
+    /// Why payload does not move by RDMA although connections work, and what to do.
+    hindered: Option<(String, String)>,
+}
+
+impl Examination {
+    async fn run(&mut self) {
+        self.own_limits();
+        let Some(addresses) = self.name().await else { return };
+        let reached = self.ports(&addresses).await;
+        // What a local server offers does not depend on its TCP port.
+        let local = addresses.iter().copied().find(|addr| is_local(*addr));
+        let (port, service) = match (reached, self.question.host.port) {
+            (Some((addr, service)), _) => {
+                self.iwarp(addr, service).await;
+                (addr.port(), service)
+            }
+            (None, Some(port)) => (port, self.service_of(port)),
+            (None, None) => (smbd::IWARP_PORT, Service::Smb),
+        };
+        self.shm(local, port, service).await;
+        self.announced(&addresses, port).await;
+    }
+
+    /// What this host and user may do.
+    fn own_limits(&mut self) {
+        let limit = match getrlimit(Resource::Memlock).current {
+            None => "unlimited".to_owned(),
+            Some(bytes) => format!("{} KiB", bytes >> 10),
+        };
+        self.report.ok(
+            "locked memory",
+            format!("{limit}; iwarp and shm lock none (a card needs more: ulimit -l unlimited)"),
+        );
+    }
+
+    async fn name(&mut self) -> Option<Vec<SocketAddr>> {
+        let host = self.question.host.clone();
+        // Without a port of its own the number is replaced below.
+        let resolved = rt::blocking(move || host.resolve(smbd::IWARP_PORT).map_err(|e| e.to_string())).await;
+        match resolved {
+            Ok(addresses) => {
+                let list: Vec<String> = addresses.iter().map(|addr| addr.ip().to_string()).collect();
+                self.report.ok("name", format!("{} is {}", self.question.host.name, list.join(", ")));
+                Some(addresses)
+            }
+            Err(e) => {
+                self.report.fail(
+                    "name",
+                    e,
+                    "spell the name as DNS or /etc/hosts has it, or give the address",
+                );
+                None
+            }
+        }
+    }
+
+    fn service_of(&self, port: u16) -> Service {
+        self.question.service.unwrap_or(match port {
+            NFS_RDMA => Service::Nfs,
+            weft_load::verbs::ping::PORT => Service::Ping,
+            _ => Service::Smb,
+        })
+    }
+
+    /// Tries the ports; the first open one that RDMA is for.
+    async fn ports(&mut self, addresses: &[SocketAddr]) -> Option<(SocketAddr, Service)> {
+        if let Some(port) = self.question.host.port {
+            let service = self.service_of(port);
+            let what = meaning(port, service);
+            return match self.reach(addresses, port).await {
+                Ok(addr) => {
+                    self.report.ok(format!("port {port}"), format!("{what}: open at {}", addr.ip()));
+                    Some((addr, service))
+                }
+                Err(e) => {
+                    let (found, remedy) = unreachable(&e, port, service);
+                    self.report.fail(format!("port {port}"), format!("{what}: {found}"), &remedy);
+                    None
+                }
+            };
+        }
+        let wanted = |service| self.question.service.is_none_or(|only| only == service);
+        let ports: Vec<_> = PORTS.iter().filter(|(_, service)| wanted(*service)).copied().collect();
+        let mut open = None;
+        let mut closed = Vec::new();
+        for (port, service) in ports {
+            let what = meaning(port, service);
+            match self.reach(addresses, port).await {
+                Ok(addr) => {
+                    self.report.ok(format!("port {port}"), format!("{what}: open at {}", addr.ip()));
+                    open = open.or(Some((addr, service)));
+                }
+                Err(e) => closed.push((port, service, e)),
+            }
+        }
+        for (port, service, e) in closed {
+            let (found, remedy) = unreachable(&e, port, service);
+            let (name, found) = (format!("port {port}"), format!("{}: {found}", meaning(port, service)));
+            match open {
+                // One port for RDMA is enough.
+                Some(_) => self.report.warn(name, found, &remedy),
+                None => self.report.fail(name, found, &remedy),
+            }
+        }
+        if self.question.service.is_none() {
+            match self.reach(addresses, SMB).await {
+                Ok(_) => self.report.ok(
+                    format!("port {SMB}"),
+                    "SMB over TCP: open; SMB clients begin there and ask for RDMA",
+                ),
+                Err(e) => self.report.warn(
+                    format!("port {SMB}"),
+                    format!("SMB over TCP: {}", unreachable(&e, SMB, Service::Smb).0),
+                    "SMB clients other than Weft's begin there: serve it with --smb-port 445, or redirect the port",
+                ),
+            }
+        }
+        open
+    }
+
+    /// The first of the addresses that takes a TCP connection.
+    async fn reach(&self, addresses: &[SocketAddr], port: u16) -> io::Result<SocketAddr> {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for addr in addresses {
+            let addr = SocketAddr::new(addr.ip(), port);
+            match Stream::connect_within(addr, self.question.limit).await {
+                Ok(_) => return Ok(addr),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    /// iWARP: MPA's reply, its terms, the path, and one use of the service.
+    async fn iwarp(&mut self, addr: SocketAddr, service: Service) {
+        let Some((answer, crc)) = self.mpa(addr).await else { return };
+        self.terms(&answer, crc);
+        self.path(addr, &answer);
+        let config = iwarp::Config { crc, setup_timeout: self.question.limit, ..iwarp::Config::default() };
+        let provider = iwarp::Provider::new(self.pool.clone(), config);
+        match self.use_service(service, &provider, addr).await {
+            // With a CRC refused, what works is not what Weft does by default.
+            Ok(found) => {
+                self.report.ok(service_step(service), format!("{found} (iwarp)"));
+                if crc == self.question.crc {
+                    self.works.push("iwarp");
+                }
+            }
+            Err(e) => {
+                self.report.fail(service_step(service), format!("over iwarp: {e}"), wrong_service(service))
+            }
+        }
+    }
+
+    async fn use_service(
+        &self,
+        service: Service,
+        provider: &dyn Provider,
+        addr: SocketAddr,
+    ) -> Result<String, String> {
+        try_out(service, provider, addr, self.question.limit, &self.pool).await
+    }
+
+    /// The reply of MPA, and with which choice of CRC it came.
+    async fn mpa(&mut self, addr: SocketAddr) -> Option<(Answer, bool)> {
+        let ask = |crc| probe::Question { crc, peer_to_peer: true, depth: DEPTH, limit: self.question.limit };
+        let wish = self.question.crc;
+        let first = probe(addr, ask(wish)).await;
+        let refused = match &first {
+            Ok(answer) => answer.rejected,
+            Err(NoAnswer::Closed) => true,
+            Err(_) => false,
+        };
+        if refused
+            && let Ok(answer) = probe(addr, ask(!wish)).await
+            && !answer.rejected
+        {
+            self.report.ok("MPA", format!("revision {}", answer.revision));
+            match wish {
+                true => self.report.fail(
+                    "CRC",
+                    "the peer refuses connections that ask for a CRC",
+                    "turn CRCs on at the peer, or do without: weft cp --no-crc, weft rdma --crc asked",
+                ),
+                false => self.report.fail(
+                    "CRC",
+                    "the peer refuses connections that do not ask for a CRC",
+                    "ask for one: leave --no-crc and --crc asked out",
+                ),
+            }
+            return Some((answer, !wish));
+        }
+        let e = match first {
+            Ok(answer) if !answer.rejected => {
+                self.report.ok("MPA", format!("revision {}", answer.revision));
+                return Some((answer, wish));
+            }
+            Ok(answer) => {
+                let why = match answer.private_data.is_empty() {
+                    true => "without private data".to_owned(),
+                    false => format!("its private data: {}", readable(&answer.private_data)),
+                };
+                self.report.fail(
+                    "MPA",
+                    format!("the peer speaks MPA and rejects the connection, {why}"),
+                    "see the peer's log: it wants other private data, another port, or has no room",
+                );
+                return None;
+            }
+            Err(e) => e,
+        };
+        let (found, remedy) = match &e {
+            NoAnswer::Foreign(bytes) => (
+                format!("{e}; its first bytes: {}", readable(bytes)),
+                "another program has this port: name the port of RDMA, HOST:PORT",
+            ),
+            NoAnswer::Silent => (
+                format!("{e}"),
+                "what listens there does not speak iWARP (or hangs): name the port of RDMA, HOST:PORT",
+            ),
+            NoAnswer::Closed => (
+                format!("{e}"),
+                "what listens there does not speak iWARP, or has no room: see its log, or name another port",
+            ),
+            NoAnswer::Malformed(_) => {
+                (format!("{e}"), "the peer's iWARP is broken: report it with its version")
+            }
+            NoAnswer::Tcp(_) | NoAnswer::Io(_) => (format!("{e}"), "try again; the network may lose packets"),
+        };
+        self.report.fail("MPA", found, remedy);
+        None
+    }
+
+    /// What the two sides would agree on.
+    fn terms(&mut self, answer: &Answer, crc: bool) {
+        let report = &mut self.report;
+        if crc == self.question.crc {
+            report.ok(
+                "CRC",
+                match (crc, answer.crc) {
+                    (true, true) => "CRC32C on every FPDU: both sides ask for it",
+                    (true, false) => "CRC32C on every FPDU: we ask for it",
+                    (false, true) => "CRC32C on every FPDU: the peer asks for it",
+                    (false, false) => "none: neither side asks for it",
+                },
+            );
+        }
+        if answer.markers {
+            report.warn(
+                "markers",
+                "the peer wants markers in what it receives",
+                "turn markers off at the peer: they cost copies",
+            );
+        } else {
+            report.ok("markers", "none");
+        }
+        match answer.depths {
+            Some((0, _)) => report.warn(
+                "IRD/ORD",
+                "the peer accepts no RDMA Reads (IRD 0)",
+                "raise the peer's IRD: servers read WRITE payload out of their clients",
+            ),
+            Some((ird, ord)) => {
+                report.ok("IRD/ORD", format!("the peer takes {ird} RDMA Reads at a time and makes {ord}"))
+            }
+            None => report.warn(
+                "IRD/ORD",
+                "not said: the peer's MPA has no enhanced set-up",
+                "configure both sides with the same number of RDMA Reads, or use MPA revision 2 at the peer",
+            ),
+        }
+        match &answer.peer_to_peer {
+            Some(openings) => {
+                report.ok("peer-to-peer", format!("the peer can be opened by {}", openings.join(", ")))
+            }
+            None => report.skip("peer-to-peer", "the peer does not do it; Weft needs it nowhere", None),
+        }
+    }
+
+    fn path(&mut self, addr: SocketAddr, answer: &Answer) {
+        if let Some(path) = answer.path {
+            let found =
+                format!("MTU {} bytes, {} bytes of payload in a segment", path.mtu_bytes, path.segment_bytes);
+            if path.mtu_bytes < ETHERNET_MTU {
+                let remedy = "a tunnel or a misconfigured link makes packets small: ip link set dev DEV mtu 1500 (or 9000)";
+                self.report.warn("path", found, remedy);
+            } else {
+                self.report.ok("path", found);
+            }
+        }
+        let control = &answer.congestion;
+        if control == "bbr" && is_local(addr) {
+            self.report.warn(
+                "congestion control",
+                format!("{control} paces even on one host"),
+                "start both sides with --congestion reno, or sysctl net.ipv4.tcp_congestion_control=cubic",
+            );
+        } else {
+            self.report.ok("congestion control", control.clone());
+        }
+    }
+
+    async fn shm(&mut self, local: Option<SocketAddr>, port: u16, service: Service) {
+        let Some(addr) = local else {
+            return self.report.skip("shm", "the server is on another host", None);
+        };
+        let uid = rustix::process::geteuid().as_raw();
+        let addr = SocketAddr::new(addr.ip(), port);
+        let provider = shm::Provider::new(self.pool.clone(), self.question.shm.clone());
+        match self.use_service(service, &provider, addr).await {
+            Ok(found) => {
+                self.report.ok("shm", format!("{found} (shm, uid {uid} on both sides)"));
+                // Taken before iWARP.
+                self.works.insert(0, "shm");
+            }
+            Err(e) => {
+                let dir = self.question.shm.dir.display();
+                let remedy = format!(
+                    "run the server on this host as uid {uid}, with sockets in {dir} (XDG_RUNTIME_DIR)"
+                );
+                self.report.warn("shm", e, &remedy);
+            }
+        }
+    }
+
+    /// What the server tells its clients, and what a session over RDMA is like.
+    async fn announced(&mut self, addresses: &[SocketAddr], port: u16) {
+        let Some(Logon { user, password, smb_port }) = self.question.logon.as_ref() else {
+            let how = "give --user NAME (and WEFT_PASSWORD, --smb-port) to see what the server announces";
+            return self.report.skip("announced", "needs credentials", Some(how));
+        };
+        let options = Options::new(&self.question.host.name, user, password, self.pool.clone());
+        let smb_port = *smb_port;
+        let addr = match self.reach(addresses, smb_port).await {
+            Ok(addr) => addr,
+            Err(e) => {
+                let (found, _) = unreachable(&e, smb_port, Service::Smb);
+                return self.report.warn(
+                    "announced",
+                    format!("port {smb_port}: {found}"),
+                    "name the port of SMB over TCP: --smb-port N",
+                );
+            }
+        };
+        let asked = rt::timeout(self.question.limit, announcements(addr, options.clone(), &self.pool)).await;
+        let asked = asked.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into()));
+        match asked {
+            Err(e) => self.report.warn("announced", e, "check --user, WEFT_PASSWORD and --smb-port"),
+            Ok((list, true)) => self.report.ok("announced", list),
+            Ok((list, false)) => self.report.warn(
+                "announced",
+                format!("{list}; no interface with RDMA"),
+                "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA when --listen names one address",
+            ),
+        }
+        // The way that a client would take.
+        let Some(medium) = self.works.first().copied() else { return };
+        let provider: Box<dyn Provider> = match medium {
+            "shm" => Box::new(shm::Provider::new(self.pool.clone(), self.question.shm.clone())),
+            _ => providers::iwarp_provider(&self.pool, self.question.crc, None),
+        };
+        let addr = SocketAddr::new(addr.ip(), port);
+        let session =
+            rt::timeout(self.question.limit, session(provider.as_ref(), addr, options, &self.pool)).await;
+        match session.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into())) {
+            Ok((described, true)) => self.report.ok("session", described),
+            Ok((described, false)) => {
+                let remedy = "payload of signed or encrypted sessions does not move by RDMA: leave --require-signing, --require-encryption and --sign, --encrypt out";
+                self.report.warn("session", format!("{described}; payload stays inside messages"), remedy);
+                self.hindered = Some((
+                    format!(
+                        "connections work over {medium}, but the session keeps payload inside its messages"
+                    ),
+                    remedy.into(),
+                ));
+            }
+            Err(e) => {
+                self.report.fail("session", format!("over {medium}: {e}"), "see the server's log");
+                self.hindered =
+                    Some((format!("no session over {medium}: {e}"), "see the server's log".into()));
+            }
+        }
+    }
+}
+
+/// The interfaces and endpoints that a server tells by SMB over TCP, and whether any of them has RDMA.
+async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Result<(String, bool), String> {
+    let stream = Stream::connect(addr).await.map_err(|e| e.to_string())?;
+    let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+    let session = Session::connect(channel, options).await.map_err(|e| e.to_string())?;
+    let dialect = session.describe().dialect;
+    let mut lines = Vec::new();
+    let mut rdma = false;
+    match session.interfaces().await {
+        Ok(interfaces) => {
+            for interface in interfaces {
+                let kind = if interface.rdma { "RDMA" } else { "no RDMA" };
+                rdma |= interface.rdma;
+                lines.push(format!(
+                    "{} ({kind}, {} Gbit/s)",
+                    interface.addr,
+                    interface.link_speed_bps / 1_000_000_000
+                ));
+            }
+            if lines.is_empty() {
+                lines.push("no interfaces".into());
+            }
+        }
+        Err(e) => lines.push(format!("no interface list: {e}")),
+    }
+    // Only a Weft server knows the question.
+    if let Ok(endpoints) = session.endpoints().await {
+        rdma |= !endpoints.is_empty();
+        lines.extend(
+            endpoints.iter().map(|endpoint| format!("{} at port {}", endpoint.kind, endpoint.address)),
+        );
+    }
+    session.logoff().await.map_err(|e| e.to_string())?;
+    Ok((format!("SMB {dialect}: {}", lines.join(", ")), rdma))
+}
+
+/// A session over RDMA: what it is like, and whether payload moves by RDMA.
+async fn session(
+    provider: &dyn Provider,
+    addr: SocketAddr,
+    options: Options,
+    pool: &Pool,
+) -> Result<(String, bool), String> {
+    let connected = smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await;
+    let session = Session::connect(connected.map_err(|e| e.to_string())?, options).await;
+    let session = session.map_err(|e| e.to_string())?;
+    let described = session.describe();
+    session.logoff().await.map_err(|e| e.to_string())?;
+    Ok((described.to_string(), described.rdma))
+}
+
+/// Whether the route to `addr` ends on this host: the kernel would use the address itself as source.
+fn is_local(addr: SocketAddr) -> bool {
+    let any: SocketAddr = if addr.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 8], 0).into() };
+    let source = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(addr)?;
+        socket.local_addr()
+    });
+    addr.ip().is_loopback() || source.is_ok_and(|source| source.ip() == addr.ip())
+}
+
+fn meaning(port: u16, service: Service) -> &'static str {
+    match (port, service) {
+        (SMB, _) => "SMB over TCP (RDMA there is for InfiniBand and RoCE only)",
+        (_, Service::Smb) => "SMB Direct over iWARP",
+        (_, Service::Nfs) => "NFS over RDMA",
+        (_, Service::Ping) => "RDMA pings",
+    }
+}
+
+fn service_step(service: Service) -> &'static str {
+    match service {
+        Service::Smb => "SMB Direct",
+        Service::Nfs => "NFS over RDMA",
+        Service::Ping => "ping",
+    }
+}
+
+fn wrong_service(service: Service) -> &'static str {
+    match service {
+        Service::Smb => {
+            "the port speaks RDMA, but not SMB Direct: NFS and pings need --service nfs or --service ping"
+        }
+        Service::Nfs => {
+            "the port speaks RDMA, but not RPC over RDMA: SMB Direct and pings need --service smb or --service ping"
+        }
+        Service::Ping => {
+            "the port speaks RDMA, but not rping: SMB Direct and NFS need --service smb or --service nfs"
+        }
+    }
+}
+
+/// Why a port could not be reached, and what to do.
+fn unreachable(error: &io::Error, port: u16, service: Service) -> (String, String) {
+    let start = match service {
+        Service::Smb if port == SMB => "weft serve --smb-port 445".to_owned(),
+        Service::Smb => format!("weft serve --listen ADDR --smbd-port {port}"),
+        Service::Nfs => format!("weft serve --listen ADDR --nfs-rdma-port {port}"),
+        Service::Ping => format!("weft rdma ping --server --listen ADDR --port {port}"),
+    };
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => (
+            "closed, nothing listens there".into(),
+            format!("start the server there ({start}), or name its port: HOST:PORT"),
+        ),
+        io::ErrorKind::TimedOut => (
+            "no answer".into(),
+            format!("a firewall drops TCP port {port}, or the host is down: open it on every hop"),
+        ),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            (format!("{error}"), "check the address and the way there: ip route get ADDR".into())
+        }
+        _ => (format!("{error}"), "check the address and the port".into()),
+    }
+}
+
+fn verdict(report: &Report, works: Vec<&'static str>, hindered: Option<(String, String)>) -> Verdict {
+    if let Some((why, remedy)) = hindered {
+        return Verdict {
+            rdma: false,
+            by: works,
+            because: format!("RDMA is not used: {why}"),
+            remedy: Some(remedy),
+        };
+    }
+    let session = report.steps.iter().any(|step| step.name == "session");
+    match works[..] {
+        [first, ..] => {
+            let used = if session { "is used" } else { "would be used" };
+            let others = match works[1..] {
+                [] => String::new(),
+                _ => format!(" (else over {})", works[1..].join(", ")),
+            };
+            Verdict {
+                rdma: true,
+                because: format!("RDMA {used}, over {first}{others}"),
+                by: works,
+                remedy: None,
+            }
+        }
+        [] => {
+            let (why, remedy) = match report.first_failure() {
+                Some(step) => (format!("{}: {}", step.name, step.found), step.remedy.clone()),
+                None => ("nothing answered".into(), None),
+            };
+            Verdict { rdma: false, by: works, because: format!("RDMA is not used, because of {why}"), remedy }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
