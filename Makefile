@@ -3,13 +3,14 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs bench-demo bench-peers clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs bench-demo bench-rdma bench-peers clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
 	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
+	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
 	@echo "make bench-peers  SMB READ beside Debian's smbd, same independent client (installs samba)"
 
 build:
@@ -42,9 +43,12 @@ interop: build
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json
 
+bench-rdma: build
+	$(WEFT) rdma bench --gate --json bench-rdma.json
+
 bench-peers: build
 	bash tests/peers/run.sh
 
 clean:
 	$(CARGO) clean
-	rm -f report.html report.json
+	rm -f report.html report.json bench-rdma.json

@@ -6,8 +6,10 @@
 //! Owns: histograms of fixed size. Does not: know a storage protocol; whoever has a client makes it a [`target`].
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod cpu;
 pub mod gate;
+pub mod memory;
 pub mod print;
 pub mod result;
 pub mod run;

@@ -2,8 +2,7 @@
 //!
 //! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::{Connect, Demo, Transport};
+use crate::child::Service;
 use crate::connect::{Remote, RemoteFile};
 use crate::copy::CLIENT_BUFFERS;
 use crate::rdma::pin;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         print::json::write(&report, std::fs::File::create(path)?)?;
         println!("wrote {}", path.display());
     }
-    server.stop()?;
+    server.service.stop()?;
     let short: Vec<_> = report.verdicts.iter().filter(|v| !v.holds).collect();
     for verdict in &short {
         eprintln!("falls short: {}", verdict.claim);
@@ -120,7 +120,7 @@ async fn sweep(
                     bar.set_message(format!("{protocol} {} {}", work.mix, path.label));
                     let workload =
                         workload(work, args.file_size, Duration::from_millis(args.duration_ms.max(10)));
-                    runs.push(measure(target.clone(), &workload, Some(server.child.id())).await?);
+                    runs.push(measure(target.clone(), &workload, Some(server.service.pid())).await?);
                     bar.inc(1);
                 }
             }
@@ -213,8 +213,7 @@ impl Target for Opened {
 
 /// The server under measurement: this same program, on processor 0.
 struct ServerProcess {
-    child: Child,
-    ready: serde_json::Value,
+    service: Service,
     password: String,
 }
 
@@ -223,63 +222,28 @@ impl ServerProcess {
         let mut random = [0u8; 16];
         getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
         let password: String = random.iter().map(|b| format!("{b:02x}")).collect();
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"])
-            .args(["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION])
-            .args(["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0"])
-            .env(crate::password::VARIABLE, &password)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut line = String::new();
-        let stdout = child.stdout.take().ok_or("the server has no standard output")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        match serde_json::from_str(&line) {
-            Ok(ready) => Ok(ServerProcess { child, ready, password }),
-            Err(e) => {
-                // It said why on standard error; do not leave it behind.
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(format!("the server did not get ready: {e}").into())
-            }
-        }
-    }
-
-    fn port(&self, name: &str) -> Result<u16, Failure> {
-        let port = self.ready[name].as_u64().and_then(|p| u16::try_from(p).ok());
-        port.ok_or_else(|| format!("the server's ready line has no {name}").into())
+        let args = [
+            &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
+            &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
+            &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0"],
+        ]
+        .concat();
+        let variable = Some((crate::password::VARIABLE, &password[..]));
+        let service = Service::start(&args, variable, Stdio::inherit())?;
+        Ok(ServerProcess { service, password })
     }
 
     fn smb_url(&self) -> Result<Url, Failure> {
-        let text = format!(
-            "smb://{USER}@127.0.0.1:{}/demo/smb.bin?rdmaport={}",
-            self.port("smb_port")?,
-            self.port("smbd_port")?
-        );
+        let port = |name| self.service.port(name);
+        let (smb, smbd) = (port("smb_port")?, port("smbd_port")?);
+        let text = format!("smb://{USER}@127.0.0.1:{smb}/demo/smb.bin?rdmaport={smbd}");
         Ok(Url::parse(&text)?.ok_or("not a URL")?)
     }
 
     fn nfs_url(&self) -> Result<Url, Failure> {
-        let text = format!(
-            "nfs://127.0.0.1:{}/demo/nfs.bin?mountport={}&rdmaport={}",
-            self.port("nfs_port")?,
-            self.port("mountd_port")?,
-            self.port("nfs_rdma_port")?
-        );
+        let port = |name| self.service.port(name);
+        let (nfs, mountd, rdma) = (port("nfs_port")?, port("mountd_port")?, port("nfs_rdma_port")?);
+        let text = format!("nfs://127.0.0.1:{nfs}/demo/nfs.bin?mountport={mountd}&rdmaport={rdma}");
         Ok(Url::parse(&text)?.ok_or("not a URL")?)
-    }
-
-    fn stop(mut self) -> Result<(), Failure> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        let status = self.child.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        // Already ended after `stop`; otherwise the demo failed and the server must not stay behind.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod child;
 mod connect;
 mod copy;
 mod demo;

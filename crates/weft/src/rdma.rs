@@ -2,6 +2,7 @@
 //!
 //! Owns: nothing; each command is a module. Does not: measure or check (see `weft_load::verbs`).
 
+mod bench;
 mod devices;
 mod perf;
 mod ping;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weft_machine::rt;
 
 use crate::Failure;
@@ -20,6 +22,7 @@ use crate::args::{Core, Perf, Rdma};
 /// Runs the command.
 pub(crate) fn run(args: Rdma) -> Result<ExitCode, Failure> {
     match args {
+        Rdma::Bench(args) => bench::run(args),
         Rdma::Devices(args) => devices::run(args),
         Rdma::Ping(args) => ping::run(args),
         Rdma::Perf(Perf::Server(args)) => perf::serve(args),
@@ -37,19 +40,25 @@ fn settle(core: &Core) -> Result<rt::Options, Failure> {
 
 /// Binds this thread, and those that it starts, to a processor.
 pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
-    let allowed = rustix::thread::sched_getaffinity(None)?;
-    if cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu) {
-        let cpus: Vec<String> = (0..rustix::thread::CpuSet::MAX_CPU)
-            .filter(|n| allowed.is_set(*n))
-            .map(|n| n.to_string())
-            .collect();
-        return Err(
-            format!("this process may not run on processor {cpu}, only on {}", cpus.join(", ")).into()
-        );
+    let none = || {
+        format!("there is no processor {cpu} for this process: `taskset -p $$` and nproc tell what there is")
+    };
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(none().into());
     }
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    // Not compared with what is set now: a child of a bound process may bind itself elsewhere.
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
+        rustix::io::Errno::INVAL => Failure::from(none()),
+        e => e.into(),
+    })
+}
+
+/// Lets this process have as many descriptors as it may: a connection takes one or more.
+pub(crate) fn raise_descriptors() -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// A flag that the first Ctrl-C or SIGTERM raises; the second ends the process.

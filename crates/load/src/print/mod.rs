@@ -2,6 +2,7 @@
 //!
 //! Owns: nothing. Does not: compute; ratios are of the medians in the result.
 
+pub mod compare;
 pub mod html;
 pub mod json;
 pub mod term;

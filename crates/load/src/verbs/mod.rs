@@ -2,7 +2,9 @@
 //!
 //! Owns: nothing of its own. Does not: choose a provider; the caller hands over a queue pair or a listener.
 
+pub mod bench;
 pub mod end;
+mod pace;
 pub mod perf;
 pub mod ping;
 pub mod server;

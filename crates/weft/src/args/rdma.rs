@@ -3,6 +3,7 @@
 //! Owns: names, defaults and help of their options. Does not: act.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use weft_load::verbs::perf::{MAX_DEPTH, MAX_SIZE, Op};
@@ -21,6 +22,51 @@ pub(crate) enum Rdma {
     Perf(Perf),
     /// List the RDMA providers of this host and their limits
     Devices(Devices),
+    /// Hold iWARP against plain TCP, and shared memory against bare memory, on this host
+    Bench(Bench),
+}
+
+/// `weft rdma bench`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Bench {
+    /// Exit non-zero, naming the line, where a bound falls short
+    #[arg(long)]
+    pub gate: bool,
+    /// Rounds; in each, everything is measured once, references beside their subjects
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = parse_seconds)]
+    pub duration: f64,
+    /// Measure only lines whose name contains TEXT: "64 KiB", "shm", "connections"
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+    /// Where the figures of every round go as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Be the other side of a measurement instead
+    #[arg(long, value_enum, hide = true)]
+    pub peer: Option<Peer>,
+    /// Run on this processor only
+    #[arg(long, value_name = "N", hide = true)]
+    pub cpu: Option<usize>,
+    /// How many connections the peer holds
+    #[arg(long, value_name = "N", hide = true, default_value_t = 1)]
+    pub connections: u32,
+    /// Where the peer connects to
+    #[arg(long, value_name = "PORT", hide = true)]
+    pub port: Option<u16>,
+}
+
+/// The processes of `weft rdma bench` besides servers.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// The plain TCP program
+    Tcp,
+    /// Answers in the shared memory of standard input
+    Atomic,
+    /// Holds many connections
+    Idle,
 }
 
 /// `weft rdma devices`.

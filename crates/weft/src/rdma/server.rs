@@ -11,6 +11,7 @@ use serde_json::json;
 use weft_load::verbs::server::{self, Answers};
 use weft_machine::{Pool, rt};
 
+use super::raise_descriptors;
 use crate::Failure;
 use crate::args::{Iwarp, Listen, ProviderKind};
 use crate::listen::Stop;
@@ -34,6 +35,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
     if !asked {
         plan.providers = vec![ProviderKind::Iwarp, ProviderKind::Shm];
     }
+    raise_descriptors()?;
     let signals = Signals::catch()?;
     let stop = Stop::default();
     let stopper = stop.clone();

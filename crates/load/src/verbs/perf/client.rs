@@ -14,14 +14,11 @@ use super::server::{place, segment};
 use super::{ECHO, Side, pattern, recv_bytes, recvs, report_every, slots, window};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
+use crate::verbs::pace::Pace;
 use crate::verbs::times::{Quantiles, Times};
 
-/// Share of the time that warms up first and is not counted: one part in this many.
-const WARM_UP_PARTS: u32 = 10;
-/// Batches that a measurement by time is cut into, at least.
-const BATCHES: u32 = 10;
-/// A batch is at most this many times as long as the one before.
-const GROWTH: u64 = 8;
+/// Slices of a warm-up by count are cut as if it took so long.
+const LONGEST_WARM_UP: Duration = Duration::from_secs(10);
 /// The most operations of one batch.
 const MAX_BATCH: u64 = 1 << 24;
 
@@ -139,8 +136,7 @@ pub async fn measure(
         let operations = match length {
             Length::Count(count) => client.largest_batch().min(count - measured.operations),
             Length::Time(time) => {
-                let left = time.saturating_sub(measured.elapsed);
-                client.batch_for((time / BATCHES).min(left))
+                client.pace.batch_for(Pace::slice(time, measured.elapsed), client.largest_batch())
             }
         };
         let before = own_cpu()?;
@@ -219,9 +215,7 @@ struct Client {
     /// The number of the next operation.
     next: u64,
     times: Times,
-    /// Seconds per operation of the last batch.
-    pace: f64,
-    last_batch: u64,
+    pace: Pace,
     mismatches: u64,
     /// Our slots, where the server does not know yet that they have new tags.
     moved: Vec<Place>,
@@ -258,8 +252,7 @@ impl Client {
             sinks,
             next: 0,
             times: Times::default(),
-            pace: 0.0,
-            last_batch: 0,
+            pace: Pace::default(),
             mismatches: 0,
             moved: Vec::new(),
         };
@@ -283,12 +276,13 @@ impl Client {
 
     async fn warm_up(&mut self, length: Length, stopped: &dyn Fn() -> bool) -> Result<(), MeasureError> {
         let (time, most) = match length {
-            Length::Time(time) => (time / WARM_UP_PARTS, u64::MAX),
-            Length::Count(count) => (Duration::MAX, (count / u64::from(WARM_UP_PARTS)).max(1)),
+            Length::Time(time) => (Pace::warm_up(time), u64::MAX),
+            Length::Count(count) => (Duration::MAX, Pace::warm_up_count(count)),
         };
         let (mut elapsed, mut done) = (Duration::ZERO, 0);
         while elapsed < time && done < most && !stopped() {
-            let operations = self.batch_for(time.min(Duration::from_secs(1))).min(most - done);
+            let slice = Pace::slice(time.min(LONGEST_WARM_UP), elapsed);
+            let operations = self.pace.batch_for(slice, self.largest_batch()).min(most - done);
             let batch = self.batch(operations).await?;
             elapsed += batch.elapsed;
             done += operations;
@@ -303,12 +297,6 @@ impl Client {
             (true, Op::Write) => u64::from(slots(&self.plan)),
             _ => MAX_BATCH,
         }
-    }
-
-    /// Operations that take about `time`, by what the last batch showed.
-    fn batch_for(&self, time: Duration) -> u64 {
-        let wanted = if self.pace > 0.0 { (time.as_secs_f64() / self.pace) as u64 } else { 1 };
-        wanted.clamp(1, (self.last_batch * GROWTH).max(1)).min(self.largest_batch())
     }
 
     async fn batch(&mut self, operations: u64) -> Result<Batch, MeasureError> {
@@ -338,8 +326,7 @@ impl Client {
         }
         self.next += operations;
         let elapsed = until.since(started);
-        self.pace = elapsed.as_secs_f64() / operations as f64;
-        self.last_batch = operations;
+        self.pace.took(operations, elapsed);
         Ok(Batch { elapsed, mismatches, server_cpu: Duration::from_nanos(cpu_ns) })
     }
 

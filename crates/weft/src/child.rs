@@ -1,0 +1,77 @@
+//! This same program as another process: the other side of a measurement.
+//!
+//! Owns: the process; it does not outlive this value. Does not: know what it serves.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::Failure;
+
+/// A process that said that it is ready.
+pub(crate) struct Service {
+    child: Child,
+    ready: Value,
+}
+
+impl Service {
+    /// Starts `weft` with these arguments and waits for its ready line, a JSON object. A variable of the environment
+    /// may be set, and standard input may be something.
+    pub(crate) fn start(
+        args: &[&str],
+        variable: Option<(&str, &str)>,
+        stdin: Stdio,
+    ) -> Result<Service, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(args).stdin(stdin).stdout(Stdio::piped());
+        if let Some((name, value)) = variable {
+            command.env(name, value);
+        }
+        let mut child = command.spawn()?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().ok_or("the process has no standard output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(ready) => Ok(Service { child, ready }),
+            Err(e) => {
+                // It said why on standard error; do not leave it behind.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(format!("`weft {}` did not get ready: {e}", args.join(" ")).into())
+            }
+        }
+    }
+
+    /// Its process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A port out of its ready line.
+    pub(crate) fn port(&self, name: &str) -> Result<u16, Failure> {
+        let port = self.ready[name].as_u64().and_then(|port| u16::try_from(port).ok());
+        port.ok_or_else(|| format!("the ready line has no {name}").into())
+    }
+
+    /// A number out of its ready line.
+    pub(crate) fn number(&self, name: &str) -> Result<f64, Failure> {
+        self.ready[name].as_f64().ok_or_else(|| format!("the ready line has no {name}").into())
+    }
+
+    /// Asks it to end, and waits; it must end well.
+    pub(crate) fn stop(mut self) -> Result<(), Failure> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Already ended after `stop`; otherwise something failed, and the process must not stay behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
