@@ -3,11 +3,12 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs bench-demo bench-rdma bench-peers clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man bench-demo bench-rdma bench-peers clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
 	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
+	@echo "make man          the manual pages, in target/man"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
@@ -39,6 +40,9 @@ docs:
 
 interop: build
 	/usr/bin/python3 -m unittest discover -v -s tests/interop -t tests/interop
+
+man: build
+	$(WEFT) man target/man
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

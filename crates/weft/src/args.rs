@@ -39,6 +39,17 @@ pub(crate) enum Command {
     /// RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// `weft man`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Man {
+    /// Where to
+    #[arg(value_name = "DIR", default_value = "target/man")]
+    pub dir: PathBuf,
 }
 
 impl Command {
@@ -47,9 +58,8 @@ impl Command {
         match self {
             Command::Serve(_)
             | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
-            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Doctor(_) | Command::Rdma(_) => {
-                false
-            }
+            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) => false,
+            Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => false,
         }
     }
 }

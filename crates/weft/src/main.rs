@@ -14,6 +14,7 @@ mod host;
 mod list;
 mod listen;
 mod logging;
+mod man;
 mod password;
 mod providers;
 mod rdma;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => list::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
     match outcome {
