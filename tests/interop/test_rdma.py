@@ -1,0 +1,154 @@
+"""The commands of the RDMA layer as users type them: ping, perf, devices, doctor; exit statuses and JSON included."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+import weft
+
+
+@contextlib.contextmanager
+def rdma_server(*command):
+    """A server of `weft rdma`; gives its ready line and checks that it ends well."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [str(weft.WEFT), "rdma", *command, "--port", "0", "--json"],
+            stdout=subprocess.PIPE, stderr=log, text=True,
+        )
+        try:
+            ready = json.loads(process.stdout.readline() or "null")
+            assert ready, "the server did not get ready"
+            yield ready
+        finally:
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(timeout=30)
+            process.stdout.close()
+            log.seek(0)
+            said = log.read()
+        assert status == 0, f"ended with {status}\n{said}"
+        assert "panicked" not in said, said
+
+
+class Ping(unittest.TestCase):
+    def test_bytes_go_there_and_back(self):
+        with rdma_server("ping", "--server") as ready:
+            for provider in ("iwarp", "shm"):
+                done = weft.run(
+                    weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-c", "20", "-s", "64K",
+                    "--provider", provider, "--json",
+                )
+                said = json.loads(done.stdout)
+                self.assertEqual((said["rounds"], said["intact"], said["error"]), (20, True, None))
+                # By RDMA, all of it, both ways.
+                self.assertEqual(said["bytes_read_by_peer"], 20 << 16)
+                self.assertEqual(said["bytes_written_by_peer"], 20 << 16)
+
+    def test_crc_and_peer_to_peer_on_and_off(self):
+        with rdma_server("ping", "--server", "--crc", "asked") as ready:
+            for options in ([], ["--crc", "asked"], ["--peer-to-peer"], ["--peer-to-peer", "--crc", "asked"]):
+                weft.run(weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-q", *options)
+
+    def test_nobody_there_says_what_to_type(self):
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        done = weft.run(weft.WEFT, "rdma", "ping", f"127.0.0.1:{port}", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("weft rdma ping --server", done.stderr)
+
+
+class Perf(unittest.TestCase):
+    def test_every_byte_of_every_operation(self):
+        with rdma_server("perf", "server") as ready:
+            for provider in ("iwarp", "shm"):
+                done = weft.run(
+                    weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--provider", provider,
+                    "--op", "send,write,read", "--size", "2,4K,1M", "--qd", "1,32", "--count", "64",
+                    "--check", "--json",
+                )
+                rows = json.loads(done.stdout)
+                # Three operations: three sizes of latency, three sizes at two depths of bandwidth.
+                self.assertEqual(len(rows), 3 * (3 + 6))
+                for row in rows:
+                    self.assertEqual((row["iterations"], row["mismatches"]), (64, 0), row)
+
+    def test_a_sweep_prints_a_line_for_each_size(self):
+        with rdma_server("perf", "server") as ready:
+            done = weft.run(
+                weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--size", "2..1M",
+                "--duration", "0.002", "--only", "bandwidth",
+            )
+            lines = [line.split() for line in done.stdout.splitlines()]
+            sizes = [int(line[0]) for line in lines if line and line[0].isdigit()]
+            self.assertEqual(sizes, [2**n for n in range(1, 21)])
+
+    def test_the_perf_server_answers_pings_too(self):
+        with rdma_server("perf", "server") as ready:
+            weft.run(weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-q")
+
+    def test_a_foreign_server_is_recognised(self):
+        with weft.serving() as server:
+            done = weft.run(
+                weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{server.ready['smbd_port']}",
+                "--count", "1", "--size", "8", check=False,
+            )
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("weft rdma perf server", done.stderr)
+
+
+class Devices(unittest.TestCase):
+    def test_every_provider_is_listed(self):
+        providers = json.loads(weft.run(weft.WEFT, "rdma", "devices", "--json").stdout)
+        self.assertEqual([p["provider"] for p in providers], ["iwarp", "shm", "rnic"])
+        self.assertTrue(providers[0]["available"] and providers[0]["limits"]["ird"] > 0)
+        for provider in providers:
+            self.assertEqual(provider["available"], provider["why_not"] is None)
+        self.assertIn("iwarp", weft.run(weft.WEFT, "rdma", "devices").stdout)
+
+
+class Doctor(unittest.TestCase):
+    def doctor(self, host, *options, password=weft.PASSWORD):
+        done = weft.run(weft.WEFT, "doctor", host, *options, "--json", check=False, password=password)
+        report = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 0 if report["verdict"]["rdma"] else 1)
+        for step in report["steps"]:
+            if step["status"] in ("warning", "failed"):
+                self.assertTrue(step.get("remedy"), step)
+        return report
+
+    def test_our_server(self):
+        with weft.serving() as server:
+            ready = server.ready
+            host = f"127.0.0.1:{ready['smbd_port']}"
+            report = self.doctor(host, "--user", weft.USER, "--smb-port", str(ready["smb_port"]))
+            self.assertEqual(report["verdict"]["by"], ["shm", "iwarp"])
+            self.assertTrue(report["verdict"]["because"].startswith("RDMA is used"))
+            nfs = self.doctor(f"127.0.0.1:{ready['nfs_rdma_port']}", "--service", "nfs")
+            self.assertTrue(nfs["verdict"]["rdma"])
+            # SMB over TCP is no place for RDMA.
+            self.assertFalse(self.doctor(f"127.0.0.1:{ready['smb_port']}", "--timeout", "1")["verdict"]["rdma"])
+
+    def test_an_encrypted_server_keeps_payload_from_rdma_and_the_doctor_says_so(self):
+        with weft.serving("--require-encryption") as server:
+            ready = server.ready
+            report = self.doctor(
+                f"127.0.0.1:{ready['smbd_port']}", "--user", weft.USER, "--smb-port", str(ready["smb_port"])
+            )
+            self.assertFalse(report["verdict"]["rdma"])
+            self.assertIn("--require-encryption", report["verdict"]["remedy"])
+
+    def test_a_closed_port_for_people(self):
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        done = weft.run(weft.WEFT, "doctor", f"127.0.0.1:{port}", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"port {port}", done.stdout)
+        self.assertIn("RDMA is not used, because of", done.stdout)
+        self.assertNotIn("\x1b", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
