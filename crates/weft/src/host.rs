@@ -1,4 +1,4 @@
-//! HOST[:PORT] as commands take it: a name, an IPv4 address, or an IPv6 address in brackets when a port follows.
+//! `HOST[:PORT]` as commands take it: a name, an IPv4 address, or an IPv6 address in brackets when a port follows.
 //!
 //! Owns: nothing. Does not: guess; what names no host is an error that shows how to write one.
 

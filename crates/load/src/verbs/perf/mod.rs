@@ -18,8 +18,9 @@
 //!                          <----------  Done                      and stops here (latency: at each operation)
 //! ```
 //!
-//! Buffers: an operation number n uses slot n modulo [`slots`], so both sides go round the same memory; what one Write
-//! latency operation is: a Write and an empty Send that tells of it, because nobody may look into registered memory.
+//! Buffers: operations go round as many slots as are under way at a time, on both sides.
+//!
+//! The latency of a Write is that of a Write and an empty Send that tells of it: nobody may look into registered memory.
 
 pub mod client;
 pub mod pattern;
