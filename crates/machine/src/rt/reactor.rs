@@ -130,7 +130,7 @@ impl Drop for AwaitsBlocking {
 }
 
 /// Says that this core waits for news that may be late, until dropped: while one of these exists and nothing is polled
-/// (see [`poller`]), the core sleeps instead of spinning.
+/// (see `poller`), the core sleeps instead of spinning.
 #[derive(Debug)]
 pub struct Unhurried {
     // The count is per thread.

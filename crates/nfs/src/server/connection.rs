@@ -21,7 +21,6 @@ use super::dispatch::{self, NotRpc};
 const BATCH: usize = 64;
 
 type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
-/// Ends when the channel's medium has taken the reply and all before it.
 
 enum Event {
     Received(Result<Option<Message>, Error>),
