@@ -108,9 +108,18 @@ fn describe(device: &rnic::Device) -> String {
             let limits = &details.limits;
             let ports = details.ports.iter().map(|port| {
                 let netdev = port.netdev.as_deref().unwrap_or("no network device");
-                format!("; port {} {} on {} ({netdev}), MTU {}", port.number, port.state, port.link, port.mtu_bytes)
+                format!(
+                    "; port {} {} on {} ({netdev}), MTU {}",
+                    port.number, port.state, port.link, port.mtu_bytes
+                )
             });
-            format!("{head}: IRD {}, ORD {}, {} regions{}", limits.ird, limits.ord, limits.regions, ports.collect::<String>())
+            format!(
+                "{head}: IRD {}, ORD {}, {} regions{}",
+                limits.ird,
+                limits.ord,
+                limits.regions,
+                ports.collect::<String>()
+            )
         }
     }
 }

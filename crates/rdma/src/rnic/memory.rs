@@ -166,7 +166,7 @@ impl Regions {
         }
         let rights = match access {
             Access::RemoteRead => IBV_ACCESS_REMOTE_READ,
-            Access::RemoteWrite => IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE,
+            Access::RemoteWrite | Access::RemoteFill => IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE,
         };
         let window = buf.into_window();
         // SAFETY: no reference to a window's memory exists, and the table holds the window until it is deregistered.
