@@ -3,7 +3,6 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
-use weft_rdma::rnic::Device;
 use weft_rdma::{Caps, Provider, iwarp, rnic, shm};
 
 use crate::Failure;
@@ -86,41 +85,43 @@ pub(crate) fn listed() -> Vec<Listed> {
     ]
 }
 
+/// The RDMA devices of this host.
 fn rnic_listed(pool: &Pool) -> Listed {
-    let devices = rnic::devices().map_err(|unavailable| unavailable.to_string());
-    Listed {
-        name: "rnic",
-        reaches: "hosts with an RDMA device (InfiniBand, RoCE, iWARP), by rdma-core",
-        devices: devices.iter().flatten().flat_map(described).collect(),
-        state: devices.map(|_| rnic_provider(pool).caps()),
+    let reaches = "hosts with an RDMA device (InfiniBand, RoCE, iWARP, siw, rxe), by rdma-core";
+    match rnic::devices() {
+        Ok(devices) => Listed {
+            name: "rnic",
+            reaches,
+            state: Ok(rnic_provider(pool).caps()),
+            devices: devices.iter().map(describe).collect(),
+        },
+        Err(e) => Listed { name: "rnic", reaches, state: Err(e.to_string()), devices: Vec::new() },
     }
 }
 
-/// A device, a line for itself and one for each port.
-fn described(device: &rnic::Device) -> Vec<String> {
-    let Device { name, node, transport, details } = device;
-    let details = match details {
-        Ok(details) => details,
-        Err(e) => return vec![format!("{name}: {node}, {transport}; cannot be opened: {e}")],
-    };
-    let limits = &details.limits;
-    let mut lines = vec![format!(
-        "{name}: {node}, {transport}, firmware {}; {} queue pairs, {} regions, IRD {}, ORD {}{}",
-        details.firmware,
-        limits.queue_pairs,
-        limits.regions,
-        limits.ird,
-        limits.ord,
-        if limits.send_with_invalidate { "" } else { ", no Send with Invalidate" },
-    )];
-    lines.extend(details.ports.iter().map(|port| {
-        let netdev = port.netdev.as_deref().unwrap_or("no network device");
-        format!(
-            "{name} port {}: {}, {}, {netdev}, MTU {}",
-            port.number, port.state, port.link, port.mtu_bytes
-        )
-    }));
-    lines
+/// A device in one line: what it is, its own limits, its ports.
+fn describe(device: &rnic::Device) -> String {
+    let head = format!("{} ({}, {})", device.name, device.node, device.transport);
+    match &device.details {
+        Err(e) => format!("{head}: cannot be opened: {e}"),
+        Ok(details) => {
+            let limits = &details.limits;
+            let ports = details.ports.iter().map(|port| {
+                let netdev = port.netdev.as_deref().unwrap_or("no network device");
+                format!(
+                    "; port {} {} on {} ({netdev}), MTU {}",
+                    port.number, port.state, port.link, port.mtu_bytes
+                )
+            });
+            format!(
+                "{head}: IRD {}, ORD {}, {} regions{}",
+                limits.ird,
+                limits.ord,
+                limits.regions,
+                ports.collect::<String>()
+            )
+        }
+    }
 }
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.

@@ -17,7 +17,9 @@ use weft_wire::mpa::{self, Enhanced, FRAME_LEN, Frame, Kind, Malformed, REPLY_KE
 pub struct Question {
     /// Ask for a CRC on every FPDU.
     pub crc: bool,
-    /// Offer the peer-to-peer model.
+    /// Ask in the form of RFC 6581; else in that of RFC 5044, for peers that hang up on the other.
+    pub enhanced: bool,
+    /// Offer the peer-to-peer model, which only the enhanced form can.
     pub peer_to_peer: bool,
     /// Inbound and outbound RDMA Reads at a time that are asked for.
     pub depth: u16,
@@ -81,8 +83,8 @@ pub async fn probe(addr: SocketAddr, question: Question) -> Result<Answer, NoAns
         markers: false,
         crc: question.crc,
         rejected: false,
-        revision: 2,
-        enhanced: Some(Enhanced {
+        revision: if question.enhanced { 2 } else { 1 },
+        enhanced: question.enhanced.then_some(Enhanced {
             ird: question.depth,
             ord: question.depth,
             peer_to_peer: question.peer_to_peer.then_some(Rtr {
@@ -163,7 +165,7 @@ mod tests {
     use weft_machine::{Listener, Pool};
 
     const QUESTION: Question =
-        Question { crc: false, peer_to_peer: true, depth: 8, limit: Duration::from_secs(20) };
+        Question { crc: false, enhanced: true, peer_to_peer: true, depth: 8, limit: Duration::from_secs(20) };
 
     /// Asks a peer that answers `bytes` and closes.
     fn answered(bytes: &'static [u8]) -> Result<Answer, NoAnswer> {

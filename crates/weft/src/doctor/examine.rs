@@ -237,16 +237,29 @@ impl Examination {
 
     /// The reply of MPA, and with which choice of CRC it came.
     async fn mpa(&mut self, addr: SocketAddr) -> Option<(Answer, bool)> {
-        let ask = |crc| probe::Question { crc, peer_to_peer: true, depth: DEPTH, limit: self.question.limit };
+        let limit = self.question.limit;
+        let ask = |crc, enhanced| probe::Question { crc, enhanced, peer_to_peer: true, depth: DEPTH, limit };
         let wish = self.question.crc;
-        let first = probe(addr, ask(wish)).await;
+        let first = probe(addr, ask(wish, true)).await;
+        if matches!(first, Err(NoAnswer::Closed))
+            && let Ok(answer) = probe(addr, ask(wish, false)).await
+            && !answer.rejected
+        {
+            // The provider asks a second time in this way, too.
+            self.report.warn(
+                "MPA",
+                format!("revision {}; the peer hangs up on the enhanced request", answer.revision),
+                "each connection is asked for twice: use MPA revision 2 at the peer",
+            );
+            return Some((answer, wish));
+        }
         let refused = match &first {
             Ok(answer) => answer.rejected,
             Err(NoAnswer::Closed) => true,
             Err(_) => false,
         };
         if refused
-            && let Ok(answer) = probe(addr, ask(!wish)).await
+            && let Ok(answer) = probe(addr, ask(!wish, true)).await
             && !answer.rejected
         {
             self.report.ok("MPA", format!("revision {}", answer.revision));

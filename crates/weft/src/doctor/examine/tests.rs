@@ -324,6 +324,34 @@ fn a_peer_that_refuses_crcs_is_told_from_one_that_refuses_us() {
 }
 
 #[test]
+fn a_peer_that_knows_only_the_first_revision_is_asked_again() {
+    let report = examined(
+        async |_: &std::path::Path| {
+            let listener = Listener::bind(any()).unwrap();
+            let port = listener.local_addr().port();
+            (port, async move {
+                loop {
+                    let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+                    let mut request = [0; 24];
+                    let came = stream.recv(&mut [IoSliceMut::new(&mut request)]).await;
+                    // Revision 1 has no enhanced word; everything else is hung up on.
+                    if came.is_ok_and(|n| n == 20 && request[17] == 1) {
+                        let reply = Bytes::from_static(b"MPA ID Rep Frame\x40\x01\x00\x00");
+                        let _ = stream.send_all(&[reply]).await;
+                        stream.shutdown_write();
+                    }
+                }
+            })
+        },
+        |_| {},
+    );
+    let mpa = report.step("MPA");
+    assert_eq!(mpa.status, Status::Warning);
+    assert!(mpa.found.contains("revision 1"), "{mpa:?}");
+    assert_eq!(report.step("IRD/ORD").status, Status::Warning);
+}
+
+#[test]
 fn another_service_on_an_rdma_port_is_named() {
     let report = examined(
         async |_: &std::path::Path| {
