@@ -31,7 +31,8 @@ class Ping(unittest.TestCase):
     def test_rping_asks(self):
         # -V compares the data of each round.
         rounds = "".join(
-            f"timeout 60 rping -c -a {guest.HOST} -p {port} -C 20 -S {size} -V && echo good {port} {size} || exit 1\n"
+            f"timeout 60 rping -c -a {guest.HOST} -p {port} -C 20 -S {size} -V; status=$?\n"
+            f"[ $status = 0 ] && echo good {port} {size} || {{ echo rping ended with $status; exit 1; }}\n"
             for port in [PORT, NO_CRC_PORT] for size in [64, 1000, 65535]
         )
         for siw in SETTINGS:
