@@ -28,7 +28,7 @@ use super::{poller, readiness};
 const REMOTE_WAKES: usize = 4096;
 /// While the last news came from a poller, a core looks at its sockets in one turn out of this many: a system call
 /// costs as much as dozens of looks at a ring. While it came from a socket, it looks at them in each turn.
-const TURNS_PER_SYSCALL: u32 = 128;
+const TURNS_PER_SYSCALL: u32 = 32;
 /// A busy core looks at finished blocking calls in one turn out of this many, if it waits for any.
 const TURNS_PER_BLOCKING: u32 = 8;
 /// A busy core looks at its timers in one turn out of this many (a spinning one knows when the next is due).
@@ -346,7 +346,13 @@ impl<'a> Core<'a> {
             }
             // Running the executor also takes in wakes by other threads.
             let more = self.runtime.run();
-            if self.ask_pollers() || more || TASK_POLLS.get() != polls || self.main_woken() {
+            if self.ask_pollers()
+                || self.ask_pollers()
+                || self.ask_pollers()
+                || more
+                || TASK_POLLS.get() != polls
+                || self.main_woken()
+            {
                 break true;
             }
             if last {

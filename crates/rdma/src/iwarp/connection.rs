@@ -174,6 +174,11 @@ impl Connection {
         !self.completions.is_empty() || matches!(self.state, State::Ended(_))
     }
 
+    /// Whether the peer may send something new, and has not begun.
+    pub(super) fn is_between_messages(&self) -> bool {
+        !self.eof && !self.rx.inside_fpdu()
+    }
+
     /// Why the stream ended, once it has.
     pub(super) fn ended(&self) -> Option<&Disconnect> {
         match &self.state {

@@ -14,10 +14,12 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::rt::PollerGuard;
 use weft_machine::{Buf, FileRange, Pool, Stream, Time, rt};
 
 use super::connection::Connection;
 use super::frame::Next;
+use super::hot::Hot;
 use super::send::FileNeed;
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
@@ -29,7 +31,7 @@ const SLICES: usize = 128;
 const RECEIVES_PER_TURN: usize = 8;
 
 /// What the user holds; dropping it closes the connection.
-pub(super) struct Handle(Rc<Link>);
+pub(super) struct Handle(Rc<Link>, #[allow(dead_code, reason = "held for its drop")] PollerGuard);
 
 /// What became of a [`FileNeed`].
 enum FileDone {
@@ -37,7 +39,7 @@ enum FileDone {
     Warm(io::Result<usize>),
 }
 
-struct Link {
+pub(super) struct Link {
     connection: RefCell<Connection>,
     stream: Stream,
     pool: Pool,
@@ -51,13 +53,14 @@ struct Link {
     /// A read of payload that did not end at once.
     reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
     write_closed: Cell<bool>,
+    hot: Rc<Hot>,
 }
 
 impl Handle {
     /// Starts the tasks.
     pub(super) fn new(connection: Connection, stream: Stream, pool: Pool) -> Handle {
         let peer = stream.peer_addr().map_or_else(|| "unknown".into(), |addr| addr.to_string());
-        let link = Rc::new(Link {
+        let link = Rc::new_cyclic(|link| Link {
             connection: RefCell::new(connection),
             stream,
             pool,
@@ -67,11 +70,13 @@ impl Handle {
             kicked: Cell::new(false),
             reading: RefCell::new(None),
             write_closed: Cell::new(false),
+            hot: Rc::new(Hot::new(link.clone())),
         });
         let (sender, receiver) = (link.clone(), link.clone());
         rt::spawn(sender.send_task()).detach();
         rt::spawn(receiver.receive_task()).detach();
-        Handle(link)
+        let poller = rt::register_poller(link.hot.clone());
+        Handle(link, poller)
     }
 }
 
@@ -126,6 +131,22 @@ impl Link {
         .await;
     }
 
+    /// One receive that waits for nothing, with all that follows from it; false when nothing was there.
+    pub(super) fn try_receive(&self) -> bool {
+        let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Poll::Pending
+            }
+            received => Poll::Ready(received),
+        };
+        let came = self.connection.borrow().is_between_messages() && self.receive(recv).is_ready();
+        if came {
+            self.transmit();
+            self.wake_user();
+        }
+        came
+    }
+
     /// One receive and what follows from it; false at the end of the stream.
     fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
         let mut connection = self.connection.borrow_mut();
@@ -138,6 +159,7 @@ impl Link {
             }
             Ok(n) => {
                 connection.received(n, now);
+                self.hot.came(n);
                 true
             }
             Err(e) => {

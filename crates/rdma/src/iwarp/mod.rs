@@ -20,6 +20,7 @@ mod config;
 mod connection;
 mod driver;
 mod frame;
+mod hot;
 mod nudge;
 pub mod probe;
 mod receive;

@@ -180,7 +180,7 @@ impl Server {
             mismatches += u64::from(!pattern::matches(&buf, n));
             // What was there must not pass for the next.
             buf.fill(0);
-            self.regions[slot] = self.end.register(buf, Access::RemoteWrite)?;
+            self.regions[slot] = self.end.register(buf, Access::RemoteFill)?;
         }
         Ok((mismatches, self.regions.iter().map(place).collect()))
     }
@@ -194,7 +194,7 @@ impl Server {
             }
             Op::Write | Op::Send => {
                 buf.fill(0);
-                Access::RemoteWrite
+                Access::RemoteFill
             }
         };
         self.regions.push(self.end.register(buf, access)?);
