@@ -122,13 +122,21 @@ impl Stream {
 
     pub(super) fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let room: usize = into.iter().map(|slice| slice.len()).sum();
-        let mut control = rustix::net::RecvAncillaryBuffer::default();
-        match rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT) {
-            Ok(received) => {
-                if received.bytes < room {
+        let received = match into {
+            // A plain receive costs the kernel less than one that scatters.
+            [into] => rustix::net::recv(&self.fd, &mut **into, RecvFlags::DONTWAIT).map(|(n, _)| n),
+            _ => {
+                let mut control = rustix::net::RecvAncillaryBuffer::default();
+                let received = rustix::net::recvmsg(&self.fd, into, &mut control, RecvFlags::DONTWAIT);
+                received.map(|received| received.bytes)
+            }
+        };
+        match received {
+            Ok(bytes) => {
+                if bytes < room {
                     self.fd.drained();
                 }
-                Ok(received.bytes)
+                Ok(bytes)
             }
             Err(e) => {
                 if e == Errno::AGAIN {
@@ -140,10 +148,15 @@ impl Stream {
     }
 
     pub(super) fn try_send(&self, from: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-        let mut control = rustix::net::SendAncillaryBuffer::default();
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        match rustix::net::sendmsg(&self.fd, from, &mut control, flags) {
+        let sent = match from {
+            [from] => rustix::net::send(&self.fd, from, flags),
+            _ => {
+                rustix::net::sendmsg(&self.fd, from, &mut rustix::net::SendAncillaryBuffer::default(), flags)
+            }
+        };
+        match sent {
             Err(Errno::AGAIN) => {
                 self.fd.clear_writable();
                 Err(Errno::AGAIN.into())

@@ -180,14 +180,15 @@ impl Link {
             self.fill_batch(cx);
             let sent = {
                 let connection = self.connection.borrow();
+                if connection.nothing_to_send() {
+                    if connection.finished_sending() && !self.write_closed.replace(true) {
+                        self.stream.shutdown_write();
+                    }
+                    return;
+                }
                 let mut slices = [IoSlice::new(&[]); SLICES];
                 match connection.next_out(&mut slices) {
-                    Next::Nothing => {
-                        if connection.finished_sending() && !self.write_closed.replace(true) {
-                            self.stream.shutdown_write();
-                        }
-                        return;
-                    }
+                    Next::Nothing => return,
                     Next::Slices { filled, more: true } => self.stream.poll_send_more(cx, &slices[..filled]),
                     Next::Slices { filled, more: false } => self.stream.poll_send(cx, &slices[..filled]),
                     Next::File { range, from } => self.stream.poll_send_file(cx, range, from, range.len),

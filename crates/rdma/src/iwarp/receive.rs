@@ -72,7 +72,7 @@ const MAX_SLOTS: usize = 2 * GUESSES + 3;
 /// Where in the ring bytes are received that follow a guess: those between the payloads come to its front before.
 const BEHIND_PLAN: usize = 64;
 
-/// Where the next received bytes go, in this order; empty slots take none.
+/// Where the next received bytes go, in this order. None is empty.
 pub(super) struct Slots<'a> {
     slots: [IoSliceMut<'a>; MAX_SLOTS],
     used: usize,
@@ -84,8 +84,10 @@ impl<'a> Slots<'a> {
     }
 
     fn push(&mut self, room: &'a mut [u8]) {
-        self.slots[self.used] = IoSliceMut::new(room);
-        self.used += 1;
+        if !room.is_empty() {
+            self.slots[self.used] = IoSliceMut::new(room);
+            self.used += 1;
+        }
     }
 }
 
@@ -187,7 +189,6 @@ impl Rx {
     /// Everything goes through one place where markers are taken out.
     fn marked_slots(&mut self) -> Slots<'_> {
         let mut slots = Slots::new();
-        slots.push(&mut []);
         slots.push(self.marked.as_mut().map_or(&mut [][..], Marked::free));
         slots
     }

@@ -414,6 +414,11 @@ impl Connection {
         }
     }
 
+    /// Whether there is no next thing to send.
+    pub(super) fn nothing_to_send(&self) -> bool {
+        self.tx.out.is_empty()
+    }
+
     /// What to send next, in up to `slices.len()` pieces.
     pub(super) fn next_out<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         self.tx.out.next(slices)

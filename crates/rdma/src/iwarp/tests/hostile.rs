@@ -355,7 +355,7 @@ fn a_terminate_is_understood_or_ends_the_stream_anyway() {
 fn a_first_fpdu_that_is_wrong_is_answered_by_the_end_alone() {
     let pool = Pool::new(32 << 20);
     let mut end = Setting::default().connection(1, &pool);
-    end.recv_slots()[1][..8].fill(0);
+    end.recv_slots()[0][..8].fill(0);
     end.received(8, Time::from_nanos(1));
     assert!(matches!(end.ended(), Some(Disconnect::Violation(_))));
     assert!(end.finished_sending());
@@ -371,7 +371,7 @@ fn marked(crc: bool, bytes: &[u8]) -> (Connection, Pool) {
     }
     // Byte by byte: nothing depends on what comes together.
     for byte in bytes {
-        end.recv_slots()[1][0] = *byte;
+        end.recv_slots()[0][0] = *byte;
         end.received(1, Time::from_nanos(1));
     }
     (end, pool)
