@@ -345,7 +345,8 @@ impl<'a> Core<'a> {
                 self.collect_in_turn();
             }
             let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_BLOCKING);
-            if last || blocked || timer.is_some_and(|timer| timer <= now) {
+            // A sleep that follows at once looks by itself.
+            if (last && !budget.is_zero()) || blocked || timer.is_some_and(|timer| timer <= now) {
                 self.look_at_compio();
             }
             // Running the executor also takes in wakes by other threads.

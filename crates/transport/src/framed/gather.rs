@@ -14,7 +14,7 @@ use std::time::Duration;
 use weft_machine::Time;
 
 /// How long a gathering may be behind the last message that came.
-pub(super) const PATIENCE: Duration = Duration::from_micros(100);
+pub(super) const PATIENCE: Duration = Duration::from_micros(150);
 /// Messages longer than this on average are a crowd by themselves.
 const SMALL_BYTES: usize = 1024;
 /// Messages that a receiver waits for at most.
@@ -30,7 +30,7 @@ const FIRST_CROWD_PERCENT: usize = 120;
 /// The rate that a raised goal must keep, in percent of what it was.
 const KEPT_PERCENT: u128 = 95;
 /// Gatherings in an epoch that may end by lack of patience.
-const MAX_MISSED: u32 = EPOCH / 8;
+const MAX_MISSED: u32 = EPOCH / 4;
 /// Epochs after which a raised goal has to prove itself again: the peer may have changed its ways.
 const PROBATION: u32 = 256;
 /// Epochs without another attempt after a failed one: at first, doubled with each failure, and at most.
