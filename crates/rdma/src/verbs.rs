@@ -47,6 +47,13 @@ pub enum Access {
     RemoteFill,
 }
 
+impl Access {
+    /// Whether a region opened so is good for what `wanted` stands for: reading, or writing.
+    pub fn allows(self, wanted: Access) -> bool {
+        (self == Access::RemoteRead) == (wanted == Access::RemoteRead)
+    }
+}
+
 /// Work for a queue pair. Sends, Writes and Reads of one queue pair are carried out in the order they were posted
 /// (a Read's data may arrive later; a Send posted after it is not held back).
 #[derive(Debug)]

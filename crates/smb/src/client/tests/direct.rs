@@ -78,10 +78,7 @@ impl Direct {
         let regions = peer.regions.borrow();
         let window = regions
             .get(&segment.stag.0)
-            .filter(|(_, access)| {
-                let fill = wanted == Access::RemoteWrite && *access == Some(Access::RemoteFill);
-                *access == Some(wanted) || fill
-            })
+            .filter(|(_, access)| access.is_some_and(|access| access.allows(wanted)))
             .and_then(|(window, _)| window.slice(segment.offset as usize, segment.len as usize));
         window.ok_or_else(|| {
             self.end();

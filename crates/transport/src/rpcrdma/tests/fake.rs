@@ -52,7 +52,7 @@ impl End {
     /// Where in a region a peer's access lies.
     fn place(&mut self, s: Segment, access: Access) -> Result<&mut [u8], Refusal> {
         let region = self.regions.get_mut(&s.stag).filter(|r| !r.revoked).ok_or(Refusal::InvalidStag)?;
-        if region.access != access {
+        if !region.access.allows(access) {
             return Err(Refusal::Access);
         }
         let start = usize::try_from(s.offset).map_err(|_| Refusal::Bounds)?;
