@@ -245,6 +245,13 @@ pub enum ConnectError {
     Io(#[from] io::Error),
 }
 
+/// A receive that cannot be posted before an acceptance is the caller's fault.
+impl From<PostError> for ConnectError {
+    fn from(e: PostError) -> ConnectError {
+        ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, e))
+    }
+}
+
 /// Limits of a provider and, after set-up, of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {

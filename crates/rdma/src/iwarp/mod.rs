@@ -295,9 +295,7 @@ impl verbs::Request for Request {
             let (reply, agreed) = asked.accept(&offer);
             let mut connection = provider.connection(&agreed).await;
             for recv in recvs {
-                connection
-                    .post(recv)
-                    .map_err(|(e, _)| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
+                connection.post(recv).map_err(|(e, _)| e)?;
             }
             Request::reply(&stream, &provider, reply).await?;
             tracing::debug!(crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp accepted");

@@ -26,7 +26,7 @@ use super::library::{Library, Unavailable};
 use super::memory::{Local, Regions};
 use super::objects::{Cq, Pd};
 use super::queue_pair::{Parts, Unconnected};
-use crate::{Caps, ConnectError, ConnectParams, Connected, PostError, QueuePair, Work};
+use crate::{Caps, ConnectError, ConnectParams, Connected, QueuePair, Work};
 
 /// Requests that the kernel keeps for a listener that is busy; its own limit is 1024.
 const BACKLOG: i32 = 1024;
@@ -354,9 +354,7 @@ impl crate::Request for RnicRequest {
             offer.ird = offer.ird.min(conn.responder_resources);
             offer.ord = offer.ord.min(conn.initiator_depth);
             for recv in recvs {
-                endpoint.unconnected.post_recv(recv).map_err(|(e, _): (PostError, Work)| {
-                    io::Error::new(io::ErrorKind::InvalidInput, e.to_string())
-                })?;
+                endpoint.unconnected.post_recv(recv).map_err(|(e, _)| e)?;
             }
             endpoint.qp.accept(&offer)?;
             let established = async {

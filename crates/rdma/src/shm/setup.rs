@@ -162,9 +162,7 @@ impl crate::Request for ShmRequest {
                 peer: self.peer,
             })?;
             for recv in recvs {
-                if let Err((e, _)) = qp.post(recv) {
-                    return Err(ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, e)));
-                }
+                qp.post(recv).map_err(|(e, _)| e)?;
             }
             // Only now may the peer send: its answer comes after the buffers in the ring.
             let answer = Message::Accept { ird, ord, private_data }.emit();

@@ -127,18 +127,18 @@ impl Connection {
         debug_assert!(first, "a second NEGOTIATE ends the connection");
     }
 
-    pub(super) fn multi_credit(&self) -> bool {
+    fn multi_credit(&self) -> bool {
         self.negotiated.get().is_some_and(Negotiated::multi_credit)
     }
 
     /// See [`OpContext::max_payload`].
     pub(super) fn max_payload(&self, header: &Header) -> u32 {
-        let negotiated = self.negotiated();
-        let paid = match negotiated.multi_credit() {
-            true => u32::from(header.credit_charge.max(1)) * 65_536,
-            false => 65_536,
-        };
-        paid.min(negotiated.max_io)
+        (u32::from(self.charge(header)) * 65_536).min(self.negotiated().max_io)
+    }
+
+    /// The credits that a request costs (3.3.5.2.3): one where the dialect has no other, or it says nothing.
+    pub(super) fn charge(&self, header: &Header) -> u16 {
+        if self.multi_credit() { header.credit_charge.max(1) } else { 1 }
     }
 
     /// Largest payload inside a message, in bytes.
@@ -189,8 +189,8 @@ impl Connection {
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
     pub(super) fn interim(&self, cx: &OpContext) -> u64 {
         let async_id = cx.header.message_id;
-        let charge = if self.multi_credit() { cx.header.credit_charge } else { 1 };
-        let mut header = cx.header.reply(NtStatus::PENDING, self.grant(charge, cx.header.credits));
+        let credits = self.grant(self.charge(&cx.header), cx.header.credits);
+        let mut header = cx.header.reply(NtStatus::PENDING, credits);
         header.id = Id::Async(async_id);
         let message = outgoing::interim(&header);
         let message = match cx.encrypted {

@@ -66,7 +66,7 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
         return None;
     }
     let tree = session.tree(header.tree_id()?)?;
-    let charge = if connection.multi_credit() { header.credit_charge.max(1) } else { 1 };
+    let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Some(Err(WRONG_MESSAGE_ID));
     }
@@ -218,10 +218,7 @@ async fn request(
     if message.len() > MAX_CONTROL_BYTES && !carries_payload(header.command) {
         return Err("3.3.5.2: request too long for its command");
     }
-    let charge = match connection.multi_credit() {
-        true => header.credit_charge.max(1),
-        false => 1,
-    };
+    let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Err(WRONG_MESSAGE_ID);
     }

@@ -10,7 +10,7 @@ use weft_machine::{Buf, Pool, Time, rt};
 use weft_rdma::{Access, ConnectError, ConnectParams, Done, Provider, Segment, Work};
 use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
 
-use super::server::{place, segment};
+use super::exchange::{compare, control, place, segment, tell};
 use super::{ECHO, Side, pattern, recv_bytes, recvs, report_every, slots, window};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
@@ -256,8 +256,8 @@ impl Client {
             mismatches: 0,
             moved: Vec::new(),
         };
-        client.tell(&Message::Begin { places: client.ours.iter().map(place).collect() })?;
-        let Message::Ready { places } = client.control().await? else {
+        tell(&client.end, &Message::Begin { places: client.ours.iter().map(place).collect() })?;
+        let Message::Ready { places } = control::<MeasureError>(&mut client.end).await? else {
             return Err(EndError::Peer("it is not ready").into());
         };
         client.know(places)?;
@@ -301,8 +301,8 @@ impl Client {
 
     async fn batch(&mut self, operations: u64) -> Result<Batch, MeasureError> {
         let places = std::mem::take(&mut self.moved);
-        self.tell(&Message::Batch { operations, first: self.next, places })?;
-        let Message::Go = self.control().await? else {
+        tell(&self.end, &Message::Batch { operations, first: self.next, places })?;
+        let Message::Go = control::<MeasureError>(&mut self.end).await? else {
             return Err(EndError::Peer("it does not let us go").into());
         };
         let started = rt::now();
@@ -314,8 +314,8 @@ impl Client {
         };
         // A Read is over when its bytes are here; everything else when the server has it.
         let read_until = rt::now();
-        self.tell(&Message::Finish)?;
-        let done = self.control().await?;
+        tell(&self.end, &Message::Finish)?;
+        let done = control::<MeasureError>(&mut self.end).await?;
         let until = if self.plan.op == Op::Read { read_until } else { rt::now() };
         let Message::Done { mismatches: theirs, cpu_ns, places, .. } = done else {
             return Err(EndError::Peer("it is not done").into());
@@ -423,7 +423,7 @@ impl Client {
         // The rest of the reports; the batch's end is not to be mistaken for one.
         let every = report_every(&self.plan);
         while consumed < operations / every * every {
-            let Message::Consumed { operations } = self.control().await? else {
+            let Message::Consumed { operations } = control::<MeasureError>(&mut self.end).await? else {
                 return Err(EndError::Peer("a message in the middle of a batch").into());
             };
             consumed = operations;
@@ -470,28 +470,9 @@ impl Client {
         if !self.plan.check || self.ours.is_empty() {
             return Ok(0);
         }
-        let slots = self.ours.len() as u64;
-        let mut mismatches = 0;
-        for n in self.next..self.next + operations {
-            // Nobody may look into registered memory: taken back, compared, and opened again under a new tag.
-            let slot = (n % slots) as usize;
-            let mut buf = self.end.take_back(self.ours[slot].stag)?;
-            mismatches += u64::from(!pattern::matches(&buf, ECHO + n));
-            buf.fill(0);
-            self.ours[slot] = self.end.register(buf, Access::RemoteWrite)?;
-        }
+        let batch = self.next..self.next + operations;
+        let mismatches = compare(&self.end, &mut self.ours, Access::RemoteWrite, batch, ECHO)?;
         self.moved = self.ours.iter().map(place).collect();
         Ok(mismatches)
-    }
-
-    async fn control(&mut self) -> Result<Message, MeasureError> {
-        let buf = self.end.message().await?;
-        let message = Message::parse(&buf)?;
-        self.end.recv(buf)?;
-        Ok(message)
-    }
-
-    fn tell(&self, message: &Message) -> Result<(), EndError> {
-        self.end.send(message.emit().into())
     }
 }

@@ -23,6 +23,7 @@
 //! The latency of a Write is that of a Write and an empty Send that tells of it: nobody may look into registered memory.
 
 pub mod client;
+mod exchange;
 pub mod pattern;
 pub mod report;
 pub mod server;

@@ -4,9 +4,10 @@
 
 use bytes::Bytes;
 use weft_machine::Pool;
-use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Stag, Work};
+use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Work};
 use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
 
+use super::exchange::{compare, control, place, segment, tell};
 use super::{ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, pattern, recv_bytes, recvs, report_every, slots};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
@@ -79,7 +80,7 @@ impl Server {
 
     /// Ends only with the connection.
     async fn run(&mut self) -> Result<std::convert::Infallible, PerfError> {
-        let Message::Begin { places } = self.control().await? else {
+        let Message::Begin { places } = control::<PerfError>(&mut self.end).await? else {
             return Err(EndError::Peer("it did not begin").into());
         };
         let plan = self.plan;
@@ -90,9 +91,10 @@ impl Server {
                 self.open_slot(slot)?;
             }
         }
-        self.tell(&Message::Ready { places: self.regions.iter().map(place).collect() })?;
+        tell(&self.end, &Message::Ready { places: self.regions.iter().map(place).collect() })?;
         loop {
-            let Message::Batch { operations, first, places } = self.control().await? else {
+            let Message::Batch { operations, first, places } = control::<PerfError>(&mut self.end).await?
+            else {
                 return Err(EndError::Peer("no batch").into());
             };
             if first.checked_add(operations).is_none_or(|last| last >= ECHO) {
@@ -105,9 +107,9 @@ impl Server {
                 return Err(EndError::Peer("a checked batch writes no slot twice").into());
             }
             let before = self.cpu()?;
-            self.tell(&Message::Go)?;
+            tell(&self.end, &Message::Go)?;
             let mismatches = self.batch(operations, first).await?;
-            let Message::Finish = self.control().await? else {
+            let Message::Finish = control::<PerfError>(&mut self.end).await? else {
                 return Err(EndError::Peer("it did not finish its batch").into());
             };
             let cpu_ns = self.cpu()?.saturating_sub(before);
@@ -115,7 +117,7 @@ impl Server {
                 (Op::Write, true) => self.compare(operations, first)?,
                 _ => (mismatches, Vec::new()),
             };
-            self.tell(&Message::Done { operations, mismatches, cpu_ns, places })?;
+            tell(&self.end, &Message::Done { operations, mismatches, cpu_ns, places })?;
             self.batches += 1;
         }
     }
@@ -147,7 +149,7 @@ impl Server {
                     if plan.mode == Mode::Latency {
                         self.end.send(self.echo_of(first + n)?)?;
                     } else if (n + 1) % every == 0 {
-                        self.tell(&Message::Consumed { operations: n + 1 })?;
+                        tell(&self.end, &Message::Consumed { operations: n + 1 })?;
                     }
                 }
             }
@@ -172,16 +174,8 @@ impl Server {
 
     /// Takes every slot of the batch back, compares it with what was written last, and opens it again.
     fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<Place>), PerfError> {
-        let slots = self.regions.len() as u64;
-        let mut mismatches = 0;
-        for n in first..first + operations {
-            let slot = (n % slots) as usize;
-            let mut buf = self.end.take_back(self.regions[slot].stag)?;
-            mismatches += u64::from(!pattern::matches(&buf, n));
-            // What was there must not pass for the next.
-            buf.fill(0);
-            self.regions[slot] = self.end.register(buf, Access::RemoteFill)?;
-        }
+        let batch = first..first + operations;
+        let mismatches = compare(&self.end, &mut self.regions, Access::RemoteFill, batch, 0)?;
         Ok((mismatches, self.regions.iter().map(place).collect()))
     }
 
@@ -215,27 +209,8 @@ impl Server {
         if self.plan.check { self.bytes_of(ECHO + n) } else { Ok(self.echo.clone()) }
     }
 
-    async fn control(&mut self) -> Result<Message, PerfError> {
-        let buf = self.end.message().await?;
-        let message = Message::parse(&buf)?;
-        self.end.recv(buf)?;
-        Ok(message)
-    }
-
-    fn tell(&self, message: &Message) -> Result<(), EndError> {
-        self.end.send(message.emit().into())
-    }
-
     fn cpu(&self) -> Result<u64, PerfError> {
         let time = cpu::time_of(std::process::id()).map_err(PerfError::Cpu)?;
         Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
-}
-
-pub(super) fn place(region: &Segment) -> Place {
-    Place { stag: region.stag.0, offset: region.offset }
-}
-
-pub(super) fn segment(place: Place, len: u32) -> Segment {
-    Segment { stag: Stag(place.stag), offset: place.offset, len }
 }

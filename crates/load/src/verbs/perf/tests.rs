@@ -170,7 +170,7 @@ fn wrong_bytes_are_counted() {
                 .map(|_| {
                     let mut buf = end.buffer(plan.size as usize).unwrap();
                     buf.fill(0x11);
-                    super::server::place(&end.register(buf, weft_rdma::Access::RemoteRead).unwrap())
+                    super::exchange::place(&end.register(buf, weft_rdma::Access::RemoteRead).unwrap())
                 })
                 .collect();
             let mut ready = Some(Message::Ready { places });
