@@ -3,13 +3,14 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel bench-demo bench-rdma bench-peers clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
 	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
 	@echo "make man          the manual pages, in target/man"
 	@echo "make test-kernel  against the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
+	@echo "make test-smbtorture  Samba's own tests of SMB, beside what Debian's smbd passes of them"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
@@ -52,6 +53,10 @@ test-kernel: build
 	bash tests/kernel/deps.sh
 	bash tests/kernel/guest/build.sh
 	bash tests/kernel/run.sh
+
+# Samba's test suite: some ten minutes. SUITES="smb2.lock smb2.lease" runs those alone.
+test-smbtorture: build
+	bash tests/smbtorture/run.sh $(SUITES)
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

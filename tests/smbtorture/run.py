@@ -1,0 +1,128 @@
+"""Samba's own test suite against `weft serve`, beside Debian's smbd.
+
+Prints a line per suite and every test that smbd passes and Weft does not. Exits non-zero when fewer than 440 tests
+pass or when such a test is not named, with its reason, in docs/interop.md. With --part only the suites of continuous
+integration run, and every test that passed when weft.tsv was written must pass again.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import csv
+import pathlib
+import queue
+import re
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "interop"))
+import weft  # noqa: E402
+from torture import SUITES, Torture  # noqa: E402
+
+# Quick suites, one for each part of the server.
+PART = "connect create read rw lock session-id tcon compound compound_find credits rename getinfo dir mkdir sharemode".split()
+# How many tests must pass in all.
+PROMISE = 440
+
+
+def load(path):
+    """{(suite, test): verdict} of a row that was written before."""
+    with open(path) as rows:
+        return {(row["suite"], row["test"]): row["result"] for row in csv.DictReader(rows, delimiter="\t")}
+
+
+def folder_shares(root, count):
+    folders = [root / f"share{n}" for n in range(count)]
+    for folder in folders:
+        folder.mkdir()
+    return folders
+
+
+def torture(suites, jobs, raw, options):
+    """Runs the suites, a few at a time, each on a share that no other uses: [(suite, test, verdict, reason)]."""
+    with tempfile.TemporaryDirectory(prefix="weft-torture-") as root:
+        folders = folder_shares(pathlib.Path(root), jobs)
+        server = weft.Server(folders[0], *folders[1:], *options)
+        free = queue.SimpleQueue()
+        for folder in folders:
+            free.put(folder.name)
+
+        def one(suite):
+            share = free.get()
+            try:
+                runner = Torture("127.0.0.1", server.smb_port, share, weft.USER, weft.PASSWORD, raw=raw)
+                return [(suite, test, *verdict) for test, verdict in runner.suite(suite).items()]
+            finally:
+                free.put(share)
+
+        try:
+            with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+                rows = []
+                for done in pool.map(one, suites):
+                    rows += done
+                    passed = sum(verdict == "PASS" for _, _, verdict, _ in done)
+                    print(f"{done[0][0]:28} {passed:3} of {len(done):3} pass", flush=True)
+                return rows
+        finally:
+            log = server.log_text()
+            if status := server.stop():
+                raise SystemExit(f"{log}\nweft ended with status {status}")
+
+
+def summary(rows, smbd):
+    """A table: per suite, what passes here and with smbd."""
+    ours, theirs = collections.Counter(), collections.Counter()
+    for suite, _, verdict, _ in rows:
+        ours[suite] += verdict == "PASS"
+    for (suite, _), verdict in smbd.items():
+        theirs[suite] += verdict == "PASS" and suite in ours
+    print(f"\n{'suite':28} {'weft':>5} {'smbd 4.17':>10}")
+    for suite in ours:
+        print(f"{suite:28} {ours[suite]:5} {theirs[suite]:10}")
+    print(f"{'in all':28} {ours.total():5} {theirs.total():10}\n")
+    return ours.total()
+
+
+def explained():
+    """The tests whose failure docs/interop.md gives a reason for, named like `smb2.lock.rw-shared`."""
+    return set(re.findall(r"`(smb2\.[\w.-]+)`", (ROOT / "docs" / "interop.md").read_text()))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("suites", nargs="*", help="smb2.lock ...; all by default")
+    arguments.add_argument("--part", action="store_true", help="the part that continuous integration runs")
+    arguments.add_argument("--jobs", type=int, default=4, help="suites at a time")
+    arguments.add_argument("--record", action="store_true", help="write weft.tsv anew")
+    arguments.add_argument("--raw", type=argparse.FileType("w"), help="everything that smbtorture says goes here")
+    arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    arguments = arguments.parse_args()
+    whole = not arguments.suites and not arguments.part
+    suites = arguments.suites or [f"smb2.{name}" for name in (PART if arguments.part else SUITES)]
+
+    rows = torture(suites, arguments.jobs, arguments.raw, arguments.weft_option)
+    smbd = load(HERE / "smbd-4.17.tsv")
+    passed = summary(rows, smbd)
+    # What must pass: what smbd passes, but for written reasons; in the part, what passed before.
+    if arguments.part:
+        known = {key for key, verdict in load(HERE / "weft.tsv").items() if verdict == "PASS"}
+    else:
+        reasons = explained()
+        known = {key for key, verdict in smbd.items() if verdict == "PASS" and ".".join(key) not in reasons}
+    short = [row for row in rows if row[2] != "PASS" and row[:2] in known]
+    for suite, test, verdict, reason in short:
+        print(f"{verdict:8} {suite}.{test}: {reason}")
+    if arguments.record:
+        with open(HERE / "weft.tsv", "w") as out:
+            out.write("suite\ttest\tresult\n")
+            out.writelines(f"{suite}\t{test}\t{verdict}\n" for suite, test, verdict, _ in rows)
+    if whole and passed < PROMISE:
+        short.append(None)
+        print(f"falls short: {passed} tests pass, promised {PROMISE}")
+    sys.exit(1 if short else 0)
+
+
+if __name__ == "__main__":
+    main()
