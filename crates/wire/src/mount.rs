@@ -4,9 +4,9 @@
 
 use bytes::Bytes;
 
-use crate::nfs3::{Handle, Xdr, xdr_struct};
+use crate::nfs3::Handle;
 use crate::rpc::Flavor;
-use crate::xdr::{Decoder, Encoder, Malformed};
+use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 
 /// The program number (RFC 1813 5.1.2).
 pub const PROGRAM: u32 = 100_005;

@@ -7,9 +7,14 @@
 //! Buffers: variable-length items come back as slices of the received buffer, never copied.
 //! Errors: [`Malformed`]; every length is checked against its limit and against what is there before it is used.
 
+mod item;
+
 use std::fmt;
 
 use bytes::Bytes;
+
+pub(crate) use item::xdr_struct;
+pub use item::{Xdr, emit_list, list};
 
 /// Bytes that their specification forbids; says which rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -22,6 +22,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
+pub use crate::xdr::Xdr;
+pub(crate) use crate::xdr::xdr_struct;
 use crate::xdr::{Decoder, Encoder, Malformed};
 
 /// The program number (RFC 1813 2.2).
@@ -64,88 +66,8 @@ pub mod procedure {
     pub const COMMIT: u32 = 21;
 }
 
-/// A type with one XDR layout.
-pub trait Xdr: Sized {
-    /// Takes one off the stream.
-    fn parse(d: &mut Decoder) -> Result<Self, Malformed>;
-    /// Appends it.
-    fn emit(&self, e: &mut Encoder);
-}
-
-impl Xdr for () {
-    fn parse(_: &mut Decoder) -> Result<(), Malformed> {
-        Ok(())
-    }
-    fn emit(&self, _: &mut Encoder) {}
-}
-
-impl Xdr for u32 {
-    fn parse(d: &mut Decoder) -> Result<u32, Malformed> {
-        d.u32()
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.u32(*self);
-    }
-}
-
-impl Xdr for u64 {
-    fn parse(d: &mut Decoder) -> Result<u64, Malformed> {
-        d.u64()
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.u64(*self);
-    }
-}
-
-impl Xdr for bool {
-    fn parse(d: &mut Decoder) -> Result<bool, Malformed> {
-        d.bool()
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.bool(*self);
-    }
-}
-
 /// A verifier: of writes, of a directory's cookies, of an exclusive CREATE.
 pub type Verifier = [u8; 8];
-
-impl Xdr for Verifier {
-    fn parse(d: &mut Decoder) -> Result<Verifier, Malformed> {
-        d.fixed()
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.fixed(self);
-    }
-}
-
-impl<T: Xdr> Xdr for Option<T> {
-    fn parse(d: &mut Decoder) -> Result<Option<T>, Malformed> {
-        d.optional(T::parse)
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.optional(self.as_ref(), |e, value| value.emit(e));
-    }
-}
-
-/// Declares a struct whose fields lie one behind the other in XDR.
-macro_rules! xdr_struct {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: $type,)*
-        }
-        impl $crate::nfs3::Xdr for $name {
-            fn parse(d: &mut $crate::xdr::Decoder) -> Result<$name, $crate::xdr::Malformed> {
-                Ok($name { $($field: <$type as $crate::nfs3::Xdr>::parse(d)?,)* })
-            }
-            fn emit(&self, e: &mut $crate::xdr::Encoder) {
-                $($crate::nfs3::Xdr::emit(&self.$field, e);)*
-            }
-        }
-    };
-}
-pub(crate) use xdr_struct;
 
 /// nfs_fh3: opaque to clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,108 @@
+//! Types that have one XDR layout, and the macro that declares a struct of them.
+//!
+//! What: [`Xdr`], its implementations for basic types, lists. Spec: RFC 4506 4. Owns: nothing.
+//! Does not: know any protocol's types.
+
+use super::{Decoder, Encoder, Malformed};
+
+/// A type with one XDR layout.
+pub trait Xdr: Sized {
+    /// Takes one off the stream.
+    fn parse(d: &mut Decoder) -> Result<Self, Malformed>;
+    /// Appends it.
+    fn emit(&self, e: &mut Encoder);
+}
+
+impl Xdr for () {
+    fn parse(_: &mut Decoder) -> Result<(), Malformed> {
+        Ok(())
+    }
+    fn emit(&self, _: &mut Encoder) {}
+}
+
+impl Xdr for u32 {
+    fn parse(d: &mut Decoder) -> Result<u32, Malformed> {
+        d.u32()
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.u32(*self);
+    }
+}
+
+impl Xdr for u64 {
+    fn parse(d: &mut Decoder) -> Result<u64, Malformed> {
+        d.u64()
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.u64(*self);
+    }
+}
+
+impl Xdr for bool {
+    fn parse(d: &mut Decoder) -> Result<bool, Malformed> {
+        d.bool()
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.bool(*self);
+    }
+}
+
+/// A verifier.
+impl Xdr for [u8; 8] {
+    fn parse(d: &mut Decoder) -> Result<[u8; 8], Malformed> {
+        d.fixed()
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.fixed(self);
+    }
+}
+
+impl<T: Xdr> Xdr for Option<T> {
+    fn parse(d: &mut Decoder) -> Result<Option<T>, Malformed> {
+        d.optional(T::parse)
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.optional(self.as_ref(), |e, value| value.emit(e));
+    }
+}
+
+/// A list whose items are in the stream, at most `limit` of them.
+///
+/// # Errors
+/// A count above the limit, or an item that does not parse.
+pub fn list<T: Xdr>(d: &mut Decoder, limit: usize) -> Result<Vec<T>, Malformed> {
+    let len = d.length(limit)?;
+    // Room as the items come: a count is a claim, an item takes bytes of the stream.
+    let mut items = Vec::new();
+    for _ in 0..len {
+        items.push(T::parse(d)?);
+    }
+    Ok(items)
+}
+
+/// Appends a list with its count.
+pub fn emit_list<T: Xdr>(items: &[T], e: &mut Encoder) {
+    // No caller holds 2^32 items.
+    e.u32(items.len() as u32);
+    items.iter().for_each(|item| item.emit(e));
+}
+
+/// Declares a struct whose fields lie one behind the other in XDR.
+macro_rules! xdr_struct {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+        impl $crate::xdr::Xdr for $name {
+            fn parse(d: &mut $crate::xdr::Decoder) -> Result<$name, $crate::xdr::Malformed> {
+                Ok($name { $($field: <$type as $crate::xdr::Xdr>::parse(d)?,)* })
+            }
+            fn emit(&self, e: &mut $crate::xdr::Encoder) {
+                $($crate::xdr::Xdr::emit(&self.$field, e);)*
+            }
+        }
+    };
+}
+pub(crate) use xdr_struct;
