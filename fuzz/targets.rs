@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use weft_wire::nfs3::Xdr;
 use weft_wire::smb2::{self, compound};
-use weft_wire::xdr::Decoder;
-use weft_wire::{ddp, mount, mpa, nbss, nfs3, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego};
+use weft_wire::xdr::{Decoder, Encoder};
+use weft_wire::{ddp, mount, mpa, nbss, nfs3, nfs4, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego};
 
 /// A name and what runs under it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     ("rping", rping),
     ("perf", perf),
     ("nfs3", nfs3),
+    ("nfs4", nfs4),
     ("mount", mount),
 ];
 
@@ -184,6 +185,49 @@ pub fn nfs3(data: &[u8]) {
     let detached = Some(bytes.slice(middle..));
     let _ = nfs3::WriteArgs::parse(&mut Decoder::reduced(bytes.slice(..middle), detached.clone()));
     let _ = nfs3::ReadOk::parse(&mut Decoder::reduced(bytes.slice(..middle), detached));
+}
+
+/// NFSv4 compounds of every minor version, whole and reduced, their results, and callbacks.
+pub fn nfs4(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let middle = data.len() / 2;
+    for minor in 0..=nfs4::MINOR_VERSION {
+        let whole = Decoder::new(bytes.clone());
+        let reduced = Decoder::reduced(bytes.slice(..middle), Some(bytes.slice(middle..)));
+        for mut d in [whole, reduced] {
+            let _ = nfs4::CompoundHead::parse(&mut d);
+            while let Ok(op) = nfs4::Op::parse(&mut d, minor) {
+                if let nfs4::Op::Setattr(args) = &op {
+                    let _ = nfs4::Attributes::parse(&args.attributes);
+                }
+                let mut e = Encoder::default();
+                op.emit(&mut e);
+            }
+        }
+    }
+    macro_rules! each {
+        ($($type:ty),* $(,)?) => {
+            $(let _ = <$type>::parse(&mut Decoder::new(bytes.clone()));)*
+        };
+    }
+    each!(
+        nfs4::ReplyHead,
+        nfs4::OpenOk,
+        nfs4::LockDenied,
+        nfs4::ReaddirOk,
+        nfs4::SecinfoOk,
+        nfs4::ExchangeIdOk,
+        nfs4::CreateSessionOk,
+        nfs4::SequenceOk,
+        nfs4::CopyOk,
+        nfs4::OffloadStatusOk,
+        nfs4::ListxattrsOk,
+        nfs4::CbCompound,
+        nfs4::CbReplyHead,
+    );
+    if let Ok(fattr) = nfs4::Fattr::parse(&mut Decoder::new(bytes)) {
+        let _ = nfs4::Attributes::parse(&fattr);
+    }
 }
 
 /// MOUNT arguments and results.

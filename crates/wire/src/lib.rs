@@ -9,6 +9,7 @@ pub mod mount;
 pub mod mpa;
 pub mod nbss;
 pub mod nfs3;
+pub mod nfs4;
 pub mod ntlm;
 pub mod perf;
 pub mod rdmap;

@@ -78,17 +78,23 @@ impl AuthSys {
 
     fn parse(body: Bytes) -> Result<AuthSys, Malformed> {
         let mut d = Decoder::new(body);
+        let sys = AuthSys::parse_from(&mut d)?;
+        d.end()?;
+        Ok(sys)
+    }
+
+    /// Takes one off a stream where it is an item among others.
+    pub(crate) fn parse_from(d: &mut Decoder) -> Result<AuthSys, Malformed> {
         let stamp = d.u32()?;
         let machine_name = d.opaque(MAX_MACHINE_NAME)?;
         let mut sys = AuthSys { stamp, ..AuthSys::new(machine_name, d.u32()?, d.u32()?) };
         for _ in 0..d.length(MAX_GROUPS)? {
             sys.push_gid(d.u32()?);
         }
-        d.end()?;
         Ok(sys)
     }
 
-    fn emit(&self, e: &mut Encoder) {
+    pub(crate) fn emit(&self, e: &mut Encoder) {
         e.u32(self.stamp);
         e.opaque(&self.machine_name);
         e.u32(self.uid);

@@ -1,0 +1,112 @@
+//! bitmap4: sets of attributes, operations and hints.
+//!
+//! Spec: RFC 8881 3.3.7. Owns: nothing. Does not: know what the bits mean.
+//!
+//! Bits from 96 on mean nothing in any minor version here: they are read, bounded, and remembered only as [`Bitmap::beyond`].
+
+use crate::xdr::{Decoder, Encoder, Malformed, Xdr};
+
+/// Words that are kept.
+const WORDS: usize = 3;
+/// Most words that are parsed.
+const MAX_WORDS: usize = 64;
+
+/// A set of small numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bitmap {
+    words: [u32; WORDS],
+    beyond: bool,
+}
+
+impl Bitmap {
+    /// No bits.
+    pub const EMPTY: Bitmap = Bitmap { words: [0; WORDS], beyond: false };
+
+    /// The set of these numbers, each below 96.
+    pub const fn of(bits: &[u32]) -> Bitmap {
+        let mut map = Bitmap::EMPTY;
+        let mut i = 0;
+        while i < bits.len() {
+            map.words[bits[i] as usize / 32] |= 1 << (bits[i] % 32);
+            i += 1;
+        }
+        map
+    }
+
+    /// Adds a number below 96; others are not kept.
+    pub fn set(&mut self, bit: u32) {
+        if let Some(word) = self.words.get_mut(bit as usize / 32) {
+            *word |= 1 << (bit % 32);
+        }
+    }
+
+    /// Takes a number out.
+    pub fn clear(&mut self, bit: u32) {
+        if let Some(word) = self.words.get_mut(bit as usize / 32) {
+            *word &= !(1 << (bit % 32));
+        }
+    }
+
+    /// Whether a number is in the set.
+    pub fn has(&self, bit: u32) -> bool {
+        self.words.get(bit as usize / 32).is_some_and(|word| word & 1 << (bit % 32) != 0)
+    }
+
+    /// Whether numbers were in it that are not kept.
+    pub fn beyond(&self) -> bool {
+        self.beyond
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        *self == Bitmap::EMPTY
+    }
+
+    /// What both have.
+    #[must_use]
+    pub fn and(self, other: Bitmap) -> Bitmap {
+        let mut words = self.words;
+        words.iter_mut().zip(other.words).for_each(|(word, other)| *word &= other);
+        Bitmap { words, beyond: self.beyond && other.beyond }
+    }
+
+    /// What either has.
+    #[must_use]
+    pub fn or(self, other: Bitmap) -> Bitmap {
+        let mut words = self.words;
+        words.iter_mut().zip(other.words).for_each(|(word, other)| *word |= other);
+        Bitmap { words, beyond: self.beyond || other.beyond }
+    }
+
+    /// What this has and `other` has not.
+    #[must_use]
+    pub fn without(self, other: Bitmap) -> Bitmap {
+        let mut words = self.words;
+        words.iter_mut().zip(other.words).for_each(|(word, other)| *word &= !other);
+        Bitmap { words, beyond: self.beyond && !other.beyond }
+    }
+
+    /// The numbers in it, in order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0..32 * WORDS as u32).filter(move |bit| self.has(*bit))
+    }
+}
+
+impl Xdr for Bitmap {
+    fn parse(d: &mut Decoder) -> Result<Bitmap, Malformed> {
+        let mut map = Bitmap::EMPTY;
+        for n in 0..d.length(MAX_WORDS)? {
+            let word = d.u32()?;
+            match map.words.get_mut(n) {
+                Some(kept) => *kept = word,
+                None => map.beyond |= word != 0,
+            }
+        }
+        Ok(map)
+    }
+    fn emit(&self, e: &mut Encoder) {
+        let len = self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        e.u32(len as u32);
+        self.words[..len].iter().for_each(|word| e.u32(*word));
+    }
+}

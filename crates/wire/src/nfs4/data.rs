@@ -1,0 +1,267 @@
+//! READ, WRITE, COMMIT, and minor version 2's operations on ranges of a file.
+//!
+//! Spec: RFC 8881 18.22, 18.32, 18.3; RFC 7862 section 15 (ALLOCATE to CLONE). Owns: nothing. Does not: read or write.
+
+use bytes::Bytes;
+
+use super::{Bitmap, MAX_DATA, NetAddr, Stateid, Status, Text, UpTo, Verifier};
+use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
+
+xdr_struct! {
+    /// READ4args, READ_PLUS4args.
+    pub struct Read {
+        /// By which right.
+        pub stateid: Stateid,
+        /// First byte.
+        pub offset: u64,
+        /// Bytes.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// READ4resok without the data's content, which is the transport's business.
+    pub struct ReadHead {
+        /// Whether the file ends with it.
+        pub eof: bool,
+        /// Bytes of data.
+        pub count: u32,
+    }
+}
+
+/// stable_how4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stable {
+    /// May be lost when the server restarts.
+    Unstable,
+    /// The data is durable.
+    DataSync,
+    /// The data and the attributes are durable.
+    FileSync,
+}
+
+impl Xdr for Stable {
+    fn parse(d: &mut Decoder) -> Result<Stable, Malformed> {
+        match d.u32()? {
+            0 => Ok(Stable::Unstable),
+            1 => Ok(Stable::DataSync),
+            2 => Ok(Stable::FileSync),
+            _ => Err(Malformed("unknown stable_how4")),
+        }
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.u32(*self as u32);
+    }
+}
+
+/// WRITE4args.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// By which right.
+    pub stateid: Stateid,
+    /// First byte.
+    pub offset: u64,
+    /// How durable.
+    pub stable: Stable,
+    /// DDP-eligible (RFC 8267 section 5).
+    pub data: Bytes,
+}
+
+impl Xdr for Write {
+    fn parse(d: &mut Decoder) -> Result<Write, Malformed> {
+        Ok(Write {
+            stateid: Stateid::parse(d)?,
+            offset: d.u64()?,
+            stable: Stable::parse(d)?,
+            data: d.payload(MAX_DATA)?,
+        })
+    }
+    fn emit(&self, e: &mut Encoder) {
+        self.stateid.emit(e);
+        e.u64(self.offset);
+        self.stable.emit(e);
+        e.opaque(&self.data);
+    }
+}
+
+xdr_struct! {
+    /// WRITE4resok.
+    pub struct WriteOk {
+        /// Bytes written.
+        pub count: u32,
+        /// How durable.
+        pub committed: Stable,
+        /// Changes when data that was not durable may be lost.
+        pub verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// COMMIT4args.
+    pub struct Commit {
+        /// First byte.
+        pub offset: u64,
+        /// Bytes; 0 reaches to the end.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// ALLOCATE4args, DEALLOCATE4args.
+    pub struct Allocate {
+        /// By which right.
+        pub stateid: Stateid,
+        /// First byte.
+        pub offset: u64,
+        /// Bytes.
+        pub length: u64,
+    }
+}
+
+xdr_struct! {
+    /// SEEK4args.
+    pub struct Seek {
+        /// By which right.
+        pub stateid: Stateid,
+        /// From here.
+        pub offset: u64,
+        /// data_content4: 0 finds data, 1 finds a hole.
+        pub what: u32,
+    }
+}
+
+xdr_struct! {
+    /// seek_res4.
+    pub struct SeekOk {
+        /// Whether nothing was found before the end.
+        pub eof: bool,
+        /// Where.
+        pub offset: u64,
+    }
+}
+
+xdr_struct! {
+    /// IO_ADVISE4args.
+    pub struct IoAdvise {
+        /// By which right.
+        pub stateid: Stateid,
+        /// First byte.
+        pub offset: u64,
+        /// Bytes.
+        pub count: u64,
+        /// IO_ADVISE_type4.
+        pub hints: Bitmap,
+    }
+}
+
+/// netloc4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetLoc {
+    /// A host's name.
+    Name(Text),
+    /// A URL.
+    Url(Text),
+    /// An address.
+    Addr(NetAddr),
+}
+
+impl Xdr for NetLoc {
+    fn parse(d: &mut Decoder) -> Result<NetLoc, Malformed> {
+        match d.u32()? {
+            1 => Text::parse(d).map(NetLoc::Name),
+            2 => Text::parse(d).map(NetLoc::Url),
+            3 => NetAddr::parse(d).map(NetLoc::Addr),
+            _ => Err(Malformed("unknown netloc_type4")),
+        }
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match self {
+            NetLoc::Name(name) => {
+                e.u32(1);
+                name.emit(e);
+            }
+            NetLoc::Url(url) => {
+                e.u32(2);
+                url.emit(e);
+            }
+            NetLoc::Addr(addr) => {
+                e.u32(3);
+                addr.emit(e);
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// COPY4args.
+    pub struct Copy {
+        /// Of the saved file.
+        pub from_stateid: Stateid,
+        /// Of the current file.
+        pub to_stateid: Stateid,
+        /// First byte there.
+        pub from_offset: u64,
+        /// First byte here.
+        pub to_offset: u64,
+        /// Bytes; 0 reaches to the end.
+        pub count: u64,
+        /// Whether bytes must be copied in order.
+        pub consecutive: bool,
+        /// Whether the answer comes when it is done.
+        pub synchronous: bool,
+        /// Another server to copy from.
+        pub servers: UpTo<NetLoc, 16>,
+    }
+}
+
+xdr_struct! {
+    /// write_response4.
+    pub struct WriteResponse {
+        /// Which copy goes on, if it does.
+        pub callback: UpTo<Stateid, 1>,
+        /// Bytes copied so far.
+        pub count: u64,
+        /// How durable.
+        pub committed: Stable,
+        /// See [`WriteOk::verifier`].
+        pub verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// COPY4resok.
+    pub struct CopyOk {
+        /// How far it came.
+        pub response: WriteResponse,
+        /// Whether bytes are copied in order.
+        pub consecutive: bool,
+        /// Whether it is done.
+        pub synchronous: bool,
+    }
+}
+
+xdr_struct! {
+    /// OFFLOAD_STATUS4resok.
+    pub struct OffloadStatusOk {
+        /// Bytes copied so far.
+        pub count: u64,
+        /// What became of it, if it has ended.
+        pub complete: UpTo<Status, 1>,
+    }
+}
+
+xdr_struct! {
+    /// CLONE4args.
+    pub struct Clone_ {
+        /// Of the saved file.
+        pub from_stateid: Stateid,
+        /// Of the current file.
+        pub to_stateid: Stateid,
+        /// First byte there.
+        pub from_offset: u64,
+        /// First byte here.
+        pub to_offset: u64,
+        /// Bytes; 0 reaches to the end.
+        pub count: u64,
+    }
+}

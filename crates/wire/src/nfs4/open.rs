@@ -1,0 +1,332 @@
+//! OPEN and what follows it: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE.
+//!
+//! Spec: RFC 7530 16.16, 16.18, 16.19, 16.2; RFC 8881 18.16, 18.18, 18.2. Owns: nothing. Does not: keep state.
+
+use super::acl::Ace;
+use super::basic::below;
+use super::{Bitmap, ChangeInfo, Fattr, Owner, Stateid, Text, Verifier};
+use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
+
+/// Bits of `share_access` and `share_deny`.
+#[allow(missing_docs, reason = "the RFC's names")]
+pub mod share {
+    pub const READ: u32 = 1;
+    pub const WRITE: u32 = 2;
+    pub const BOTH: u32 = 3;
+    pub const WANT_DELEG_MASK: u32 = 0xff00;
+    pub const WANT_READ_DELEG: u32 = 0x0100;
+    pub const WANT_WRITE_DELEG: u32 = 0x0200;
+    pub const WANT_ANY_DELEG: u32 = 0x0300;
+    pub const WANT_NO_DELEG: u32 = 0x0400;
+    pub const WANT_CANCEL: u32 = 0x0500;
+    pub const WANT_SIGNAL: u32 = 0x1_0000;
+    pub const WANT_PUSH: u32 = 0x2_0000;
+}
+
+/// Bits of [`OpenOk::flags`].
+#[allow(missing_docs, reason = "the RFC's names")]
+pub mod open_flag {
+    pub const CONFIRM: u32 = 2;
+    pub const LOCKTYPE_POSIX: u32 = 4;
+    pub const PRESERVE_UNLINKED: u32 = 8;
+    pub const MAY_NOTIFY_LOCK: u32 = 0x20;
+}
+
+/// createhow4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreateHow {
+    /// An existing file is opened.
+    Unchecked(Fattr),
+    /// An existing file is an error.
+    Guarded(Fattr),
+    /// An existing file is opened when it was made with this verifier.
+    Exclusive(Verifier),
+    /// The same, with attributes (minor version 1).
+    Exclusive41(Verifier, Fattr),
+}
+
+/// openflag4: `None` does not create.
+pub type OpenHow = Option<CreateHow>;
+
+fn parse_how(d: &mut Decoder) -> Result<OpenHow, Malformed> {
+    if below(d.u32()?, 2, "unknown opentype4")? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(match d.u32()? {
+        0 => CreateHow::Unchecked(Fattr::parse(d)?),
+        1 => CreateHow::Guarded(Fattr::parse(d)?),
+        2 => CreateHow::Exclusive(d.fixed()?),
+        3 => CreateHow::Exclusive41(d.fixed()?, Fattr::parse(d)?),
+        _ => return Err(Malformed("unknown createmode4")),
+    }))
+}
+
+fn emit_how(how: &OpenHow, e: &mut Encoder) {
+    let Some(how) = how else { return e.u32(0) };
+    e.u32(1);
+    match how {
+        CreateHow::Unchecked(attributes) => {
+            e.u32(0);
+            attributes.emit(e);
+        }
+        CreateHow::Guarded(attributes) => {
+            e.u32(1);
+            attributes.emit(e);
+        }
+        CreateHow::Exclusive(verifier) => {
+            e.u32(2);
+            e.fixed(verifier);
+        }
+        CreateHow::Exclusive41(verifier, attributes) => {
+            e.u32(3);
+            e.fixed(verifier);
+            attributes.emit(e);
+        }
+    }
+}
+
+/// open_claim4: by what right, and which file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// CLAIM_NULL: this name in the current directory.
+    Null(Text),
+    /// CLAIM_PREVIOUS: the current file, open before the server restarted, with a delegation of this type.
+    Previous(u32),
+    /// CLAIM_DELEGATE_CUR: this name, under a delegation.
+    DelegateCur(Stateid, Text),
+    /// CLAIM_DELEGATE_PREV: this name, under a delegation of the client's earlier run.
+    DelegatePrev(Text),
+    /// CLAIM_FH: the current file.
+    Fh,
+    /// CLAIM_DELEG_CUR_FH: the current file, under a delegation.
+    DelegCurFh(Stateid),
+    /// CLAIM_DELEG_PREV_FH: the current file, under a delegation of the client's earlier run.
+    DelegPrevFh,
+}
+
+impl Xdr for Claim {
+    fn parse(d: &mut Decoder) -> Result<Claim, Malformed> {
+        Ok(match d.u32()? {
+            0 => Claim::Null(Text::parse(d)?),
+            1 => Claim::Previous(d.u32()?),
+            2 => Claim::DelegateCur(Stateid::parse(d)?, Text::parse(d)?),
+            3 => Claim::DelegatePrev(Text::parse(d)?),
+            4 => Claim::Fh,
+            5 => Claim::DelegCurFh(Stateid::parse(d)?),
+            6 => Claim::DelegPrevFh,
+            _ => return Err(Malformed("unknown open_claim_type4")),
+        })
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match self {
+            Claim::Null(name) => {
+                e.u32(0);
+                name.emit(e);
+            }
+            Claim::Previous(delegation) => {
+                e.u32(1);
+                e.u32(*delegation);
+            }
+            Claim::DelegateCur(stateid, name) => {
+                e.u32(2);
+                stateid.emit(e);
+                name.emit(e);
+            }
+            Claim::DelegatePrev(name) => {
+                e.u32(3);
+                name.emit(e);
+            }
+            Claim::Fh => e.u32(4),
+            Claim::DelegCurFh(stateid) => {
+                e.u32(5);
+                stateid.emit(e);
+            }
+            Claim::DelegPrevFh => e.u32(6),
+        }
+    }
+}
+
+/// OPEN4args.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Of the owner; unused from minor version 1 on.
+    pub seqid: u32,
+    /// What it will do, and wishes for a delegation.
+    pub access: u32,
+    /// What others may not.
+    pub deny: u32,
+    /// Who.
+    pub owner: Owner,
+    /// Whether it creates.
+    pub how: OpenHow,
+    /// Which file.
+    pub claim: Claim,
+}
+
+impl Xdr for Open {
+    fn parse(d: &mut Decoder) -> Result<Open, Malformed> {
+        Ok(Open {
+            seqid: d.u32()?,
+            access: d.u32()?,
+            deny: d.u32()?,
+            owner: Owner::parse(d)?,
+            how: parse_how(d)?,
+            claim: Claim::parse(d)?,
+        })
+    }
+    fn emit(&self, e: &mut Encoder) {
+        e.u32(self.seqid);
+        e.u32(self.access);
+        e.u32(self.deny);
+        self.owner.emit(e);
+        emit_how(&self.how, e);
+        self.claim.emit(e);
+    }
+}
+
+/// nfs_space_limit4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceLimit {
+    /// NFS_LIMIT_SIZE.
+    Size(u64),
+    /// NFS_LIMIT_BLOCKS: how many, and their bytes.
+    Blocks(u32, u32),
+}
+
+impl Xdr for SpaceLimit {
+    fn parse(d: &mut Decoder) -> Result<SpaceLimit, Malformed> {
+        match d.u32()? {
+            1 => d.u64().map(SpaceLimit::Size),
+            2 => Ok(SpaceLimit::Blocks(d.u32()?, d.u32()?)),
+            _ => Err(Malformed("unknown limit_by4")),
+        }
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match *self {
+            SpaceLimit::Size(bytes) => {
+                e.u32(1);
+                e.u64(bytes);
+            }
+            SpaceLimit::Blocks(blocks, bytes) => {
+                e.u32(2);
+                e.u32(blocks);
+                e.u32(bytes);
+            }
+        }
+    }
+}
+
+/// open_delegation4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delegation {
+    /// OPEN_DELEGATE_NONE.
+    None,
+    /// OPEN_DELEGATE_READ: its state, whether it is recalled already, who may open without asking.
+    Read(Stateid, bool, Ace),
+    /// OPEN_DELEGATE_WRITE: the same with a limit of what may be cached.
+    Write(Stateid, bool, SpaceLimit, Ace),
+    /// OPEN_DELEGATE_NONE_EXT: why not (why_no_delegation4), and whether news will be sent where that can be.
+    NoneExt(u32, bool),
+}
+
+/// why_no_delegation4.
+#[allow(missing_docs, reason = "the RFC's names")]
+pub mod why_no_delegation {
+    pub const NOT_WANTED: u32 = 0;
+    pub const CONTENTION: u32 = 1;
+    pub const RESOURCE: u32 = 2;
+    pub const NOT_SUPP_FTYPE: u32 = 3;
+    pub const CANCELLED: u32 = 7;
+}
+
+impl Xdr for Delegation {
+    fn parse(d: &mut Decoder) -> Result<Delegation, Malformed> {
+        Ok(match d.u32()? {
+            0 => Delegation::None,
+            1 => Delegation::Read(Stateid::parse(d)?, d.bool()?, Ace::parse(d)?),
+            2 => Delegation::Write(Stateid::parse(d)?, d.bool()?, SpaceLimit::parse(d)?, Ace::parse(d)?),
+            3 => match d.u32()? {
+                why @ (why_no_delegation::CONTENTION | why_no_delegation::RESOURCE) => {
+                    Delegation::NoneExt(why, d.bool()?)
+                }
+                why => Delegation::NoneExt(why, false),
+            },
+            _ => return Err(Malformed("unknown open_delegation_type4")),
+        })
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match self {
+            Delegation::None => e.u32(0),
+            Delegation::Read(stateid, recall, who) => {
+                e.u32(1);
+                stateid.emit(e);
+                e.bool(*recall);
+                who.emit(e);
+            }
+            Delegation::Write(stateid, recall, limit, who) => {
+                e.u32(2);
+                stateid.emit(e);
+                e.bool(*recall);
+                limit.emit(e);
+                who.emit(e);
+            }
+            Delegation::NoneExt(why, news) => {
+                e.u32(3);
+                e.u32(*why);
+                if matches!(*why, why_no_delegation::CONTENTION | why_no_delegation::RESOURCE) {
+                    e.bool(*news);
+                }
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// OPEN4resok.
+    pub struct OpenOk {
+        /// The open's state.
+        pub stateid: Stateid,
+        /// The directory before and after.
+        pub change: ChangeInfo,
+        /// See [`open_flag`].
+        pub flags: u32,
+        /// Attributes that were set.
+        pub attrset: Bitmap,
+        /// A delegation.
+        pub delegation: Delegation,
+    }
+}
+
+xdr_struct! {
+    /// OPEN_CONFIRM4args.
+    pub struct OpenConfirm {
+        /// Of the open.
+        pub stateid: Stateid,
+        /// Of the owner.
+        pub seqid: u32,
+    }
+}
+
+xdr_struct! {
+    /// OPEN_DOWNGRADE4args.
+    pub struct OpenDowngrade {
+        /// Of the open.
+        pub stateid: Stateid,
+        /// Of the owner.
+        pub seqid: u32,
+        /// What it will still do.
+        pub access: u32,
+        /// What others still may not.
+        pub deny: u32,
+    }
+}
+
+xdr_struct! {
+    /// CLOSE4args.
+    pub struct Close {
+        /// Of the owner.
+        pub seqid: u32,
+        /// Of the open.
+        pub stateid: Stateid,
+    }
+}
