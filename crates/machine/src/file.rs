@@ -5,6 +5,7 @@
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
 mod memory;
+mod space;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -254,3 +254,95 @@ fn sums_of_a_file_in_memory_are_those_of_its_pieces() {
         assert!(content(&into, 70_000)[60_000..].iter().all(|b| *b == 0));
     });
 }
+
+#[test]
+fn holes_are_punched_and_ranges_of_data_told() {
+    const MIB: u64 = 1 << 20;
+    for file in files_of(&vec![7; 4 << 20]) {
+        run(async {
+            file.punch_hole(MIB, MIB).await.expect("a hole");
+            file.zero_range(3 * MIB, 10).await.expect("zeros");
+            assert_eq!(file.len().expect("length"), 4 * MIB);
+            let (ranges, all) = file.data_ranges(0, u64::MAX, 10).expect("ranges");
+            assert_eq!((&ranges[0], ranges.last().map(|r| r.end), all), (&(0..MIB), Some(4 * MIB), true));
+            assert!(ranges[1].start == 2 * MIB);
+            assert_eq!(file.data_ranges(MIB, MIB, 10).expect("ranges"), (vec![], true));
+            assert_eq!(file.data_ranges(100, 100, 10).expect("ranges"), (vec![100..200], true));
+            assert_eq!(file.data_ranges(0, u64::MAX, 1).expect("ranges"), (vec![0..MIB], false));
+            assert_eq!(file.data_ranges(9 * MIB, 1, 1).expect("ranges"), (vec![], true));
+            let pool = Pool::new(1 << 20);
+            for (at, want) in [(0, 7), (MIB, 0), (3 * MIB + 9, 0), (3 * MIB + 10, 7)] {
+                let into = window(&pool, 1);
+                assert_eq!(file.read_at(at, &into).await.expect("read"), 1);
+                assert_eq!(content(&into, 1), [want], "at {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn space_is_reserved_with_and_without_growth() {
+    for file in files_of(b"abc") {
+        run(async {
+            file.allocate(0, 1 << 20, true).await.expect("room");
+            assert_eq!(file.len().expect("length"), 3);
+            file.allocate(0, 5000, false).await.expect("room");
+            assert_eq!(file.len().expect("length"), 5000);
+            file.allocate(7, 0, false).await.expect("nothing to do");
+            let pool = Pool::new(1 << 20);
+            let into = window(&pool, 5);
+            assert_eq!(file.read_at(1, &into).await.expect("read"), 5);
+            assert_eq!(content(&into, 5), b"bc\0\0\0");
+        });
+    }
+}
+
+#[test]
+fn copies_go_between_files_and_within_one() {
+    let bytes = numbers(3 << 20);
+    let all = files_of(&bytes);
+    run(async {
+        for source in &all {
+            for target in files_of(b"") {
+                // Past the end there is nothing to copy.
+                assert_eq!(target.copy_from(5, source, 1 << 20, u64::MAX / 4).await.expect("copy"), 2 << 20);
+                assert_eq!(target.len().expect("length"), (2 << 20) + 5);
+                assert_eq!(target.copy_from(0, source, 9 << 20, 10).await.expect("copy"), 0);
+                let pool = Pool::new(4 << 20);
+                let into = window(&pool, 2 << 20);
+                assert_eq!(target.read_at(5, &into).await.expect("read"), 2 << 20);
+                assert!(content(&into, 2 << 20) == bytes[1 << 20..]);
+            }
+        }
+        for file in &all {
+            for (at, from) in [(1000, 0), (0, 1000)] {
+                let mut want = bytes.clone();
+                want.copy_within(from..from + (2 << 20), at);
+                file.write_at(0, &[Bytes::copy_from_slice(&bytes)]).await.expect("write");
+                let copied = file.copy_from(at as u64, file, from as u64, 2 << 20).await.expect("copy");
+                assert_eq!(copied, 2 << 20);
+                let pool = Pool::new(4 << 20);
+                let into = window(&pool, 3 << 20);
+                assert_eq!(file.read_at(0, &into).await.expect("read"), 3 << 20);
+                assert!(content(&into, 3 << 20) == want, "{from} to {at}");
+            }
+            assert!(file.copy_from(u64::MAX - 1, file, 0, 10).await.is_err());
+        }
+    });
+}
+
+#[test]
+fn blocks_are_shared_or_it_is_said_that_they_cannot_be() {
+    let [memory, disk] = files_of(&numbers(1 << 20));
+    run(async {
+        let kind = |outcome: io::Result<()>| outcome.map_err(|e| e.kind());
+        assert_eq!(kind(memory.clone_range(0, &memory, 4096, 4096).await), Err(io::ErrorKind::Unsupported));
+        assert_eq!(kind(memory.clone_range(0, &disk, 0, 4096).await), Err(io::ErrorKind::Unsupported));
+        // Whether this disk can is up to it; nothing else may go wrong.
+        match kind(disk.clone_range(0, &disk, 4096, 4096).await) {
+            Ok(()) | Err(io::ErrorKind::Unsupported) => {}
+            other => panic!("{other:?}"),
+        }
+        disk.clone_range(0, &disk, 0, 0).await.expect("nothing to do");
+    });
+}

@@ -1,0 +1,252 @@
+//! The space of a file: reserving, holes, zeros, which ranges hold data, and copies that the kernel makes.
+//!
+//! Spec: fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2), ioctl_ficlonerange(2).
+//! Owns: nothing. Everything that can take long runs on a worker thread.
+//! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
+
+use std::io;
+use std::ops::Range;
+
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::File;
+use crate::rt;
+
+/// How much one call of the kernel copies, so that a worker can be given back between two of them.
+const COPY_BYTES: u64 = 64 << 20;
+/// The buffer of a copy that the kernel does not make.
+const BUFFER_BYTES: u64 = 1 << 20;
+
+impl File {
+    /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`.
+    pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
+        let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+        self.fallocate(flags, offset, len).await?;
+        if !keep_size {
+            self.grown(offset.saturating_add(len));
+        }
+        Ok(())
+    }
+
+    /// Gives the space of a range back; it reads as zeros. The size stays.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).await
+    }
+
+    /// Makes a range read as zeros without giving its space back where the file system can; the size stays.
+    pub async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        match self.fallocate(flags, offset, len).await {
+            Err(e) if unsupported(&e) => {}
+            other => return other,
+        }
+        match self.punch_hole(offset, len).await {
+            Err(e) if unsupported(&e) => {}
+            other => return other,
+        }
+        let end = self.len()?.min(offset.saturating_add(len));
+        let file = self.clone();
+        rt::blocking(move || {
+            let zeros = vec![0; BUFFER_BYTES as usize];
+            let mut at = offset;
+            while at < end {
+                let piece = usize::try_from(BUFFER_BYTES.min(end - at)).unwrap_or(usize::MAX);
+                at += write(&file, at, &zeros[..piece])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let file = self.clone();
+        rt::blocking(move || {
+            loop {
+                match rustix::fs::fallocate(&file, flags, offset, len) {
+                    Err(Errno::INTR) => {}
+                    other => return Ok(other?),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
+    /// file system that cannot tell says that everything is data.
+    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
+        let end = self.len()?.min(offset.saturating_add(len));
+        let mut ranges = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let start = match rustix::fs::seek(self, SeekFrom::Data(at)) {
+                Ok(start) if start < end => start,
+                Ok(_) | Err(Errno::NXIO) => break,
+                Err(e) => return Err(e.into()),
+            };
+            if ranges.len() == max {
+                return Ok((ranges, false));
+            }
+            // Every file ends in a hole; that it is gone since means that somebody truncated.
+            let stop = match rustix::fs::seek(self, SeekFrom::Hole(start)) {
+                Ok(stop) => stop.min(end),
+                Err(Errno::NXIO) => break,
+                Err(e) => return Err(e.into()),
+            };
+            ranges.push(start..stop);
+            at = stop;
+        }
+        Ok((ranges, true))
+    }
+
+    /// Copies at most `len` bytes of `source` from `from` to `at` in this file, as memmove(3) would where both are the
+    /// same file; fewer only where the source ends. The kernel copies, or shares blocks, where it can.
+    pub async fn copy_from(&self, at: u64, source: &File, from: u64, len: u64) -> io::Result<u64> {
+        let len = source.len()?.saturating_sub(from).min(len);
+        if at.checked_add(len).is_none() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let overlaps = at < from + len && from < at + len && self.is_same(source)?;
+        let mut done = 0;
+        while !overlaps && done < len {
+            let piece = COPY_BYTES.min(len - done);
+            let (to, src) = (self.clone(), source.clone());
+            let copied = rt::blocking(move || {
+                let (mut from, mut at) = (from + done, at + done);
+                rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)
+            });
+            match copied.await {
+                // The source shrank.
+                Ok(0) => return Ok(done),
+                Ok(n) => {
+                    done += n as u64;
+                    self.grown(at + done);
+                }
+                Err(Errno::INTR) => {}
+                // Not between these file systems, or not at all.
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if done == len {
+            return Ok(done);
+        }
+        let (to, src) = (self.clone(), source.clone());
+        let backwards = overlaps && from < at;
+        let copied = rt::blocking(move || copy(&to, at + done, &src, from + done, len - done, backwards));
+        let copied = done + copied.await?;
+        self.grown(at + copied);
+        Ok(copied)
+    }
+
+    /// Makes `[at, at + len)` of this file share the blocks of `source` from `from` on. `Unsupported` where the file
+    /// system cannot; offsets and lengths are multiples of its blocks, but for a length that ends both files.
+    pub async fn clone_range(&self, at: u64, source: &File, from: u64, len: u64) -> io::Result<()> {
+        if self.0.memory.is_some() || source.0.memory.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // To the kernel, no length means "to the end".
+        if len == 0 {
+            return Ok(());
+        }
+        let (to, src) = (self.clone(), source.clone());
+        rt::blocking(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
+            e => e.into(),
+        })
+    }
+
+    fn grown(&self, end: u64) {
+        if let Some(memory) = &self.0.memory {
+            memory.written(end);
+        }
+    }
+
+    fn is_same(&self, other: &File) -> io::Result<bool> {
+        let (a, b) = (rustix::fs::fstat(self)?, rustix::fs::fstat(other)?);
+        Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+}
+
+fn unsupported(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
+}
+
+fn write(file: &File, at: u64, bytes: &[u8]) -> io::Result<u64> {
+    loop {
+        match rustix::io::pwrite(file, bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => return Ok(n as u64),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The copy by hand, from the end where the front would be overwritten before it is read.
+fn copy(to: &File, at: u64, source: &File, from: u64, len: u64, backwards: bool) -> io::Result<u64> {
+    let mut buffer = vec![0; BUFFER_BYTES.min(len) as usize];
+    let mut done = 0;
+    while done < len {
+        let piece = BUFFER_BYTES.min(len - done);
+        let shift = if backwards { len - done - piece } else { done };
+        let mut read = 0;
+        while read < piece {
+            let room = &mut buffer[read as usize..piece as usize];
+            match rustix::io::pread(source, room, from + shift + read) {
+                Ok(0) => break,
+                Ok(n) => read += n as u64,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut written = 0;
+        while written < read {
+            written += write(to, at + shift + written, &buffer[written as usize..read as usize])?;
+        }
+        done += read;
+        // The source was truncated meanwhile.
+        if read < piece && !backwards {
+            break;
+        }
+        if read < piece {
+            done += piece - read;
+        }
+    }
+    Ok(done)
+}
+
+/// The call that rustix has no name for.
+mod sys {
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use rustix::io::Errno;
+    use rustix::ioctl::{Opcode, Setter, opcode};
+
+    use super::File;
+
+    /// struct file_clone_range.
+    #[repr(C)]
+    struct CloneRange {
+        source: i64,
+        from: u64,
+        len: u64,
+        at: u64,
+    }
+
+    /// _IOW(0x94, 13, struct file_clone_range).
+    const FICLONERANGE: Opcode = opcode::write::<CloneRange>(0x94, 13);
+
+    pub(super) fn clone_range(to: &File, at: u64, source: &File, from: u64, len: u64) -> Result<(), Errno> {
+        let range = CloneRange { source: source.as_fd().as_raw_fd().into(), from, len, at };
+        // SAFETY: the code takes a pointer to exactly this structure, which the kernel only reads; both descriptors
+        // are open while `to` and `source` are borrowed.
+        unsafe {
+            let clone = Setter::<FICLONERANGE, CloneRange>::new(range);
+            rustix::ioctl::ioctl(to, clone)
+        }
+    }
+}
