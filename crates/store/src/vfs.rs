@@ -3,15 +3,28 @@
 //! Owns: nothing. Does not: implement; see `backend`.
 //! Errors: [`Error`] is what both protocols map to their own codes.
 
+mod dos;
+mod file;
+mod watch;
+
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{File, FileRange, Payload, Pool};
 
+pub(crate) use self::dos::XATTR as DOS_XATTR;
+pub use self::dos::{Beside, Dos, OWN_XATTRS};
+pub use self::file::{OpenFile, Quota};
+use self::watch::Witness;
+pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
 use crate::opens::Opens;
+
+/// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
+pub const MAX_XATTR_NAME: usize = 250;
+/// The longest value of an extended attribute in bytes (Linux's XATTR_SIZE_MAX). File systems may take less: ext4 keeps
+/// all of a file's in 4 KiB unless it was made with `ea_inode`; then [`Error::NoSpace`] says so.
+pub const MAX_XATTR_VALUE: usize = 65_536;
 
 /// A file or directory of one share. Stable while the share is served; 1 is the root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -21,6 +34,13 @@ impl NodeId {
     /// The root of every share.
     pub const ROOT: NodeId = NodeId(1);
 }
+
+/// Which file a node is, as long as the file lives: the same after a restart, and on every share of the same folder.
+/// Opaque; whoever gives it to a client must prove that it comes back unchanged, and bounds who may use it.
+///
+/// A `ram` share has none that survive: they hold a number that differs from run to run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stable(pub [u8; 24]);
 
 /// Unix time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -124,6 +144,19 @@ pub struct Entry {
     pub cookie: u64,
     /// Attributes at the time of listing.
     pub attr: Attr,
+    /// What lies beside the file, when that was asked for.
+    pub beside: Option<Beside>,
+}
+
+/// How SETXATTR treats an existing value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Fail with [`Error::Exists`].
+    Create,
+    /// Fail with [`Error::NoXattr`] unless there is one.
+    Replace,
+    /// Take its place.
+    Either,
 }
 
 /// How CREATE treats an existing name.
@@ -173,8 +206,9 @@ pub enum Op {
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },
     /// [`Outcome::Target`].
     Readlink { node: NodeId },
-    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`].
-    Readdir { dir: NodeId, cookie: u64, max: usize },
+    /// At most `max` entries after `cookie` (0: from the start): [`Outcome::Entries`]. With `beside` each says what
+    /// lies beside its file.
+    Readdir { dir: NodeId, cookie: u64, max: usize, beside: bool },
     /// Where a node is now: its directory and name ([`Outcome::Place`]); an open handle deletes and renames by this.
     Place { node: NodeId },
     /// [`Outcome::Space`].
@@ -183,6 +217,20 @@ pub enum Op {
     SyncDir { dir: NodeId },
     /// Keeps a node within reach although its name goes away: [`Outcome::Held`].
     Hold { node: NodeId },
+    /// The value of an extended attribute, named without `user.`: [`Outcome::Value`].
+    GetXattr { node: NodeId, name: Vec<u8> },
+    /// [`Outcome::Done`].
+    SetXattr { node: NodeId, name: Vec<u8>, value: Vec<u8>, how: SetXattr },
+    /// The names of all extended attributes, Weft's own among them: [`Outcome::Names`].
+    ListXattrs { node: NodeId },
+    /// [`Outcome::Done`].
+    RemoveXattr { node: NodeId, name: Vec<u8> },
+    /// What lies beside a file: [`Outcome::Beside`].
+    Beside { node: NodeId },
+    /// [`Outcome::Stable`].
+    Stable { node: NodeId },
+    /// The node of a file that was given out as this, perhaps before a restart: [`Outcome::Attr`].
+    Find { stable: Stable },
 }
 
 /// What an operation gives back.
@@ -205,6 +253,14 @@ pub enum Outcome {
     Space(Space),
     /// The node stays within reach until this is dropped.
     Held(Hold),
+    /// An extended attribute.
+    Value(Vec<u8>),
+    /// Names of extended attributes.
+    Names(Vec<Vec<u8>>),
+    /// What lies beside a file.
+    Beside(Beside),
+    /// Which file it is.
+    Stable(Stable),
     /// Nothing to say.
     Done,
 }
@@ -271,6 +327,12 @@ pub enum Error {
     /// Not here.
     #[error("not supported")]
     NotSupported,
+    /// No such extended attribute.
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// An extended attribute, or all of them together, longer than the file system takes.
+    #[error("extended attribute too big")]
+    XattrTooBig,
     /// An open by somebody else forbids it (share modes).
     #[error("sharing violation")]
     Sharing,
@@ -285,97 +347,28 @@ pub trait Backend: Send + Sync {
     fn kind(&self) -> &'static str;
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
-}
-
-/// An open regular file: reads are ranges that the transport fetches late, writes are chains.
-#[derive(Clone, Debug)]
-pub struct OpenFile {
-    /// Which node.
-    pub node: NodeId,
-    file: File,
-    read_only: bool,
-    /// Bound on the file's size set by a ram share's limit; `None` elsewhere.
-    quota: Option<Arc<dyn Quota>>,
-}
-
-/// Decides whether a write may grow a file (the size limit of a ram share).
-pub trait Quota: std::fmt::Debug + Send + Sync {
-    /// Called before bytes up to `end` are written to a file of size `len`; `Err(NoSpace)` refuses.
-    fn grow(&self, len: u64, end: u64) -> Result<(), Error>;
-}
-
-impl OpenFile {
-    /// Wraps a descriptor.
-    pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
-        OpenFile { node, file, read_only: false, quota }
-    }
-
-    /// The same, refusing writes.
-    pub fn read_only(self) -> OpenFile {
-        OpenFile { read_only: true, ..self }
-    }
-
-    /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
-    pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
-        Ok(self.read_within(self.file.len()?, offset, len))
-    }
-
-    /// The same for a caller that has just learned the file's size, and so saves asking for it.
-    pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Payload {
-        let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
-        Payload::File(FileRange { file: self.file.clone(), offset, len })
-    }
-
-    /// The bytes of `[offset, offset + len)` that exist, read into a buffer now: one system call, where a range costs
-    /// two (one for the size). `None`: the page cache does not hold them all, or the pool is empty; take a range.
-    pub fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
-        let mut buf = pool.try_alloc(len)?;
-        buf.set_len(len);
-        let window = buf.into_window();
-        // What fails here fails again, with its reason, when the range is read.
-        let read = self.file.try_read_at(offset, &window)?.ok()?;
-        let mut buf = window.try_into_buf().ok()?;
-        buf.set_len(read);
-        Some(Payload::from(buf.freeze()))
-    }
-
-    /// Writes all of `chain` at `offset`.
-    pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
-        if self.read_only {
-            return Err(Error::Access);
-        }
-        if let Some(quota) = &self.quota {
-            let bytes: usize = chain.iter().map(Bytes::len).sum();
-            let end = offset.checked_add(bytes as u64).ok_or(Error::Invalid)?;
-            quota.grow(self.file.len()?, end)?;
-        }
-        Ok(self.file.write_at(offset, chain).await?)
-    }
-
-    /// Makes what was written durable.
-    pub async fn sync(&self) -> Result<(), Error> {
-        Ok(self.file.sync(false).await?)
-    }
-
-    /// Size now.
-    pub fn len(&self) -> Result<u64, Error> {
-        Ok(self.file.len()?)
-    }
-
-    /// Whether it is empty now.
-    pub fn is_empty(&self) -> Result<bool, Error> {
-        Ok(self.len()? == 0)
+    /// From now on until the answer is dropped, tells `watches` what others than this server change in `dir`, or in the
+    /// tree below it. What goes through [`Vfs`] it does not tell. By default nobody else changes anything.
+    fn observe(
+        &self,
+        dir: NodeId,
+        recursive: bool,
+        watches: &Arc<Watches>,
+    ) -> Option<Box<dyn Any + Send + Sync>> {
+        let _ = (dir, recursive, watches);
+        None
     }
 }
 
-/// A share's file system, with a typed call for each operation, and the table of its opens. Cloning shares both.
+/// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
+/// shares all three.
 #[derive(Clone)]
-pub struct Vfs(Arc<dyn Backend>, Arc<Opens>);
+pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>);
 
 macro_rules! expect {
     ($outcome:expr, $pattern:pat => $value:expr) => {
         match $outcome {
-            $pattern => Ok($value),
+            $pattern => $value,
             other => unreachable!("backend answered {other:?}"),
         }
     };
@@ -384,7 +377,7 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
-        Vfs(Arc::new(backend), Arc::new(Opens::default()))
+        Vfs(Arc::new(backend), Arc::default(), Arc::default())
     }
 
     /// Who has what open, of every protocol.
@@ -397,25 +390,54 @@ impl Vfs {
         self.0.kind()
     }
 
+    fn witness(&self) -> Witness {
+        Witness { backend: self.0.clone(), watches: self.2.clone() }
+    }
+
+    async fn named(&self, what: What, action: Action, dir: NodeId, name: &[u8]) {
+        if self.2.any() {
+            self.witness().named(what, action, dir, name).await;
+        }
+    }
+
+    async fn modified(&self, node: NodeId, what: What) {
+        if self.2.any() && what != What::NONE {
+            self.witness().modified(node, what).await;
+        }
+    }
+
+    /// From now on until it is dropped, the watch collects what `filter` asks for about the names in `dir`, or in the
+    /// whole tree below it, whoever changes it.
+    pub async fn watch(&self, dir: NodeId, recursive: bool, filter: What) -> Result<Watch, Error> {
+        if self.getattr(dir).await?.kind != Kind::Dir {
+            return Err(Error::NotDir);
+        }
+        Watch::new(&self.2, &*self.0, (dir, recursive, filter))
+    }
+
     /// See [`Op::Lookup`].
     pub async fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case };
-        expect!(self.0.submit(op).await?, Outcome::Attr(attr) => attr)
+        Ok(expect!(self.0.submit(op).await?, Outcome::Attr(attr) => attr))
     }
 
     /// See [`Op::Getattr`].
     pub async fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
-        expect!(self.0.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr)
+        Ok(expect!(self.0.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }
 
     /// See [`Op::Setattr`].
     pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr, Error> {
-        expect!(self.0.submit(Op::Setattr { node, set }).await?, Outcome::Attr(attr) => attr)
+        let what = set.what();
+        let attr = expect!(self.0.submit(Op::Setattr { node, set }).await?, Outcome::Attr(attr) => attr);
+        self.modified(node, what).await;
+        Ok(attr)
     }
 
     /// See [`Op::Open`].
     pub async fn open(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
-        expect!(self.0.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
+        let file = expect!(self.0.submit(Op::Open { node, write }).await?, Outcome::File(file) => file);
+        Ok(if write { file.witnessed(self.witness()) } else { file })
     }
 
     /// See [`Op::Create`].
@@ -427,18 +449,31 @@ impl Vfs {
         exists: Exists,
         set: SetAttr,
     ) -> Result<(Attr, bool), Error> {
+        let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
-        expect!(self.0.submit(op).await?, Outcome::Created { attr, created } => (attr, created))
+        let (attr, created) = expect!(
+            self.0.submit(op).await?, Outcome::Created { attr, created } => (attr, created)
+        );
+        if created {
+            self.named(What::name_of(attr.kind), Action::Added, dir, name).await;
+        } else if truncates {
+            self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
+        }
+        Ok((attr, created))
     }
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        expect!(self.0.submit(Op::Remove { dir, name: name.to_vec() }).await?, Outcome::Done => ())
+        expect!(self.0.submit(Op::Remove { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.named(What::FILE_NAME, Action::Removed, dir, name).await;
+        Ok(())
     }
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        expect!(self.0.submit(Op::Rmdir { dir, name: name.to_vec() }).await?, Outcome::Done => ())
+        expect!(self.0.submit(Op::Rmdir { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.named(What::DIR_NAME, Action::Removed, dir, name).await;
+        Ok(())
     }
 
     /// See [`Op::Rename`].
@@ -448,6 +483,14 @@ impl Vfs {
         to: (NodeId, &[u8]),
         replace: bool,
     ) -> Result<(), Error> {
+        // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
+        let seen = if self.2.any() {
+            let moved = self.lookup(from.0, from.1, false).await.map(|attr| attr.kind).ok();
+            let replaced = if replace { self.lookup(to.0, to.1, false).await.ok() } else { None };
+            Some((moved.unwrap_or(Kind::File), replaced))
+        } else {
+            None
+        };
         let op = Op::Rename {
             from: from.0,
             from_name: from.1.to_vec(),
@@ -455,43 +498,155 @@ impl Vfs {
             to_name: to.1.to_vec(),
             replace,
         };
-        expect!(self.0.submit(op).await?, Outcome::Done => ())
+        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        let Some((kind, replaced)) = seen else { return Ok(()) };
+        if let Some(replaced) = replaced {
+            self.named(What::name_of(replaced.kind), Action::Removed, to.0, to.1).await;
+        }
+        let what = What::name_of(kind);
+        let (gone, come) = match from.0 == to.0 {
+            true => (Action::RenamedFrom, Action::RenamedTo),
+            false => (Action::Removed, Action::Added),
+        };
+        self.named(what, gone, from.0, from.1).await;
+        self.named(what, come, to.0, to.1).await;
+        Ok(())
     }
 
     /// See [`Op::Link`].
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        expect!(self.0.submit(Op::Link { node, dir, name: name.to_vec() }).await?, Outcome::Done => ())
+        let op = Op::Link { node, dir, name: name.to_vec() };
+        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        self.named(What::FILE_NAME, Action::Added, dir, name).await;
+        Ok(())
     }
 
     /// See [`Op::Readlink`].
     pub async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
-        expect!(self.0.submit(Op::Readlink { node }).await?, Outcome::Target(target) => target)
+        Ok(expect!(self.0.submit(Op::Readlink { node }).await?, Outcome::Target(target) => target))
     }
 
     /// See [`Op::Readdir`].
     pub async fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
-        let op = Op::Readdir { dir, cookie, max };
-        expect!(self.0.submit(op).await?, Outcome::Entries { entries, end } => (entries, end))
+        let op = Op::Readdir { dir, cookie, max, beside: false };
+        Ok(expect!(self.0.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
+    }
+
+    /// As [`Vfs::readdir`], with what lies beside each file: one system call more for an entry.
+    pub async fn readdir_beside(
+        &self,
+        dir: NodeId,
+        cookie: u64,
+        max: usize,
+    ) -> Result<(Vec<Entry>, bool), Error> {
+        let op = Op::Readdir { dir, cookie, max, beside: true };
+        Ok(expect!(self.0.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
     }
 
     /// See [`Op::Place`].
     pub async fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
-        expect!(self.0.submit(Op::Place { node }).await?, Outcome::Place { dir, name } => (dir, name))
+        Ok(expect!(self.0.submit(Op::Place { node }).await?, Outcome::Place { dir, name } => (dir, name)))
     }
 
     /// See [`Op::Statfs`].
     pub async fn statfs(&self) -> Result<Space, Error> {
-        expect!(self.0.submit(Op::Statfs).await?, Outcome::Space(space) => space)
+        Ok(expect!(self.0.submit(Op::Statfs).await?, Outcome::Space(space) => space))
     }
 
     /// See [`Op::SyncDir`].
     pub async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
-        expect!(self.0.submit(Op::SyncDir { dir }).await?, Outcome::Done => ())
+        expect!(self.0.submit(Op::SyncDir { dir }).await?, Outcome::Done => ());
+        Ok(())
     }
 
     /// See [`Op::Hold`].
     pub async fn hold(&self, node: NodeId) -> Result<Hold, Error> {
-        expect!(self.0.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold)
+        Ok(expect!(self.0.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
+    }
+
+    /// See [`Op::GetXattr`]. [`Error::NoXattr`] when there is none, [`Error::NotSupported`] where the file system, or a
+    /// node that is neither file nor directory, has none at all.
+    pub async fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
+        let op = Op::GetXattr { node, name: name.to_vec() };
+        Ok(expect!(self.0.submit(op).await?, Outcome::Value(value) => value))
+    }
+
+    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`], [`Error::NoSpace`] where the file system
+    /// takes less.
+    pub async fn set_xattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), Error> {
+        let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
+        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        if !name.starts_with(OWN_XATTRS) {
+            self.modified(node, What::XATTRS).await;
+        }
+        Ok(())
+    }
+
+    /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
+    pub async fn list_xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(expect!(self.0.submit(Op::ListXattrs { node }).await?, Outcome::Names(names) => names))
+    }
+
+    /// See [`Op::RemoveXattr`].
+    pub async fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
+        let op = Op::RemoveXattr { node, name: name.to_vec() };
+        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        if !name.starts_with(OWN_XATTRS) {
+            self.modified(node, What::XATTRS).await;
+        }
+        Ok(())
+    }
+
+    /// See [`Op::Beside`].
+    pub async fn beside(&self, node: NodeId) -> Result<Beside, Error> {
+        Ok(expect!(self.0.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
+    }
+
+    /// Keeps DOS attributes and birth of a file; `before` is what was kept, for telling what changed.
+    /// [`Error::NotSupported`] where there are no extended attributes.
+    pub async fn set_dos(&self, node: NodeId, before: Option<Dos>, dos: Dos) -> Result<(), Error> {
+        self.set_xattr(node, DOS_XATTR, &dos.to_bytes(), SetXattr::Either).await?;
+        let before = before.unwrap_or_default();
+        let mut what = if before.attributes == dos.attributes { What::NONE } else { What::ATTRIBUTES };
+        if before.born != dos.born {
+            what |= What::BORN;
+        }
+        self.modified(node, what).await;
+        Ok(())
+    }
+
+    /// See [`Op::Stable`].
+    pub async fn stable(&self, node: NodeId) -> Result<Stable, Error> {
+        Ok(expect!(self.0.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
+    }
+
+    /// See [`Op::Find`]. [`Error::Stale`] when no file of the share is this one (any more).
+    pub async fn find(&self, stable: Stable) -> Result<Attr, Error> {
+        Ok(expect!(self.0.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))
+    }
+}
+
+impl SetAttr {
+    /// What it changes, for who watches.
+    fn what(&self) -> What {
+        let mut what = What::NONE;
+        let mut add = |set: bool, more| {
+            if set {
+                what |= more;
+            }
+        };
+        add(self.size.is_some(), What::SIZE | What::WRITTEN);
+        add(self.mode.is_some(), What::ATTRIBUTES | What::SECURITY);
+        add(self.uid.is_some() || self.gid.is_some(), What::SECURITY);
+        add(self.atime.is_some(), What::READ);
+        add(self.mtime.is_some(), What::WRITTEN);
+        what
     }
 }
 
@@ -520,6 +675,9 @@ impl From<io::Error> for Error {
             Some(Errno::ROFS) => Error::ReadOnly,
             Some(Errno::STALE) => Error::Stale,
             Some(Errno::NOTSUP) => Error::NotSupported,
+            Some(Errno::NODATA) => Error::NoXattr,
+            Some(Errno::TOOBIG) => Error::XattrTooBig,
+            None if e.kind() == io::ErrorKind::Unsupported => Error::NotSupported,
             _ => Error::Io(e),
         }
     }

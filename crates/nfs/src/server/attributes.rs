@@ -78,6 +78,8 @@ pub(super) fn status(e: &store::Error) -> Status {
         store::Error::Limit(_) | store::Error::Sharing => Status::JUKEBOX,
         store::Error::ReadOnly => Status::ROFS,
         store::Error::NotSupported => Status::NOTSUPP,
+        // NFSv3 has no operation on extended attributes.
+        store::Error::NoXattr | store::Error::XattrTooBig => Status::SERVERFAULT,
         store::Error::Io(e) => {
             tracing::warn!("file system error: {e}");
             Status::IO

@@ -2,7 +2,7 @@
 //!
 //! Owns: nothing. Does not: know what SMB forbids beyond this (`smb` does).
 
-use crate::vfs::Error;
+use crate::vfs::{Error, MAX_XATTR_NAME};
 
 /// The longest name that Linux file systems take, in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -24,6 +24,14 @@ pub(super) fn check(name: &[u8]) -> Result<(), Error> {
 pub(super) fn check_entry(name: &[u8]) -> Result<(), Error> {
     check(name)?;
     if name == b"." || name == b".." { Err(Error::BadName) } else { Ok(()) }
+}
+
+/// Refuses what no extended attribute can be called.
+pub(super) fn check_xattr(name: &[u8]) -> Result<(), Error> {
+    if name.len() > MAX_XATTR_NAME {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&0) { Err(Error::BadName) } else { Ok(()) }
 }
 
 /// Refuses what no link can point to.

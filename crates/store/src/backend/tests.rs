@@ -8,8 +8,12 @@ use weft_machine::{Pool, rt};
 use super::*;
 use crate::vfs::*;
 
+mod beside;
+mod identity;
 mod rules;
+mod space;
 mod trees;
+mod watches;
 
 const LIMIT: u64 = 8 << 20;
 

@@ -10,6 +10,7 @@ use weft_wire::smb2::{Malformed, NtStatus};
 
 use crate::server::context::Failure;
 
+pub(super) const EA_TOO_LARGE: NtStatus = NtStatus(0xC000_0050);
 pub(super) const FS_DRIVER_REQUIRED: NtStatus = NtStatus(0xC000_019C);
 pub(super) const NONE_MAPPED: NtStatus = NtStatus(0xC000_0073);
 pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
@@ -32,6 +33,8 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::Limit(_) => NtStatus::INSUFFICIENT_RESOURCES,
         Error::ReadOnly => NtStatus::MEDIA_WRITE_PROTECTED,
         Error::NotSupported => NtStatus::NOT_SUPPORTED,
+        Error::NoXattr => NtStatus::OBJECT_NAME_NOT_FOUND,
+        Error::XattrTooBig => EA_TOO_LARGE,
         Error::Sharing => NtStatus::SHARING_VIOLATION,
         Error::Io(e) => {
             tracing::warn!("the file system failed: {e}");

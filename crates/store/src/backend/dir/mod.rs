@@ -9,8 +9,10 @@
 //! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
 
 mod folds;
+mod search;
 mod sys;
 mod table;
+mod xattr;
 
 pub(super) use sys::times;
 
@@ -27,11 +29,13 @@ use rustix::io::Errno;
 use weft_machine::{File, rt};
 
 use self::folds::{Folds, Known};
-use self::sys::{Proc, Stat};
+use self::search::{STEP, Search, Seen};
+use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space, Vfs,
+    Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
+    Space, Stable, Vfs,
 };
 
 /// Descriptors cached for nodes, at most; a quarter of what the process may open if that is less.
@@ -48,6 +52,7 @@ const MAX_ENTRIES: usize = 4096;
 pub struct Dir {
     table: Mutex<Table>,
     folds: Mutex<Folds>,
+    search: Mutex<Search>,
     proc: Proc,
 }
 
@@ -73,7 +78,7 @@ impl Dir {
         let identity = sys::stat(root.as_fd())?.identity();
         let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
-        Ok(Dir { table: Mutex::new(table), folds: Mutex::default(), proc })
+        Ok(Dir { table: Mutex::new(table), folds: Mutex::default(), search: Mutex::default(), proc })
     }
 
     // A panic under the lock would have to come from the growth of a map; each step leaves the table usable.
@@ -83,6 +88,10 @@ impl Dir {
 
     fn folds(&self) -> MutexGuard<'_, Folds> {
         self.folds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn search(&self) -> MutexGuard<'_, Search> {
+        self.search.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A descriptor of `node`: the cached one, or found again by walking down from the nearest cached directory.
@@ -360,23 +369,35 @@ impl Dir {
         Ok(rustix::fs::readlinkat(&*fd, c"", Vec::new())?.into_bytes())
     }
 
-    fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+    fn readdir(
+        &self,
+        dir: NodeId,
+        cookie: u64,
+        max: usize,
+        beside: bool,
+    ) -> Result<(Vec<Entry>, bool), Error> {
         let fd = self.dir_fd(dir)?;
         let open = sys::open_dir(fd.as_fd())?;
         let (raw, end) = sys::entries(open.as_fd(), cookie, max.min(MAX_ENTRIES))?;
         let stats: Vec<_> = raw
             .into_iter()
             .filter_map(|raw| match sys::stat_at(fd.as_fd(), &raw.name) {
-                Ok(stat) => Some(Ok((raw, stat))),
+                Ok(stat) => {
+                    let beside = beside.then(|| match stat.kind() {
+                        Kind::File | Kind::Dir => xattr::beside_entry(fd.as_fd(), &raw.name),
+                        Kind::Symlink | Kind::Other => Beside::default(),
+                    });
+                    Some(Ok((raw, stat, beside)))
+                }
                 // Removed since it was listed.
                 Err(Errno::NOENT) => None,
                 Err(e) => Some(Err(e)),
             })
             .collect::<Result<_, _>>()?;
         let mut table = self.table();
-        let entries = stats.into_iter().map(|(raw, stat)| {
+        let entries = stats.into_iter().map(|(raw, stat, beside)| {
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node) })
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node), beside })
         });
         Ok((entries.collect::<Result<_, Error>>()?, end))
     }
@@ -442,8 +463,8 @@ impl Dir {
                 Outcome::Done
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
-            Op::Readdir { dir, cookie, max } => {
-                let (entries, end) = self.readdir(dir, cookie, max)?;
+            Op::Readdir { dir, cookie, max, beside } => {
+                let (entries, end) = self.readdir(dir, cookie, max, beside)?;
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } => {
@@ -452,8 +473,121 @@ impl Dir {
             }
             Op::Statfs => Outcome::Space(self.statfs()?),
             Op::Hold { node } => Outcome::Held(Hold::new(self.fd(node)?)),
-            Op::SyncDir { .. } => unreachable!("handled where it can wait"),
+            Op::GetXattr { node, name } => match self.xattr_fd(node)? {
+                Some(fd) => Outcome::Value(xattr::get(fd.as_fd(), &name)?),
+                None => return Err(Error::NoXattr),
+            },
+            Op::SetXattr { node, name, value, how } => {
+                let fd = self.xattr_fd(node)?.ok_or(Error::NotSupported)?;
+                xattr::set(fd.as_fd(), &name, &value, how)?;
+                Outcome::Done
+            }
+            Op::ListXattrs { node } => match self.xattr_fd(node)? {
+                Some(fd) => Outcome::Names(xattr::list(fd.as_fd())?),
+                None => Outcome::Names(Vec::new()),
+            },
+            Op::RemoveXattr { node, name } => {
+                let fd = self.xattr_fd(node)?.ok_or(Error::NoXattr)?;
+                xattr::remove(fd.as_fd(), &name)?;
+                Outcome::Done
+            }
+            Op::Beside { node } => {
+                let fd = self.xattr_fd(node)?;
+                Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
+            }
+            Op::Stable { node } => {
+                let table = self.table();
+                let home = table.identity(NodeId::ROOT)?;
+                Outcome::Stable(table.identity(node)?.to_stable(&home))
+            }
+            Op::SyncDir { .. } | Op::Find { .. } => unreachable!("handled where it can wait"),
         })
+    }
+
+    /// A descriptor of a node that can have extended attributes.
+    fn xattr_fd(&self, node: NodeId) -> Result<Option<Arc<OwnedFd>>, Error> {
+        match self.table().kind(node)? {
+            Kind::File | Kind::Dir => {}
+            Kind::Symlink | Kind::Other => return Ok(None),
+        }
+        self.fd(node).map(Some)
+    }
+
+    /// The file that was given out as `stable`: known, or searched for a step at a time.
+    async fn find(&self, stable: Stable) -> Result<Attr, Error> {
+        let wanted = {
+            let table = self.table();
+            Identity::from_stable(&stable, &table.identity(NodeId::ROOT)?)
+        };
+        loop {
+            let known = self.table().of(&wanted);
+            match known.map(|node| self.getattr(node)) {
+                // It was moved, by somebody else, from where it was seen last.
+                None | Some(Err(Error::Stale)) => {}
+                Some(other) => return other,
+            }
+            let parent = self.search().parent(wanted.inode());
+            if let Some(parent) = parent {
+                match self.find_in(parent, &wanted)? {
+                    Some(attr) => return Ok(attr),
+                    None => self.search().forget(wanted.inode()),
+                }
+            }
+            let Some((dir, cookie)) = self.search().next(Instant::now()) else { return Err(Error::Stale) };
+            match self.walk(dir, cookie) {
+                Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
+                Err(e) => return Err(e),
+            }
+            rt::yield_now().await;
+        }
+    }
+
+    /// Reads a piece of a directory for `search`.
+    fn walk(&self, dir: NodeId, cookie: u64) -> Result<(), Error> {
+        let fd = self.dir_fd(dir)?;
+        let open = sys::open_dir(fd.as_fd())?;
+        let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
+        let more = raw.last().map(|last| last.cookie).filter(|_| !end);
+        let entries = raw.into_iter().map(|raw| {
+            let mut seen = Seen { inode: raw.inode, dir: None };
+            if raw.maybe_dir {
+                let stat = sys::stat_at(fd.as_fd(), &raw.name)?;
+                let is_dir = stat.kind() == Kind::Dir;
+                // A mount point's own inode is not the one that the directory lists.
+                seen.inode = stat.identity().inode();
+                seen.dir =
+                    is_dir.then(|| self.seen(&stat, dir, &raw.name)).transpose()?.map(|attr| attr.node);
+            }
+            Ok(seen)
+        });
+        let entries: Vec<_> = entries.collect();
+        self.search().read(dir, entries.into_iter(), more);
+        Ok(())
+    }
+
+    /// The entry of `dir` that is `wanted`.
+    fn find_in(&self, dir: NodeId, wanted: &Identity) -> Result<Option<Attr>, Error> {
+        let fd = match self.dir_fd(dir) {
+            Err(Error::Stale) => return Ok(None),
+            other => other?,
+        };
+        let open = sys::open_dir(fd.as_fd())?;
+        let mut cookie = 0;
+        loop {
+            let (raw, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
+            cookie = raw.last().map_or(cookie, |last| last.cookie);
+            for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
+                match sys::stat_at(fd.as_fd(), &raw.name) {
+                    Ok(stat) if stat.identity() == *wanted => {
+                        return self.seen(&stat, dir, &raw.name).map(Some);
+                    }
+                    _ => {}
+                }
+            }
+            if end {
+                return Ok(None);
+            }
+        }
     }
 
     async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
@@ -470,6 +604,7 @@ impl Backend for Dir {
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
+            Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
             op => Box::pin(std::future::ready(self.carry_out(op))),
         }
     }

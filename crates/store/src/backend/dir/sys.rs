@@ -8,14 +8,14 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
-    Timestamps,
+    AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp,
+    Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 
 use super::folds::Stamp;
-use crate::vfs::{Attr, Kind, NodeId, SetTime, Timestamp};
+use crate::vfs::{Attr, Kind, NodeId, SetTime, Stable, Timestamp};
 
 /// How openat2 may resolve: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
@@ -28,6 +28,46 @@ pub(super) struct Identity {
     device: (u32, u32),
     inode: u64,
     born: Option<(i64, u32)>,
+}
+
+impl Identity {
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// As it is given out; `home` is the device of the share's root, whose number may differ after a restart.
+    ///
+    /// ```text
+    /// 0       8            16            20                       24
+    /// | inode | birth, s   | birth, ns   | device, 0 for the root's |   little-endian; ns is all ones without a birth
+    /// ```
+    pub(super) fn to_stable(self, home: &Identity) -> Stable {
+        let (secs, nanos) = self.born.unwrap_or((0, u32::MAX));
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&self.inode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&secs.to_le_bytes());
+        bytes[16..20].copy_from_slice(&nanos.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.device_from(home).to_le_bytes());
+        Stable(bytes)
+    }
+
+    /// 12 bits of major number, 20 of minor, as the kernel has them.
+    fn device_from(&self, home: &Identity) -> u32 {
+        if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
+    }
+
+    /// What was given out as `stable`.
+    pub(super) fn from_stable(stable: &Stable, home: &Identity) -> Identity {
+        let field = |at: usize| std::array::from_fn(|i| stable.0[at + i]);
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| stable.0[at + i]));
+        let born = (i64::from_le_bytes(field(8)), word(16));
+        let device = word(20);
+        Identity {
+            device: if device == 0 { home.device } else { (device >> 20, device & 0xf_ffff) },
+            inode: u64::from_le_bytes(field(0)),
+            born: (born.1 != u32::MAX).then_some(born),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -197,6 +237,9 @@ pub(in crate::backend) fn times(atime: Option<SetTime>, mtime: Option<SetTime>) 
 pub(super) struct Raw {
     pub(super) name: Vec<u8>,
     pub(super) cookie: u64,
+    pub(super) inode: u64,
+    /// It is none of a file's, a link's or a device's: a directory, or the file system does not say.
+    pub(super) maybe_dir: bool,
 }
 
 /// Entries after `cookie`, without `.` and `..`: at most `max`, at least one unless the directory ends (then true).
@@ -224,7 +267,12 @@ pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Ve
         if found.len() == max {
             return Ok((found, false));
         }
-        found.push(Raw { name: name.to_vec(), cookie: entry.next_entry_cookie() });
+        found.push(Raw {
+            name: name.to_vec(),
+            cookie: entry.next_entry_cookie(),
+            inode: entry.ino(),
+            maybe_dir: matches!(entry.file_type(), FileType::Directory | FileType::Unknown),
+        });
     }
     Ok((found, true))
 }

@@ -160,6 +160,11 @@ impl Table {
         self.nodes.get(&id).map(|node| node.identity).ok_or(Error::Stale)
     }
 
+    /// The node of a file that is known.
+    pub(super) fn of(&self, identity: &Identity) -> Option<NodeId> {
+        self.ids.get(identity).copied()
+    }
+
     /// Where a node was seen last.
     pub(super) fn place(&self, id: NodeId) -> Result<(NodeId, Box<[u8]>), Error> {
         self.nodes.get(&id).map(|node| (node.parent, node.name.clone())).ok_or(Error::Stale)

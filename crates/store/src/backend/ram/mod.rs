@@ -7,7 +7,9 @@
 
 mod quota;
 mod tree;
+mod xattrs;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::LocalBoxFuture;
@@ -16,7 +18,8 @@ use self::quota::Usage;
 use self::tree::{Body, Entries, Tree};
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space, Vfs,
+    Attr, Backend, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Space,
+    Stable, Vfs,
 };
 
 /// Names that a share can hold, whatever its size: at about 600 bytes each.
@@ -30,6 +33,8 @@ const MAX_ENTRIES: usize = 4096;
 pub struct Ram(Arc<Shared>);
 
 struct Shared {
+    /// Tells this disk from every other, also from the same share's after a restart.
+    serial: u64,
     tree: Mutex<Tree>,
     usage: Arc<Usage>,
 }
@@ -61,7 +66,9 @@ impl Ram {
         super::descriptor_limit();
         let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
         let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES));
-        Ram(Arc::new(Shared { tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
+        // The keys of a hasher are random; nothing depends on their being secret.
+        let serial = RandomState::new().build_hasher().finish();
+        Ram(Arc::new(Shared { serial, tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
@@ -133,14 +140,22 @@ impl Ram {
         Ok(if write { file } else { file.read_only() })
     }
 
-    fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+    fn readdir(
+        &self,
+        dir: NodeId,
+        cookie: u64,
+        max: usize,
+        beside: bool,
+    ) -> Result<(Vec<Entry>, bool), Error> {
         let tree = self.0.tree();
         let mut after = tree.entries(dir)?.after(cookie);
         let entries = after
             .by_ref()
             .take(max.min(MAX_ENTRIES))
             .map(|(cookie, name, node)| {
-                Ok(Entry { name: name.to_vec(), cookie, attr: tree.node(node)?.attr(node)? })
+                let found = tree.node(node)?;
+                let beside = beside.then(|| found.xattrs.beside());
+                Ok(Entry { name: name.to_vec(), cookie, attr: found.attr(node)?, beside })
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let end = after.next().is_none();
@@ -152,6 +167,21 @@ impl Ram {
             Body::Symlink(target) => Ok(target.clone()),
             _ => Err(Error::Invalid),
         }
+    }
+
+    fn stable(&self, node: NodeId) -> Stable {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&node.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.0.serial.to_le_bytes());
+        Stable(bytes)
+    }
+
+    fn find(&self, stable: &Stable) -> Result<Attr, Error> {
+        let node = NodeId(u64::from_le_bytes(std::array::from_fn(|i| stable.0[i])));
+        if self.stable(node) != *stable {
+            return Err(Error::Stale);
+        }
+        self.0.tree().node(node)?.attr(node)
     }
 
     fn statfs(&self) -> Space {
@@ -198,8 +228,8 @@ impl Ram {
                 Outcome::Done
             }
             Op::Readlink { node } => Outcome::Target(self.readlink(node)?),
-            Op::Readdir { dir, cookie, max } => {
-                let (entries, end) = self.readdir(dir, cookie, max)?;
+            Op::Readdir { dir, cookie, max, beside } => {
+                let (entries, end) = self.readdir(dir, cookie, max, beside)?;
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } => {
@@ -212,6 +242,29 @@ impl Ram {
                 Kind::Dir => Outcome::Done,
                 _ => return Err(Error::NotDir),
             },
+            Op::GetXattr { node, name } => {
+                names::check_xattr(&name)?;
+                Outcome::Value(self.0.tree().node(node)?.xattrs.get(&name)?)
+            }
+            Op::SetXattr { node, name, value, how } => {
+                names::check_xattr(&name)?;
+                self.0.tree().xattrs_mut(node)?.set(name, value, how, &self.0.usage)?;
+                Outcome::Done
+            }
+            Op::ListXattrs { node } => Outcome::Names(self.0.tree().node(node)?.xattrs.names()),
+            Op::RemoveXattr { node, name } => {
+                names::check_xattr(&name)?;
+                // Asked first, so that a link says what a file without any says.
+                self.0.tree().node(node)?.xattrs.get(&name)?;
+                self.0.tree().xattrs_mut(node)?.remove(&name)?;
+                Outcome::Done
+            }
+            Op::Beside { node } => Outcome::Beside(self.0.tree().node(node)?.xattrs.beside()),
+            Op::Stable { node } => {
+                self.0.tree().node(node)?;
+                Outcome::Stable(self.stable(node))
+            }
+            Op::Find { stable } => Outcome::Attr(self.find(&stable)?),
             Op::Hold { node } => {
                 self.0.tree().hold(node)?;
                 Outcome::Held(Hold::new(Arc::new(Held { shared: Arc::downgrade(&self.0), node })))

@@ -33,7 +33,7 @@ impl Usage {
         self.limit_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
     }
 
-    fn take(&self, bytes: u64) -> Result<(), Error> {
+    pub(super) fn take(&self, bytes: u64) -> Result<(), Error> {
         let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes);
         match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(()),
@@ -41,7 +41,7 @@ impl Usage {
         }
     }
 
-    fn give(&self, bytes: u64) {
+    pub(super) fn give(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

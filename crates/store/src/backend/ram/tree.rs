@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::quota::{Data, Usage};
+use super::xattrs::Xattrs;
 use crate::backend::names::{fold, fold_hash};
 use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Timestamp};
 
@@ -93,6 +94,7 @@ impl Entries {
 /// A file, directory or link.
 pub(super) struct Node {
     pub(super) body: Body,
+    pub(super) xattrs: Xattrs,
     /// Directory and name, once per hard link.
     places: Vec<(NodeId, Vec<u8>)>,
     /// Opens that keep it although it may have no name.
@@ -248,6 +250,16 @@ impl Tree {
 
     pub(super) fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, Error> {
         self.nodes.get_mut(&id).ok_or(Error::Stale)
+    }
+
+    /// The extended attributes of a file or directory that are about to change.
+    pub(super) fn xattrs_mut(&mut self, id: NodeId) -> Result<&mut Xattrs, Error> {
+        let node = self.node_mut(id)?;
+        if node.kind() == Kind::Symlink {
+            return Err(Error::NotSupported);
+        }
+        node.ctime = now();
+        Ok(&mut node.xattrs)
     }
 
     /// The entries of a directory.
@@ -425,6 +437,7 @@ fn new_node(body: Body, mode: u32) -> Node {
     let now = now();
     Node {
         body,
+        xattrs: Xattrs::default(),
         places: Vec::new(),
         holds: 0,
         mode: mode & 0o7777,

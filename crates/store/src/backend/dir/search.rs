@@ -1,0 +1,111 @@
+//! From a file's identity back to its node: what a handle that a client kept over our restart asks for.
+//!
+//! Why a search: Linux opens a file by a handle only for who may read everything (CAP_DAC_READ_SEARCH), and even then
+//! does not say where in the tree it lies, which a share must know to stay inside its folder. So the tree is walked,
+//! once, from the root, remembering which inode lies in which directory; what was asked for is found on the way or, at
+//! later calls, in what is remembered. Nothing is written to disk for it.
+//! Owns: the walk and its memory. Limits: [`MAX_ENTRIES`] entries; a file beyond them is stale after a restart. A walk
+//! that is older than [`MAX_AGE`] is made again when it did not find something. Does not: wait for a disk elsewhere
+//! than where a listing would.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::vfs::{Error, NodeId};
+
+/// Entries remembered: about 40 bytes each.
+pub(super) const MAX_ENTRIES: usize = 1 << 20;
+/// Entries looked at before others get their turn.
+pub(super) const STEP: usize = 1024;
+/// How long a finished walk is believed when it does not know a file.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// One walk over the tree.
+#[derive(Default)]
+pub(super) struct Search {
+    /// Directories still to be read, and where to go on in each.
+    queue: VecDeque<(NodeId, u64)>,
+    /// In which directory an inode was seen. Of several links, one.
+    seen: HashMap<u64, NodeId>,
+    /// When it began; `None`: not yet.
+    began: Option<Instant>,
+}
+
+/// What an entry of a directory is to a walk.
+pub(super) struct Seen {
+    pub(super) inode: u64,
+    /// The node of a directory.
+    pub(super) dir: Option<NodeId>,
+}
+
+impl Search {
+    /// In which directory a file was seen.
+    pub(super) fn parent(&self, inode: u64) -> Option<NodeId> {
+        self.seen.get(&inode).copied()
+    }
+
+    /// It is not where it was seen.
+    pub(super) fn forget(&mut self, inode: u64) {
+        self.seen.remove(&inode);
+    }
+
+    /// The next piece to read: a directory and a position in it; `None` when everything has been read lately.
+    pub(super) fn next(&mut self, now: Instant) -> Option<(NodeId, u64)> {
+        let old = self.began.is_none_or(|began| now.duration_since(began) > MAX_AGE);
+        if self.queue.is_empty() && old {
+            *self = Search { began: Some(now), ..Search::default() };
+            self.queue.push_back((NodeId::ROOT, 0));
+        }
+        self.queue.pop_front()
+    }
+
+    /// What was read of `dir`; `more` is where it goes on.
+    pub(super) fn read(
+        &mut self,
+        dir: NodeId,
+        entries: impl Iterator<Item = Result<Seen, Error>>,
+        more: Option<u64>,
+    ) {
+        for entry in entries.flatten() {
+            if self.seen.len() >= MAX_ENTRIES {
+                tracing::warn!("limit reached: entries searched for a file handle");
+                self.queue.clear();
+                return;
+            }
+            self.seen.insert(entry.inode, dir);
+            self.queue.extend(entry.dir.map(|dir| (dir, 0)));
+        }
+        // This directory first: its position is fresh.
+        if let Some(cookie) = more {
+            self.queue.push_front((dir, cookie));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_goes_everywhere_once_and_again_when_it_is_old() {
+        let mut search = Search::default();
+        let now = Instant::now();
+        let file = |inode| Ok(Seen { inode, dir: None });
+        let sub = |inode, node| Ok(Seen { inode, dir: Some(NodeId(node)) });
+        assert_eq!(search.next(now), Some((NodeId::ROOT, 0)));
+        search.read(NodeId::ROOT, [file(10), sub(11, 2)].into_iter(), Some(7));
+        assert_eq!(search.parent(10), Some(NodeId::ROOT));
+        assert_eq!(search.next(now), Some((NodeId::ROOT, 7)));
+        search.read(NodeId::ROOT, [sub(12, 3), Err(Error::Stale)].into_iter(), None);
+        assert_eq!(search.next(now), Some((NodeId(2), 0)));
+        search.read(NodeId(2), [file(13)].into_iter(), None);
+        assert_eq!(search.next(now), Some((NodeId(3), 0)));
+        search.read(NodeId(3), std::iter::empty(), None);
+        assert_eq!(search.next(now), None);
+        assert_eq!((search.parent(13), search.parent(14)), (Some(NodeId(2)), None));
+        search.forget(13);
+        assert_eq!(search.parent(13), None);
+        assert_eq!(search.next(now + MAX_AGE * 2), Some((NodeId::ROOT, 0)));
+        assert_eq!(search.parent(10), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! Extended attributes of files in a folder: those of the namespace `user.`, and what lies beside a file in them.
+//!
+//! Spec: xattr(7). Owns: nothing. A file is named by its descriptor below /proc/self/fd, an entry of a listing by its
+//! name below its directory's; neither follows a symbolic link.
+//! Does not: offer the other namespaces, which mean something to the kernel. Links, devices and pipes have none.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::XattrFlags;
+use rustix::io::{Errno, Result};
+
+use crate::backend::names;
+use crate::vfs::{Beside, Dos, Error, MAX_XATTR_VALUE, OWN_XATTRS, SetXattr};
+
+const PREFIX: &[u8] = b"user.";
+const DOS: &[u8] = b"user.weft.dos";
+/// What a first call has room for; few files have more names, or a longer value.
+const FIRST_BYTES: usize = 512;
+
+/// A path that names what `fd` is open on.
+fn path(fd: BorrowedFd<'_>) -> Vec<u8> {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
+}
+
+/// A path that names an entry of a directory.
+fn entry_path(dir: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+    [&path(dir), &b"/"[..], name].concat()
+}
+
+fn full(name: &[u8]) -> std::result::Result<Vec<u8>, Error> {
+    names::check_xattr(name)?;
+    Ok([PREFIX, name].concat())
+}
+
+/// Asks with a little room first, then with as much as there can be.
+fn growing(mut ask: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut buf = vec![0; FIRST_BYTES];
+    let len = match ask(&mut buf) {
+        Err(Errno::RANGE) => {
+            buf.resize(MAX_XATTR_VALUE, 0);
+            ask(&mut buf)?
+        }
+        other => other?,
+    };
+    buf.truncate(len);
+    Ok(buf)
+}
+
+/// A value.
+pub(super) fn get(fd: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<Vec<u8>, Error> {
+    let (path, name) = (path(fd), full(name)?);
+    Ok(growing(|buf| rustix::fs::getxattr(&path[..], &name[..], buf))?)
+}
+
+/// Sets a value.
+pub(super) fn set(
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> std::result::Result<(), Error> {
+    let flags = match how {
+        SetXattr::Create => XattrFlags::CREATE,
+        SetXattr::Replace => XattrFlags::REPLACE,
+        SetXattr::Either => XattrFlags::empty(),
+    };
+    if value.len() > MAX_XATTR_VALUE {
+        return Err(Error::XattrTooBig);
+    }
+    Ok(rustix::fs::setxattr(path(fd), full(name)?, value, flags)?)
+}
+
+/// Removes a value.
+pub(super) fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<(), Error> {
+    Ok(rustix::fs::removexattr(path(fd), full(name)?)?)
+}
+
+/// Names, without their namespace.
+pub(super) fn list(fd: BorrowedFd<'_>) -> std::result::Result<Vec<Vec<u8>>, Error> {
+    let path = path(fd);
+    let names = match growing(|buf| rustix::fs::listxattr(&path[..], buf)) {
+        // A file system without any has none to list.
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    Ok(ours(&names).map(<[u8]>::to_vec).collect())
+}
+
+/// Names of `user.` in a list as the kernel gives it.
+fn ours(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|&b| b == 0).filter_map(|name| name.strip_prefix(PREFIX)).filter(|name| !name.is_empty())
+}
+
+/// What lies beside the file behind a descriptor.
+pub(super) fn beside(fd: BorrowedFd<'_>) -> Beside {
+    let path = path(fd);
+    beside_of(
+        || growing(|buf| rustix::fs::listxattr(&path[..], buf)),
+        |name, buf| rustix::fs::getxattr(&path[..], name, buf),
+        |name| rustix::fs::getxattr_query(&path[..], name),
+    )
+}
+
+/// What lies beside an entry of a directory.
+pub(super) fn beside_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Beside {
+    let path = entry_path(dir, name);
+    beside_of(
+        || growing(|buf| rustix::fs::llistxattr(&path[..], buf)),
+        |name, buf| rustix::fs::lgetxattr(&path[..], name, buf),
+        |name| rustix::fs::lgetxattr_query(&path[..], name),
+    )
+}
+
+/// What cannot be had (no such namespace here, the file went away) does not lie beside it.
+fn beside_of(
+    list: impl FnOnce() -> Result<Vec<u8>>,
+    get: impl Fn(&[u8], &mut [u8]) -> Result<usize>,
+    len: impl Fn(&[u8]) -> Result<usize>,
+) -> Beside {
+    let mut beside = Beside::default();
+    let Ok(names) = list() else { return beside };
+    for name in ours(&names) {
+        if !name.starts_with(OWN_XATTRS) {
+            let value = len(&[PREFIX, name].concat()).unwrap_or(0);
+            beside.xattrs += 1;
+            beside.xattr_bytes += u32::try_from(name.len() + value).unwrap_or(0);
+        } else if DOS.ends_with(name) {
+            let mut buf = [0; 64];
+            beside.dos = get(DOS, &mut buf).ok().and_then(|len| Dos::parse(buf.get(..len)?));
+        }
+    }
+    beside
+}

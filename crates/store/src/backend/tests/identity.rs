@@ -1,0 +1,87 @@
+//! Which file a node is, also after a restart.
+
+use super::*;
+
+#[test]
+fn a_stable_identity_leads_back_to_its_node() {
+    each(async |vfs| {
+        let d = dir(&vfs, ROOT, "d").await.node;
+        let f = file(&vfs, d, "f").await.node;
+        for node in [ROOT, d, f] {
+            let stable = vfs.stable(node).await.unwrap();
+            assert_eq!(vfs.find(stable).await.unwrap().node, node);
+        }
+        let stable = vfs.stable(f).await.unwrap();
+        assert_ne!(stable, vfs.stable(d).await.unwrap());
+        vfs.rename((d, b"f"), (ROOT, b"g"), false).await.unwrap();
+        assert_eq!(vfs.stable(f).await.unwrap(), stable);
+        assert_eq!(vfs.find(stable).await.unwrap().node, f);
+        vfs.remove(ROOT, b"g").await.unwrap();
+        // Gone, or within reach for as long as a descriptor of it happens to be kept.
+        match vfs.find(stable).await {
+            Ok(attr) => assert_eq!((attr.node, attr.nlink), (f, 0)),
+            Err(e) => assert!(matches!(e, Error::Stale), "{e:?}"),
+        }
+        refused!(vfs.find(Stable([0; 24])).await, Error::Stale);
+        refused!(vfs.find(Stable([0xff; 24])).await, Error::Stale);
+        refused!(vfs.stable(NodeId(9999)).await, Error::Stale);
+    });
+}
+
+#[test]
+fn a_folder_is_served_again_and_its_files_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = || Vfs::from(Dir::open(folder.path()).unwrap());
+    let run = async || {
+        let (mut files, mut gone) = (Vec::new(), Vec::new());
+        let before = serve();
+        for i in 0..30 {
+            let d = dir(&before, ROOT, &format!("d{i}")).await.node;
+            let e = dir(&before, d, "e").await.node;
+            files.push((before.stable(e).await.unwrap(), format!("d{i}/e")));
+            for j in 0..10 {
+                let f = file(&before, e, &format!("f{j}")).await.node;
+                files.push((before.stable(f).await.unwrap(), format!("d{i}/e/f{j}")));
+            }
+            let f = file(&before, e, "short-lived").await.node;
+            gone.push(before.stable(f).await.unwrap());
+        }
+        let root = before.stable(ROOT).await.unwrap();
+        drop(before);
+        // While nobody looks: some go, one is moved.
+        for i in 0..30 {
+            std::fs::remove_file(folder.path().join(format!("d{i}/e/short-lived"))).unwrap();
+        }
+        std::fs::rename(folder.path().join("d3/e"), folder.path().join("d4/moved")).unwrap();
+        let after = serve();
+        assert_eq!(after.find(root).await.unwrap().node, ROOT);
+        // The deepest first, so that nothing on the way is known.
+        for (stable, path) in files.iter().rev() {
+            let found = after.find(*stable).await.unwrap();
+            let (dir, name) = after.place(found.node).await.unwrap();
+            let path = path.replace("d3/e", "d4/moved");
+            assert_eq!(path.rsplit('/').next().unwrap().as_bytes(), name);
+            let mut at = ROOT;
+            for part in path.split('/').rev().skip(1).collect::<Vec<_>>().iter().rev() {
+                at = after.lookup(at, part.as_bytes(), false).await.unwrap().node;
+            }
+            assert_eq!(dir, at, "{path}");
+        }
+        for stable in gone {
+            refused!(after.find(stable).await, Error::Stale);
+        }
+    };
+    rt::block_on(run()).unwrap();
+}
+
+#[test]
+fn a_memory_disk_of_before_is_stale() {
+    let run = async || {
+        let (before, after) = (Vfs::from(Ram::new(LIMIT)), Vfs::from(Ram::new(LIMIT)));
+        let f = file(&before, ROOT, "f").await.node;
+        assert_eq!(file(&after, ROOT, "f").await.node, f);
+        refused!(after.find(before.stable(f).await.unwrap()).await, Error::Stale);
+        refused!(after.find(before.stable(ROOT).await.unwrap()).await, Error::Stale);
+    };
+    rt::block_on(run()).unwrap();
+}

@@ -1,0 +1,114 @@
+//! What whoever watches a directory is told.
+
+use super::*;
+
+/// Changes as `+name`, `-name`, `*name`, `<old`, `>new`.
+fn shown(changes: Changes) -> Vec<String> {
+    assert!(!changes.overflowed);
+    let show = |change: Change| {
+        let sign = match change.action {
+            Action::Added => '+',
+            Action::Removed => '-',
+            Action::Modified => '*',
+            Action::RenamedFrom => '<',
+            Action::RenamedTo => '>',
+            Action::StreamAdded | Action::StreamRemoved | Action::StreamModified => ':',
+        };
+        format!("{sign}{}", String::from_utf8(change.path).unwrap())
+    };
+    changes.changes.into_iter().map(show).collect()
+}
+
+#[test]
+fn names_that_come_and_go_are_told() {
+    each(async |vfs| {
+        let d = dir(&vfs, ROOT, "d").await.node;
+        let watch = vfs.watch(d, false, What::ALL).await.unwrap();
+        let f = file(&vfs, d, "f").await.node;
+        dir(&vfs, d, "sub").await;
+        file(&vfs, ROOT, "elsewhere").await;
+        assert_eq!(shown(watch.next().await), ["+f", "+sub"]);
+        assert!(watch.take().is_empty());
+        vfs.rename((d, b"f"), (d, b"g"), false).await.unwrap();
+        vfs.rename((d, b"g"), (ROOT, b"g"), false).await.unwrap();
+        vfs.rename((ROOT, b"g"), (d, b"h"), false).await.unwrap();
+        assert_eq!(shown(watch.next().await), ["<f", ">g", "-g", "+h"]);
+        file(&vfs, d, "old").await;
+        vfs.rename((d, b"h"), (d, b"old"), true).await.unwrap();
+        assert_eq!(shown(watch.next().await), ["+old", "-old", "<h", ">old"]);
+        vfs.link(f, d, b"link").await.unwrap();
+        vfs.remove(d, b"link").await.unwrap();
+        vfs.rmdir(d, b"sub").await.unwrap();
+        assert_eq!(shown(watch.next().await), ["+link", "-link", "-sub"]);
+        drop(watch);
+        file(&vfs, d, "unseen").await;
+        refused!(vfs.watch(f, false, What::ALL).await, Error::NotDir);
+    });
+}
+
+#[test]
+fn changes_of_files_are_told_to_who_asked_for_them() {
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let watch = async |what| vfs.watch(ROOT, false, what).await.unwrap();
+        let names = watch(What::FILE_NAME).await;
+        let dirs = watch(What::DIR_NAME).await;
+        let (size, written) = (watch(What::SIZE).await, watch(What::WRITTEN).await);
+        let (attributes, xattrs) = (watch(What::ATTRIBUTES).await, watch(What::XATTRS).await);
+        let (security, born) = (watch(What::SECURITY).await, watch(What::BORN).await);
+        put(&vfs, f, 0, b"x").await.unwrap();
+        // Twice is once, while nobody has looked.
+        put(&vfs, f, 1, b"x").await.unwrap();
+        assert_eq!((shown(size.take()), shown(written.take())), (vec!["*f".into()], vec!["*f".into()]));
+        vfs.open(f, true).await.unwrap().punch_hole(0, 1).await.unwrap();
+        assert_eq!((shown(size.take()), shown(written.take())), (vec![], vec!["*f".into()]));
+        vfs.setattr(f, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await.unwrap();
+        assert_eq!(
+            (shown(attributes.take()), shown(security.take())),
+            (vec!["*f".into()], vec!["*f".into()])
+        );
+        vfs.set_xattr(f, b"a", b"1", SetXattr::Either).await.unwrap();
+        assert_eq!(shown(xattrs.take()), ["*f"]);
+        let dos = Dos { attributes: 2, born: Some(Timestamp::default()) };
+        vfs.set_dos(f, None, dos).await.unwrap();
+        assert_eq!((shown(attributes.take()), shown(born.take())), (vec!["*f".into()], vec!["*f".into()]));
+        // What is Weft's own is nobody's extended attribute.
+        assert!(xattrs.take().is_empty());
+        dir(&vfs, ROOT, "d").await;
+        assert_eq!((shown(names.take()), shown(dirs.take())), (vec![], vec!["+d".into()]));
+    });
+}
+
+#[test]
+fn a_tree_is_watched_whole() {
+    each(async |vfs| {
+        let a = dir(&vfs, ROOT, "a").await.node;
+        let b = dir(&vfs, a, "b").await.node;
+        let root = vfs.watch(ROOT, true, What::FILE_NAME | What::SIZE).await.unwrap();
+        let tree = vfs.watch(a, true, What::FILE_NAME | What::SIZE).await.unwrap();
+        let flat = vfs.watch(a, false, What::FILE_NAME | What::SIZE).await.unwrap();
+        let f = file(&vfs, b, "f").await.node;
+        put(&vfs, f, 0, b"x").await.unwrap();
+        file(&vfs, ROOT, "top").await;
+        assert_eq!(shown(root.take()), ["+a/b/f", "*a/b/f", "+top"]);
+        assert_eq!(shown(tree.take()), ["+b/f", "*b/f"]);
+        assert!(flat.take().is_empty());
+        vfs.rename((b, b"f"), (a, b"f"), false).await.unwrap();
+        assert_eq!(shown(root.take()), ["-a/b/f", "+a/f"]);
+        assert_eq!(shown(flat.take()), ["+f"]);
+    });
+}
+
+#[test]
+fn a_queue_that_nobody_reads_overflows() {
+    each(async |vfs| {
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME).await.unwrap();
+        for i in 0..=MAX_QUEUED {
+            file(&vfs, ROOT, &i.to_string()).await;
+        }
+        assert_eq!(watch.next().await, Changes { changes: Vec::new(), overflowed: true });
+        // From here on it is told again.
+        vfs.remove(ROOT, b"1").await.unwrap();
+        assert_eq!(shown(watch.next().await), ["-1"]);
+    });
+}

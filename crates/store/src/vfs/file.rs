@@ -1,0 +1,177 @@
+//! An open regular file: reads, writes, and what else is done to its bytes.
+//!
+//! Owns: a share of the descriptor. Does not: decide who may (see [`crate::opens`]).
+//! Buffers: a read is a range that the transport fetches late; a write takes slices of what it received.
+//! Cost: a write tells watches of directories that something changed; while there are none, that is one atomic load.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::{File, FileRange, Payload, Pool};
+
+use super::watch::{What, Witness};
+use super::{Error, NodeId};
+
+/// An open regular file: reads are ranges that the transport fetches late, writes are chains.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    /// Which node.
+    pub node: NodeId,
+    file: File,
+    read_only: bool,
+    /// Bound on the file's size set by a ram share's limit; `None` elsewhere.
+    quota: Option<Arc<dyn Quota>>,
+    /// Whom to tell of writes.
+    witness: Option<Witness>,
+}
+
+/// Decides whether a write may grow a file (the size limit of a ram share).
+pub trait Quota: std::fmt::Debug + Send + Sync {
+    /// Called before bytes up to `end` are written to a file of size `len`; `Err(NoSpace)` refuses.
+    fn grow(&self, len: u64, end: u64) -> Result<(), Error>;
+}
+
+impl OpenFile {
+    /// Wraps a descriptor.
+    pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
+        OpenFile { node, file, read_only: false, quota, witness: None }
+    }
+
+    /// The same, refusing writes.
+    pub fn read_only(self) -> OpenFile {
+        OpenFile { read_only: true, ..self }
+    }
+
+    /// The same, telling `witness` of every change.
+    pub(super) fn witnessed(self, witness: Witness) -> OpenFile {
+        OpenFile { witness: Some(witness), ..self }
+    }
+
+    /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
+    pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
+        Ok(self.read_within(self.file.len()?, offset, len))
+    }
+
+    /// The same for a caller that has just learned the file's size, and so saves asking for it.
+    pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Payload {
+        let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+        Payload::File(FileRange { file: self.file.clone(), offset, len })
+    }
+
+    /// The bytes of `[offset, offset + len)` that exist, read into a buffer now: one system call, where a range costs
+    /// two (one for the size). `None`: the page cache does not hold them all, or the pool is empty; take a range.
+    pub fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        let mut buf = pool.try_alloc(len)?;
+        buf.set_len(len);
+        let window = buf.into_window();
+        // What fails here fails again, with its reason, when the range is read.
+        let read = self.file.try_read_at(offset, &window)?.ok()?;
+        let mut buf = window.try_into_buf().ok()?;
+        buf.set_len(read);
+        Some(Payload::from(buf.freeze()))
+    }
+
+    /// Writes all of `chain` at `offset`.
+    pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
+        if self.read_only {
+            return Err(Error::Access);
+        }
+        if self.quota.is_some() {
+            let bytes: usize = chain.iter().map(Bytes::len).sum();
+            self.may_grow(offset, bytes as u64)?;
+        }
+        self.file.write_at(offset, chain).await?;
+        self.changed(What::SIZE | What::WRITTEN).await;
+        Ok(())
+    }
+
+    fn may_grow(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let end = offset.checked_add(len).ok_or(Error::Invalid)?;
+        match &self.quota {
+            Some(quota) => quota.grow(self.file.len()?, end),
+            None => Ok(()),
+        }
+    }
+
+    async fn changed(&self, what: What) {
+        if let Some(witness) = self.witness.as_ref().filter(|witness| witness.is_watched()) {
+            witness.modified(self.node, what).await;
+        }
+    }
+
+    fn require_write(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let end = offset.checked_add(len).ok_or(Error::Invalid)?;
+        if self.read_only {
+            return Err(Error::Access);
+        }
+        if i64::try_from(end).is_err() { Err(Error::Invalid) } else { Ok(()) }
+    }
+
+    /// Sets space aside for `[offset, offset + len)`; the file grows to its end unless `keep_size`.
+    pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
+        self.require_write(offset, len)?;
+        self.may_grow(offset, len)?;
+        self.file.allocate(offset, len, keep_size).await?;
+        self.changed(What::SIZE).await;
+        Ok(())
+    }
+
+    /// Gives the space of a range back; it reads as zeros. The size stays. [`Error::NotSupported`] where the file
+    /// system has no holes.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.require_write(offset, len)?;
+        self.file.punch_hole(offset, len).await?;
+        self.changed(What::WRITTEN).await;
+        Ok(())
+    }
+
+    /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
+    pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.require_write(offset, len)?;
+        self.file.zero_range(offset, len).await?;
+        self.changed(What::WRITTEN).await;
+        Ok(())
+    }
+
+    /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
+    /// Everything between is a hole. What lies past the end of the file is neither.
+    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> Result<(Vec<Range<u64>>, bool), Error> {
+        Ok(self.file.data_ranges(offset, len, max)?)
+    }
+
+    /// Copies at most `len` bytes of `source` from `from` to `at` here; fewer only where the source ends. The kernel
+    /// copies, or shares blocks, where it can. Ranges of one file may overlap.
+    pub async fn copy_from(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<u64, Error> {
+        let len = source.len()?.saturating_sub(from).min(len);
+        self.require_write(at, len)?;
+        self.may_grow(at, len)?;
+        let copied = self.file.copy_from(at, &source.file, from, len).await?;
+        self.changed(What::SIZE | What::WRITTEN).await;
+        Ok(copied)
+    }
+
+    /// Makes `[at, at + len)` share the blocks of `source` from `from` on. [`Error::NotSupported`] where the file
+    /// system cannot (only some can: XFS, Btrfs, bcachefs), [`Error::Invalid`] where its blocks do not align.
+    pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
+        self.require_write(at, len)?;
+        self.file.clone_range(at, &source.file, from, len).await?;
+        self.changed(What::SIZE | What::WRITTEN).await;
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub async fn sync(&self) -> Result<(), Error> {
+        Ok(self.file.sync(false).await?)
+    }
+
+    /// Size now.
+    pub fn len(&self) -> Result<u64, Error> {
+        Ok(self.file.len()?)
+    }
+
+    /// Whether it is empty now.
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.len()? == 0)
+    }
+}
