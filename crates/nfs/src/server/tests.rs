@@ -10,7 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use proptest::prelude::*;
 use weft_machine::{Buf, Payload, rt};
 use weft_store::backend::Ram;
-use weft_store::opens::Rights;
+use weft_store::opens::{Opening, Rights};
 use weft_store::{NodeId, Vfs};
 use weft_transport::{
     Access, Exposed, Kind, Limits as ChannelLimits, Message, Outgoing, Part, Segment, Sending, Ticket,
@@ -284,7 +284,7 @@ fn share_modes_of_others_are_respected_and_pass() {
     let read = ReadArgs { file, offset: 0, count: 1 };
     let ask = || reply_to(&server, nfs(procedure::READ, &read)).1.u32().map(Status).unwrap();
     assert_eq!(ask(), Status::OK);
-    let exclusive = opens.open(node, Rights::ALL, Rights::NONE).unwrap();
+    let exclusive = opens.try_open(node, &Opening::new(Rights::ALL, Rights::NONE, opens.key())).unwrap();
     assert_eq!(ask(), Status::JUKEBOX);
     let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"f")) };
     let remove = nfs(procedure::REMOVE, &RemoveArgs { object });

@@ -1,6 +1,6 @@
 //! CREATE. Spec: RFC 1813 3.3.8.
 
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Exists, Make, SetAttr};
 use weft_wire::nfs3::{CreateArgs, CreateHow, CreateOk, Outcome, WccOnly};
 
@@ -32,7 +32,7 @@ async fn make(dir: &Node<'_>, name: &[u8], exists: Exists, set: SetAttr) -> Resu
         && set.size.is_some()
         && let Ok(known) = dir.vfs().lookup(dir.id, name, false).await
     {
-        dir.vfs().opens().may(known.node, Rights::WRITE)?;
+        dir.vfs().opens().pass(known.node, Access::Overwrite, Rights::WRITE).await?;
     }
     dir.vfs().create(dir.id, name, Make::File, exists, set).await.map(|(attr, _)| attr)
 }

@@ -48,7 +48,7 @@ pub(super) use setattr::setattr;
 pub(super) use symlink::symlink;
 pub(super) use write::write;
 
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::nfs3::{
     AttrOnly, CreateOk, DirOp, Failure, Handle, Outcome, PostOpAttr, Status, WccAttr, WccData, WccOnly,
@@ -85,9 +85,9 @@ impl Node<'_> {
         WccData { before, after: self.post().await }
     }
 
-    /// Share modes of those who have the node open, by whatever protocol.
-    fn may(&self, rights: Rights) -> Result<(), Error> {
-        Ok(self.vfs().opens().may(self.id, rights)?)
+    /// Asks those who have the node open, by whatever protocol: their share modes, and what they cache.
+    async fn pass(&self, access: Access, rights: Rights) -> Result<(), Error> {
+        Ok(self.vfs().opens().pass(self.id, access, rights).await?)
     }
 
     async fn open(&self, cx: &Connection<'_>, write: bool) -> Result<OpenFile, Error> {
@@ -150,8 +150,8 @@ async fn make(
 }
 
 /// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
-async fn removable(dir: &Node<'_>, name: &[u8]) -> Result<NodeId, Error> {
+async fn removable(dir: &Node<'_>, name: &[u8], access: Access) -> Result<NodeId, Error> {
     let attr = dir.vfs().lookup(dir.id, name, false).await?;
-    dir.vfs().opens().may_remove(attr.node)?;
+    dir.vfs().opens().pass(attr.node, access, Rights::DELETE).await?;
     Ok(attr.node)
 }

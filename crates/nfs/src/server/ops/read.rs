@@ -4,7 +4,7 @@
 //! transport.
 
 use weft_machine::Payload;
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Rights};
 use weft_store::{Error, Kind};
 use weft_wire::nfs3::{AttrOnly, Outcome, ReadArgs, ReadHead, Status, Xdr};
 use weft_wire::xdr::Encoder;
@@ -29,7 +29,7 @@ pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut bod
 }
 
 async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {
-    node.may(Rights::READ)?;
+    node.pass(Access::Read, Rights::READ).await?;
     let attr = node.getattr().await?;
     match attr.kind {
         Kind::File => {}

@@ -1,6 +1,7 @@
 //! REMOVE. Spec: RFC 1813 3.3.12.
 
 use weft_store::Error;
+use weft_store::opens::Access;
 use weft_wire::nfs3::{Outcome, RemoveArgs, WccOnly};
 
 use super::{begin, failed, removable, status};
@@ -20,7 +21,7 @@ pub(in crate::server) async fn remove(cx: &Connection<'_>, args: RemoveArgs) -> 
 }
 
 async fn unlink(cx: &Connection<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
-    let node = removable(dir, name).await?;
+    let node = removable(dir, name, Access::Handle).await?;
     dir.vfs().remove(dir.id, name).await?;
     cx.server.files.forget(dir.number, node);
     Ok(())

@@ -1,6 +1,7 @@
 //! RENAME. Spec: RFC 1813 3.3.14. An existing target is replaced.
 
 use weft_store::Error;
+use weft_store::opens::Access;
 use weft_wire::nfs3::{Outcome, RenameArgs, RenameWcc, Status};
 
 use super::{begin, failed, removable, status};
@@ -32,8 +33,8 @@ async fn replace(
     (from, from_name): (&Node<'_>, &[u8]),
     (to, to_name): (&Node<'_>, &[u8]),
 ) -> Result<(), Error> {
-    let moved = removable(from, from_name).await?;
-    let replaced = match removable(to, to_name).await {
+    let moved = removable(from, from_name, Access::Rename).await?;
+    let replaced = match removable(to, to_name, Access::Handle).await {
         Ok(node) => Some(node),
         Err(Error::NotFound) => None,
         Err(e) => return Err(e),

@@ -1,6 +1,7 @@
 //! RMDIR. Spec: RFC 1813 3.3.13.
 
 use weft_store::Error;
+use weft_store::opens::Access;
 use weft_wire::nfs3::{Outcome, RemoveArgs, Status, WccOnly};
 
 use super::{begin, failed, removable, status};
@@ -24,6 +25,6 @@ pub(in crate::server) async fn rmdir(cx: &Connection<'_>, args: RemoveArgs) -> O
 }
 
 async fn remove(dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
-    removable(dir, name).await?;
+    removable(dir, name, Access::Handle).await?;
     dir.vfs().rmdir(dir.id, name).await
 }

@@ -1,7 +1,7 @@
 //! SETATTR. Spec: RFC 1813 3.3.2.
 
 use weft_store::Error;
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Rights};
 use weft_wire::nfs3::{Outcome, SetattrArgs, Status, WccOnly};
 
 use super::{failed, status, wcc};
@@ -34,7 +34,7 @@ pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -
 
 async fn change(node: &Node<'_>, set: weft_store::SetAttr) -> Result<(), Error> {
     if set.size.is_some() {
-        node.may(Rights::WRITE)?;
+        node.pass(Access::Write, Rights::WRITE).await?;
     }
     node.vfs().setattr(node.id, set).await.map(drop)
 }

@@ -1,6 +1,6 @@
 //! WRITE. Spec: RFC 1813 3.3.7.
 
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Rights};
 use weft_store::{Error, Kind};
 use weft_wire::nfs3::{Outcome, Stable, Status, WccOnly, WriteArgs, WriteOk};
 
@@ -41,7 +41,7 @@ async fn store(
     }
     head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
     let written = async {
-        node.may(Rights::WRITE)?;
+        node.pass(Access::Write, Rights::WRITE).await?;
         let file = node.open(cx, true).await?;
         file.write(head.offset, &[data]).await?;
         match head.stable {

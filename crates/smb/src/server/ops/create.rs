@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use weft_store::opens::{Open as Claim, Rights};
+use weft_store::opens::{Open as Claim, Opening, Rights};
 use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{
@@ -344,7 +344,8 @@ async fn take(
     place: (NodeId, Vec<u8>),
     access: AccessMask,
 ) -> Result<Option<Opened>, Failure> {
-    let claim = vfs.opens().open(attr.node, rights_of_access(access), wish.share)?;
+    let opening = Opening::new(rights_of_access(access), wish.share, vfs.opens().key());
+    let claim = vfs.opens().open(attr.node, &opening).await?;
     let hold = match vfs.hold(attr.node).await {
         Err(Error::Stale) => return Ok(None),
         other => other?,

@@ -52,7 +52,7 @@ impl From<Error> for Failure {
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Failure {
         let status = match refused {
-            Refused::Sharing => NtStatus::SHARING_VIOLATION,
+            Refused::Sharing | Refused::Recalling => NtStatus::SHARING_VIOLATION,
             Refused::DeletePending => NtStatus::DELETE_PENDING,
             Refused::Locked => NtStatus::FILE_LOCK_CONFLICT,
             Refused::NotLocked => NtStatus::RANGE_NOT_LOCKED,

@@ -1,0 +1,425 @@
+//! Caching rights of one node: SMB oplocks and leases, NFSv4 delegations, as one notion.
+//!
+//! Spec: [MS-FSA] 2.1.4.12 (what an access breaks), 2.1.5.18 (requests), 2.1.5.19 (acknowledgments); RFC 8881 10.4.
+//! Owns: who may cache what, and which rights are being recalled. Does not: take a mutex, wait, or tell holders: what
+//! has to be told is returned, and the table of opens tells it when its mutex is free again.
+//!
+//! A right belongs to a [`Key`], not to an open: all opens of a lease have one key, and nothing that a key does takes
+//! away what the same key holds. A recall that lets its holder keep more than nothing, or that takes the right to
+//! write or to keep handles, has to be acknowledged; until then, or until [`BREAK_TIMEOUT`], the holder still has all
+//! that it had, and whoever would see stale data waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+use weft_machine::Time;
+
+use super::Refused;
+use super::locks::MAX_WAITING;
+use crate::vfs::NodeId;
+
+/// How long a holder may take to acknowledge: what Windows gives ([MS-SMB2] 3.3.2.1).
+pub const BREAK_TIMEOUT: Duration = Duration::from_secs(35);
+/// Caching rights of one node, of all clients together.
+pub const MAX_GRANTS: usize = 4096;
+
+/// What a client may do without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caching {
+    /// Answer reads from its memory.
+    pub read: bool,
+    /// Keep writes back, and byte-range locks to itself.
+    pub write: bool,
+    /// Keep the handle open after its user closed it.
+    pub handle: bool,
+}
+
+impl Caching {
+    /// Nothing.
+    pub const NONE: Caching = Caching { read: false, write: false, handle: false };
+    /// A level II oplock, a read lease.
+    pub const R: Caching = Caching { read: true, ..Caching::NONE };
+    /// An exclusive oplock.
+    pub const RW: Caching = Caching { write: true, ..Caching::R };
+    /// A read lease with handles, a read delegation.
+    pub const RH: Caching = Caching { handle: true, ..Caching::R };
+    /// A batch oplock, a write delegation.
+    pub const RWH: Caching = Caching { write: true, handle: true, ..Caching::R };
+    const W: Caching = Caching { write: true, ..Caching::NONE };
+    const H: Caching = Caching { handle: true, ..Caching::NONE };
+
+    /// Both alike.
+    #[must_use]
+    pub fn and(self, other: Caching) -> Caching {
+        Caching {
+            read: self.read && other.read,
+            write: self.write && other.write,
+            handle: self.handle && other.handle,
+        }
+    }
+
+    /// What `other` has not.
+    #[must_use]
+    pub fn without(self, other: Caching) -> Caching {
+        Caching {
+            read: self.read && !other.read,
+            write: self.write && !other.write,
+            handle: self.handle && !other.handle,
+        }
+    }
+
+    /// Whether all of `other` is in it.
+    pub fn contains(self, other: Caching) -> bool {
+        other.without(self) == Caching::NONE
+    }
+}
+
+/// What is granted, which decides what a recall leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// None, level II (`R`), exclusive (`RW`) or batch (`RWH`): breaks to level II or to nothing.
+    Oplock,
+    /// Any of `R`, `RH`, `RW`, `RWH`: loses what is in the way and keeps the rest.
+    Lease,
+    /// Read (`RH`) or write (`RWH`): is recalled whole.
+    Delegation,
+}
+
+/// In whose name something is held or done: an open with an oplock, a lease, an NFSv4 client. Made by
+/// [`super::Opens::key`]; a number is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Key(pub(super) u64);
+
+/// What somebody is about to do to a node, as far as others' caches care.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Open it for more than its attributes.
+    Open,
+    /// Open it and drop its data.
+    Overwrite,
+    /// Read data.
+    Read,
+    /// Change data or size, or lock a range.
+    Write,
+    /// Something that another's open forbids, which its client may keep only for want of a reason to close it.
+    /// Deletion counts as this.
+    Handle,
+    /// Change its name.
+    Rename,
+    /// Change what is in it: it is a directory.
+    Children,
+}
+
+impl Access {
+    /// BreakCacheState of [MS-FSA] 2.1.4.12.
+    fn breaks(self) -> Caching {
+        match self {
+            Access::Open | Access::Read => Caching::W,
+            Access::Overwrite | Access::Write | Access::Children => Caching::RW,
+            Access::Handle | Access::Rename => Caching::H,
+        }
+    }
+}
+
+/// A right that has to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recall {
+    /// Of which node.
+    pub node: NodeId,
+    /// Whose.
+    pub key: Key,
+    /// What the holder had.
+    pub from: Caching,
+    /// What remains.
+    pub to: Caching,
+    /// Whether the holder still has all of it until it acknowledges; otherwise it is gone already.
+    pub acknowledge: bool,
+}
+
+/// The protocol that a right was granted by. Called on whatever core the access comes from, with no lock held, in the
+/// order of the recalls of one right.
+pub trait Holder: Send + Sync {
+    /// Tells the client. `false`: nobody can be told, and the right is taken away at once, as if acknowledged.
+    fn recall(&self, recall: Recall) -> bool;
+
+    /// The client did not acknowledge in time and has nothing any more.
+    fn revoked(&self, node: NodeId, key: Key) {
+        let _ = (node, key);
+    }
+}
+
+/// What is told to a holder once the table is free again.
+pub(super) enum Event {
+    Recall(Arc<dyn Holder>, Recall),
+    Revoked(Arc<dyn Holder>, NodeId, Key),
+}
+
+/// Why an acknowledgment is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AckFailed {
+    /// Nothing was recalled from this key, or it was too late.
+    #[error("nothing was recalled")]
+    NotRecalled,
+    /// It keeps more than was left to it, which was this.
+    #[error("more kept than was left")]
+    TooMuch(Caching),
+}
+
+struct Breaking {
+    /// What the holder was told that it may keep.
+    to: Caching,
+    /// What others have come to need since: never more than `to`.
+    then: Caching,
+    deadline: Time,
+}
+
+struct Granted {
+    key: Key,
+    form: Form,
+    caching: Caching,
+    breaking: Option<Breaking>,
+    holder: Arc<dyn Holder>,
+}
+
+impl Granted {
+    /// What may remain when `access` is let through.
+    fn left(&self, access: Access) -> Caching {
+        let lost = access.breaks();
+        let has = self.caching;
+        match self.form {
+            _ if has == Caching::NONE => has,
+            Form::Delegation if has.and(lost) == Caching::NONE => has,
+            Form::Delegation => Caching::NONE,
+            Form::Lease if lost.read => Caching::NONE,
+            Form::Lease => has.without(lost),
+            Form::Oplock if lost.read => Caching::NONE,
+            Form::Oplock if lost.write => Caching::R,
+            // Only a batch oplock keeps a name; a sharing violation has broken it before (2.1.5.1.2).
+            Form::Oplock if has.handle && access == Access::Rename => Caching::NONE,
+            Form::Oplock => has,
+        }
+    }
+
+    /// Whether `access` has to wait for the acknowledgment: while the holder may have data that nobody else has, or a
+    /// handle that it may yet close.
+    fn holds_up(&self, access: Access) -> bool {
+        let needed = Caching { read: false, ..access.breaks() };
+        self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
+    }
+
+    fn begin(&mut self, node: NodeId, to: Caching, now: Time, events: &mut Vec<Event>) {
+        let acknowledge = self.caching.write || self.caching.handle;
+        let recall = Recall { node, key: self.key, from: self.caching, to, acknowledge };
+        events.push(Event::Recall(self.holder.clone(), recall));
+        if acknowledge {
+            self.breaking = Some(Breaking { to, then: to, deadline: now + BREAK_TIMEOUT });
+        } else {
+            self.caching = to;
+        }
+    }
+}
+
+/// What is asked for together with an open.
+pub(super) struct Wish {
+    pub key: Key,
+    pub form: Form,
+    pub caching: Caching,
+    /// Nobody else has the node open for anything but its attributes.
+    pub alone: bool,
+    /// There are byte-range locks.
+    pub locked: bool,
+    pub delete_pending: bool,
+    pub holder: Arc<dyn Holder>,
+}
+
+/// The caching rights of a node.
+#[derive(Default)]
+pub(super) struct Grants {
+    list: Vec<Granted>,
+    /// How many may read but not write: what a write by somebody with an open has to look at.
+    readers: Arc<AtomicUsize>,
+    waiting: Vec<Waker>,
+    /// Moves on with every change that may end a wait.
+    pub generation: u64,
+}
+
+impl Grants {
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Shared by the opens of the node: zero means that a write takes nothing from anybody.
+    pub fn readers(&self) -> Arc<AtomicUsize> {
+        self.readers.clone()
+    }
+
+    /// Starts the recalls that `access` needs. `Some`: it must wait for acknowledgments, at most until then.
+    pub fn recall(
+        &mut self,
+        node: NodeId,
+        by: Option<Key>,
+        access: Access,
+        now: Time,
+        events: &mut Vec<Event>,
+    ) -> Option<Time> {
+        let mut wait: Option<Time> = None;
+        for granted in &mut self.list {
+            // Who writes drops all level II oplocks, its own too: 2.1.4.12, BreakToNone.
+            let level_two = granted.form == Form::Oplock && granted.caching == Caching::R;
+            if by == Some(granted.key) && !(level_two && access == Access::Write) {
+                continue;
+            }
+            let left = granted.left(access);
+            if left == granted.caching {
+                continue;
+            }
+            match &mut granted.breaking {
+                Some(breaking) => breaking.then = breaking.then.and(left),
+                None => granted.begin(node, left, now, events),
+            }
+            if granted.holds_up(access)
+                && let Some(breaking) = &granted.breaking
+            {
+                wait = Some(wait.map_or(breaking.deadline, |first| first.min(breaking.deadline)));
+            }
+        }
+        self.count();
+        wait
+    }
+
+    /// Grants what can be granted of a wish; what the key holds then, and whether that is being recalled.
+    pub fn request(&mut self, wish: Wish) -> (Caching, bool) {
+        let others = || self.list.iter().filter(|granted| granted.key != wish.key);
+        let unshared = others().all(|granted| granted.caching == Caching::NONE);
+        let unwritten = others().all(|granted| !granted.caching.write);
+        let (oplocks, handles) = (
+            others().any(|granted| granted.form == Form::Oplock && granted.caching.read),
+            others().any(|granted| granted.form != Form::Oplock && granted.caching.handle),
+        );
+        let mut possible = wish.caching;
+        if wish.delete_pending && wish.form != Form::Oplock {
+            possible.handle = false;
+        }
+        if !(possible.write && wish.alone && unshared) {
+            possible.write = false;
+            if wish.form == Form::Oplock || oplocks {
+                possible.handle = false;
+            }
+            // 2.1.5.18.2: level II is not granted beside handle caching.
+            if wish.locked || !unwritten || (wish.form == Form::Oplock && handles) {
+                possible = Caching::NONE;
+            }
+        }
+        let full = self.list.len() >= MAX_GRANTS;
+        let answer = match self.list.iter_mut().find(|granted| granted.key == wish.key) {
+            Some(granted) if granted.breaking.is_some() => (granted.caching, true),
+            Some(granted) => {
+                // Rights grow or stay.
+                if possible.contains(granted.caching) {
+                    granted.caching = possible;
+                }
+                (granted.caching, false)
+            }
+            None if possible == Caching::NONE || full => (Caching::NONE, false),
+            None => {
+                let Wish { key, form, holder, .. } = wish;
+                self.list.push(Granted { key, form, caching: possible, breaking: None, holder });
+                (possible, false)
+            }
+        };
+        self.count();
+        answer
+    }
+
+    /// The holder agrees, and keeps this. A further recall follows at once when others have come to need more.
+    pub fn acknowledge(
+        &mut self,
+        node: NodeId,
+        key: Key,
+        keep: Caching,
+        now: Time,
+        events: &mut Vec<Event>,
+    ) -> Result<Vec<Waker>, AckFailed> {
+        let granted = self.list.iter_mut().find(|granted| granted.key == key);
+        let granted = granted.ok_or(AckFailed::NotRecalled)?;
+        let breaking = granted.breaking.take().ok_or(AckFailed::NotRecalled)?;
+        if !breaking.to.contains(keep) {
+            let to = breaking.to;
+            granted.breaking = Some(breaking);
+            return Err(AckFailed::TooMuch(to));
+        }
+        granted.caching = keep;
+        let then = keep.and(breaking.then);
+        if then != keep {
+            granted.begin(node, then, now, events);
+        }
+        Ok(self.changed())
+    }
+
+    /// Ends recalls that were not acknowledged in time.
+    pub fn expire(&mut self, node: NodeId, now: Time, events: &mut Vec<Event>) -> Vec<Waker> {
+        for granted in &mut self.list {
+            if granted.breaking.as_ref().is_some_and(|breaking| breaking.deadline <= now) {
+                granted.breaking = None;
+                granted.caching = Caching::NONE;
+                events.push(Event::Revoked(granted.holder.clone(), node, granted.key));
+            }
+        }
+        self.changed()
+    }
+
+    /// The key holds nothing any more.
+    pub fn release(&mut self, key: Key) -> Vec<Waker> {
+        self.list.retain(|granted| granted.key != key);
+        self.changed()
+    }
+
+    /// An open of this key went away. Oplocks and leases end with the last one.
+    pub fn closed(&mut self, key: Key, last_of_key: bool) -> Vec<Waker> {
+        if last_of_key {
+            self.list.retain(|granted| granted.key != key || granted.form == Form::Delegation);
+        }
+        self.changed()
+    }
+
+    /// Whether somebody has an oplock with handles.
+    pub fn has_batch(&self) -> bool {
+        self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching.handle)
+    }
+
+    /// Whether somebody has an oplock.
+    pub fn has_oplocks(&self) -> bool {
+        self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching != Caching::NONE)
+    }
+
+    /// What a key holds, and what it will hold once it acknowledges.
+    pub fn held(&self, key: Key) -> Option<(Caching, Option<Caching>)> {
+        let granted = self.list.iter().find(|granted| granted.key == key)?;
+        Some((granted.caching, granted.breaking.as_ref().map(|breaking| breaking.to)))
+    }
+
+    /// Remembers a task that waits. One entry per task: those that gave up leave with the next change.
+    pub fn wait(&mut self, waker: &Waker) -> Result<(), Refused> {
+        self.waiting.retain(|known| !known.will_wake(waker));
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(Refused::Limit("tasks that wait for a caching right of a file"));
+        }
+        self.waiting.push(waker.clone());
+        Ok(())
+    }
+
+    /// Something else changed that waiting tasks want to know of.
+    pub fn changed(&mut self) -> Vec<Waker> {
+        self.generation += 1;
+        self.count();
+        std::mem::take(&mut self.waiting)
+    }
+
+    fn count(&self) {
+        let readers =
+            self.list.iter().filter(|granted| granted.caching.read && !granted.caching.write).count();
+        self.readers.store(readers, Ordering::Release);
+    }
+}

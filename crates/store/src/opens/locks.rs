@@ -1,0 +1,274 @@
+//! Byte-range locks of one node: SMB's, exact and of an open, beside POSIX', merged and of a lock owner.
+//!
+//! Spec: [MS-FSA] 2.1.4.10, 2.1.5.8, 2.1.5.9; RFC 8881 9 and fcntl(2) for the ranges of NLM and NFSv4.
+//! Owns: who holds which range. Does not: take a mutex or wait; the table of opens does both.
+//!
+//! ```text
+//!                         SMB, per open                 POSIX (NLM, NFSv4), per owner
+//!   lock                  meets even its own            replaces its own: upgrades, downgrades
+//!   unlock                exactly what was locked       any part: splits
+//!   keeps others from     locking, reading, writing     locking; SMB also from reading and writing
+//! ```
+//!
+//! The two kinds conflict with each other as two owners of one kind do. POSIX locks are advisory among those who know
+//! them and mandatory for SMB, whose clients know no other kind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use super::Refused;
+
+/// Byte-range locks of one node, of all its owners together.
+pub const MAX_LOCKS: usize = 4096;
+/// Tasks that wait for a lock or a caching right of one node.
+pub const MAX_WAITING: usize = 4096;
+
+/// A byte range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `offset + len - 1` fits 64 bits.
+    pub len: u64,
+}
+
+impl Range {
+    /// `None` when it reaches beyond the last possible byte.
+    pub fn new(offset: u64, len: u64) -> Option<Range> {
+        (len == 0 || offset.checked_add(len - 1).is_some()).then_some(Range { offset, len })
+    }
+
+    /// A range as NFSv4 writes it: `u64::MAX` means to the end of the file, however it grows (RFC 8881 18.10).
+    /// `None` when it is empty or reaches beyond the last possible byte. The last byte of all, which no file has, is
+    /// never locked.
+    pub fn to_end(offset: u64, len: u64) -> Option<Range> {
+        match len {
+            0 => None,
+            u64::MAX => Some(Range { offset, len: u64::MAX - offset }).filter(|range| range.len > 0),
+            _ => Range::new(offset, len),
+        }
+    }
+
+    /// Whether it reaches to the end of the file, however it grows: what NFSv4 writes as length `u64::MAX`.
+    pub fn is_to_end(self) -> bool {
+        self.len == u64::MAX - self.offset
+    }
+
+    /// The last byte; for ranges that have one.
+    fn last(self) -> u64 {
+        self.offset + (self.len - 1)
+    }
+
+    fn between(first: u64, last: u64) -> Range {
+        // The one range of 2^64 bytes is cut by a byte that no file has.
+        Range { offset: first, len: (last - first).saturating_add(1) }
+    }
+
+    /// [MS-FSA] 2.1.4.10: {0, 0} meets nothing; another empty range meets what it lies strictly inside.
+    pub(super) fn meets(self, other: Range) -> bool {
+        let empty = |r: Range| r.offset == 0 && r.len == 0;
+        let last = |r: Range| i128::from(r.offset) + i128::from(r.len) - 1;
+        !empty(self)
+            && !empty(other)
+            && i128::from(self.offset) <= last(other)
+            && last(self) >= i128::from(other.offset)
+    }
+}
+
+/// Somebody who holds POSIX ranges: an NFSv4 lock owner, an NLM caller's process. Whoever keeps the protocol's own
+/// name for it maps that to one of these ([`super::Opens::lock_owner`]); a number is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct LockOwner(pub(super) u64);
+
+/// The lock in the way: what NFSv4's LOCK4denied and NLM's TEST answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conflict {
+    /// What is locked.
+    pub range: Range,
+    /// Whether exclusively.
+    pub exclusive: bool,
+    /// By whom; `None` for an SMB open.
+    pub owner: Option<LockOwner>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Open(u64),
+    Posix(LockOwner),
+    /// Reads or writes by NFS; holds nothing.
+    Nobody,
+}
+
+/// What a range access is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intent {
+    Read,
+    Write,
+    Lock { exclusive: bool },
+}
+
+#[derive(Clone, Copy)]
+struct Lock {
+    range: Range,
+    exclusive: bool,
+    owner: Owner,
+}
+
+impl Lock {
+    /// Whether it keeps `by` from what it is about, where the two ranges meet.
+    fn forbids(&self, intent: Intent, by: Owner) -> bool {
+        match (self.owner, by, intent) {
+            // An exclusive lock keeps everybody else out, and its owner from locking twice.
+            (Owner::Open(_), Owner::Open(_), Intent::Lock { exclusive: true }) => true,
+            (Owner::Open(_), Owner::Open(_), Intent::Lock { exclusive: false } | Intent::Read) => {
+                self.exclusive && self.owner != by
+            }
+            // A shared lock keeps everybody from writing, its owner too.
+            (Owner::Open(_), Owner::Open(_), Intent::Write) => !self.exclusive || self.owner != by,
+            // A lock request of the same owner replaces what it has.
+            (Owner::Posix(one), Owner::Posix(other), Intent::Lock { .. }) if one == other => false,
+            (Owner::Posix(_), Owner::Posix(_) | Owner::Nobody, Intent::Read | Intent::Write) => false,
+            (_, _, Intent::Lock { exclusive }) => self.exclusive || exclusive,
+            (_, _, Intent::Read) => self.exclusive,
+            (_, _, Intent::Write) => true,
+        }
+    }
+}
+
+/// The locks of a node.
+#[derive(Default)]
+pub(super) struct Locks {
+    held: Vec<Lock>,
+    /// How many are held, for readers and writers, without the shard's mutex.
+    count: Arc<AtomicUsize>,
+    waiting: Vec<Waker>,
+}
+
+impl Locks {
+    /// Shared by the opens of the node: zero means that nobody has to look.
+    pub fn count(&self) -> Arc<AtomicUsize> {
+        self.count.clone()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub fn conflict(&self, range: Range, intent: Intent, by: Owner) -> Option<Conflict> {
+        let found = self.held.iter().find(|lock| lock.range.meets(range) && lock.forbids(intent, by))?;
+        let owner = if let Owner::Posix(owner) = found.owner { Some(owner) } else { None };
+        Some(Conflict { range: found.range, exclusive: found.exclusive, owner })
+    }
+
+    /// Adds an SMB lock.
+    pub fn lock(&mut self, range: Range, exclusive: bool, owner: Owner) -> Result<(), Refused> {
+        if self.conflict(range, Intent::Lock { exclusive }, owner).is_some() {
+            return Err(Refused::Locked);
+        }
+        if self.held.len() >= MAX_LOCKS {
+            return Err(Refused::Limit("byte-range locks of a file"));
+        }
+        self.held.push(Lock { range, exclusive, owner });
+        self.count.store(self.held.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes back one SMB lock on exactly this range; an exclusive one first.
+    pub fn unlock(&mut self, range: Range, owner: Owner) -> Result<Vec<Waker>, Refused> {
+        let mine = |lock: &Lock| lock.owner == owner && lock.range == range;
+        let exclusive = self.held.iter().position(|lock| mine(lock) && lock.exclusive);
+        let at = exclusive.or_else(|| self.held.iter().rposition(mine)).ok_or(Refused::NotLocked)?;
+        self.held.remove(at);
+        Ok(self.changed())
+    }
+
+    /// Locks a range of a POSIX owner in place of whatever it held there, or (`None`) holds nothing there any more.
+    /// What remains of its other locks is split, and joined with neighbours of its kind.
+    pub fn set(
+        &mut self,
+        range: Range,
+        owner: LockOwner,
+        wish: Option<bool>,
+    ) -> Result<Vec<Waker>, SetFailed> {
+        if range.len == 0 {
+            return Err(SetFailed::Refused(Refused::NotLocked));
+        }
+        if let Some(exclusive) = wish
+            && let Some(conflict) = self.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner))
+        {
+            return Err(SetFailed::Conflict(conflict));
+        }
+        // One lock more, or one more piece: at most two are added where one was.
+        if self.held.len() + 2 > MAX_LOCKS {
+            return Err(SetFailed::Refused(Refused::Limit("byte-range locks of a file")));
+        }
+        let (mut first, mut last) = (range.offset, range.last());
+        let mut pieces = Vec::new();
+        self.held.retain(|lock| {
+            if lock.owner != Owner::Posix(owner) {
+                return true;
+            }
+            let (from, to) = (lock.range.offset, lock.range.last());
+            if wish == Some(lock.exclusive) {
+                // Its own locks of one kind neither meet nor touch each other, so one look at each is enough.
+                let joins = from <= range.last().saturating_add(1) && range.offset <= to.saturating_add(1);
+                if joins {
+                    (first, last) = (first.min(from), last.max(to));
+                }
+                return !joins;
+            }
+            if from > range.last() || to < range.offset {
+                return true;
+            }
+            if from < range.offset {
+                pieces.push(Lock { range: Range::between(from, range.offset - 1), ..*lock });
+            }
+            if to > range.last() {
+                pieces.push(Lock { range: Range::between(range.last() + 1, to), ..*lock });
+            }
+            false
+        });
+        self.held.append(&mut pieces);
+        if let Some(exclusive) = wish {
+            let range = Range::between(first, last);
+            self.held.push(Lock { range, exclusive, owner: Owner::Posix(owner) });
+        }
+        Ok(self.changed())
+    }
+
+    /// Takes back all that `owner` holds.
+    pub fn release(&mut self, owner: Owner) -> Vec<Waker> {
+        self.held.retain(|lock| lock.owner != owner);
+        // Whoever waits looks again: this may have been the lock in the way, or the waiter's own handle.
+        self.changed()
+    }
+
+    pub fn holds(&self, owner: Owner) -> bool {
+        self.held.iter().any(|lock| lock.owner == owner)
+    }
+
+    /// Remembers a task that waits. One entry per task: those that gave up leave with the next change.
+    pub fn wait(&mut self, waker: &Waker) -> Result<(), Refused> {
+        self.waiting.retain(|known| !known.will_wake(waker));
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(Refused::Limit("tasks that wait for a lock of a file"));
+        }
+        self.waiting.push(waker.clone());
+        Ok(())
+    }
+
+    fn changed(&mut self) -> Vec<Waker> {
+        self.count.store(self.held.len(), Ordering::Release);
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+/// Why a POSIX range was not set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetFailed {
+    /// Somebody else's lock.
+    Conflict(Conflict),
+    /// An empty range, or a limit.
+    Refused(Refused),
+}

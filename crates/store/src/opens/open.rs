@@ -1,0 +1,220 @@
+//! One open of a node: what its owner may do with it, and how it ends.
+//!
+//! Spec: [MS-FSA] 2.1.5.3 and 2.1.5.4 (reads and writes against locks), 2.1.5.5 (close), 2.1.5.8, 2.1.5.9 (locks).
+//! Owns: a place in the table of opens, from [`Opens::open`] until it is closed or dropped, and with it the byte-range
+//! locks of the open. Does not: remove a name: who closes last gets a [`Removal`] and does it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use super::grants::Wish;
+use super::locks::{Intent, Owner};
+use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused};
+use crate::vfs::NodeId;
+
+/// One open of a node. Dropping it closes it; [`Open::close`] also says whether the name must go now.
+#[derive(Debug)]
+pub struct Open {
+    pub(super) table: Arc<Opens>,
+    pub(super) node: NodeId,
+    pub(super) id: u64,
+    pub(super) key: Key,
+    /// How many byte-range locks the node has.
+    pub(super) locks: Arc<AtomicUsize>,
+    /// How many caching rights it has that a write takes away.
+    pub(super) readers: Arc<AtomicUsize>,
+    pub(super) closed: AtomicBool,
+}
+
+impl Open {
+    /// Which node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// In whose name.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// `None` once closed: a request that was overtaken by the close of its handle changes nothing any more.
+    fn with<T>(&self, act: impl FnOnce(&mut Node, u64) -> T) -> Option<T> {
+        let mut shard = self.table.shard(self.node);
+        let known = shard.get_mut(&self.node)?;
+        known.holders.iter().any(|holder| holder.id == self.id).then(|| act(known, self.id))
+    }
+
+    /// Removes the node's name when this open closes (and all others have).
+    pub fn set_delete_on_close(&self) {
+        self.with(|known, id| {
+            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
+                holder.delete_on_close = true;
+            }
+        });
+    }
+
+    /// Removes the node's name at the last close, or no longer. Until then nobody opens it again.
+    pub fn set_delete_pending(&self, pending: bool) {
+        self.with(|known, _| known.delete_pending = pending);
+    }
+
+    /// Lets a pending deletion take effect when this open closes, not when the last one does (POSIX semantics: the
+    /// others keep a file without a name).
+    pub fn set_delete_at_once(&self, at_once: bool) {
+        self.with(|known, id| {
+            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
+                holder.delete_at_once = at_once;
+            }
+        });
+    }
+
+    /// Whether the name goes away at the last close.
+    pub fn delete_pending(&self) -> bool {
+        self.with(|known, _| known.delete_pending).unwrap_or(false)
+    }
+
+    /// Whether this open's reads of the range are free of others' locks.
+    pub fn may_read(&self, offset: u64, len: u64) -> Result<(), Refused> {
+        self.may_access(offset, len, Intent::Read)
+    }
+
+    /// Whether this open's writes to the range are free of locks. Takes read caches away from others.
+    pub fn may_write(&self, offset: u64, len: u64) -> Result<(), Refused> {
+        self.may_access(offset, len, Intent::Write)?;
+        self.writes();
+        Ok(())
+    }
+
+    /// Takes read caches away, which nobody has to wait for: those who could write lost that when this was opened.
+    pub(super) fn writes(&self) {
+        if self.readers.load(Ordering::Acquire) != 0 {
+            let _ = self.table.recall(self.node, Some(self.key), Access::Write);
+        }
+    }
+
+    fn may_access(&self, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
+        // A lock that is being taken at this moment may come before or after this access: both are right.
+        if self.locks.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let range = Range { offset, len: len.min((u64::MAX - offset).saturating_add(1)) };
+        match self.with(|known, id| known.locks.conflict(range, intent, Owner::Open(id))) {
+            Some(Some(_)) => Err(Refused::Locked),
+            _ => Ok(()),
+        }
+    }
+
+    /// Locks a range, or says [`Refused::Locked`] at once.
+    pub fn try_lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
+        self.with(|known, id| known.locks.lock(range, exclusive, Owner::Open(id)))
+            .unwrap_or(Err(Refused::NotLocked))?;
+        self.writes();
+        Ok(())
+    }
+
+    /// Locks a range as soon as no other lock is in the way. `Refused::NotLocked` when the open was closed meanwhile.
+    pub async fn lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
+        std::future::poll_fn(|cx| self.poll_lock(cx, range, exclusive)).await?;
+        self.writes();
+        Ok(())
+    }
+
+    fn poll_lock(&self, cx: &mut Context<'_>, range: Range, exclusive: bool) -> Poll<Result<(), Refused>> {
+        let outcome = self.with(|known, id| match known.locks.lock(range, exclusive, Owner::Open(id)) {
+            Err(Refused::Locked) => known.locks.wait(cx.waker()).map(|()| Poll::Pending),
+            outcome => outcome.map(Poll::Ready),
+        });
+        match outcome {
+            Some(Ok(Poll::Pending)) => Poll::Pending,
+            Some(Ok(Poll::Ready(()))) => Poll::Ready(Ok(())),
+            Some(Err(refused)) => Poll::Ready(Err(refused)),
+            None => Poll::Ready(Err(Refused::NotLocked)),
+        }
+    }
+
+    /// Takes back one lock that this open holds on exactly this range; an exclusive one first.
+    pub fn unlock(&self, range: Range) -> Result<(), Refused> {
+        let waiting = self.with(|known, id| known.locks.unlock(range, Owner::Open(id)));
+        waiting.unwrap_or(Err(Refused::NotLocked))?.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Asks for caching rights for this open's key. What the key has then, which may be less than was asked for or,
+    /// where it had more, more; and whether that is being recalled at the moment.
+    pub fn request(&self, form: Form, caching: Caching, holder: Arc<dyn Holder>) -> (Caching, bool) {
+        let key = self.key;
+        self.with(|known, _| {
+            let (alone, locked) = (known.is_alone(key), !known.locks.is_empty());
+            let delete_pending = known.delete_pending;
+            known.grants.request(Wish { key, form, caching, alone, locked, delete_pending, holder })
+        })
+        .unwrap_or((Caching::NONE, false))
+    }
+
+    /// Closes, and says whether the node's name is to be removed now. Then the caller removes it and drops the
+    /// [`Removal`]; until that the node cannot be opened. A second close does nothing.
+    pub fn close(&self) -> Option<Removal> {
+        self.leave().then(|| Removal { table: self.table.clone(), node: self.node })
+    }
+
+    fn leave(&self) -> bool {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let mut shard = self.table.shard(self.node);
+        let Some(known) = shard.get_mut(&self.node) else { return false };
+        let mut at_once = false;
+        if let Some(at) = known.holders.iter().position(|holder| holder.id == self.id) {
+            let holder = known.holders.swap_remove(at);
+            known.delete_pending |= holder.delete_on_close;
+            at_once = holder.delete_at_once;
+        }
+        let mut waiting = known.locks.release(Owner::Open(self.id));
+        let last_of_key = known.holders.iter().all(|holder| holder.key != self.key);
+        waiting.extend(known.grants.closed(self.key, last_of_key));
+        let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
+        known.removing |= remove;
+        self.table.forget_if_unused(&mut shard, self.node);
+        drop(shard);
+        waiting.into_iter().for_each(Waker::wake);
+        remove
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.leave() {
+            // Nobody took on the removal (a panic, or a table dropped whole): the file stays, and can be opened.
+            tracing::warn!("{:?} was to be deleted on close, but its last open was dropped", self.node);
+            drop(Removal { table: self.table.clone(), node: self.node });
+        }
+    }
+}
+
+/// A name that must be removed now; while this lives, its node cannot be opened.
+#[derive(Debug)]
+#[must_use = "the file is removed by whoever holds this"]
+pub struct Removal {
+    table: Arc<Opens>,
+    /// What to remove.
+    node: NodeId,
+}
+
+impl Removal {
+    /// What to remove.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let mut shard = self.table.shard(self.node);
+        if let Some(known) = shard.get_mut(&self.node) {
+            known.removing = false;
+            known.delete_pending = false;
+        }
+        self.table.forget_if_unused(&mut shard, self.node);
+    }
+}

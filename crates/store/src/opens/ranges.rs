@@ -1,0 +1,127 @@
+//! POSIX byte-range locks in the table: what NLM and NFSv4 call.
+//!
+//! Spec: RFC 8881 18.10 to 18.12 (LOCK, LOCKT, LOCKU); fcntl(2). Owns: nothing; see [`super::locks`] for the rules.
+//! Does not: find deadlocks among those who wait, or know how a protocol names its lock owners.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use super::locks::{Intent, Owner};
+use super::{Access, Conflict, LockOwner, Opens, Range, Refused, SetFailed};
+use crate::vfs::NodeId;
+
+impl Opens {
+    /// Locks a range for `owner` in place of whatever it held there, or says at once what is in the way.
+    pub fn try_set_range(
+        &self,
+        node: NodeId,
+        owner: LockOwner,
+        range: Range,
+        exclusive: bool,
+    ) -> Result<(), SetFailed> {
+        let mut shard = self.shard(node);
+        let done = self.known(&mut shard, node).locks.set(range, owner, Some(exclusive));
+        self.forget_if_unused(&mut shard, node);
+        drop(shard);
+        done?.into_iter().for_each(Waker::wake);
+        // Somebody's read cache would hide what the others see.
+        let _ = self.recall(node, None, Access::Write);
+        Ok(())
+    }
+
+    /// The same as soon as nothing is in the way. Dropping the future gives the wait up.
+    pub async fn set_range(
+        &self,
+        node: NodeId,
+        owner: LockOwner,
+        range: Range,
+        exclusive: bool,
+    ) -> Result<(), Refused> {
+        poll_fn(|cx| match self.try_set_range(node, owner, range, exclusive) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(SetFailed::Refused(refused)) => Poll::Ready(Err(refused)),
+            Err(SetFailed::Conflict(_)) => {
+                let mut shard = self.shard(node);
+                let known = self.known(&mut shard, node);
+                let still = known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner));
+                let waits = known.locks.wait(cx.waker());
+                if still.is_none() {
+                    // It went away in between.
+                    cx.waker().wake_by_ref();
+                }
+                self.forget_if_unused(&mut shard, node);
+                waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
+            }
+        })
+        .await
+    }
+
+    /// Unlocks a range of `owner`: any part of what it locked, or nothing of it.
+    pub fn clear_range(&self, node: NodeId, owner: LockOwner, range: Range) -> Result<(), Refused> {
+        let mut shard = self.shard(node);
+        let Some(known) = shard.get_mut(&node) else { return Ok(()) };
+        let done = known.locks.set(range, owner, None);
+        self.forget_if_unused(&mut shard, node);
+        drop(shard);
+        match done {
+            Ok(waiting) => waiting.into_iter().for_each(Waker::wake),
+            Err(SetFailed::Refused(refused)) => return Err(refused),
+            Err(SetFailed::Conflict(_)) => unreachable!("nothing is in the way of an unlock"),
+        }
+        Ok(())
+    }
+
+    /// The lock that would be in the way of `owner`, if any.
+    pub fn test_range(
+        &self,
+        node: NodeId,
+        owner: LockOwner,
+        range: Range,
+        exclusive: bool,
+    ) -> Option<Conflict> {
+        let shard = self.shard(node);
+        shard.get(&node)?.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner))
+    }
+
+    /// Takes back all ranges of `owner` in one node.
+    pub fn release_ranges(&self, node: NodeId, owner: LockOwner) {
+        let mut shard = self.shard(node);
+        let Some(known) = shard.get_mut(&node) else { return };
+        let waiting = known.locks.release(Owner::Posix(owner));
+        self.forget_if_unused(&mut shard, node);
+        drop(shard);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes back all ranges of `owner` in every node: a client that is gone. Walks the whole table.
+    pub fn release_owner(&self, owner: LockOwner) {
+        for shard in 0..super::SHARDS {
+            let holding: Vec<NodeId> = {
+                let shard = self.shard(NodeId(shard as u64));
+                let holds = shard.iter().filter(|(_, known)| known.locks.holds(Owner::Posix(owner)));
+                holds.map(|(node, _)| *node).collect()
+            };
+            for node in holding {
+                self.release_ranges(node, owner);
+            }
+        }
+    }
+
+    /// Whether `owner` holds any range of `node` (NFS4ERR_LOCKS_HELD).
+    pub fn holds_ranges(&self, node: NodeId, owner: LockOwner) -> bool {
+        self.shard(node).get(&node).is_some_and(|known| known.locks.holds(Owner::Posix(owner)))
+    }
+
+    /// Whether a READ or WRITE by NFS is free of the mandatory locks of SMB; POSIX locks are advisory to it.
+    pub fn may_transfer(&self, node: NodeId, range: Range, write: bool) -> Result<(), Refused> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let intent = if write { Intent::Write } else { Intent::Read };
+        let shard = self.shard(node);
+        match shard.get(&node).and_then(|known| known.locks.conflict(range, intent, Owner::Nobody)) {
+            Some(_) => Err(Refused::Locked),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Share modes and deletion.
+
+use super::*;
+
+#[test]
+fn share_modes_work_both_ways() {
+    let sets =
+        || (0..8).map(|bits| Rights { read: bits & 1 != 0, write: bits & 2 != 0, delete: bits & 4 != 0 });
+    for first_access in sets() {
+        for first_share in sets() {
+            for access in sets() {
+                for share in sets() {
+                    let t = table();
+                    let _first = open(&t, first_access, first_share).unwrap();
+                    let clash = |wants: Rights, allows: Rights| {
+                        (wants.read && !allows.read)
+                            || (wants.write && !allows.write)
+                            || (wants.delete && !allows.delete)
+                    };
+                    let none = access == Rights::NONE || first_access == Rights::NONE;
+                    let expected = !none && (clash(access, first_share) || clash(first_access, share));
+                    let second = open(&t, access, share);
+                    assert_eq!(
+                        second.is_err(),
+                        expected,
+                        "{first_access:?} {first_share:?} {access:?} {share:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_closed_open_is_in_nobodys_way() {
+    let t = table();
+    let first = open(&t, Rights::WRITE, Rights::NONE).unwrap();
+    assert_eq!(open(&t, Rights::READ, Rights::ALL).unwrap_err(), Refused::Sharing);
+    assert_eq!(t.may(NODE, Rights::READ), Err(Refused::Sharing));
+    assert_eq!(t.may(NodeId(8), Rights::READ), Ok(()));
+    assert!(first.close().is_none());
+    assert_eq!(t.may_remove(NODE), Ok(()));
+    assert!(!t.is_open(NODE));
+    drop(open(&t, Rights::READ, Rights::NONE).unwrap());
+    assert_eq!(t.known_nodes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn the_last_close_removes() {
+    let t = table();
+    let a = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+    let b = open(&t, Rights::READ, Rights::ALL).unwrap();
+    a.set_delete_on_close();
+    assert!(!b.delete_pending());
+    assert!(a.close().is_none());
+    assert!(b.delete_pending());
+    assert_eq!(open(&t, Rights::READ, Rights::ALL).unwrap_err(), Refused::DeletePending);
+    assert_eq!(t.may(NODE, Rights::READ), Err(Refused::DeletePending));
+    let removal = b.close().expect("the last one out");
+    assert_eq!(removal.node(), NODE);
+    assert_eq!(open(&t, Rights::READ, Rights::ALL).unwrap_err(), Refused::DeletePending);
+    drop(removal);
+    assert!(open(&t, Rights::READ, Rights::ALL).unwrap().close().is_none());
+}
+
+#[test]
+fn a_deletion_at_once_leaves_the_others_open() {
+    let t = table();
+    let a = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+    let b = open(&t, Rights::READ, Rights::ALL).unwrap();
+    a.set_delete_pending(true);
+    a.set_delete_at_once(true);
+    drop(a.close().expect("removed before the last close"));
+    assert!(!b.delete_pending());
+    assert!(b.close().is_none());
+    assert!(b.close().is_none());
+    assert_eq!(t.known_nodes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_pending_deletion_can_be_called_off() {
+    let t = table();
+    let a = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+    a.set_delete_pending(true);
+    assert!(t.delete_pending(NODE));
+    a.set_delete_pending(false);
+    let b = open(&t, Rights::READ, Rights::ALL).unwrap();
+    drop(a);
+    assert!(b.close().is_none());
+}

@@ -1,0 +1,225 @@
+//! Recalls in the table: who starts them, who waits for them, and what is told to whom.
+//!
+//! Spec: [MS-FSA] 2.1.5.1.2 (in which order an open breaks what is in its way), 2.1.4.12.1.
+//! Owns: nothing; see [`super::grants`] for the rules. Does not: hold the mutex of a shard while it waits or tells.
+//!
+//! A waiter looks again after every acknowledgment, close or timeout; the recalls that are still needed then begin
+//! anew. So one that gives up leaves nothing behind but recalls that would have come sooner or later.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use weft_machine::{Time, rt};
+
+use super::grants::Event;
+use super::{Access, AckFailed, Caching, Key, Node, Open, Opening, Opens, Reach, Refused, Rights};
+use crate::vfs::NodeId;
+
+/// Why something cannot happen yet, or at all.
+enum Blocked {
+    Refused(Refused),
+    Recalling(Pause),
+}
+
+/// Until when to wait for acknowledgments, and what was known when the wait began.
+struct Pause {
+    deadline: Time,
+    generation: u64,
+}
+
+impl From<Blocked> for Refused {
+    fn from(blocked: Blocked) -> Refused {
+        match blocked {
+            Blocked::Refused(refused) => refused,
+            Blocked::Recalling(_) => Refused::Recalling,
+        }
+    }
+}
+
+impl Node {
+    /// Starts the recalls that `access` needs.
+    fn recall(
+        &mut self,
+        node: NodeId,
+        by: Option<Key>,
+        access: Access,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Blocked> {
+        if self.grants.is_empty() {
+            return Ok(());
+        }
+        match self.grants.recall(node, by, access, rt::now(), events) {
+            None => Ok(()),
+            Some(deadline) => Err(Blocked::Recalling(Pause { deadline, generation: self.grants.generation })),
+        }
+    }
+
+    /// [MS-FSA] 2.1.5.1.2: batch oplocks break first; then share modes decide, where handles that need not be open are
+    /// asked to be closed; what caches remain break last.
+    fn make_way(&mut self, node: NodeId, opening: &Opening, events: &mut Vec<Event>) -> Result<(), Blocked> {
+        let by = Some(opening.key);
+        let access = if opening.overwrites { Access::Overwrite } else { Access::Open };
+        let cares = |reach| opening.overwrites || opening.reach > reach;
+        if cares(Reach::Attributes) && self.grants.has_batch() {
+            self.recall(node, by, access, events)?;
+        }
+        if let Err(refused) = self.admits(opening.needs(), opening.share) {
+            if refused == Refused::Sharing {
+                self.recall(node, by, Access::Handle, events)?;
+            }
+            return Err(Blocked::Refused(refused));
+        }
+        let oplock_cares = cares(Reach::Attributes) && self.grants.has_oplocks();
+        if oplock_cares || cares(Reach::Security) {
+            self.recall(node, by, access, events)?;
+        }
+        Ok(())
+    }
+}
+
+impl Opens {
+    /// Opens `node`, or says [`Refused::Recalling`] when others have been asked to give back what is in the way: the
+    /// same request may succeed later.
+    pub fn try_open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
+        Ok(self.open_once(node, opening)?)
+    }
+
+    /// Opens `node` as soon as those who cache it have given back what is in the way, or have had
+    /// [`super::BREAK_TIMEOUT`] to do so. Dropping the future gives the open up.
+    pub async fn open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
+        self.persist(node, || self.open_once(node, opening)).await
+    }
+
+    fn open_once(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Blocked> {
+        let mut events = Vec::new();
+        let mut shard = self.shard(node);
+        let way = match shard.get_mut(&node) {
+            Some(known) => known.make_way(node, opening, &mut events),
+            None => Ok(()),
+        };
+        let opened = way.and_then(|()| self.enter(&mut shard, node, opening).map_err(Blocked::Refused));
+        drop(shard);
+        self.tell(events);
+        opened
+    }
+
+    /// Starts the recalls that `access` to `node` needs. [`Refused::Recalling`]: it should wait for them.
+    pub fn recall(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Refused> {
+        Ok(self.recall_once(node, by, access)?)
+    }
+
+    fn recall_once(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Blocked> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut events = Vec::new();
+        let outcome = match self.shard(node).get_mut(&node) {
+            Some(known) => known.recall(node, by, access, &mut events),
+            None => Ok(()),
+        };
+        self.tell(events);
+        outcome
+    }
+
+    /// Recalls what is in the way of `access`, and waits until it is given back, or [`super::BREAK_TIMEOUT`] at most.
+    pub async fn clear(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Refused> {
+        self.persist(node, || self.recall_once(node, by, access)).await
+    }
+
+    /// Lets somebody without an open do `access`, which takes `rights`: asks the share modes of those who have the
+    /// node open, recalls what they cache and waits for it.
+    pub async fn pass(&self, node: NodeId, access: Access, rights: Rights) -> Result<(), Refused> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        if let Err(Refused::Sharing) = self.may(node, rights) {
+            // Perhaps a handle that is open for caching alone, by lease or by batch oplock.
+            self.clear(node, None, Access::Rename).await?;
+        }
+        self.clear(node, None, access).await?;
+        self.may(node, rights)
+    }
+
+    /// A holder agrees to a recall, and keeps `keep` of what was left to it. A further recall of the same right
+    /// may reach the holder before this returns.
+    pub fn acknowledge(&self, node: NodeId, key: Key, keep: Caching) -> Result<(), AckFailed> {
+        let mut events = Vec::new();
+        let outcome = match self.shard(node).get_mut(&node) {
+            Some(known) => known.grants.acknowledge(node, key, keep, rt::now(), &mut events),
+            None => Err(AckFailed::NotRecalled),
+        };
+        self.tell(events);
+        outcome?.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// The key has no caching right of `node` any more: a delegation was returned, or its client is gone.
+    pub fn give_back(&self, node: NodeId, key: Key) {
+        let mut shard = self.shard(node);
+        let Some(known) = shard.get_mut(&node) else { return };
+        let waiting = known.grants.release(key);
+        self.forget_if_unused(&mut shard, node);
+        drop(shard);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// What a key may cache of `node`, and what will remain of it once it acknowledges a recall.
+    pub fn caching(&self, node: NodeId, key: Key) -> (Caching, Option<Caching>) {
+        let shard = self.shard(node);
+        shard.get(&node).and_then(|known| known.grants.held(key)).unwrap_or_default()
+    }
+
+    /// Tells holders what happened. Who cannot be reached has agreed.
+    fn tell(&self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Recall(holder, recall) => {
+                    if !holder.recall(recall) && recall.acknowledge {
+                        // Too late only if it went away by itself.
+                        let _ = self.acknowledge(recall.node, recall.key, recall.to);
+                    }
+                }
+                Event::Revoked(holder, node, key) => holder.revoked(node, key),
+            }
+        }
+    }
+
+    /// Tries until it succeeds or fails for another reason than recalls on their way.
+    async fn persist<T>(&self, node: NodeId, attempt: impl Fn() -> Result<T, Blocked>) -> Result<T, Refused> {
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Blocked::Refused(refused)) => return Err(refused),
+                Err(Blocked::Recalling(pause)) => {
+                    let left = pause.deadline.since(rt::now());
+                    match rt::timeout(left, self.changed(node, pause.generation)).await {
+                        Ok(waited) => waited?,
+                        Err(rt::Elapsed) => self.expire(node),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends once anything of `node` changed since `generation` that a waiter may care about.
+    fn changed(&self, node: NodeId, generation: u64) -> impl Future<Output = Result<(), Refused>> {
+        poll_fn(move |cx| match self.shard(node).get_mut(&node) {
+            Some(known) if known.grants.generation == generation => match known.grants.wait(cx.waker()) {
+                Ok(()) => Poll::Pending,
+                Err(refused) => Poll::Ready(Err(refused)),
+            },
+            _ => Poll::Ready(Ok(())),
+        })
+    }
+
+    fn expire(&self, node: NodeId) {
+        let mut events = Vec::new();
+        let waiting = match self.shard(node).get_mut(&node) {
+            Some(known) => known.grants.expire(node, rt::now(), &mut events),
+            None => Vec::new(),
+        };
+        self.tell(events);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
