@@ -79,6 +79,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
         users: vec![User { name: "u".into(), secret: Secret::password("p") }],
         require_signing: false,
         require_encryption: false,
+        multichannel: true,
         interfaces: Vec::new(),
         endpoints: String::new(),
         pool: pool.clone(),

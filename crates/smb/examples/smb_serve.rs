@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         users: vec![User { name: user.clone(), secret: Secret::password(password) }],
         require_signing: flags.iter().any(|flag| flag == "--require-signing"),
         require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),
+        multichannel: true,
         interfaces: Vec::new(),
         endpoints: String::new(),
         pool: pool.clone(),

@@ -193,6 +193,7 @@ impl Plan {
             users: vec![smb::User { name: args.user.clone(), secret: self.secret }],
             require_signing: args.require_signing,
             require_encryption: args.require_encryption,
+            multichannel: true,
             interfaces: interfaces(&ready),
             endpoints: endpoints(&ready),
             pool: pool.clone(),

@@ -27,6 +27,7 @@ fn server(pool: &Pool) -> Arc<Server> {
         users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
         require_signing: false,
         require_encryption: false,
+        multichannel: true,
         interfaces: Vec::new(),
         endpoints: String::new(),
         pool: pool.clone(),

@@ -3,6 +3,8 @@
 //! Spec: [MS-SMB2] 3.1.4.2 (SP800-108 in counter mode, HMAC-SHA256, r = 32), 3.2.5.3.1 and 3.3.5.5.3 (labels).
 //! Owns: nothing. Does not: keep raw key bytes longer than it takes to expand them.
 
+use std::sync::Arc;
+
 use aws_lc_rs::hmac;
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
@@ -34,8 +36,8 @@ pub struct Profile {
 
 /// The expanded keys of a session.
 pub struct SessionKeys {
-    /// Signs and verifies.
-    pub signing: SigningKey,
+    /// Signs and verifies. Shared with the session's first channel, whose key it is.
+    pub signing: Arc<SigningKey>,
     /// Encrypts what we send; `None` without a cipher.
     pub sealer: Option<Sealer>,
     /// Decrypts what we receive.
@@ -46,21 +48,14 @@ impl SessionKeys {
     /// Derives the keys of a session. `preauth` is the session's chain up to and including the last SESSION_SETUP
     /// request ([MS-SMB2] 3.3.5.5.3); dialects before 3.1.1 ignore it.
     pub fn derive(role: Role, profile: &Profile, session_key: &[u8; 16], preauth: &Preauth) -> SessionKeys {
-        if profile.dialect < Dialect::V3_0 {
-            let signing = SigningKey::new(SigningId::HMAC_SHA256, session_key);
-            return SessionKeys { signing, sealer: None, opener: None };
-        }
-        let v311 = profile.dialect >= Dialect::V3_1_1;
-        let key = |label_311: &[u8], label_30: &[u8], context_30: &[u8], len: usize| match v311 {
-            true => kdf(session_key, label_311, preauth.value(), len),
-            false => kdf(session_key, label_30, context_30, len),
-        };
-        let signing = key(b"SMBSigningKey\0", b"SMB2AESCMAC\0", b"SmbSign\0", 16);
-        let signing = SigningKey::new(profile.signing, signing.first_chunk().expect("16 bytes were derived"));
-        let Some(cipher) = profile.cipher else {
+        let signing = Arc::new(signing_key(profile, session_key, preauth));
+        let Some(cipher) = profile.cipher.filter(|_| profile.dialect >= Dialect::V3_0) else {
             return SessionKeys { signing, sealer: None, opener: None };
         };
         let len = key_len(cipher);
+        let key = |label_311: &[u8], label_30: &[u8], context_30: &[u8], len: usize| {
+            derived(profile, session_key, preauth, (label_311, label_30, context_30), len)
+        };
         // "ServerIn " with its blank is what the specification says: the server's incoming direction.
         let c2s = key(b"SMBC2SCipherKey\0", b"SMB2AESCCM\0", b"ServerIn \0", len);
         let s2c = key(b"SMBS2CCipherKey\0", b"SMB2AESCCM\0", b"ServerOut\0", len);
@@ -73,6 +68,33 @@ impl SessionKeys {
             sealer: Some(Sealer::new(cipher, &ours)),
             opener: Some(Opener::new(cipher, &theirs)),
         }
+    }
+}
+
+/// The key that signs on one connection. For the first connection of a session it is the session's; for each further
+/// one it comes from the key of the authentication that bound it, and from that connection's own chain (3.3.5.5.3).
+pub fn signing_key(profile: &Profile, session_key: &[u8; 16], preauth: &Preauth) -> SigningKey {
+    if profile.dialect < Dialect::V3_0 {
+        return SigningKey::new(SigningId::HMAC_SHA256, session_key);
+    }
+    let names: Names<'_> = (b"SMBSigningKey\0", b"SMB2AESCMAC\0", b"SmbSign\0");
+    let key = derived(profile, session_key, preauth, names, 16);
+    SigningKey::new(profile.signing, key.first_chunk().expect("16 bytes were derived"))
+}
+
+/// Label of 3.1.1, label and context of 3.0 and 3.0.2.
+type Names<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+fn derived(
+    profile: &Profile,
+    session_key: &[u8; 16],
+    preauth: &Preauth,
+    (label_311, label_30, context_30): Names<'_>,
+    len: usize,
+) -> Zeroizing<Vec<u8>> {
+    match profile.dialect >= Dialect::V3_1_1 {
+        true => kdf(session_key, label_311, preauth.value(), len),
+        false => kdf(session_key, label_30, context_30, len),
     }
 }
 

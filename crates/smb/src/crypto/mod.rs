@@ -12,7 +12,7 @@ mod seal;
 mod sign;
 
 pub use engine::Engine;
-pub use kdf::{Profile, Role, SessionKeys};
+pub use kdf::{Profile, Role, SessionKeys, signing_key};
 pub use preauth::Preauth;
 pub use seal::{Opener, SealError, Sealer, transform};
 pub use sign::{Sender, SigningKey};

@@ -1,7 +1,7 @@
 //! One connection: its state, and the loop that takes requests in and lets answers out.
 //!
 //! Spec: [MS-SMB2] 3.3.1.7 (state), 3.3.5.1 (accepting), 3.3.7.1 (loss).
-//! Owns: what was negotiated, the sequence window, the sessions of this connection (which end with it), and every
+//! Owns: what was negotiated, the sequence window, this connection's channels of sessions (which end with it), and every
 //! request in flight. Does not: spawn; requests run inside the connection's task.
 //!
 //! Operation: a message is handled as far as it goes without waiting, before the next one is looked at; what has to
@@ -10,7 +10,7 @@
 //! waits, and memory does not grow.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,15 +24,17 @@ use weft_machine::rt;
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
+use super::clients::Ticket;
 use super::context::OpContext;
 use super::credits::Window;
 pub(crate) use super::negotiate::Negotiated;
+use super::notices::{Mailbox, Notice};
 use super::outgoing::{self, Ready};
 use super::requests::Waiting;
-use super::session::Session;
+use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
-use crate::crypto::Preauth;
+use crate::crypto::{Preauth, SigningKey};
 use crate::ids::IdMap;
 
 /// Messages handled before their answers leave.
@@ -56,7 +58,14 @@ pub(crate) struct Connection {
     /// An SMB1 negotiate was answered with "ask again".
     negotiating: Cell<bool>,
     window: RefCell<Window>,
-    sessions: RefCell<IdMap<u64, Arc<Session>>>,
+    /// The sessions that this connection is a channel of.
+    bindings: RefCell<IdMap<u64, Rc<Binding>>>,
+    /// Where other connections and cores leave what this client is to be told.
+    mailbox: Arc<Mailbox>,
+    /// Notices that the medium has not taken yet, by the order in which they were sent.
+    undelivered: RefCell<BTreeMap<u64, Notice>>,
+    /// Held from the first log-on.
+    client: OnceCell<Ticket>,
     unsent: RefCell<Vec<Unsent>>,
     ended: Cell<Option<&'static str>>,
 }
@@ -79,7 +88,10 @@ impl Connection {
             negotiated: OnceCell::new(),
             negotiating: Cell::new(false),
             window: RefCell::new(Window::new(server.config.limits.credits)),
-            sessions: RefCell::default(),
+            bindings: RefCell::default(),
+            mailbox: Mailbox::open(),
+            undelivered: RefCell::default(),
+            client: OnceCell::new(),
             unsent: RefCell::default(),
             ended: Cell::new(None),
             server,
@@ -159,22 +171,70 @@ impl Connection {
 
     /// The session of this id, if it belongs to this connection and has not ended.
     pub(super) fn session(&self, id: u64) -> Option<Arc<Session>> {
-        self.sessions.borrow().get(&id).filter(|session| !session.is_ended()).cloned()
+        self.bindings.borrow().get(&id).map(|b| &b.session).filter(|session| !session.is_ended()).cloned()
+    }
+
+    /// This connection's channel of the session of this id, unless it has ended.
+    pub(super) fn binding(&self, id: u64) -> Option<Rc<Binding>> {
+        self.bindings.borrow().get(&id).filter(|binding| !binding.session.is_ended()).cloned()
     }
 
     /// Sessions, and authentications on their way to one.
     pub(super) fn sessions_len(&self) -> usize {
         // Those that were ended elsewhere do not count for long.
-        self.sessions.borrow_mut().retain(|_, session| !session.is_ended());
-        self.sessions.borrow().len() + self.in_progress.borrow().len()
+        self.bindings.borrow_mut().retain(|_, binding| !binding.session.is_ended());
+        self.bindings.borrow().len() + self.in_progress.borrow().len()
     }
 
-    pub(super) fn enter(&self, session: Arc<Session>) {
-        self.sessions.borrow_mut().insert(session.id, session);
+    /// Makes this connection a channel of a session.
+    pub(super) fn bind(&self, session: Arc<Session>, signing: Arc<SigningKey>) -> Result<(), Refused> {
+        let id = session.id;
+        let binding = Binding::join(session, signing, &self.mailbox, self.server.config.limits.channels)?;
+        self.bindings.borrow_mut().insert(id, binding);
+        Ok(())
     }
 
     pub(super) fn forget(&self, id: u64) {
-        self.sessions.borrow_mut().remove(&id);
+        self.bindings.borrow_mut().remove(&id);
+    }
+
+    /// Enters the client with its dialect (3.3.5.5.3); false when it speaks another one elsewhere. 2.0.2 has no
+    /// ClientGuid.
+    pub(super) fn enter_client(&self) -> bool {
+        let negotiated = self.negotiated();
+        if negotiated.dialect < Dialect::V2_1 || self.client.get().is_some() {
+            return true;
+        }
+        match self.server.clients.enter(negotiated.client_guid, negotiated.dialect) {
+            Some(ticket) => self.client.set(ticket).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Sends what others have left in the mailbox. What the medium does not take goes to the session's other channels.
+    fn deliver(self: &Rc<Self>, inflight: &mut Inflight) {
+        for notice in self.mailbox.take() {
+            let message = match notice.session.encrypt {
+                false => Ok(notice.message.clone()),
+                true => outgoing::seal_short(&notice.message, &notice.session),
+            };
+            let Ok(message) = message else {
+                self.terminate("the session's nonces are used up");
+                return;
+            };
+            let sending = self.channel.send(Outgoing::bytes(message));
+            if !sending.is_taken() {
+                let undelivered = &mut *self.undelivered.borrow_mut();
+                let n = undelivered.last_key_value().map_or(0, |(last, _)| last + 1);
+                undelivered.insert(n, notice);
+                let connection = self.clone();
+                inflight.push(Box::pin(async move {
+                    if sending.await.is_ok() {
+                        connection.undelivered.borrow_mut().remove(&n);
+                    }
+                }));
+            }
+        }
     }
 
     /// Queues a message of answers.
@@ -214,9 +274,15 @@ impl Connection {
         // Requests in flight are given up; then nothing uses the sessions any more.
         drop(inflight);
         self.channel.close();
-        let sessions: Vec<_> = self.sessions.borrow_mut().drain().collect();
-        for (_, session) in sessions {
-            session.end(&self.server.sessions).await;
+        let bindings: Vec<_> = self.bindings.borrow_mut().drain().collect();
+        let unsent = std::mem::take(&mut *self.undelivered.borrow_mut());
+        let unsent: Vec<Notice> = unsent.into_values().chain(self.mailbox.close()).collect();
+        for (_, binding) in bindings {
+            binding.leave(&self.server.sessions).await;
+        }
+        let lost = unsent.into_iter().filter_map(|notice| (!notice.send()).then_some(())).count();
+        if lost > 0 {
+            tracing::debug!(peer = %self.peer, "{lost} notices were not sent: their client is gone");
         }
     }
 
@@ -273,7 +339,7 @@ impl Connection {
     }
 
     fn poll_event<'a>(
-        &'a self,
+        self: &'a Rc<Self>,
         cx: &mut Context<'_>,
         inflight: &mut Inflight,
         receiving: &mut Option<LocalBoxFuture<'a, Result<Option<Message>, Error>>>,
@@ -287,6 +353,10 @@ impl Connection {
         }
         if self.is_ended() {
             return Poll::Ready(Event::Ended);
+        }
+        if self.mailbox.has_any() {
+            self.deliver(inflight);
+            progress = true;
         }
         if progress || !self.unsent.borrow().is_empty() {
             return Poll::Ready(Event::Progress);
@@ -302,7 +372,11 @@ impl Connection {
         {
             return Poll::Ready(Event::Received(received));
         }
-        login.poll(cx, !self.sessions.borrow().is_empty()).map(|()| Event::TooLate)
+        self.mailbox.register(cx.waker());
+        if self.mailbox.has_any() {
+            cx.waker().wake_by_ref();
+        }
+        login.poll(cx, !self.bindings.borrow().is_empty()).map(|()| Event::TooLate)
     }
 
     /// Handles a message and those that arrived with it; their answers leave together.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
+use weft_machine::rt;
 use weft_wire::smb2::header::{Flags, MAGIC_SMB1};
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
@@ -17,9 +18,9 @@ use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus
 use super::connection::Connection;
 use super::context::{Answer, Failure, OpContext, Reply};
 use super::outgoing::{self, Answered};
-use super::session::Session;
+use super::session::{Binding, Session};
 use super::{negotiate, ops, session_setup, tree};
-use crate::crypto::{self, Sender};
+use crate::crypto::{self, Sender, SigningKey};
 
 /// What ends a connection: for the log.
 pub(super) type Reason = &'static str;
@@ -62,7 +63,7 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
         return None;
     }
     let session = connection.session(header.session_id)?;
-    if session.signing_required || session.encrypt {
+    if session.signing_required || session.encrypt || session.is_expired(rt::now) {
         return None;
     }
     let tree = session.tree(header.tree_id()?)?;
@@ -241,7 +242,7 @@ async fn request(
 
 /// What carrying out a request yields beside its answer.
 struct Step {
-    sign: Option<Arc<Session>>,
+    sign: Option<Arc<SigningKey>>,
     hash: Option<Rc<std::cell::RefCell<crypto::Preauth>>>,
     session_id: u64,
     id: Id,
@@ -268,13 +269,16 @@ async fn carry_out(
         chain.file_id = None;
     }
     (step.session_id, step.id) = (chain.session_id, chain.tree_id.map_or(header.id, Id::tree));
-    let session = connection.session(chain.session_id);
-    let protected = match verify(connection, chain, header, &message, session.as_ref())? {
+    if header.command == Command::SessionSetup {
+        return set_up(connection, chain, header, &message, alone, step).await;
+    }
+    let binding = connection.binding(chain.session_id);
+    let protected = match verify(connection, chain, header, &message, binding.as_deref()) {
         Ok(protected) => protected,
         Err(status) => return fail(status),
     };
     if protected == Protected::Signed {
-        step.sign = session.clone();
+        step.sign = binding.as_ref().map(|binding| binding.signing.clone());
     }
     match header.command {
         Command::Negotiate => {
@@ -284,16 +288,6 @@ async fn carry_out(
                 step.hash = Some(connection.preauth.clone());
             }
             return Ok(answer);
-        }
-        // In a compound the preauthentication hash would be ambiguous.
-        Command::SessionSetup if !alone => return fail(NtStatus::INVALID_PARAMETER),
-        Command::SessionSetup => {
-            // Boxed, like everything rare here: a READ's future shall not be as large as theirs.
-            let leg = Box::pin(session_setup::session_setup(connection, header, &message, session)).await;
-            step.session_id = leg.session_id;
-            step.sign = leg.sign.or(step.sign.take());
-            step.hash = leg.hash;
-            return Ok(leg.answer);
         }
         Command::Echo => {
             return Ok(echo::Request::parse(&message).map_err(|_| NtStatus::INVALID_PARAMETER.into()).map(
@@ -306,7 +300,7 @@ async fn carry_out(
         }
         _ => {}
     }
-    let Some(session) = session else {
+    let Some(session) = binding.map(|binding| binding.session.clone()) else {
         return fail(match related && chain.session_id == 0 {
             true => NtStatus::INVALID_PARAMETER,
             false => NtStatus::USER_SESSION_DELETED,
@@ -316,6 +310,12 @@ async fn carry_out(
     if session.encrypt && protected != Protected::Sealed {
         tracing::warn!(peer = %connection.peer, "refused: a request that is not encrypted");
         return fail(NtStatus::ACCESS_DENIED);
+    }
+    // What lets a client clean up goes on after its session has expired.
+    if !matches!(header.command, Command::Logoff | Command::Close | Command::Lock)
+        && session.is_expired(rt::now)
+    {
+        return fail(NtStatus::NETWORK_SESSION_EXPIRED);
     }
     match header.command {
         Command::Logoff => Ok(Box::pin(session_setup::logoff(connection, &session, &message)).await),
@@ -336,6 +336,26 @@ async fn carry_out(
         },
         _ => operation(connection, chain, header, message, alone, related, session, step).await,
     }
+}
+
+/// SESSION_SETUP finds its session, and the key that proves it, in another way than all others.
+async fn set_up(
+    connection: &Rc<Connection>,
+    chain: &Chain,
+    header: &Header,
+    message: &Bytes,
+    alone: bool,
+    step: &mut Step,
+) -> Result<Answer, Reason> {
+    // In a compound the preauthentication hash would be ambiguous.
+    if !alone {
+        return fail(NtStatus::INVALID_PARAMETER);
+    }
+    // Boxed, like everything rare here: a READ's future shall not be as large as theirs.
+    let sealed = chain.sealed.is_some();
+    let leg = Box::pin(session_setup::session_setup(connection, sealed, header, message)).await;
+    (step.session_id, step.sign, step.hash) = (leg.session_id, leg.sign, leg.hash);
+    Ok(leg.answer)
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
@@ -401,16 +421,16 @@ fn verify(
     chain: &Chain,
     header: &Header,
     message: &[u8],
-    session: Option<&Arc<Session>>,
-) -> Result<Result<Protected, NtStatus>, Reason> {
+    binding: Option<&Binding>,
+) -> Result<Protected, NtStatus> {
     if chain.sealed.is_some() {
-        return Ok(Ok(Protected::Sealed));
+        return Ok(Protected::Sealed);
     }
     let signed = header.flags.contains(Flags::SIGNED);
-    Ok(match (signed, session) {
+    match (signed, binding) {
         (true, _) if header.command == Command::Negotiate => Err(NtStatus::INVALID_PARAMETER),
-        (true, Some(session)) => {
-            if session.keys.signing.verify(Sender::Client, message) {
+        (true, Some(binding)) => {
+            if binding.signing.verify(Sender::Client, message) {
                 Ok(Protected::Signed)
             } else {
                 connection.terminate("3.3.5.2.4: wrong signature");
@@ -422,24 +442,24 @@ fn verify(
             Err(NtStatus::NOT_SUPPORTED)
         }
         (true, None) => Err(NtStatus::USER_SESSION_DELETED),
-        (false, Some(session)) if session.signing_required => {
+        (false, Some(binding)) if binding.session.signing_required => {
             tracing::warn!(peer = %connection.peer, "refused: a request that is not signed");
             Err(NtStatus::ACCESS_DENIED)
         }
         (false, _) => Ok(Protected::Not),
-    })
+    }
 }
 
 /// 3.3.5.16: has no answer, uses no credit, and cannot fail.
 fn cancel(connection: &Connection, chain: &Chain, header: &Header, message: &[u8]) {
-    let session = connection.session(header.session_id);
-    let verified = verify(connection, chain, header, message, session.as_ref());
-    if let (Some(session), Ok(Ok(protected))) = (session, verified)
-        && (!session.encrypt || protected == Protected::Sealed)
+    let binding = connection.binding(header.session_id);
+    let verified = verify(connection, chain, header, message, binding.as_deref());
+    if let (Some(binding), Ok(protected)) = (binding, verified)
+        && (!binding.session.encrypt || protected == Protected::Sealed)
     {
         // Our AsyncIds are MessageIds.
         let id = header.async_id().unwrap_or(header.message_id);
-        connection.waiting.cancel(id, session.id);
+        connection.waiting.cancel(id, binding.session.id);
     }
 }
 

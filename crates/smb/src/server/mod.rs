@@ -4,11 +4,13 @@
 //! Owns: the users, the table of sessions, the limits. Does not: listen or accept (the caller hands over channels),
 //! nor touch files (the store does).
 
+mod clients;
 mod connection;
 mod context;
 mod credits;
 mod frame;
 mod negotiate;
+mod notices;
 mod ops;
 mod outgoing;
 mod requests;
@@ -28,6 +30,7 @@ use weft_transport::Channel;
 
 use crate::auth::{Secret, Users};
 use crate::crypto::Engine;
+use clients::Clients;
 use connection::Connection;
 use session::Sessions;
 
@@ -62,6 +65,10 @@ pub struct NetworkInterface {
 pub struct Limits {
     /// Sessions of one connection.
     pub sessions: usize,
+    /// Channels of one session: connections that it is bound to.
+    pub channels: usize,
+    /// How long a session is valid until its client has to authenticate again; `None` for as long as it likes.
+    pub session_ms: Option<u64>,
     /// Trees of one session.
     pub trees: usize,
     /// Opens of one session.
@@ -80,6 +87,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             sessions: 64,
+            channels: 32,
+            session_ms: None,
             trees: 256,
             opens: 16_384,
             credits: 512,
@@ -104,6 +113,8 @@ pub struct Config {
     pub require_signing: bool,
     /// Refuse sessions that do not encrypt.
     pub require_encryption: bool,
+    /// Let a session have several connections (3.x).
+    pub multichannel: bool,
     /// Answer to FSCTL_QUERY_NETWORK_INTERFACE_INFO.
     pub interfaces: Vec<NetworkInterface>,
     /// Answer to FSCTL_WEFT_ENDPOINTS: UTF-8 lines.
@@ -118,6 +129,7 @@ pub struct Config {
 pub struct Server {
     pub(crate) config: Config,
     pub(crate) sessions: Sessions,
+    clients: Arc<Clients>,
     users: Arc<Users>,
     name: Arc<str>,
     drain: Drain,
@@ -132,7 +144,14 @@ impl Server {
         let name = Arc::from(config.name.as_str());
         // Measured now rather than during somebody's log-on.
         Engine::choose();
-        Arc::new(Server { config, sessions: Sessions::default(), users, name, drain: Drain::default() })
+        Arc::new(Server {
+            config,
+            sessions: Sessions::default(),
+            clients: Arc::default(),
+            users,
+            name,
+            drain: Drain::default(),
+        })
     }
 
     /// Serves one connection to its end. One task per connection; requests run inside it.

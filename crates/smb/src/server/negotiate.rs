@@ -1,7 +1,7 @@
 //! NEGOTIATE: dialect, algorithms, limits.
 //!
 //! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4.
-//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases, multichannel or
+//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases or
 //! compression.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -117,6 +117,12 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     let mut server_capabilities = Capabilities::NONE;
     if dialect >= Dialect::V2_1 {
         server_capabilities |= Capabilities::LARGE_MTU;
+    }
+    if dialect >= Dialect::V3_0
+        && connection.server.config.multichannel
+        && request.capabilities.contains(Capabilities::MULTI_CHANNEL)
+    {
+        server_capabilities |= Capabilities::MULTI_CHANNEL;
     }
     let contexts = match dialect {
         Dialect::V3_1_1 => contexts(&request.contexts, &mut profile)?,

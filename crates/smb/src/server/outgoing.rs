@@ -20,7 +20,7 @@ use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error};
 use super::context::{Answer, Failure};
 use super::session::Session;
 use super::status;
-use crate::crypto::{Preauth, SealError, Sender, TRANSFORM_LEN};
+use crate::crypto::{Preauth, SealError, Sender, SigningKey, TRANSFORM_LEN};
 
 /// A request with its answer, ready to be put on the wire.
 pub(super) struct Answered {
@@ -29,7 +29,7 @@ pub(super) struct Answered {
     /// What the operation said.
     pub answer: Answer,
     /// Whose key signs the response.
-    pub sign: Option<Arc<Session>>,
+    pub sign: Option<Arc<SigningKey>>,
     /// A preauthentication chain that takes the response in.
     pub hash: Option<Rc<RefCell<Preauth>>>,
 }
@@ -41,7 +41,7 @@ struct Piece {
     payload: Option<Payload>,
     segments: Vec<Segment>,
     invalidate: Option<Stag>,
-    sign: Option<Arc<Session>>,
+    sign: Option<Arc<SigningKey>>,
     hash: Option<Rc<RefCell<Preauth>>>,
 }
 
@@ -78,7 +78,7 @@ impl Piece {
     fn failed(
         mut header: Header,
         failure: Failure,
-        sign: Option<Arc<Session>>,
+        sign: Option<Arc<SigningKey>>,
         hash: Option<Rc<RefCell<Preauth>>>,
     ) -> Piece {
         header.status = failure.status;
@@ -129,7 +129,7 @@ impl Piece {
 
     /// Signs what is complete and loaded.
     fn sign(&mut self, pad: &[u8]) {
-        let Some(session) = &self.sign else { return };
+        let Some(key) = &self.sign else { return };
         let mut rest: Vec<&[u8]> = Vec::new();
         if let (Some(Payload::Chain(chain)), true) = (&self.payload, self.segments.is_empty()) {
             rest.extend(chain.iter().map(|bytes| &bytes[..]));
@@ -137,7 +137,7 @@ impl Piece {
         if !pad.is_empty() {
             rest.push(pad);
         }
-        session.keys.signing.sign_parts(Sender::Server, &mut self.head, &rest);
+        key.sign_parts(Sender::Server, &mut self.head, &rest);
     }
 
     fn into_parts(self, pad: &'static [u8], parts: &mut Vec<Part>) -> Option<Stag> {

@@ -1,20 +1,30 @@
-//! Sessions and tree connects: who the user is, the keys, and what is connected and open.
+//! Sessions, their channels and tree connects: who the user is, the keys, and what is connected and open.
 //!
-//! Spec: [MS-SMB2] 3.3.1.8 (session), 3.3.1.9 (tree connect), 3.3.5.5.3 (its end by PreviousSessionId).
-//! Owns: the trees and the open table of a session. The server-wide table and the connections of a session share it
-//! by `Arc`, so that further channels can bind to it. Does not: authenticate (see [`super::session_setup`]).
+//! Spec: [MS-SMB2] 3.3.1.8 (session), 3.3.1.9 (tree connect), 3.3.1.14 (channel), 3.3.7.1 (loss of a channel).
+//! Owns: the trees and the open table of a session, and the list of its channels. The server-wide table and the
+//! connections share it by `Arc`. Does not: authenticate (see [`super::session_setup`]).
 //!
-//! A session ends once, by whoever comes first (LOGOFF, its connection's end, a newer session): from then on no
-//! connection finds it, and its opens are closed.
+//! A session lives as long as its list of channels is open. The list is closed once, by whoever comes first: LOGOFF on
+//! any channel, the loss of the last one, a newer session, a failed reauthentication. Entering a closed list fails, and
+//! the list is closed in the same step that takes the last channel out: no channel can join a session that is on its
+//! way out, and nobody can end one that has channels left.
+//!
+//! What belongs to one channel, above all the key that signs on it, is not in the list: it is in the [`Binding`] of that
+//! connection, which is neither `Send` nor reachable from anywhere else, and goes when the connection goes. No race of
+//! channels can therefore show a key to another connection, or use one that was freed.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_machine::Time;
 use weft_store::vfs::Share;
+use weft_wire::smb2::Guid;
 
+use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
-use crate::crypto::SessionKeys;
+use crate::crypto::{Profile, SessionKeys, SigningKey};
 use crate::ids::IdMap;
 
 /// A session that authenticated.
@@ -25,13 +35,90 @@ pub(crate) struct Session {
     pub user: Arc<str>,
     /// Open files and directories.
     pub opens: Opens,
+    /// What NEGOTIATE settled on the first connection; the others must agree.
+    pub(super) profile: Profile,
+    /// ClientGuid of the first connection; the others must have the same.
+    pub(super) client_guid: Guid,
+    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     pub(super) keys: SessionKeys,
     /// Requests that came neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
     /// Requests that did not come encrypted are refused.
     pub(super) encrypt: bool,
+    /// When it expires, in nanoseconds of the runtime's clock; [`NEVER`] for never.
+    expires: AtomicU64,
+    /// The same as `channels` being `None`, to be looked at without the lock.
     ended: AtomicBool,
+    /// ChannelList without its keys; `None` once the session has ended.
+    channels: Mutex<Option<Vec<Arc<Mailbox>>>>,
     trees: Mutex<Trees>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// What a session starts with.
+pub(crate) struct New {
+    pub id: u64,
+    pub user: Arc<str>,
+    pub profile: Profile,
+    pub client_guid: Guid,
+    pub keys: SessionKeys,
+    pub signing_required: bool,
+    pub encrypt: bool,
+}
+
+/// Why a connection cannot become a channel of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The session has ended.
+    Ended,
+    /// It has as many channels as it may.
+    Full,
+}
+
+/// A connection's channel of a session. Lives in the table of that connection, and nowhere else.
+pub(super) struct Binding {
+    pub session: Arc<Session>,
+    /// Channel.SigningKey.
+    pub signing: Arc<SigningKey>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Binding {
+    /// Makes a connection a channel of a session; `limit` bounds how many there are.
+    pub fn join(
+        session: Arc<Session>,
+        signing: Arc<SigningKey>,
+        mailbox: &Arc<Mailbox>,
+        limit: usize,
+    ) -> Result<Rc<Binding>, Refused> {
+        {
+            let channels = &mut *lock(&session.channels);
+            let channels = channels.as_mut().ok_or(Refused::Ended)?;
+            if channels.len() >= limit {
+                return Err(Refused::Full);
+            }
+            channels.push(mailbox.clone());
+        }
+        Ok(Rc::new(Binding { session, signing, mailbox: mailbox.clone() }))
+    }
+
+    /// The connection is lost; the session ends with its last channel (3.3.7.1).
+    pub async fn leave(&self, table: &Sessions) {
+        let last = {
+            let channels = &mut *lock(&self.session.channels);
+            let Some(list) = channels else { return };
+            list.retain(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox));
+            let last = list.is_empty();
+            if last {
+                self.session.close(channels);
+            }
+            last
+        };
+        if last {
+            self.session.clean_up(table).await;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -49,21 +136,21 @@ pub(crate) struct Tree {
 }
 
 impl Session {
-    pub(super) fn new(
-        id: u64,
-        user: Arc<str>,
-        keys: SessionKeys,
-        signing_required: bool,
-        encrypt: bool,
-    ) -> Session {
+    /// A session without channels, which nobody finds yet.
+    pub(crate) fn new(new: New) -> Session {
+        let New { id, user, profile, client_guid, keys, signing_required, encrypt } = new;
         Session {
             id,
             user,
             opens: Opens::default(),
+            profile,
+            client_guid,
             keys,
             signing_required,
             encrypt,
+            expires: AtomicU64::new(NEVER),
             ended: AtomicBool::new(false),
+            channels: Mutex::new(Some(Vec::with_capacity(1))),
             trees: Mutex::default(),
         }
     }
@@ -73,13 +160,54 @@ impl Session {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends it: no request finds it any more, what is open is closed, delete-on-close included.
-    pub(super) async fn end(&self, table: &Sessions) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            table.remove(self.id);
-            lock(&self.trees).by_id.clear();
-            self.opens.close_all().await;
+    /// Whether the client has to authenticate again (3.3.5.2.9). `now` is asked where sessions expire at all.
+    pub(super) fn is_expired(&self, now: impl FnOnce() -> Time) -> bool {
+        match self.expires.load(Ordering::Relaxed) {
+            NEVER => false,
+            at => now().as_nanos() >= at,
         }
+    }
+
+    /// It is valid until then, or for good.
+    pub(super) fn expire_at(&self, at: Option<Time>) {
+        self.expires.store(at.map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
+    }
+
+    /// Ends it on all channels: no request finds it any more, what is open is closed, delete-on-close included.
+    pub(super) async fn end(&self, table: &Sessions) {
+        let first = {
+            let channels = &mut *lock(&self.channels);
+            let first = channels.is_some();
+            self.close(channels);
+            first
+        };
+        if first {
+            self.clean_up(table).await;
+        }
+    }
+
+    /// The moment of its end, under the lock of the list.
+    fn close(&self, channels: &mut Option<Vec<Arc<Mailbox>>>) {
+        *channels = None;
+        self.ended.store(true, Ordering::Release);
+    }
+
+    async fn clean_up(&self, table: &Sessions) {
+        table.remove(self.id);
+        lock(&self.trees).by_id.clear();
+        self.opens.close_all().await;
+    }
+
+    /// A message that the client did not ask for, to go out by any channel; see [`Notice::send`]. `message` is one whole
+    /// SMB2 message, header first.
+    #[allow(dead_code, reason = "for oplock and lease breaks")]
+    pub(crate) fn notice(self: &Arc<Session>, message: Vec<u8>) -> Notice {
+        Notice { session: self.clone(), message }
+    }
+
+    /// Where its channels take notices, oldest channel first.
+    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        lock(&self.channels).clone().unwrap_or_default()
     }
 
     /// The tree of this id.

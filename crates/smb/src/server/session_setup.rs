@@ -1,30 +1,52 @@
-//! SESSION_SETUP and LOGOFF: from tokens to a session with keys.
+//! SESSION_SETUP and LOGOFF: from tokens to a session with keys, or to one more channel of it.
 //!
-//! Spec: [MS-SMB2] 3.3.5.5, 3.3.5.6.
+//! Spec: [MS-SMB2] 3.3.5.5 and its sections, 3.3.5.6.
 //! Owns: authentications in progress. Does not: look into tokens (see [`crate::auth`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::rt;
+use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::SecurityMode;
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
-use weft_wire::smb2::{Header, NtStatus, logoff};
+use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
 use super::negotiate::filetime;
-use super::session::Session;
+use super::session::{Binding, New, Refused, Session};
 use super::status;
 use crate::auth::{Acceptor, Login, Step};
-use crate::crypto::{Preauth, Role, SessionKeys};
+use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
 /// An authentication between two of its legs.
 pub(super) struct InProgress {
     acceptor: Acceptor,
     /// 3.1.1: what the keys will be bound to.
     preauth: Rc<RefCell<Preauth>>,
+    purpose: Purpose,
+}
+
+/// What a client authenticates for.
+#[derive(Clone)]
+enum Purpose {
+    /// A new session.
+    New,
+    /// Its session, once more (3.3.5.5.2).
+    Again(Rc<Binding>),
+    /// This connection becomes a channel of a session.
+    Bind(Arc<Session>),
+}
+
+impl Purpose {
+    /// What a leg must find in progress to continue it.
+    fn is_alike(&self, other: &Purpose) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
 }
 
 /// What came of one leg.
@@ -32,31 +54,30 @@ pub(super) struct Leg {
     pub answer: Answer,
     /// For the response's header.
     pub session_id: u64,
-    /// Signs the response: the last one is signed with the new keys, whatever the request was.
-    pub sign: Option<Arc<Session>>,
+    /// Signs the response.
+    pub sign: Option<Arc<SigningKey>>,
     /// Takes the response in, unless it is the last.
     pub hash: Option<Rc<RefCell<Preauth>>>,
 }
 
-/// Carries out one leg. `current` is the session that the header names, if it exists: then this is a
-/// reauthentication, and its signature has been verified where it must be.
+/// Carries out one leg. `sealed`: the request came encrypted.
 pub(super) async fn session_setup(
     connection: &Connection,
+    sealed: bool,
     header: &Header,
     message: &Bytes,
-    current: Option<Arc<Session>>,
 ) -> Leg {
     let mut leg =
         Leg { answer: Err(NtStatus::SUCCESS.into()), session_id: header.session_id, sign: None, hash: None };
-    leg.answer = advance(connection, header, message, current, &mut leg).await;
+    leg.answer = advance(connection, sealed, header, message, &mut leg).await;
     leg
 }
 
 async fn advance(
     connection: &Connection,
+    sealed: bool,
     header: &Header,
     message: &Bytes,
-    current: Option<Arc<Session>>,
     leg: &mut Leg,
 ) -> Answer {
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
@@ -65,21 +86,40 @@ async fn advance(
         tracing::warn!(peer = %connection.peer, "refused: encryption is required and the client has no cipher of ours");
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    if request.flags.contains(RequestFlags::BINDING) {
-        // 3.3.5.5: not capable of several channels.
-        return Err(NtStatus::REQUEST_NOT_ACCEPTED.into());
-    }
     let id = header.session_id;
     let found = connection.in_progress.borrow_mut().remove(&id);
+    let purpose = match () {
+        () if id == 0 => Purpose::New,
+        () if request.flags.contains(RequestFlags::BINDING) => {
+            let session = bindable(connection, header, message)?;
+            leg.sign = Some(session.keys.signing.clone());
+            Purpose::Bind(session)
+        }
+        () => match connection.binding(id) {
+            Some(binding) => {
+                leg.sign = verified_again(&binding, sealed, header, message)?;
+                Purpose::Again(binding)
+            }
+            // An authentication in progress has no key yet (3.3.5.2.4).
+            None if found.is_some() && header.flags.contains(Flags::SIGNED) => {
+                return Err(NtStatus::NOT_SUPPORTED.into());
+            }
+            None if found.is_some() => Purpose::New,
+            None => return Err(NtStatus::USER_SESSION_DELETED.into()),
+        },
+    };
     let mut progress = match found {
-        Some(progress) => progress,
-        None if id != 0 && current.is_none() => return Err(NtStatus::USER_SESSION_DELETED.into()),
+        Some(progress) if progress.purpose.is_alike(&purpose) => progress,
+        // One flag more or less than in the leg before.
+        Some(_) => return Err(NtStatus::INVALID_PARAMETER.into()),
         None => {
-            if id == 0 && connection.sessions_len() >= server.config.limits.sessions {
+            if !matches!(purpose, Purpose::Again(_))
+                && connection.sessions_len() >= server.config.limits.sessions
+            {
                 tracing::warn!(peer = %connection.peer, "limit reached: sessions of a connection");
                 return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
             }
-            begin(connection)?
+            begin(connection, purpose)?
         }
     };
     let id = match id {
@@ -91,19 +131,23 @@ async fn advance(
     progress.preauth.borrow_mut().update(message);
     match progress.acceptor.step(&request.token, filetime().0) {
         Ok(Step::Continue(token)) => {
-            leg.hash = Some(progress.preauth.clone());
+            if !matches!(progress.purpose, Purpose::Again(_)) {
+                leg.hash = Some(progress.preauth.clone());
+            }
             connection.in_progress.borrow_mut().insert(id, progress);
             Ok(reply(NtStatus::MORE_PROCESSING_REQUIRED, SessionFlags::NONE, token))
         }
-        Ok(Step::Done(token, login)) => match current {
-            Some(session) => reauthenticated(&session, &login, token, leg),
-            None => established(connection, &request, id, login, &progress.preauth, token, leg).await,
+        Ok(Step::Done(token, login)) => match progress.purpose {
+            Purpose::New => established(connection, &request, id, login, &progress.preauth, token, leg).await,
+            Purpose::Again(binding) => reauthenticated(connection, &binding, &login, token, leg),
+            Purpose::Bind(session) => bound(connection, session, &login, &progress.preauth, token, leg),
         },
         Err(e) => {
             tracing::warn!(peer = %connection.peer, "authentication failed: {e}");
-            // 3.3.5.5.3: a session that fails to authenticate again is gone.
-            if let Some(session) = current {
-                session.end(&server.sessions).await;
+            // 3.3.5.5.3: a session that fails to authenticate again is gone. One that somebody fails to bind to is not:
+            // its other channels have done nothing.
+            if let Purpose::Again(binding) = progress.purpose {
+                binding.session.end(&server.sessions).await;
                 connection.forget(id);
             }
             Err(status::of(&e).into())
@@ -111,13 +155,62 @@ async fn advance(
     }
 }
 
-fn begin(connection: &Connection) -> Result<InProgress, Failure> {
+/// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order of the
+/// specification, so that a client learns the same from every server.
+fn bindable(connection: &Connection, header: &Header, message: &[u8]) -> Result<Arc<Session>, NtStatus> {
+    let negotiated = connection.negotiated();
+    if negotiated.dialect < Dialect::V3_0 || !connection.server.config.multichannel {
+        return Err(NtStatus::REQUEST_NOT_ACCEPTED);
+    }
+    let session = connection.server.sessions.find(header.session_id).ok_or(NtStatus::USER_SESSION_DELETED)?;
+    if negotiated.dialect != session.profile.dialect || !header.flags.contains(Flags::SIGNED) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if negotiated.client_guid != session.client_guid {
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
+    if session.is_expired(rt::now) {
+        return Err(NtStatus::NETWORK_SESSION_EXPIRED);
+    }
+    if connection.binding(header.session_id).is_some() {
+        return Err(NtStatus::REQUEST_NOT_ACCEPTED);
+    }
+    // The keys of the session seal on every channel, so every channel has its cipher.
+    if negotiated.profile.cipher != session.profile.cipher {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if !session.keys.signing.verify(Sender::Client, message) {
+        tracing::warn!(peer = %connection.peer, "refused: wrong signature of a request to bind to a session");
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    Ok(session)
+}
+
+/// 3.3.5.2.4 for a request to authenticate again; what signs the answers that are not the last (3.3.4.1.1).
+fn verified_again(
+    binding: &Binding,
+    sealed: bool,
+    header: &Header,
+    message: &[u8],
+) -> Result<Option<Arc<SigningKey>>, NtStatus> {
+    match header.flags.contains(Flags::SIGNED) {
+        _ if sealed => Ok(None),
+        true if binding.signing.verify(Sender::Client, message) => {
+            Ok(Some(binding.session.keys.signing.clone()))
+        }
+        false if !binding.session.signing_required => Ok(None),
+        _ => Err(NtStatus::ACCESS_DENIED),
+    }
+}
+
+fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failure> {
     let mut server_challenge = [0; 8];
     getrandom::fill(&mut server_challenge).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
     let server = &connection.server;
     Ok(InProgress {
         acceptor: Acceptor::new(server.users.clone(), server.name.clone(), server_challenge),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
+        purpose,
     })
 }
 
@@ -144,22 +237,32 @@ async fn established(
 ) -> Answer {
     let server = &connection.server;
     let negotiated = connection.negotiated();
+    if !connection.enter_client() {
+        tracing::warn!(peer = %connection.peer, "refused: the client speaks another dialect on another connection");
+        return Err(NtStatus::USER_SESSION_DELETED.into());
+    }
     let keys = SessionKeys::derive(Role::Server, &negotiated.profile, &login.session_key, &preauth.borrow());
     let signs = [request.security_mode, negotiated.client_security_mode]
         .into_iter()
         .any(|mode| mode.contains(SecurityMode::SIGNING_REQUIRED));
     let encrypt = server.config.require_encryption;
-    let session = Arc::new(Session::new(
+    let signing = keys.signing.clone();
+    let session = Arc::new(Session::new(New {
         id,
-        login.user,
+        user: login.user,
+        profile: negotiated.profile,
+        client_guid: negotiated.client_guid,
         keys,
-        (signs || server.config.require_signing) && !encrypt,
+        signing_required: (signs || server.config.require_signing) && !encrypt,
         encrypt,
-    ));
+    }));
+    expire(connection, &session);
+    // Its first channel before anybody finds it: a session without channels is one that has ended.
+    connection.bind(session.clone(), signing.clone()).map_err(refused)?;
     if !server.sessions.insert(&session) {
+        connection.forget(id);
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
     }
-    connection.enter(session.clone());
     // 3.3.5.5.3: the user's session of before the connection was lost, if it is still here.
     if request.previous_session_id != id {
         let previous = server.sessions.find(request.previous_session_id);
@@ -175,19 +278,68 @@ async fn established(
         encrypt,
         "logged on"
     );
-    leg.sign = Some(session);
-    let flags = if encrypt { SessionFlags::ENCRYPT_DATA } else { SessionFlags::NONE };
-    Ok(reply(NtStatus::SUCCESS, flags, token))
+    leg.sign = Some(signing);
+    Ok(reply(NtStatus::SUCCESS, session_flags(&session), token))
 }
 
 /// The keys stay; so must the user.
-fn reauthenticated(session: &Arc<Session>, login: &Login, token: Vec<u8>, leg: &mut Leg) -> Answer {
+fn reauthenticated(
+    connection: &Connection,
+    binding: &Binding,
+    login: &Login,
+    token: Vec<u8>,
+    leg: &mut Leg,
+) -> Answer {
+    let session = &binding.session;
     if session.user != login.user {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    leg.sign = Some(session.clone());
-    let flags = if session.encrypt { SessionFlags::ENCRYPT_DATA } else { SessionFlags::NONE };
+    expire(connection, session);
+    leg.sign = Some(binding.signing.clone());
+    Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
+}
+
+/// 3.3.5.5.3: the channel gets a key of its own, from its own authentication.
+fn bound(
+    connection: &Connection,
+    session: Arc<Session>,
+    login: &Login,
+    preauth: &RefCell<Preauth>,
+    token: Vec<u8>,
+    leg: &mut Leg,
+) -> Answer {
+    if session.user != login.user {
+        return Err(NtStatus::NOT_SUPPORTED.into());
+    }
+    if !connection.enter_client() {
+        return Err(NtStatus::USER_SESSION_DELETED.into());
+    }
+    let profile = &connection.negotiated().profile;
+    let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
+    let flags = session_flags(&session);
+    tracing::debug!(peer = %connection.peer, user = %session.user, "one more channel of a session");
+    connection.bind(session, signing.clone()).map_err(refused)?;
+    leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
+}
+
+fn refused(why: Refused) -> NtStatus {
+    match why {
+        Refused::Ended => NtStatus::USER_SESSION_DELETED,
+        Refused::Full => {
+            tracing::warn!("limit reached: channels of a session");
+            NtStatus::INSUFFICIENT_RESOURCES
+        }
+    }
+}
+
+fn expire(connection: &Connection, session: &Session) {
+    let lifetime = connection.server.config.limits.session_ms.map(Duration::from_millis);
+    session.expire_at(lifetime.map(|lifetime| rt::now() + lifetime));
+}
+
+fn session_flags(session: &Session) -> SessionFlags {
+    if session.encrypt { SessionFlags::ENCRYPT_DATA } else { SessionFlags::NONE }
 }
 
 fn reply(status: NtStatus, flags: SessionFlags, token: Vec<u8>) -> Reply {

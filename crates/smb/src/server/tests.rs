@@ -1,5 +1,6 @@
 //! Stories of a server and of clients that follow the rules, stretch them, or break them, under virtual time.
 
+mod channels;
 mod compound;
 mod damage;
 mod flow;

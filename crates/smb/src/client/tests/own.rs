@@ -38,6 +38,7 @@ impl Own {
             users: vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
             require_signing: false,
             require_encryption: false,
+            multichannel: true,
             interfaces: vec![server::NetworkInterface {
                 index: 2,
                 addr: IpAddr::V4(Ipv4Addr::LOCALHOST),

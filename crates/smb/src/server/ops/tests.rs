@@ -32,7 +32,7 @@ use super::dispatch;
 use crate::crypto::{Preauth, Profile, Role, SessionKeys};
 use crate::server::connection::{Connection, Negotiated};
 use crate::server::context::{Answer, OpContext, Reply};
-use crate::server::session::{Session, Tree};
+use crate::server::session::{New, Session, Tree};
 use crate::server::{Config, NetworkInterface, Server};
 
 /// Size of the memory disk.
@@ -114,6 +114,7 @@ impl Bench {
             users: Vec::new(),
             require_signing: false,
             require_encryption: false,
+            multichannel: true,
             interfaces: vec![NetworkInterface {
                 index: 3,
                 addr: [127, 0, 0, 1].into(),
@@ -145,7 +146,15 @@ impl Bench {
             profile,
         });
         let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
-        let session = Arc::new(Session::new(77, "tester".into(), keys, false, false));
+        let session = Arc::new(Session::new(New {
+            id: 77,
+            user: "tester".into(),
+            profile,
+            client_guid: [9; 16],
+            keys,
+            signing_required: false,
+            encrypt: false,
+        }));
         let tree = session.connect(Some(share), 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
     }

@@ -29,8 +29,8 @@ use weft_wire::smb2::{
 };
 use zeroize::Zeroizing;
 
-use crate::auth::{Credentials, Initiator, Nonces, Secret};
-use crate::crypto::{self, Preauth, Profile, Role, Sender, SessionKeys, TRANSFORM_LEN};
+use crate::auth::{Credentials, Initiator, Nonces, Secret, SessionKey};
+use crate::crypto::{self, Preauth, Profile, Role, Sender, SessionKeys, SigningKey, TRANSFORM_LEN};
 use crate::server::{Config, Limits, Server, User};
 
 /// Both directions of one connection.
@@ -201,6 +201,7 @@ impl World {
             users: vec![user("alice"), user("bob")],
             require_signing: false,
             require_encryption: false,
+            multichannel: true,
             interfaces: Vec::new(),
             endpoints: String::new(),
             pool: pool.clone(),
@@ -229,6 +230,8 @@ impl World {
             session: 0,
             tree: 0,
             keys: None,
+            material: None,
+            session_signing: None,
             sign: false,
             seal: false,
         }
@@ -256,6 +259,7 @@ pub(super) struct Offer {
     pub mode: SecurityMode,
     pub capabilities: Capabilities,
     pub contexts: Vec<Context>,
+    pub guid: [u8; 16],
 }
 
 impl Default for Offer {
@@ -269,6 +273,7 @@ impl Default for Offer {
                 Context::Encryption(vec![CipherId::AES_128_GCM, CipherId::AES_256_GCM]),
                 Context::Signing(vec![SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256]),
             ],
+            guid: [9; 16],
         }
     }
 }
@@ -286,7 +291,7 @@ impl Offer {
         negotiate::Request {
             security_mode: self.mode,
             capabilities: self.capabilities,
-            client_guid: [9; 16],
+            client_guid: self.guid,
             dialects: self.dialects.clone(),
             contexts: self.contexts.clone(),
         }
@@ -306,8 +311,20 @@ pub(super) struct Client {
     pub session: u64,
     pub tree: u32,
     pub keys: Option<SessionKeys>,
+    /// What the session's keys were derived from, for further connections.
+    pub material: Option<(Profile, SessionKey, Preauth)>,
+    /// On a further channel: the session's key, which signs what is not the last of a log-on.
+    pub session_signing: Option<Arc<SigningKey>>,
     pub sign: bool,
     pub seal: bool,
+}
+
+/// A successful authentication.
+pub(super) struct Authenticated {
+    pub header: Header,
+    pub frame: Bytes,
+    pub session_key: SessionKey,
+    pub preauth: Preauth,
 }
 
 /// One response: its header and its bytes from the header on.
@@ -472,9 +489,75 @@ impl Client {
         password: &str,
         change: impl Fn(&mut session_setup::Request),
     ) -> Result<session_setup::Response, NtStatus> {
+        // Authentication of a session that exists is protected like everything else.
+        let signer = match &self.keys {
+            Some(keys) if self.sign && !self.seal => Some(keys.signing.clone()),
+            _ => None,
+        };
+        match self.authenticate(user, password, signer, change).await {
+            Ok(last) => {
+                if self.keys.is_none() {
+                    let keys =
+                        SessionKeys::derive(Role::Client, &self.profile, &last.session_key, &last.preauth);
+                    self.keys = Some(keys);
+                    self.material = Some((self.profile, last.session_key, last.preauth));
+                }
+                if !self.seal {
+                    assert!(last.header.flags.contains(Flags::SIGNED), "the final response is signed");
+                    assert!(self.keys.as_ref().unwrap().signing.verify(Sender::Server, &last.frame));
+                }
+                Ok(session_setup::Response::parse(&last.frame).unwrap())
+            }
+            Err(status) => {
+                if self.keys.is_none() {
+                    self.session = 0;
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Makes this connection a channel of the session of another one.
+    pub async fn bind(&mut self, to: &Client) -> Result<(), NtStatus> {
+        let (profile, key, preauth) = to.material.clone().unwrap();
+        let session = SessionKeys::derive(Role::Client, &profile, &key, &preauth);
+        self.bind_as("alice", PASSWORD, to.session, session).await
+    }
+
+    /// The same with everything to be chosen.
+    pub async fn bind_as(
+        &mut self,
+        user: &str,
+        password: &str,
+        id: u64,
+        session: SessionKeys,
+    ) -> Result<(), NtStatus> {
+        self.session = id;
+        let binding = |setup: &mut session_setup::Request| {
+            setup.flags = session_setup::RequestFlags::BINDING;
+        };
+        let last = self.authenticate(user, password, Some(session.signing.clone()), binding).await?;
+        let signing = Arc::new(crypto::signing_key(&self.profile, &last.session_key, &last.preauth));
+        assert!(last.header.flags.contains(Flags::SIGNED), "the final response is signed");
+        assert!(signing.verify(Sender::Server, &last.frame), "with the key of the channel");
+        self.session_signing = Some(session.signing.clone());
+        self.keys = Some(SessionKeys { signing, ..session });
+        Ok(())
+    }
+
+    /// Both legs; what came of them when the last one succeeded.
+    pub async fn authenticate(
+        &mut self,
+        user: &str,
+        password: &str,
+        signer: Option<Arc<SigningKey>>,
+        change: impl Fn(&mut session_setup::Request),
+    ) -> Result<Authenticated, NtStatus> {
         let credentials =
             Credentials { user: user.into(), domain: String::new(), secret: Secret::password(password) };
-        let nonces = Nonces { client_challenge: *b"clientch", session_key: Zeroizing::new([0x77; 16]) };
+        let mut session_key = Zeroizing::new([0; 16]);
+        getrandom::fill(&mut *session_key).unwrap();
+        let nonces = Nonces { client_challenge: *b"clientch", session_key };
         let (mut initiator, mut token) = Initiator::start(credentials, "weft", nonces);
         let mut preauth = self.preauth.clone();
         loop {
@@ -487,9 +570,8 @@ impl Client {
             };
             change(&mut setup);
             let mut request = self.request(Command::SessionSetup, |out| setup.emit(out));
-            // Authentication of a session that exists is protected like everything else.
-            if let (Some(keys), true, false) = (&self.keys, self.sign, self.seal) {
-                keys.signing.sign(Sender::Client, &mut request);
+            if let Some(key) = &signer {
+                key.sign(Sender::Client, &mut request);
             }
             preauth.update(&request);
             match self.seal {
@@ -501,6 +583,9 @@ impl Client {
             self.credits += u64::from(header.credits);
             match header.status {
                 NtStatus::MORE_PROCESSING_REQUIRED => {
+                    if let Some(key) = self.session_signing.as_ref().or(signer.as_ref()) {
+                        assert!(key.verify(Sender::Server, &frame), "signed as the request was");
+                    }
                     preauth.update(&frame);
                     self.session = header.session_id;
                     let response = session_setup::Response::parse(&frame).unwrap();
@@ -509,27 +594,10 @@ impl Client {
                 NtStatus::SUCCESS => {
                     let response = session_setup::Response::parse(&frame).unwrap();
                     assert_eq!(initiator.step(&response.token, 1), Ok(None));
-                    if self.keys.is_none() {
-                        let keys = SessionKeys::derive(
-                            Role::Client,
-                            &self.profile,
-                            initiator.session_key(),
-                            &preauth,
-                        );
-                        self.keys = Some(keys);
-                    }
-                    if !self.seal {
-                        assert!(header.flags.contains(Flags::SIGNED), "the final response is signed");
-                        assert!(self.keys.as_ref().unwrap().signing.verify(Sender::Server, &frame));
-                    }
-                    return Ok(response);
+                    let session_key = Zeroizing::new(*initiator.session_key());
+                    return Ok(Authenticated { header, frame, session_key, preauth });
                 }
-                status => {
-                    if self.keys.is_none() {
-                        self.session = 0;
-                    }
-                    return Err(status);
-                }
+                status => return Err(status),
             }
         }
     }

@@ -68,7 +68,8 @@ fn unsigned_requests_are_refused_where_signing_is_required() {
                 [(&by_server, SecurityMode::SIGNING_ENABLED), (&by_client, SecurityMode::SIGNING_REQUIRED)]
             {
                 let mut client = world.connect();
-                client.negotiate(Offer { mode, ..Offer::dialect(dialect) }).await;
+                let guid = [dialect.0 as u8; 16];
+                client.negotiate(Offer { mode, guid, ..Offer::dialect(dialect) }).await;
                 client.log_on("alice", PASSWORD).await.unwrap();
                 client.tree().await;
                 client.sign = false;

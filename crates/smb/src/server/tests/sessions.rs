@@ -1,7 +1,6 @@
 //! Log on, log off, trees, and what is left when a connection goes.
 
 use weft_wire::smb2::create::CreateOptions;
-use weft_wire::smb2::session_setup::RequestFlags;
 use weft_wire::smb2::tree_connect::{self, ShareType};
 use weft_wire::smb2::{Command, Dialect, NtStatus, logoff, tree_disconnect};
 
@@ -221,15 +220,44 @@ fn a_session_can_authenticate_again_as_the_same_user_only() {
 }
 
 #[test]
-fn binding_is_refused() {
+fn a_session_expires_and_lives_again_after_another_authentication() {
+    story(async {
+        let world = World::with(|config| config.limits.session_ms = Some(60_000));
+        let mut client = world.client().await;
+        client.sign = true;
+        let (kept, closed) =
+            (client.open("a", CreateOptions::NONE).await, client.open("b", CreateOptions::NONE).await);
+        rt::sleep(Duration::from_secs(59)).await;
+        assert_eq!(client.read(kept, 10).await.0, NtStatus::END_OF_FILE);
+        rt::sleep(Duration::from_secs(2)).await;
+        for sign in [true, false] {
+            client.sign = sign;
+            assert_eq!(client.read(kept, 10).await.0, NtStatus::NETWORK_SESSION_EXPIRED, "signed: {sign}");
+        }
+        client.sign = true;
+        assert_eq!(client.close(closed).await, NtStatus::SUCCESS, "3.3.5.2.9: cleaning up goes on");
+        client.log_on("alice", PASSWORD).await.unwrap();
+        assert_eq!(client.read(kept, 10).await.0, NtStatus::END_OF_FILE, "with the same keys");
+        rt::sleep(Duration::from_secs(61)).await;
+        let (header, _) = client.call(Command::Logoff, |out| logoff::Request.emit(out)).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+    });
+}
+
+#[test]
+fn a_client_that_speaks_one_dialect_here_and_another_there_is_refused() {
     story(async {
         let world = World::new();
-        let other = world.client().await;
-        let mut client = world.connect();
-        client.negotiate(Offer::default()).await;
-        client.session = other.session;
-        let status = client.log_on_with("alice", PASSWORD, |setup| setup.flags = RequestFlags::BINDING).await;
-        assert_eq!(status.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
+        let first = world.client().await;
+        let mut second = world.connect();
+        second.negotiate(Offer::dialect(Dialect::V2_1)).await;
+        assert_eq!(second.log_on("alice", PASSWORD).await.unwrap_err(), NtStatus::USER_SESSION_DELETED);
+        let mut other = world.connect();
+        other.negotiate(Offer { guid: [3; 16], ..Offer::dialect(Dialect::V2_1) }).await;
+        other.log_on("alice", PASSWORD).await.unwrap();
+        first.wire.hang_up();
+        rt::sleep(Duration::from_millis(1)).await;
+        second.log_on("alice", PASSWORD).await.unwrap();
     });
 }
 

@@ -80,6 +80,7 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
         users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
         require_signing: false,
         require_encryption: encrypted,
+        multichannel: true,
         interfaces: vec![NetworkInterface {
             index: 1,
             addr: [127, 0, 0, 1].into(),

@@ -1,0 +1,76 @@
+//! The clients that have connections here, by their ClientGuid: one dialect each.
+//!
+//! Spec: [MS-SMB2] 3.3.1.16, 3.3.5.5.3 (dialect verification), 3.3.7.1 (its end).
+//! Owns: an entry per client for as long as one of its connections has logged on. Does not: know sessions.
+//!
+//! Without the rule somebody in between could make one of a client's connections speak an old dialect unnoticed while
+//! the others keep the client assured.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_wire::smb2::{Dialect, Guid};
+
+/// GlobalClientTable. Bounded by the connections.
+#[derive(Default)]
+pub(super) struct Clients(Mutex<HashMap<Guid, Client>>);
+
+struct Client {
+    dialect: Dialect,
+    connections: usize,
+}
+
+/// A connection's place in the table; leaves it when dropped.
+pub(super) struct Ticket {
+    clients: Arc<Clients>,
+    guid: Guid,
+}
+
+impl Clients {
+    /// Enters a connection of a client; `None` when the client speaks another dialect on its others.
+    pub fn enter(self: &Arc<Clients>, guid: Guid, dialect: Dialect) -> Option<Ticket> {
+        let mut table = self.lock();
+        let client = table.entry(guid).or_insert(Client { dialect, connections: 0 });
+        if client.dialect != dialect {
+            return None;
+        }
+        client.connections += 1;
+        Some(Ticket { clients: self.clone(), guid })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Guid, Client>> {
+        // Each change is complete before anything can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut table = self.clients.lock();
+        if let Some(client) = table.get_mut(&self.guid) {
+            client.connections -= 1;
+            if client.connections == 0 {
+                table.remove(&self.guid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_speaks_one_dialect_until_its_last_connection_has_gone() {
+        let clients = Arc::<Clients>::default();
+        let first = clients.enter([1; 16], Dialect::V3_1_1).unwrap();
+        let second = clients.enter([1; 16], Dialect::V3_1_1).unwrap();
+        assert!(clients.enter([1; 16], Dialect::V2_1).is_none());
+        assert!(clients.enter([2; 16], Dialect::V2_1).is_some(), "another client");
+        drop(first);
+        assert!(clients.enter([1; 16], Dialect::V2_1).is_none());
+        drop(second);
+        assert!(clients.enter([1; 16], Dialect::V2_1).is_some());
+        assert!(clients.lock().is_empty());
+    }
+}
