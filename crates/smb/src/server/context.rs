@@ -10,7 +10,7 @@
 //! Owns: nothing beyond the operation; everything is shared by `Rc` or `Arc`. Does not: sign, encrypt, count credits
 //! or look at other requests of the compound (see [`super::connection`]).
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
 
 use super::connection::Connection;
+use super::ops::Outstanding;
 use super::requests::Cancel;
 use super::session::{Session, Tree};
 use super::{Config, Server};
@@ -50,6 +51,8 @@ pub(crate) struct OpContext {
     pub(super) file_id: Cell<Option<FileId>>,
     /// AsyncId, once an interim response has gone out.
     pub(super) async_id: Cell<Option<u64>>,
+    /// The open that it counts on; see [`super::ops::Outstanding`].
+    pub(super) outstanding: RefCell<Option<Outstanding>>,
     /// Whether the request is the only one of its message.
     pub(super) alone: bool,
     /// Entered with the connection while the operation waits.

@@ -4,7 +4,7 @@
 //! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do.
 //! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -81,6 +81,7 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
         encrypted: false,
         file_id: Cell::new(None),
         async_id: Cell::new(None),
+        outstanding: RefCell::default(),
         alone: true,
         cancel: OnceCell::new(),
     };
@@ -390,6 +391,7 @@ async fn operation(
         encrypted: chain.sealed.is_some(),
         file_id: Cell::new(chain.file_id),
         async_id: Cell::new(None),
+        outstanding: RefCell::default(),
         alone,
         cancel: OnceCell::new(),
     };

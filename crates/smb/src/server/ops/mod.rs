@@ -9,6 +9,7 @@
 
 mod attributes;
 mod change_notify;
+mod channel_sequence;
 mod close;
 mod create;
 mod flush;
@@ -29,6 +30,7 @@ mod write;
 
 use weft_wire::smb2::{Command, NtStatus};
 
+pub(crate) use self::channel_sequence::Outstanding;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::read::read;
 use super::context::{Answer, OpContext};

@@ -15,6 +15,7 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::{FileId, NtStatus};
 
+use super::channel_sequence::ChannelSequence;
 use super::query_directory::Scan;
 use crate::server::context::{Failure, OpContext};
 
@@ -38,6 +39,8 @@ pub(crate) struct Open {
     pub(super) claim: Claim,
     /// Where a listing is. A future-aware lock: entries are fetched while it is held.
     pub(super) scan: futures_util::lock::Mutex<Scan>,
+    /// Which requests count.
+    pub(super) sequence: ChannelSequence,
     /// Directory and name by which it was opened, or renamed since.
     place: Mutex<(NodeId, Vec<u8>)>,
     /// The time of modification that the client set, which its own later writes shall not change.
@@ -69,6 +72,7 @@ impl Open {
             file,
             claim,
             scan: futures_util::lock::Mutex::default(),
+            sequence: ChannelSequence::default(),
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
             written_since: AtomicBool::new(false),
@@ -218,8 +222,12 @@ fn file_id(serial: u32, slot: usize) -> FileId {
     FileId { persistent: id, volatile: id }
 }
 
-/// The open that a request means: its FileId, or that of the compound.
+/// The open that a request means: its FileId, or that of the compound. The request counts as outstanding on it until it
+/// is answered, and is refused where a channel was lost since it was sent (3.3.5.2.10).
 pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
     let id = cx.file_id(carried);
-    cx.session.opens.find(id, cx.tree.id).ok_or_else(|| NtStatus::FILE_CLOSED.into())
+    let open = cx.session.opens.find(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
+    let outstanding = ChannelSequence::enter(&open, cx.dialect(), &cx.header)?;
+    cx.outstanding.replace(outstanding);
+    Ok(open)
 }

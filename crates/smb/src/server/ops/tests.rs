@@ -177,6 +177,7 @@ impl Bench {
             encrypted: false,
             file_id: Cell::new(None),
             async_id: Cell::new(None),
+            outstanding: RefCell::default(),
             alone: true,
             cancel: OnceCell::new(),
         }

@@ -448,3 +448,21 @@ fn a_chain_of_contexts_without_preauth_binds_nothing() {
         second.bind(&first).await.unwrap();
     });
 }
+
+/// The client lost a channel, wrote again on another one, and the first write comes after all.
+#[test]
+fn a_write_of_before_a_channel_was_lost_changes_nothing() {
+    story(async {
+        let world = World::new();
+        let mut first = world.client().await;
+        first.sign = true;
+        let file = first.open("f", CreateOptions::NONE).await;
+        let mut second = channel(&world, &first).await;
+        second.sequence = 1;
+        assert_eq!(second.write(file, b"new").await, NtStatus::SUCCESS);
+        assert_eq!(first.write(file, b"old").await, NtStatus::FILE_NOT_AVAILABLE);
+        assert_eq!(&first.read(file, 10).await.1[..], b"new", "to read is harmless");
+        (first.sequence, first.replay) = (1, true);
+        assert_eq!(first.write(file, b"yes").await, NtStatus::SUCCESS, "a replay of this incarnation");
+    });
+}

@@ -232,6 +232,8 @@ impl World {
             keys: None,
             material: None,
             session_signing: None,
+            sequence: 0,
+            replay: false,
             sign: false,
             seal: false,
         }
@@ -315,6 +317,9 @@ pub(super) struct Client {
     pub material: Option<(Profile, SessionKey, Preauth)>,
     /// On a further channel: the session's key, which signs what is not the last of a log-on.
     pub session_signing: Option<Arc<SigningKey>>,
+    /// ChannelSequence of requests, and whether they say that they are replays.
+    pub sequence: u16,
+    pub replay: bool,
     pub sign: bool,
     pub seal: bool,
 }
@@ -345,6 +350,10 @@ impl Client {
         let mut header = Header::request(command, self.next_id);
         header.credits = 64;
         header.credit_charge = charge;
+        header.set_channel_sequence(self.sequence);
+        if self.replay {
+            header.flags |= Flags::REPLAY_OPERATION;
+        }
         header.session_id = self.session;
         header.id = Id::tree(self.tree);
         self.next_id = self.next_id.wrapping_add(u64::from(charge.max(1)));

@@ -1,0 +1,185 @@
+//! ChannelSequence: which requests on an open come from before a channel was lost.
+//!
+//! Spec: [MS-SMB2] 3.3.5.2.10, 3.3.4.1 (counting answers).
+//! Owns: the sequence of an open and how many requests of this one, and of earlier ones, are not answered yet. Does not:
+//! know channels: a client that loses one raises the number on all others, and sends again what was not answered.
+//!
+//! A write that was sent on the lost channel and comes in late must not undo what the client has sent since; and one
+//! that is still being carried out must not be carried out twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::{Command, Dialect, Header, NtStatus};
+
+/// The state of one open in one word, so that a READ or WRITE pays two atomic operations for it.
+///
+/// ```text
+///  63          48 47                    24 23                     0
+/// +--------------+------------------------+------------------------+
+/// |   sequence   | OutstandingPreRequests |  OutstandingRequests   |
+/// +--------------+------------------------+------------------------+
+/// ```
+#[derive(Default)]
+pub(super) struct ChannelSequence(AtomicU64);
+
+/// Both counts are bounded by the credits of all channels of a session, which is far less.
+const COUNT: u64 = (1 << 24) - 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    sequence: u16,
+    before: u64,
+    now: u64,
+}
+
+impl State {
+    fn of(word: u64) -> State {
+        State { sequence: (word >> 48) as u16, before: word >> 24 & COUNT, now: word & COUNT }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.sequence) << 48 | (self.before & COUNT) << 24 | self.now & COUNT
+    }
+
+    /// What a request makes of it, and whether the request may change anything.
+    fn enter(self, sequence: u16, replay: bool) -> (State, Entry) {
+        let newer = sequence != self.sequence && sequence.wrapping_sub(self.sequence) <= 0x7FFF;
+        let one_more = State { now: self.now + 1, ..self };
+        match (replay, sequence == self.sequence, newer) {
+            (false, true, _) => (one_more, Entry::Counted),
+            (false, _, true) => (State { sequence, before: self.before + self.now, now: 1 }, Entry::Counted),
+            (true, true, _) if self.before == 0 => (one_more, Entry::Counted),
+            (true, true, _) => (self, Entry::Stale),
+            (true, _, true) => match self.before + self.now {
+                0 => (State { sequence, before: 0, now: 1 }, Entry::Counted),
+                before => (State { sequence, before, now: 0 }, Entry::Stale),
+            },
+            _ => (self, Entry::Stale),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// Among the outstanding ones.
+    Counted,
+    /// Not counted, and nothing may be written for it.
+    Stale,
+}
+
+/// A request that counts as outstanding on an open until this is dropped.
+pub(crate) struct Outstanding {
+    open: Arc<super::opens::Open>,
+    sequence: u16,
+}
+
+impl ChannelSequence {
+    /// Takes a request in. `Ok(None)`: it is not counted. STATUS_FILE_NOT_AVAILABLE: it must not be carried out.
+    pub(super) fn enter(
+        open: &Arc<super::opens::Open>,
+        dialect: Dialect,
+        header: &Header,
+    ) -> Result<Option<Outstanding>, NtStatus> {
+        if dialect < Dialect::V3_0 {
+            return Ok(None);
+        }
+        let sequence = header.channel_sequence();
+        let replay = header.flags.contains(Flags::REPLAY_OPERATION);
+        match open.sequence.count(sequence, replay) {
+            Entry::Counted => Ok(Some(Outstanding { open: open.clone(), sequence })),
+            Entry::Stale => match header.command {
+                Command::Write | Command::SetInfo | Command::Ioctl => Err(NtStatus::FILE_NOT_AVAILABLE),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    fn count(&self, sequence: u16, replay: bool) -> Entry {
+        let mut entry = Entry::Stale;
+        let update = |word| {
+            let (state, outcome) = State::of(word).enter(sequence, replay);
+            entry = outcome;
+            Some(state.word())
+        };
+        // The closure always gives a word.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        entry
+    }
+
+    fn answered(&self, sequence: u16) {
+        let update = |word| {
+            let state = State::of(word);
+            Some(
+                match state.sequence == sequence {
+                    true => State { now: state.now.saturating_sub(1), ..state },
+                    false => State { before: state.before.saturating_sub(1), ..state },
+                }
+                .word(),
+            )
+        };
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+    }
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.open.sequence.answered(self.sequence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_one_sequence_come_and_go() {
+        let open = ChannelSequence::default();
+        assert_eq!((open.count(0, false), open.count(0, false)), (Entry::Counted, Entry::Counted));
+        open.answered(0);
+        open.answered(0);
+        assert_eq!(open.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_sent_before_a_channel_was_lost_writes_nothing_any_more() {
+        let open = ChannelSequence::default();
+        assert_eq!(open.count(1, false), Entry::Counted, "the client lost a channel and goes on");
+        assert_eq!(open.count(0, false), Entry::Stale, "a late write of before");
+        assert_eq!(open.count(0x8001, false), Entry::Stale, "half way round is older, not newer");
+        assert_eq!(open.count(0x8000, false), Entry::Counted, "and just short of it newer");
+        assert_eq!(open.count(0x0000, true), Entry::Stale);
+    }
+
+    #[test]
+    fn a_replay_waits_until_its_original_is_answered() {
+        let open = ChannelSequence::default();
+        assert_eq!(open.count(5, false), Entry::Counted);
+        assert_eq!(open.count(6, true), Entry::Stale, "the original is being carried out");
+        assert_eq!(open.count(6, true), Entry::Stale, "still");
+        assert_eq!(open.count(6, false), Entry::Counted, "others go on");
+        open.answered(5);
+        assert_eq!(open.count(6, true), Entry::Counted);
+        open.answered(6);
+        open.answered(6);
+        assert_eq!(State::of(open.0.load(Ordering::Relaxed)), State { sequence: 6, before: 0, now: 0 });
+    }
+
+    #[test]
+    fn a_replay_may_be_the_first_of_its_sequence() {
+        let open = ChannelSequence::default();
+        assert_eq!(open.count(9, true), Entry::Counted);
+        open.answered(9);
+        assert_eq!(State::of(open.0.load(Ordering::Relaxed)), State { sequence: 9, before: 0, now: 0 });
+    }
+
+    #[test]
+    fn sequences_wrap() {
+        let open = ChannelSequence::default();
+        assert_eq!(open.count(0x7FFF, false), Entry::Counted);
+        assert_eq!(open.count(0xFFFE, false), Entry::Counted);
+        assert_eq!(open.count(0, false), Entry::Counted);
+        assert_eq!(open.count(0xFFFE, false), Entry::Stale);
+    }
+}
