@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-nfs clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -15,6 +15,8 @@ help:
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
 	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
 	@echo "make bench-peers  SMB READ beside Debian's smbd, same independent client (installs samba)"
+	@echo "make bench-smb    the same for READ and WRITE, plain, signed, encrypted, from a folder and from memory"
+	@echo "make bench-nfs    NFSv3 READ and WRITE beside Debian's NFS-Ganesha, same independent client (installs nfs-ganesha)"
 
 build:
 	$(CARGO) build --release --locked -p weft
@@ -65,7 +67,14 @@ bench-rdma: build
 	$(WEFT) rdma bench --gate --json bench-rdma.json
 
 bench-peers: build
-	bash tests/peers/run.sh
+	bash tests/peers/run.sh smb --first
+
+# A quarter of an hour.
+bench-smb: build
+	bash tests/peers/run.sh smb
+
+bench-nfs: build
+	bash tests/peers/run.sh nfs
 
 clean:
 	$(CARGO) clean

@@ -1,21 +1,41 @@
 #!/usr/bin/env bash
-# Installs what the comparison needs (smbd, a Go compiler for the independent client), builds the client, measures.
+# run.sh smb|nfs [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
 set -euo pipefail
 cd "$(dirname "$0")"
+what=$1
+shift
 if [ "$(id -u)" != 0 ]; then
-    echo "make bench-peers runs Debian's smbd and needs root" >&2
+    echo "make bench-$what runs Debian's servers in a network of its own and needs root" >&2
     exit 1
 fi
-if ! command -v smbd >/dev/null || ! command -v go >/dev/null; then
+missing=()
+need() { # COMMAND PACKAGE...
+    command -v "$1" >/dev/null || missing+=("${@:2}")
+}
+need ip iproute2
+clients=$(realpath -m ../../target/peers)
+mkdir -p "$clients"
+if [ "$what" = smb ]; then
+    need smbd samba
+    need go golang-go
+else
+    need ganesha.nfsd nfs-ganesha nfs-ganesha-vfs
+    need rpcbind rpcbind
+    [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
+fi
+if [ ${#missing[@]} -gt 0 ]; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
-    command -v smbd >/dev/null || apt-get install -y -qq --no-install-recommends samba >/dev/null
-    command -v go >/dev/null || apt-get install -y -qq --no-install-recommends golang-go >/dev/null
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-mkdir -p ../../target/peers
-(cd loader && go build -o ../../../target/peers/loader .)
-# bbr, the usual default of cloud machines, paces loopback: reno for both servers and the client.
-before=$(sysctl -n net.ipv4.tcp_congestion_control)
-sysctl -q -w net.ipv4.tcp_congestion_control=reno
-trap 'sysctl -q -w net.ipv4.tcp_congestion_control="$before"' EXIT
-/usr/bin/python3 run.py --loader ../../target/peers/loader "$@"
+if [ "$what" = smb ]; then
+    (cd loader && go build -o "$clients/loader" .)
+    (cd signed && CARGO_TARGET_DIR="$clients/signed" cargo build -q --release --locked)
+    set -- --loader "$clients/loader" --signed-loader "$clients/signed/release/signed-loader" "$@"
+else
+    cc -O2 -Wall -Wextra -Werror -o "$clients/nfs-loader" nfs-loader.c -lnfs
+    set -- --loader "$clients/nfs-loader" "$@"
+fi
+# A network of its own, whose congestion control is reno: bbr, the usual default of cloud machines, paces loopback.
+exec unshare --net bash -c 'ip link set lo up; sysctl -q -w net.ipv4.tcp_congestion_control=reno; exec /usr/bin/python3 "$@"' \
+    - "$what.py" "$@"

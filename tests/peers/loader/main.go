@@ -1,5 +1,6 @@
-// loader is an independent asynchronous SMB client (github.com/cloudsoda/go-smb2): it keeps a number of READs
-// outstanding on one connection for a while and prints what it did. It measures nothing of the server; run.py does.
+// loader is an independent asynchronous SMB client (github.com/cloudsoda/go-smb2): it keeps a number of READs or WRITEs
+// outstanding on one connection for a while and prints what it did. It measures nothing of the server; smb.py does.
+// With -stream it is instead the two ends of a plain TCP stream, the measure of what the machine can move.
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand"
 	"os"
 	"sync"
@@ -24,14 +26,26 @@ func main() {
 	depth := flag.Int("depth", 32, "READs outstanding")
 	span := flag.Int64("span", 1<<30, "bytes of the file to read from")
 	seconds := flag.Float64("seconds", 3, "how long")
+	write := flag.Bool("write", false, "WRITE instead of READ")
+	serve := flag.Bool("serve-stream", false, "send a stream in pieces of -size to whoever connects")
+	stream := flag.Bool("stream", false, "receive a stream from -address")
 	flag.Parse()
-	if err := load(*address, *share, *name, *size, *depth, *span, *seconds); err != nil {
+	var err error
+	switch {
+	case *serve:
+		err = serveStream(*size)
+	case *stream:
+		err = receiveStream(*address, *seconds)
+	default:
+		err = load(*address, *share, *name, *size, *depth, *span, *seconds, *write)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "loader:", err)
 		os.Exit(1)
 	}
 }
 
-func load(address, share, name string, size, depth int, span int64, seconds float64) error {
+func load(address, share, name string, size, depth int, span int64, seconds float64, write bool) error {
 	// The password comes by the environment: command lines are visible to everybody.
 	dialer := &smb2.Dialer{
 		MaxCreditBalance: 512,
@@ -47,7 +61,7 @@ func load(address, share, name string, size, depth int, span int64, seconds floa
 		return err
 	}
 	defer tree.Umount()
-	file, err := tree.Open(name)
+	file, err := tree.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -65,8 +79,14 @@ func load(address, share, name string, size, depth int, span int64, seconds floa
 				buffer := make([]byte, size)
 				for time.Now().Before(until) && failure.Load() == nil {
 					offset := chance.Int63n(span/int64(size)) * int64(size)
-					if n, err := file.ReadAt(buffer, offset); err != nil || n != size {
-						err = fmt.Errorf("READ of %d at %d gave %d: %w", size, offset, n, err)
+					n, err := 0, error(nil)
+					if write {
+						n, err = file.WriteAt(buffer, offset)
+					} else {
+						n, err = file.ReadAt(buffer, offset)
+					}
+					if err != nil || n != size {
+						err = fmt.Errorf("%d bytes at %d: %d were done: %w", size, offset, n, err)
 						failure.Store(&err)
 						return
 					}
@@ -85,7 +105,14 @@ func load(address, share, name string, size, depth int, span int64, seconds floa
 	if err := failure.Load(); err != nil {
 		return *err
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"operations": operations.Load(), "bytes": operations.Load() * int64(size), "seconds": elapsed,
+	return report(operations.Load(), operations.Load()*int64(size), elapsed)
+}
+
+// report stays connected until standard input ends: a server may account for a connection only as long as it lasts.
+func report(operations, bytes int64, seconds float64) error {
+	err := json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"operations": operations, "bytes": bytes, "seconds": seconds,
 	})
+	io.Copy(io.Discard, os.Stdin)
+	return err
 }

@@ -1,0 +1,114 @@
+"""The comparison that the benches share: the same work on our server and on theirs, in turn, and the ratio of the medians."""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+from servers import PASSWORD, USER
+
+# What is compared: its unit, how it is got from (bytes, operations, seconds, server CPU seconds), whether less is better.
+METRICS = {
+    "cpu": ("MB per server CPU s", lambda b, n, s, cpu: b / cpu / 1e6, False),
+    "rate": ("MB/s", lambda b, n, s, cpu: b / s / 1e6, False),
+    "latency": ("us, mean", lambda b, n, s, cpu: s / n * 1e6, True),
+}
+
+
+@dataclasses.dataclass
+class Line:
+    """One comparison: the same work on ours and on theirs, and the ratio that is promised."""
+
+    title: str
+    ours: tuple  # server, share
+    theirs: tuple
+    size: int
+    promise: float | None
+    write: bool = False
+    metric: str = "cpu"
+    depth: int = 32
+    loader: str = "plain"
+
+
+def options(description):
+    """The command line that the benches share."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--loader", required=True)
+    options.add_argument("--match", default="", help="only lines whose title contains this")
+    options.add_argument("--size", type=int, action="append", help="bytes of a request; by default all that are judged")
+    options.add_argument("--repetitions", type=int, default=5)
+    options.add_argument("--seconds", type=float, default=2)
+    options.add_argument("--span", type=int, default=1 << 30, help="bytes of the file")
+    options.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    return options
+
+
+def wanted(lines, arguments):
+    """The lines that the command line asks for."""
+    return [
+        line for line in lines
+        if arguments.match in line.title and (not arguments.size or line.size in arguments.size)
+    ]
+
+
+def write_file(path, size):
+    """A file that is in the page cache, for everybody to write to."""
+    with open(path, "wb") as out:
+        block = os.urandom(1 << 20)
+        for _ in range(size >> 20):
+            out.write(block)
+    os.chmod(path, 0o666)
+
+
+def measure(line, server, command):
+    """One run of the loader `command`: the line's metric."""
+    cpus = ",".join(str(c) for c in range(1, os.cpu_count())) or "0"
+    process = subprocess.Popen(
+        ["taskset", "-c", cpus, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        # The password comes by the environment: command lines are visible to everybody.
+        env=dict(os.environ, LOADER_USER=USER, LOADER_PASSWORD=PASSWORD),
+    )
+    if process.stdout.readline().strip() != "begin":
+        raise SystemExit(f"the loader did not begin against {server.name}")
+    before = server.cpu_seconds()
+    done = json.loads(process.stdout.readline())
+    cpu = server.cpu_seconds() - before
+    process.stdin.close()
+    if process.wait() != 0:
+        raise SystemExit(f"the loader failed against {server.name}")
+    return METRICS[line.metric][1](done["bytes"], done["operations"], done["seconds"], cpu)
+
+
+def compare(line, servers, loader, repetitions):
+    """Measures both sides in turn, so that a drift of the machine meets both, and prints the line; what falls short.
+    `loader(line, server, share)` is the command of the load."""
+    unit, _, less = METRICS[line.metric]
+    seen = {line.ours: [], line.theirs: []}
+    for _ in range(repetitions):
+        for (name, share), figures in seen.items():
+            figures.append(measure(line, servers[name], loader(line, servers[name], share)))
+    ratio = statistics.median(seen[line.ours]) / statistics.median(seen[line.theirs])
+    shown = [f"{statistics.median(f):.0f} ({min(f):.0f}-{max(f):.0f})" for f in seen.values()]
+    bound = "" if line.promise is None else f"{'<=' if less else '>='} {line.promise}"
+    names = f"{servers[line.ours[0]].name} / {servers[line.theirs[0]].name}"
+    print(f"{line.title:31} {line.size >> 10:5} KiB  {names:30} {unit:20} {shown[0]:>20} {shown[1]:>20} {ratio:6.2f}  {bound}",
+          flush=True)
+    if line.promise is None or (ratio <= line.promise if less else ratio >= line.promise):
+        return None
+    return f"{line.title}, {line.size >> 10} KiB: {ratio:.2f} of {servers[line.theirs[0]].name}'s {unit}, promised {bound}"
+
+
+def judge(lines, servers, loader, arguments):
+    """Compares line by line, stops the servers, names what falls short and ends the program."""
+    try:
+        print(f"{arguments.repetitions} repetitions: median (range), ours, theirs, ratio, bound")
+        short = [said for line in lines if (said := compare(line, servers, loader, arguments.repetitions))]
+    finally:
+        for server in servers.values():
+            server.stop()
+    for said in short:
+        print("falls short:", said, file=sys.stderr)
+    sys.exit(1 if short else 0)

@@ -1,0 +1,189 @@
+"""The servers that are measured: Debian's smbd and NFS-Ganesha, Weft, and a plain TCP stream. Each runs on processor 0."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WEFT = ROOT / "target" / "release" / "weft"
+PASSWORD = "password-of-the-bench"
+# An account that every host has; smbd needs a Unix one, its SMB password lives in the temporary folder.
+USER = "root"
+
+SMB_CONF = """
+[global]
+  server role = standalone server
+  interfaces = lo
+  bind interfaces only = yes
+  smb ports = {port}
+  disable netbios = yes
+  load printers = no
+  server min protocol = SMB2_10
+  server signing = {signing}
+  server smb encrypt = off
+  use sendfile = yes
+  aio read size = 0
+  log level = 0
+  {folders}
+[data]
+  path = {data}
+  read only = no
+"""
+
+
+GANESHA_CONF = """
+NFS_CORE_PARAM {{
+  NFS_Protocols = 3; NFS_Port = {port}; MNT_Port = {mount_port};
+  Enable_NLM = false; Enable_RQUOTA = false;
+}}
+NFSv4 {{ Graceless = true; }}
+LOG {{ Default_Log_Level = WARN; }}
+EXPORT {{
+  Export_Id = 1; Path = {data}; Pseudo = /data; Access_Type = RW; Squash = No_Root_Squash; SecType = sys, none;
+  Transports = TCP; Protocols = 3; FSAL {{ Name = VFS; }}
+}}
+"""
+
+
+def cpu_seconds(pids):
+    """CPU time of processes in all of their threads."""
+    nanos = 0
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            nanos += int((task / "schedstat").read_text().split()[0])
+    return nanos / 1e9
+
+
+def descendants(pid):
+    pids = [pid]
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            pids += descendants(int(child))
+    return pids
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+def wait_for_port(port):
+    """Until somebody listens there."""
+    for _ in range(300):
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"nobody listens on port {port}")
+
+
+class Server:
+    """A process on processor 0 and where it listens."""
+
+    def cpu_seconds(self):
+        return cpu_seconds(descendants(self.process.pid))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+
+
+class Smbd(Server):
+    """Debian's smbd at its best for this work, with its own configuration and state."""
+
+    def __init__(self, work, data, signing="auto"):
+        self.port = free_port()
+        self.name = "smbd, signed" if signing == "mandatory" else "smbd, sendfile"
+        state = work / f"smbd-{signing}"
+        folders = [
+            f"{key} = {state}/{key.replace(' ', '-')}"
+            for key in ["private dir", "lock directory", "state directory", "cache directory", "pid directory",
+                        "ncalrpc dir"]
+        ]
+        for line in folders:
+            pathlib.Path(line.split("= ")[1]).mkdir(mode=0o700, parents=True)
+        conf = state / "smb.conf"
+        conf.write_text(SMB_CONF.format(port=self.port, data=data, signing=signing, folders="\n  ".join(folders)))
+        subprocess.run(
+            ["smbpasswd", "-c", conf, "-s", "-a", USER], input=f"{PASSWORD}\n{PASSWORD}\n", text=True, check=True,
+            capture_output=True,
+        )
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", "smbd", "--foreground", "--no-process-group", "-s", conf],
+            # A group of its own: when smbd ends it ends its whole process group, which would be ours.
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+
+
+class Weft(Server):
+    """`weft serve` on one core, with the folder as share `data` and a ramdisk as share `ram`."""
+
+    def __init__(self, data, *options, name="weft"):
+        self.name = name
+        self.process = subprocess.Popen(
+            [WEFT, "serve", data, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
+             "--cores", "1", "--pin", "--congestion", "reno", "--json", *options],
+            stdout=subprocess.PIPE, text=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
+        )
+        ready = json.loads(self.process.stdout.readline())
+        self.smb_port, self.mount_port = ready["smb_port"], ready.get("mountd_port")
+        self.port = ready["nfs_port"] if "--nfs-port" in options else self.smb_port
+
+    def export(self, share):
+        """What an NFS client mounts."""
+        return f"/{share}"
+
+    def put(self, path, share):
+        """Copies a file to a share."""
+        subprocess.run(
+            [WEFT, "cp", path, f"smb://{USER}@127.0.0.1:{self.smb_port}/{share}/{path.name}", "--transport", "tcp"],
+            check=True, capture_output=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
+        )
+
+    def stop(self):
+        super().stop()
+        if self.process.returncode != 0:
+            raise SystemExit(f"{self.name} did not end well")
+
+
+class Ganesha(Server):
+    """Debian's NFS-Ganesha on files, with an rpcbind of its own: it wants one."""
+
+    name = "ganesha"
+
+    def __init__(self, work, data):
+        self.data, self.port, self.mount_port = data, free_port(), free_port()
+        conf = work / "ganesha.conf"
+        conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data))
+        # The network is the bench's own, so the well-known port is free.
+        self.rpcbind = subprocess.Popen(["rpcbind", "-f"], stderr=subprocess.DEVNULL)
+        wait_for_port(111)
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", "ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"],
+        )
+        wait_for_port(self.port)
+        wait_for_port(self.mount_port)
+
+    def export(self, share):
+        return self.data
+
+    def stop(self):
+        super().stop()
+        self.rpcbind.terminate()
+        self.rpcbind.wait()
+
+
+class Stream(Server):
+    """One plain TCP stream, sent in pieces of 1 MiB."""
+
+    name = "plain TCP"
+
+    def __init__(self, loader):
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", loader, "-serve-stream", "-size", str(1 << 20)], stdout=subprocess.PIPE, text=True
+        )
+        self.port = int(self.process.stdout.readline())
