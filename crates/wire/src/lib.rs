@@ -4,6 +4,7 @@
 //! Owns: nothing. Does not: decide; a value that parsed is well-formed, not necessarily allowed.
 #![forbid(unsafe_code)]
 
+pub mod dcerpc;
 pub mod ddp;
 pub mod mount;
 pub mod mpa;

@@ -19,7 +19,7 @@ pub mod create;
 pub mod create_context;
 pub mod echo;
 pub mod error;
-mod field;
+pub(crate) mod field;
 pub mod filetime;
 pub mod flush;
 pub mod fscc;
