@@ -12,13 +12,19 @@ import weft
 
 @unittest.skipUnless(os.geteuid() == 0, "capturing on the loopback interface needs root")
 class Tshark(unittest.TestCase):
+    # What tshark would not know from the port.
+    decode = ()
+    # tcpdump hands over what it has seen once a second, or when much has come.
+    options = ()
+
     def capture(self, ports, work, action):
         """Runs `action` while tcpdump records the ports; returns the capture file."""
         path = pathlib.Path(work) / "run.pcap"
         expression = " or ".join(f"tcp port {port}" for port in ports)
         # Packets as large as the loopback interface makes them; written as they come.
         dump = subprocess.Popen(
-            ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", str(path), expression],
+            ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", str(path), *self.options,
+             expression],
             stderr=subprocess.PIPE, text=True,
         )
         try:
@@ -42,7 +48,7 @@ class Tshark(unittest.TestCase):
         # Two passes: in the first one tshark has not yet seen the reply that an RDMA Write belongs to.
         done = weft.run(
             "tshark", "-2", "-r", path, "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.try_heuristic_first:TRUE",
-            *arguments,
+            *self.decode, *arguments,
         )
         return done.stdout
 

@@ -67,6 +67,8 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
         return None;
     }
     let tree = session.tree(header.tree_id()?)?;
+    // A pipe has nothing to read at once.
+    tree.share.as_ref()?;
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Some(Err(WRONG_MESSAGE_ID));

@@ -4,6 +4,7 @@
 //! Owns: the users, the table of sessions, the limits. Does not: listen or accept (the caller hands over channels),
 //! nor touch files (the store does).
 
+mod accounts;
 mod clients;
 mod connection;
 mod context;
@@ -13,6 +14,7 @@ mod negotiate;
 mod notices;
 mod ops;
 mod outgoing;
+mod pipes;
 mod requests;
 mod session;
 mod session_setup;
@@ -30,6 +32,7 @@ use weft_transport::Channel;
 
 use crate::auth::{Secret, Users};
 use crate::crypto::Engine;
+use accounts::Accounts;
 use clients::Clients;
 use connection::Connection;
 use session::Sessions;
@@ -130,6 +133,8 @@ pub struct Server {
     pub(crate) config: Config,
     pub(crate) sessions: Sessions,
     clients: Arc<Clients>,
+    /// The host and its users as SIDs.
+    pub(crate) accounts: Accounts,
     users: Arc<Users>,
     name: Arc<str>,
     drain: Drain,
@@ -142,12 +147,14 @@ impl Server {
         let users = config.users.iter().map(|user| (user.name.as_str(), user.secret.clone()));
         let users = Arc::new(Users::new(users));
         let name = Arc::from(config.name.as_str());
+        let accounts = Accounts::new(&config.name, config.users.iter().map(|user| user.name.as_str()));
         // Measured now rather than during somebody's log-on.
         Engine::choose();
         Arc::new(Server {
             config,
             sessions: Sessions::default(),
             clients: Arc::default(),
+            accounts,
             users,
             name,
             drain: Drain::default(),

@@ -16,7 +16,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use weft_machine::Time;
 use weft_store::vfs::Share;
@@ -24,6 +25,7 @@ use weft_wire::smb2::Guid;
 
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
+use super::pipes::Pipes;
 use crate::crypto::{Profile, SessionKeys, SigningKey};
 use crate::ids::IdMap;
 
@@ -40,6 +42,10 @@ pub(crate) struct Session {
     /// ClientGuid of the first connection; the others must have the same.
     pub(super) client_guid: Guid,
     /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
+    /// When it was set up.
+    pub met: Instant,
+    /// Where its client is, once it has connected to a share.
+    pub client: OnceLock<String>,
     pub(super) keys: SessionKeys,
     /// Requests that came neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
@@ -133,6 +139,8 @@ pub(crate) struct Tree {
     pub id: u32,
     /// The share; `None` is IPC$, which has no files.
     pub share: Option<Share>,
+    /// On IPC$, the pipes that are open.
+    pub pipes: Pipes,
 }
 
 impl Session {
@@ -145,6 +153,8 @@ impl Session {
             opens: Opens::default(),
             profile,
             client_guid,
+            met: Instant::now(),
+            client: OnceLock::new(),
             keys,
             signing_required,
             encrypt,
@@ -194,7 +204,8 @@ impl Session {
 
     async fn clean_up(&self, table: &Sessions) {
         table.remove(self.id);
-        lock(&self.trees).by_id.clear();
+        let trees = std::mem::take(&mut lock(&self.trees).by_id);
+        trees.values().for_each(|tree| tree.pipes.close_all());
         self.opens.close_all().await;
     }
 
@@ -226,7 +237,7 @@ impl Session {
             trees.last = trees.last.wrapping_add(1);
             let id = trees.last;
             if id != 0 && id != u32::MAX && !trees.by_id.contains_key(&id) {
-                let tree = Arc::new(Tree { id, share });
+                let tree = Arc::new(Tree { id, share, pipes: Pipes::default() });
                 trees.by_id.insert(id, tree.clone());
                 return Some(tree);
             }
@@ -235,11 +246,18 @@ impl Session {
 
     /// Leaves a share; false when there is no such tree.
     pub(super) async fn disconnect(&self, id: u32) -> bool {
-        let found = lock(&self.trees).by_id.remove(&id).is_some();
-        if found {
+        let found = lock(&self.trees).by_id.remove(&id);
+        if let Some(tree) = &found {
+            tree.pipes.close_all();
             self.opens.close_tree(id).await;
         }
-        found
+        found.is_some()
+    }
+
+    /// How many of its trees are of this share; `None`: of IPC$.
+    pub(super) fn connected_to(&self, share: Option<&str>) -> usize {
+        let is = |tree: &&Arc<Tree>| tree.share.as_ref().map(|share| &*share.name) == share;
+        lock(&self.trees).by_id.values().filter(is).count()
     }
 }
 
@@ -263,6 +281,11 @@ impl Sessions {
 
     fn remove(&self, id: u64) {
         lock(&self.0).remove(&id);
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.0).values().cloned().collect()
     }
 
     /// How many there are.

@@ -43,6 +43,10 @@ pub(super) fn connect(
         tracing::warn!(peer = %connection.peer, "limit reached: trees of a session");
         NtStatus::INSUFFICIENT_RESOURCES
     })?;
+    session.client.get_or_init(|| {
+        let address = connection.peer.rsplit_once(':').map_or(&*connection.peer, |(address, _)| address);
+        address.to_owned()
+    });
     let mut reply = Reply::with_capacity(16);
     Response {
         share_type,

@@ -296,7 +296,8 @@ pub fn emit_domain(class: u16, name: &str, users: usize) -> Vec<u8> {
             w.old_u64(0);
         }
         2 => {
-            w.old_u64(NEVER);
+            // Nobody is logged off by force: a span of time, so the other way round.
+            w.old_u64(1 << 63);
             w.counted_string("");
             w.counted_string(name);
             w.counted_string("");

@@ -393,8 +393,11 @@ pub mod client {
         w.finish()
     }
 
-    /// What the server answered: shares (name, type, remark), where to go on, the status.
-    pub fn parse_shares(stub: &[u8]) -> Result<(Vec<(String, u32, String)>, u32, u32), Malformed> {
+    /// A share: name, type, remark.
+    pub type Listed = (String, u32, String);
+
+    /// What the server answered: shares, where to go on, the status.
+    pub fn parse_shares(stub: &[u8]) -> Result<(Vec<Listed>, u32, u32), Malformed> {
         let mut r = Reader::new(stub);
         if (r.u32()?, r.u32()?) != (1, 1) {
             return Err(Malformed("a share list's level"));

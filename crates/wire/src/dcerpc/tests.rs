@@ -88,7 +88,7 @@ fn a_long_answer_goes_in_fragments_that_fit() {
         assert_eq!(header.flags.contains(Flags::FIRST), i == 0);
         assert_eq!(header.flags.contains(Flags::LAST), i == 2);
         let part = Response::parse(packet).unwrap();
-        assert!(i == 2 || part.stub.len() % 8 == 0);
+        assert!(i == 2 || part.stub.len().is_multiple_of(8));
         back.extend_from_slice(&part.stub);
     }
     assert_eq!(back, stub);
@@ -110,7 +110,10 @@ fn nothing_reads_beyond_a_truncated_packet() {
     }
 }
 
-fn calls() -> Vec<(&'static str, Vec<u8>, fn(&[u8]) -> bool)> {
+/// What it is, its stub, whether that can be read.
+type Sample = (&'static str, Vec<u8>, fn(&[u8]) -> bool);
+
+fn calls() -> Vec<Sample> {
     let handle = Handle([7; 20]);
     let name = "somebody";
     let mut names = Writer::new();

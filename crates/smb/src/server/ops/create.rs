@@ -38,7 +38,7 @@ const MAX_ROUNDS: usize = 8;
 pub(super) async fn create(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
     let Some(share) = &cx.tree.share else {
-        // IPC$: there are no pipes, so none has this name. smbclient -L and the like say so to their user.
+        // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
     let wish = Wish::of(&request)?;

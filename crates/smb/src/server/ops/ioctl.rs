@@ -15,7 +15,7 @@ use crate::server::context::{Answer, Failure, OpContext, Reply};
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;
 
-pub(super) async fn ioctl(cx: &OpContext) -> Answer {
+pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
     if !request.flags.contains(Flags::IS_FSCTL) {
         return Err(NtStatus::NOT_SUPPORTED.into());

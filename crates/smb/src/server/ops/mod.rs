@@ -31,12 +31,17 @@ mod write;
 use weft_wire::smb2::{Command, NtStatus};
 
 pub(crate) use self::channel_sequence::Outstanding;
+pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::read::read;
 use super::context::{Answer, OpContext};
+use super::pipes;
 
 /// Carries out CREATE to OPLOCK_BREAK.
 pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
+    if cx.tree.share.is_none() {
+        return Box::pin(pipes::dispatch(cx)).await;
+    }
     match cx.header.command {
         // Most frequent first.
         Command::Read => read(cx),
@@ -45,7 +50,7 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
         Command::Close => close::close(cx).await,
         Command::Flush => flush::flush(cx).await,
         Command::Lock => Box::pin(lock::lock(cx)).await,
-        Command::Ioctl => Box::pin(ioctl::ioctl(cx)).await,
+        Command::Ioctl => Box::pin(ioctl(cx)).await,
         Command::QueryDirectory => Box::pin(query_directory::query_directory(cx)).await,
         Command::ChangeNotify => change_notify::change_notify(cx),
         Command::QueryInfo => Box::pin(query_info::query_info(cx)).await,

@@ -192,6 +192,11 @@ impl Opens {
         Some(open)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.slots).len()
+    }
+
     /// Ends the opens of one tree, delete-on-close included.
     pub(crate) async fn close_tree(&self, tree: u32) {
         self.close_where(|open| open.tree == tree).await;

@@ -8,6 +8,7 @@ mod listing;
 mod locks;
 mod names;
 mod payload;
+mod pipes;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

@@ -278,13 +278,3 @@ fn opens_are_bounded_and_end_with_their_tree() {
         assert!(!b.vfs.opens().is_open(doomed));
     });
 }
-
-#[test]
-fn pipes_do_not_exist() {
-    let mut bench = Bench::new();
-    bench.tree = bench.session.connect(None, 10).unwrap();
-    let story = async |b: Bench| {
-        assert_eq!(status(b.open(&Wish::file("srvsvc")).await), NtStatus::OBJECT_NAME_NOT_FOUND);
-    };
-    rt::block_on(story(bench)).unwrap();
-}

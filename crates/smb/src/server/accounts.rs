@@ -1,0 +1,271 @@
+//! Who is who: the host's accounts as SIDs, and the SIDs that everybody knows.
+//!
+//! Spec: [MS-DTYP] 2.4.2.4 (well-known SIDs), [MS-LSAT] 3.1.4.5 (which names), [MS-SAMR] 3.1.1.9 (relative ids).
+//! Owns: the host's own domain. Does not: prove who somebody is (see [`crate::auth`]) or decide access.
+//!
+//! The host is a domain by itself, S-1-5-21-a-b-c, where a, b and c are made from its name; a user's relative id is
+//! made from the user's name. Both stay as they are over restarts and however users are listed: descriptors that are
+//! kept with files go on meaning the same people. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as Samba
+//! writes them.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use weft_wire::dcerpc::lsarpc::{Domain, SidUse, Translated};
+use weft_wire::dcerpc::samr::{Account, PRIMARY_GROUP};
+use weft_wire::smb2::fscc::security::Sid;
+
+/// Relative ids below are the system's own ([MS-SAMR] 3.1.1.9.1).
+const FIRST_RID: u32 = 1000;
+
+/// The accounts of a server.
+pub(crate) struct Accounts {
+    /// The host as a domain: its name in capitals, and its SID.
+    pub(crate) host: Domain,
+    /// The users, in the order of the configuration.
+    pub(crate) users: Vec<Account>,
+}
+
+/// A domain whose members are the same everywhere.
+struct WellKnown {
+    domain: &'static str,
+    authority: u64,
+    /// What the SIDs of its members begin with.
+    prefix: &'static [u32],
+    members: &'static [(&'static str, u32, SidUse)],
+}
+
+const WELL_KNOWN: [WellKnown; 4] = [
+    WellKnown { domain: "", authority: 1, prefix: &[], members: &[("Everyone", 0, SidUse::WellKnownGroup)] },
+    WellKnown {
+        domain: "",
+        authority: 3,
+        prefix: &[],
+        members: &[
+            ("CREATOR OWNER", 0, SidUse::WellKnownGroup),
+            ("CREATOR GROUP", 1, SidUse::WellKnownGroup),
+            ("OWNER RIGHTS", 4, SidUse::WellKnownGroup),
+        ],
+    },
+    WellKnown {
+        domain: "NT AUTHORITY",
+        authority: 5,
+        prefix: &[],
+        members: &[
+            ("NETWORK", 2, SidUse::WellKnownGroup),
+            ("INTERACTIVE", 4, SidUse::WellKnownGroup),
+            ("ANONYMOUS LOGON", 7, SidUse::WellKnownGroup),
+            ("Authenticated Users", 11, SidUse::WellKnownGroup),
+            ("SYSTEM", 18, SidUse::WellKnownGroup),
+            ("LOCAL SERVICE", 19, SidUse::WellKnownGroup),
+            ("NETWORK SERVICE", 20, SidUse::WellKnownGroup),
+        ],
+    },
+    WellKnown {
+        domain: "BUILTIN",
+        authority: 5,
+        prefix: &[32],
+        members: &[
+            ("Administrators", 544, SidUse::Alias),
+            ("Users", 545, SidUse::Alias),
+            ("Guests", 546, SidUse::Alias),
+        ],
+    },
+];
+
+impl WellKnown {
+    fn sid(&self, last: Option<u32>) -> Sid {
+        let sub_authorities = self.prefix.iter().copied().chain(last).collect();
+        Sid { authority: self.authority, sub_authorities }
+    }
+}
+
+/// The domain that aliases of every Windows host are in; nobody is a member of any here.
+pub(crate) fn builtin() -> Domain {
+    Domain { name: "Builtin".into(), sid: Sid { authority: 5, sub_authorities: vec![32] } }
+}
+
+impl Accounts {
+    /// The accounts of a host with this name and these users.
+    pub(crate) fn new<'a>(host: &str, users: impl IntoIterator<Item = &'a str>) -> Accounts {
+        let name = host.to_uppercase();
+        let hash = digest(&SHA256, format!("weft host {name}").as_bytes());
+        let word = |at: usize| hash.as_ref()[at..at + 4].iter().fold(0, |word, &b| word << 8 | u32::from(b));
+        let sid = Sid { authority: 5, sub_authorities: vec![21, word(0), word(4), word(8)] };
+        let mut accounts: Vec<Account> = Vec::new();
+        for user in users {
+            let mut rid = rid_of(user);
+            // Two names with one id: so rare that the order of the configuration may decide.
+            while accounts.iter().any(|account| account.rid == rid) {
+                rid += 1;
+            }
+            accounts.push(Account { name: user.to_owned(), rid });
+        }
+        Accounts { host: Domain { name, sid }, users: accounts }
+    }
+
+    /// The account of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Account> {
+        let wanted = name.to_lowercase();
+        self.users.iter().find(|account| account.name.to_lowercase() == wanted)
+    }
+
+    /// A SID in the host's own domain.
+    pub(crate) fn sid(&self, rid: u32) -> Sid {
+        let mut sid = self.host.sid.clone();
+        sid.sub_authorities.push(rid);
+        sid
+    }
+
+    /// Translates `name`, `DOMAIN\name` or `name@domain`; enters the domain where it is not listed yet.
+    pub(crate) fn of_name(&self, name: &str, domains: &mut Vec<Domain>) -> Translated {
+        let (domain, local) = match (name.split_once('\\'), name.rsplit_once('@')) {
+            (Some((domain, local)), _) | (None, Some((local, domain))) => (Some(domain), local),
+            (None, None) => (None, name),
+        };
+        let is = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+        let in_host = domain.is_none_or(|domain| is(domain, &self.host.name));
+        if in_host && let Some(account) = self.find(local) {
+            return self.translated(&account.name, account.rid, SidUse::User, domains);
+        }
+        if in_host && is(local, "None") {
+            return self.translated("None", PRIMARY_GROUP, SidUse::Group, domains);
+        }
+        if domain.is_none_or(|domain| domain.is_empty() || local.is_empty()) {
+            let whole = if local.is_empty() { domain.unwrap_or("") } else { local };
+            for candidate in [self.host.clone(), builtin()] {
+                if is(whole, &candidate.name) {
+                    let (name, sid) = (candidate.name.clone(), candidate.sid.clone());
+                    return found(SidUse::Domain, &name, sid, candidate, domains);
+                }
+            }
+        }
+        for known in &WELL_KNOWN {
+            if domain.is_some_and(|domain| !is(domain, known.domain)) {
+                continue;
+            }
+            if let Some((name, rid, kind)) = known.members.iter().find(|(name, ..)| is(name, local)) {
+                let home = Domain { name: known.domain.into(), sid: known.sid(None) };
+                return found(*kind, name, known.sid(Some(*rid)), home, domains);
+            }
+        }
+        unix(domain, local, domains).unwrap_or(Translated {
+            kind: SidUse::Unknown,
+            name: String::new(),
+            sid: None,
+            domain: None,
+        })
+    }
+
+    /// Translates a SID.
+    pub(crate) fn of_sid(&self, sid: &Sid, domains: &mut Vec<Domain>) -> Translated {
+        if let Some((&rid, prefix)) = sid.sub_authorities.split_last()
+            && sid.authority == self.host.sid.authority
+            && prefix == self.host.sid.sub_authorities
+        {
+            if let Some(account) = self.users.iter().find(|account| account.rid == rid) {
+                return self.translated(&account.name, rid, SidUse::User, domains);
+            }
+            if rid == PRIMARY_GROUP {
+                return self.translated("None", rid, SidUse::Group, domains);
+            }
+        }
+        for domain in [self.host.clone(), builtin()] {
+            if *sid == domain.sid {
+                let name = domain.name.clone();
+                return found(SidUse::Domain, &name, sid.clone(), domain, domains);
+            }
+        }
+        for known in &WELL_KNOWN {
+            let member = known.members.iter().find(|(_, rid, _)| known.sid(Some(*rid)) == *sid);
+            if let Some((name, _, kind)) = member {
+                let home = Domain { name: known.domain.into(), sid: known.sid(None) };
+                return found(*kind, name, sid.clone(), home, domains);
+            }
+        }
+        let local = match (sid.authority, &sid.sub_authorities[..]) {
+            (22, [1, id]) => unix(Some(UNIX_USER), &id.to_string(), domains),
+            (22, [2, id]) => unix(Some(UNIX_GROUP), &id.to_string(), domains),
+            _ => None,
+        };
+        local.unwrap_or_else(|| Translated {
+            kind: SidUse::Unknown,
+            name: sid.to_string(),
+            sid: Some(sid.clone()),
+            domain: None,
+        })
+    }
+
+    fn translated(&self, name: &str, rid: u32, kind: SidUse, domains: &mut Vec<Domain>) -> Translated {
+        found(kind, name, self.sid(rid), self.host.clone(), domains)
+    }
+}
+
+/// A relative id from a name: 30 bits of its hash. What two users of one server share one by chance in a billion.
+fn rid_of(name: &str) -> u32 {
+    let hash = digest(&SHA256, format!("weft user {}", name.to_lowercase()).as_bytes());
+    let word = hash.as_ref()[..4].iter().fold(0, |word, &b| word << 8 | u32::from(b));
+    FIRST_RID + word % (1 << 30)
+}
+
+const UNIX_USER: &str = "Unix User";
+const UNIX_GROUP: &str = "Unix Group";
+
+/// A Unix user or group by its number: names are the business of the host that has them.
+fn unix(domain: Option<&str>, number: &str, domains: &mut Vec<Domain>) -> Option<Translated> {
+    let id: u32 = number.parse().ok()?;
+    let (name, which, kind) = match domain? {
+        domain if domain.eq_ignore_ascii_case(UNIX_USER) => (UNIX_USER, 1, SidUse::User),
+        domain if domain.eq_ignore_ascii_case(UNIX_GROUP) => (UNIX_GROUP, 2, SidUse::Group),
+        _ => return None,
+    };
+    let home = Domain { name: name.into(), sid: Sid { authority: 22, sub_authorities: vec![which] } };
+    let sid = Sid { authority: 22, sub_authorities: vec![which, id] };
+    Some(found(kind, number, sid, home, domains))
+}
+
+fn found(kind: SidUse, name: &str, sid: Sid, home: Domain, domains: &mut Vec<Domain>) -> Translated {
+    let index = domains.iter().position(|domain| *domain == home).unwrap_or_else(|| {
+        domains.push(home);
+        domains.len() - 1
+    });
+    Translated { kind, name: name.to_owned(), sid: Some(sid), domain: Some(index) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sids_lead_to_each_other() {
+        let accounts = Accounts::new("Weft", ["alice", "Bob"]);
+        let mut domains = Vec::new();
+        for name in ["alice", "WEFT\\ALICE", "alice@weft"] {
+            let alice = accounts.of_name(name, &mut domains);
+            assert_eq!((alice.kind, alice.name.as_str()), (SidUse::User, "alice"));
+            assert_eq!(accounts.of_sid(alice.sid.as_ref().unwrap(), &mut domains), alice);
+        }
+        for (name, sid) in [
+            ("Everyone", "S-1-1-0"),
+            ("NT AUTHORITY\\SYSTEM", "S-1-5-18"),
+            ("BUILTIN\\Users", "S-1-5-32-545"),
+            ("Unix User\\1000", "S-1-22-1-1000"),
+            ("Builtin", "S-1-5-32"),
+        ] {
+            let translated = accounts.of_name(name, &mut domains);
+            assert_eq!(translated.sid.as_ref().unwrap().to_string(), sid);
+            assert_eq!(accounts.of_sid(translated.sid.as_ref().unwrap(), &mut domains), translated);
+        }
+        for nobody in ["carol", "OTHER\\alice", "", "\\", "@", "Unix User\\x"] {
+            assert_eq!(accounts.of_name(nobody, &mut domains).kind, SidUse::Unknown, "{nobody}");
+        }
+    }
+
+    #[test]
+    fn sids_outlive_the_order_of_a_configuration() {
+        let (one, other) = (Accounts::new("weft", ["alice", "bob"]), Accounts::new("WEFT", ["bob", "alice"]));
+        let rid = |accounts: &Accounts, name| accounts.find(name).unwrap().rid;
+        assert_eq!(rid(&one, "alice"), rid(&other, "Alice"));
+        assert_ne!(rid(&one, "alice"), rid(&one, "bob"));
+        assert_eq!(one.host.sid, other.host.sid);
+        assert_ne!(one.host.sid, Accounts::new("other", []).host.sid);
+    }
+}

@@ -1,0 +1,143 @@
+//! The account manager: which domains and users there are.
+//!
+//! Spec: [MS-SAMR] 3.1.5. Owns: nothing. Does not: change accounts or passwords; there are no groups but the one that
+//! everybody is in, and no aliases.
+
+use weft_wire::dcerpc::FaultStatus;
+use weft_wire::dcerpc::lsarpc::{self, SidUse};
+use weft_wire::dcerpc::ndr::{Handle, Reader};
+use weft_wire::dcerpc::samr::{self, Account, PRIMARY_GROUP};
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::fscc::security::Sid;
+
+use super::rpc::{Caller, Handles, Object};
+use crate::server::accounts::{Accounts, builtin};
+
+/// What a domain's handle stands for: the host's own, or one without members.
+fn domain<'a>(
+    accounts: &Accounts,
+    handles: &'a Handles,
+    handle: Handle,
+) -> Result<(bool, &'a Sid), FaultStatus> {
+    match handles.find(handle)? {
+        Object::Domain(sid) => Ok((*sid == accounts.host.sid, sid)),
+        _ => Err(FaultStatus::CONTEXT_MISMATCH),
+    }
+}
+
+fn user<'a>(accounts: &'a Accounts, handles: &Handles, handle: Handle) -> Result<&'a Account, FaultStatus> {
+    let account = match handles.find(handle)? {
+        Object::User(rid) => accounts.users.iter().find(|account| account.rid == *rid),
+        _ => None,
+    };
+    account.ok_or(FaultStatus::CONTEXT_MISMATCH)
+}
+
+pub(super) fn call(
+    caller: &Caller<'_>,
+    handles: &mut Handles,
+    opnum: u16,
+    stub: &[u8],
+) -> Result<Vec<u8>, FaultStatus> {
+    let accounts = &caller.server.accounts;
+    Ok(match opnum {
+        samr::CONNECT | samr::CONNECT2 | samr::CONNECT4 => {
+            lsarpc::emit_handle(handles.open(Object::SamServer)?, NtStatus::SUCCESS)
+        }
+        samr::CONNECT5 => samr::emit_connect5(handles.open(Object::SamServer)?),
+        samr::CLOSE_HANDLE => {
+            handles.close(Reader::new(stub).handle()?)?;
+            lsarpc::emit_handle(Handle::default(), NtStatus::SUCCESS)
+        }
+        samr::LOOKUP_DOMAIN => {
+            let (handle, name) = samr::parse_lookup_domain(stub)?;
+            handles.find(handle)?;
+            let known = [accounts.host.clone(), builtin()];
+            let found = known.iter().find(|domain| domain.name.eq_ignore_ascii_case(&name));
+            samr::emit_domain_sid(found.map(|domain| &domain.sid))
+        }
+        samr::ENUMERATE_DOMAINS => {
+            handles.find(samr::parse_handle_and_word(stub)?.0)?;
+            let domain = |name: String| Account { name, rid: 0 };
+            samr::emit_enumeration(&[domain(accounts.host.name.clone()), domain(builtin().name)])
+        }
+        samr::OPEN_DOMAIN => {
+            let (handle, sid) = samr::parse_open_domain(stub)?;
+            handles.find(handle)?;
+            match sid == accounts.host.sid || sid == builtin().sid {
+                true => lsarpc::emit_handle(handles.open(Object::Domain(sid))?, NtStatus::SUCCESS),
+                false => lsarpc::emit_handle(Handle::default(), samr::NO_SUCH_DOMAIN),
+            }
+        }
+        samr::QUERY_DOMAIN | samr::QUERY_DOMAIN2 => {
+            let (handle, class) = samr::parse_query(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            match own {
+                true => samr::emit_domain(class, &accounts.host.name, accounts.users.len()),
+                false => samr::emit_domain(class, &builtin().name, 0),
+            }
+        }
+        samr::ENUMERATE_USERS => {
+            let (own, _) = domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
+            samr::emit_enumeration(if own { &accounts.users } else { &[] })
+        }
+        samr::ENUMERATE_GROUPS => {
+            let (own, _) = domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
+            let none = [Account { name: "None".into(), rid: PRIMARY_GROUP }];
+            samr::emit_enumeration(if own { &none } else { &[] })
+        }
+        samr::ENUMERATE_ALIASES => {
+            domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
+            samr::emit_enumeration(&[])
+        }
+        samr::GET_ALIAS_MEMBERSHIP => {
+            domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
+            samr::emit_no_aliases()
+        }
+        samr::LOOKUP_NAMES => {
+            let (handle, names) = samr::parse_lookup_names(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            let id = |name: &String| match accounts.find(name) {
+                _ if !own => None,
+                Some(account) => Some((account.rid, SidUse::User)),
+                None => name.eq_ignore_ascii_case("None").then_some((PRIMARY_GROUP, SidUse::Group)),
+            };
+            samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>())
+        }
+        samr::LOOKUP_IDS => {
+            let (handle, ids) = samr::parse_lookup_ids(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            let name = |rid: &u32| match accounts.users.iter().find(|account| account.rid == *rid) {
+                _ if !own => None,
+                Some(account) => Some((account.name.clone(), SidUse::User)),
+                None => (*rid == PRIMARY_GROUP).then(|| ("None".to_owned(), SidUse::Group)),
+            };
+            samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>())
+        }
+        samr::OPEN_USER => {
+            let (handle, rid) = samr::parse_open_user(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            match own && accounts.users.iter().any(|account| account.rid == rid) {
+                true => lsarpc::emit_handle(handles.open(Object::User(rid))?, NtStatus::SUCCESS),
+                false => lsarpc::emit_handle(Handle::default(), samr::NO_SUCH_USER),
+            }
+        }
+        samr::QUERY_USER | samr::QUERY_USER2 => {
+            let (handle, class) = samr::parse_query(stub)?;
+            samr::emit_user(class, user(accounts, handles, handle)?)
+        }
+        samr::GET_GROUPS_FOR_USER => {
+            user(accounts, handles, Reader::new(stub).handle()?)?;
+            samr::emit_groups()
+        }
+        samr::QUERY_DISPLAY => {
+            let (handle, class, first, most) = samr::parse_query_display(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            let users = if own { &accounts.users[..] } else { &[] };
+            let first = (first as usize).min(users.len());
+            let end = first.saturating_add(most as usize).min(users.len());
+            samr::emit_display(class, &users[first..end], first)
+        }
+        _ => return Err(FaultStatus::OPERATION_OUT_OF_RANGE),
+    })
+}
