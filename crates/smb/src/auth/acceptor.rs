@@ -107,6 +107,19 @@ impl Acceptor {
         }
     }
 
+    /// The user that the client's next token claims to prove, when it is the token that proves one.
+    pub fn claimed_user(&self, token: &[u8]) -> Option<String> {
+        let State::WaitAuthenticate { .. } = self.state else { return None };
+        let user = |ntlm: &[u8]| Authenticate::parse(ntlm).ok().map(|message| message.user.to_string());
+        match token.starts_with(SIGNATURE) {
+            true => user(token),
+            false => match Token::parse(token) {
+                Ok(Token::Resp(resp)) => user(&resp.response_token?),
+                _ => None,
+            },
+        }
+    }
+
     fn first(&mut self, state: State, init: NegTokenInit, now: u64) -> Result<Step, AuthError> {
         if !init.mech_types.contains(&NTLMSSP) {
             return Err(AuthError::NoMechanism);

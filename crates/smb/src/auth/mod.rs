@@ -6,6 +6,7 @@
 //! generator: the caller passes time and nonces in. Does not know SMB.
 
 mod acceptor;
+mod delay;
 mod initiator;
 mod keys;
 
@@ -16,6 +17,7 @@ use weft_wire::{ntlm, spnego};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 pub use acceptor::{Acceptor, Login, Step};
+pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
 
 /// The 16 bytes that both sides share after authentication; wiped when dropped.

@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     /// Held from the first log-on.
     client: OnceCell<Ticket>,
     unsent: RefCell<Vec<Unsent>>,
+    /// Interim responses sent so far.
+    interims: Cell<u64>,
     ended: Cell<Option<&'static str>>,
 }
 
@@ -93,6 +95,7 @@ impl Connection {
             undelivered: RefCell::default(),
             client: OnceCell::new(),
             unsent: RefCell::default(),
+            interims: Cell::new(0),
             ended: Cell::new(None),
             server,
             channel,
@@ -248,6 +251,7 @@ impl Connection {
 
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
     pub(super) fn interim(&self, cx: &OpContext) -> u64 {
+        self.interims.set(self.interims.get() + 1);
         let async_id = cx.header.message_id;
         let credits = self.grant(self.charge(&cx.header), cx.header.credits);
         let mut header = cx.header.reply(NtStatus::PENDING, credits);
@@ -265,6 +269,11 @@ impl Connection {
         };
         self.send(Ready { outgoing: Outgoing::bytes(message), fallback: Vec::new() });
         async_id
+    }
+
+    /// How many interim responses have gone out.
+    pub(super) fn interims(&self) -> u64 {
+        self.interims.get()
     }
 
     /// Serves until the peer or a rule ends the connection.

@@ -53,8 +53,8 @@ pub(crate) struct OpContext {
     pub(super) async_id: Cell<Option<u64>>,
     /// The open that it counts on; see [`super::ops::Outstanding`].
     pub(super) outstanding: RefCell<Option<Outstanding>>,
-    /// Whether the request is the only one of its message.
-    pub(super) alone: bool,
+    /// Whether the request is the last one of its message.
+    pub(super) last: bool,
     /// Entered with the connection while the operation waits.
     pub(super) cancel: OnceCell<Rc<Cancel>>,
 }
@@ -110,10 +110,10 @@ impl OpContext {
     }
 
     /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
-    /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. Within a
-    /// compound it does nothing either: there the operation answers when it can.
+    /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. In a
+    /// compound it does nothing but for the last request: there the operation answers when it can.
     pub fn pending(&self) {
-        if self.alone && self.async_id.get().is_none() {
+        if self.last && self.async_id.get().is_none() {
             self.async_id.set(Some(self.connection.interim(self)));
         }
     }

@@ -5,8 +5,11 @@
 //! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
@@ -37,12 +40,20 @@ struct Chain {
     /// Whose keys the message was encrypted with.
     sealed: Option<Arc<Session>>,
     index: usize,
-    /// Whether the second request was related; all further ones are alike.
-    related: Option<bool>,
+    /// Whether no request follows.
+    last: bool,
     session_id: u64,
     tree_id: Option<u32>,
     file_id: Option<FileId>,
-    status: NtStatus,
+    /// Why there is no `file_id`: the CREATE before failed.
+    failed: Option<NtStatus>,
+}
+
+impl Chain {
+    /// Whether the request is the only one of its message.
+    fn alone(&self) -> bool {
+        self.index == 0 && self.last
+    }
 }
 
 /// Handles a message to its end: until its answers are queued.
@@ -84,7 +95,7 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
         file_id: Cell::new(None),
         async_id: Cell::new(None),
         outstanding: RefCell::default(),
-        alone: true,
+        last: true,
         cancel: OnceCell::new(),
     };
     let answer = ops::read(&cx);
@@ -109,23 +120,19 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         return Err("3.3.5.2.6: an empty message");
     }
     let mut members = compound::split(body);
-    let mut chain = Chain {
-        sealed,
-        index: 0,
-        related: None,
-        session_id: 0,
-        tree_id: None,
-        file_id: None,
-        status: NtStatus::SUCCESS,
-    };
+    let mut chain =
+        Chain { sealed, index: 0, last: false, session_id: 0, tree_id: None, file_id: None, failed: None };
     let mut answers = Vec::with_capacity(1);
     while let Some(message) = members.next() {
         let message = message.map_err(|m| m.0)?;
         if chain.index == connection.server.config.limits.compound {
             return Err("limit reached: requests in a compound");
         }
-        let alone = chain.index == 0 && members.is_empty();
-        let answered = request(connection, &mut chain, message, alone).await?;
+        chain.last = members.is_empty();
+        let answered = match answers.is_empty() || !chain.last {
+            true => request(connection, &mut chain, message).await?,
+            false => Box::pin(last_of_several(connection, &mut chain, message, &mut answers)).await?,
+        };
         answers.extend(answered);
         chain.index += 1;
         if connection.is_ended() {
@@ -137,6 +144,31 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         return Ok(());
     }
     send(connection, answers, chain.sealed.as_deref()).await
+}
+
+/// The last request of a compound. When it tells the client to wait, the answers to the others do not wait with it.
+async fn last_of_several(
+    connection: &Rc<Connection>,
+    chain: &mut Chain,
+    message: Bytes,
+    answers: &mut Vec<Answered>,
+) -> Result<Option<Answered>, Reason> {
+    let sealed = chain.sealed.clone();
+    let mut request = pin!(request(connection, chain, message));
+    loop {
+        let answered = poll_fn(|cx| {
+            let before = connection.interims();
+            match request.as_mut().poll(cx) {
+                Poll::Ready(answered) => Poll::Ready(Some(answered)),
+                Poll::Pending if connection.interims() != before => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        match answered.await {
+            Some(answered) => return answered,
+            None => send(connection, std::mem::take(answers), sealed.as_deref()).await?,
+        }
+    }
 }
 
 async fn send(
@@ -193,7 +225,6 @@ async fn request(
     connection: &Rc<Connection>,
     chain: &mut Chain,
     message: Bytes,
-    alone: bool,
 ) -> Result<Option<Answered>, Reason> {
     let header = Header::parse(&message).map_err(|m| m.0)?;
     if header.is_response() {
@@ -211,10 +242,13 @@ async fn request(
             cancel(connection, chain, &header, &message);
             return Ok(None);
         }
-        Command::Unknown(_) | Command::ServerToClient => return Err("3.3.5.2.6: no such command"),
+        // Behind another request it is answered, as Windows does: what came before has been carried out.
+        Command::Unknown(_) | Command::ServerToClient if chain.index == 0 => {
+            return Err("3.3.5.2.6: no such command");
+        }
         // 3.3.5.2.2; once only, 3.3.5.4; and a compound would make the preauthentication hash ambiguous.
         Command::Negotiate if connection.is_negotiated() => return Err("3.3.5.4: NEGOTIATE again"),
-        Command::Negotiate if !alone => return Err("NEGOTIATE in a compound"),
+        Command::Negotiate if !chain.alone() => return Err("NEGOTIATE in a compound"),
         Command::Negotiate => {}
         _ if !connection.is_negotiated() => return Err("3.3.5.2.2: request before NEGOTIATE"),
         _ => {}
@@ -228,12 +262,12 @@ async fn request(
     }
     let mut step =
         Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
-    let answer = carry_out(connection, chain, &header, message, alone, related, &mut step).await?;
-    chain.status = match &answer {
+    let answer = carry_out(connection, chain, &header, message, related, &mut step).await?;
+    let status = match &answer {
         Ok(reply) => reply.status,
         Err(failure) => failure.status,
     };
-    let mut reply = header.reply(chain.status, 0);
+    let mut reply = header.reply(status, 0);
     (reply.session_id, reply.id) = (step.session_id, step.id);
     match step.async_id {
         // Its credits went out with the interim response.
@@ -257,23 +291,22 @@ async fn carry_out(
     chain: &mut Chain,
     header: &Header,
     message: Bytes,
-    alone: bool,
     related: bool,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
-    // 3.3.5.2.7: related requests follow another one, and styles are not mixed.
-    let mixed = chain.index > 0 && *chain.related.get_or_insert(related) != related;
-    if (related && chain.index == 0) || mixed {
+    // 3.3.5.2.7.2: related requests follow another one. Where styles are mixed, each request is taken at its word, as
+    // Windows does.
+    if related && chain.index == 0 {
         return fail(NtStatus::INVALID_PARAMETER);
     }
     if !related {
         chain.session_id = header.session_id;
         chain.tree_id = header.tree_id();
-        chain.file_id = None;
+        (chain.file_id, chain.failed) = (None, None);
     }
     (step.session_id, step.id) = (chain.session_id, chain.tree_id.map_or(header.id, Id::tree));
     if header.command == Command::SessionSetup {
-        return set_up(connection, chain, header, &message, alone, step).await;
+        return set_up(connection, chain, header, &message, step).await;
     }
     let binding = connection.binding(chain.session_id);
     let protected = match verify(connection, chain, header, &message, binding.as_deref()) {
@@ -304,7 +337,9 @@ async fn carry_out(
         _ => {}
     }
     let Some(session) = binding.map(|binding| binding.session.clone()) else {
-        return fail(match related && chain.session_id == 0 {
+        // 3.3.5.2.7.2: what relates to a request without a session has none.
+        let none = std::mem::take(&mut chain.session_id) == 0;
+        return fail(match related && none {
             true => NtStatus::INVALID_PARAMETER,
             false => NtStatus::USER_SESSION_DELETED,
         });
@@ -337,7 +372,7 @@ async fn carry_out(
             Some(id) => Ok(Box::pin(tree::disconnect(&session, id, &message)).await),
             None => fail(NtStatus::INVALID_PARAMETER),
         },
-        _ => operation(connection, chain, header, message, alone, related, session, step).await,
+        _ => operation(connection, chain, header, message, related, session, step).await,
     }
 }
 
@@ -347,11 +382,10 @@ async fn set_up(
     chain: &Chain,
     header: &Header,
     message: &Bytes,
-    alone: bool,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
     // In a compound the preauthentication hash would be ambiguous.
-    if !alone {
+    if !chain.alone() {
         return fail(NtStatus::INVALID_PARAMETER);
     }
     // Boxed, like everything rare here: a READ's future shall not be as large as theirs.
@@ -361,25 +395,21 @@ async fn set_up(
     Ok(leg.answer)
 }
 
-#[allow(clippy::too_many_arguments, reason = "the parts of one request")]
 async fn operation(
     connection: &Rc<Connection>,
     chain: &mut Chain,
     header: &Header,
     message: Bytes,
-    alone: bool,
     related: bool,
     session: Arc<Session>,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
-    if related && header.command != Command::Create {
-        // 3.3.5.2.7.2.
-        if chain.status.is_error() {
-            return fail(chain.status);
-        }
-        if chain.file_id.is_none() {
-            return fail(NtStatus::INVALID_HANDLE);
-        }
+    if matches!(header.command, Command::Unknown(_) | Command::ServerToClient) {
+        return fail(NtStatus::INVALID_PARAMETER);
+    }
+    if related && header.command != Command::Create && chain.file_id.is_none() {
+        // 3.3.5.2.7.2. What failed on a file that is open leaves the file open: a CLOSE behind it is carried out.
+        return fail(chain.failed.unwrap_or(NtStatus::INVALID_HANDLE));
     }
     let Some(tree_id) = chain.tree_id else { return fail(NtStatus::INVALID_PARAMETER) };
     let Some(tree) = session.tree(tree_id) else { return fail(NtStatus::NETWORK_NAME_DELETED) };
@@ -394,7 +424,7 @@ async fn operation(
         file_id: Cell::new(chain.file_id),
         async_id: Cell::new(None),
         outstanding: RefCell::default(),
-        alone,
+        last: chain.last,
         cancel: OnceCell::new(),
     };
     let answer = ops::dispatch(&cx).await;
@@ -403,6 +433,9 @@ async fn operation(
         Box::pin(cx.session.opens.close_all()).await;
     }
     chain.file_id = cx.file_id.get();
+    if let (Command::Create, Err(failure)) = (header.command, &answer) {
+        (chain.file_id, chain.failed) = (None, Some(failure.status));
+    }
     step.async_id = cx.async_id.get();
     Ok(answer)
 }

@@ -30,7 +30,7 @@ use weft_machine::rt::Drain;
 use weft_store::vfs::Share;
 use weft_transport::Channel;
 
-use crate::auth::{Secret, Users};
+use crate::auth::{Delays, Secret, Users};
 use crate::crypto::Engine;
 use accounts::Accounts;
 use clients::Clients;
@@ -94,7 +94,7 @@ impl Default for Limits {
             session_ms: None,
             trees: 256,
             opens: 16_384,
-            credits: 512,
+            credits: 8192,
             compound: 64,
             max_io: MAX_IO,
             authenticate_ms: 30_000,
@@ -136,6 +136,7 @@ pub struct Server {
     /// The host and its users as SIDs.
     pub(crate) accounts: Accounts,
     users: Arc<Users>,
+    delays: Delays,
     name: Arc<str>,
     drain: Drain,
 }
@@ -156,6 +157,7 @@ impl Server {
             clients: Arc::default(),
             accounts,
             users,
+            delays: Delays::default(),
             name,
             drain: Drain::default(),
         })

@@ -20,7 +20,7 @@ use super::context::{Answer, Failure, Reply};
 use super::negotiate::filetime;
 use super::session::{Binding, New, Refused, Session};
 use super::status;
-use crate::auth::{Acceptor, Login, Step};
+use crate::auth::{Acceptor, AuthError, Crowded, Login, Step};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
 /// An authentication between two of its legs.
@@ -127,6 +127,10 @@ async fn advance(
         id => id,
     };
     leg.session_id = id;
+    let user = progress.acceptor.claimed_user(&request.token);
+    if let Some(user) = &user {
+        wait_for_turn(connection, user).await?;
+    }
     // The chain takes in the request now, the response when it is emitted; the last response stays out.
     progress.preauth.borrow_mut().update(message);
     match progress.acceptor.step(&request.token, filetime().0) {
@@ -137,13 +141,21 @@ async fn advance(
             connection.in_progress.borrow_mut().insert(id, progress);
             Ok(reply(NtStatus::MORE_PROCESSING_REQUIRED, SessionFlags::NONE, token))
         }
-        Ok(Step::Done(token, login)) => match progress.purpose {
-            Purpose::New => established(connection, &request, id, login, &progress.preauth, token, leg).await,
-            Purpose::Again(binding) => reauthenticated(connection, &binding, &login, token, leg),
-            Purpose::Bind(session) => bound(connection, session, &login, &progress.preauth, token, leg),
-        },
+        Ok(Step::Done(token, login)) => {
+            server.delays.succeeded(&login.user, &connection.peer, rt::now());
+            match progress.purpose {
+                Purpose::New => {
+                    established(connection, &request, id, login, &progress.preauth, token, leg).await
+                }
+                Purpose::Again(binding) => reauthenticated(connection, &binding, &login, token, leg),
+                Purpose::Bind(session) => bound(connection, session, &login, &progress.preauth, token, leg),
+            }
+        }
         Err(e) => {
             tracing::warn!(peer = %connection.peer, "authentication failed: {e}");
+            if let (Some(user), AuthError::LogonFailure) = (&user, e) {
+                server.delays.failed(user, &connection.peer, rt::now());
+            }
             // 3.3.5.5.3: a session that fails to authenticate again is gone. One that somebody fails to bind to is not:
             // its other channels have done nothing.
             if let Purpose::Again(binding) = progress.purpose {
@@ -153,6 +165,22 @@ async fn advance(
             Err(status::of(&e).into())
         }
     }
+}
+
+/// Passwords are looked at no faster than [`crate::auth::Delays`] allows; requests of other sessions go on meanwhile.
+async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStatus> {
+    match connection.server.delays.enter(user, &connection.peer, rt::now()) {
+        Ok(Duration::ZERO) => {}
+        Ok(wait) => {
+            tracing::warn!(peer = %connection.peer, "a log-on waits {} ms after failed ones", wait.as_millis());
+            rt::sleep(wait).await;
+        }
+        Err(Crowded) => {
+            tracing::warn!(peer = %connection.peer, "refused: too many log-ons wait after failed ones");
+            return Err(NtStatus::ACCOUNT_LOCKED_OUT);
+        }
+    }
+    Ok(())
 }
 
 /// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order of the
@@ -214,13 +242,15 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     })
 }
 
-/// An id that cannot be guessed and that nobody has.
+/// An id that nobody has and that is not one of a sequence. It proves nothing, and clients exist that keep only 32 bits
+/// of it.
 fn random_id(connection: &Connection) -> Result<u64, Failure> {
     loop {
-        let id = getrandom::u64().map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
+        let id = getrandom::u32().map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
+        let id = u64::from(id);
         let taken = connection.server.sessions.find(id).is_some()
             || connection.in_progress.borrow().contains_key(&id);
-        if id != 0 && id != u64::MAX && !taken {
+        if id != 0 && !taken {
             return Ok(id);
         }
     }

@@ -179,7 +179,7 @@ impl Bench {
             file_id: Cell::new(None),
             async_id: Cell::new(None),
             outstanding: RefCell::default(),
-            alone: true,
+            last: true,
             cancel: OnceCell::new(),
         }
     }

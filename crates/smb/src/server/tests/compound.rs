@@ -107,7 +107,7 @@ fn unrelated_requests_stand_alone() {
 }
 
 #[test]
-fn styles_are_not_mixed_and_nothing_relates_to_nothing() {
+fn where_styles_are_mixed_each_is_taken_at_its_word_and_nothing_relates_to_nothing() {
     story(async {
         let mut client = World::new().client().await;
         let echoes: Vec<_> =
@@ -121,7 +121,7 @@ fn styles_are_not_mixed_and_nothing_relates_to_nothing() {
         client.wire.send(compound);
         let responses = client.recv_all().await.unwrap();
         let statuses: Vec<_> = responses.iter().map(|(h, _)| h.status).collect();
-        assert_eq!(statuses, [NtStatus::SUCCESS, NtStatus::SUCCESS, NtStatus::INVALID_PARAMETER]);
+        assert_eq!(statuses, [NtStatus::SUCCESS; 3]);
 
         let mut alone = client.request(Command::Echo, |out| echo::Request.emit(out));
         alone[16] = 4;
@@ -214,5 +214,38 @@ fn a_session_is_not_set_up_in_a_compound() {
         client.wire.send(link(vec![echo, setup], false));
         let responses = client.recv_all().await.unwrap();
         assert_eq!(responses[1].0.status, NtStatus::INVALID_PARAMETER);
+    });
+}
+
+#[test]
+fn what_fails_on_an_open_file_leaves_it_open() {
+    story(async {
+        let mut client = World::new().client().await;
+        let create =
+            client.request(Command::Create, |out| create_request("f", CreateOptions::NONE).emit(out));
+        let read = anonymous(&mut client, Command::Read, |out| read_request(FileId::RELATED, 10).emit(out));
+        let close = anonymous(&mut client, Command::Close, |out| close_request(FileId::RELATED).emit(out));
+        client.wire.send(link(vec![create, read, close], true));
+        let responses = client.recv_all().await.unwrap();
+        let statuses: Vec<_> = responses.iter().map(|(h, _)| h.status).collect();
+        assert_eq!(statuses, [NtStatus::SUCCESS, NtStatus::END_OF_FILE, NtStatus::SUCCESS]);
+    });
+}
+
+#[test]
+fn a_command_that_is_none_is_answered_behind_another() {
+    story(async {
+        let mut client = World::new().client().await;
+        let echo = client.request(Command::Echo, |out| echo::Request.emit(out));
+        let mut odd = client.request(Command::Echo, |out| echo::Request.emit(out));
+        odd[12] = 255;
+        client.wire.send(link(vec![echo, odd], true));
+        let responses = client.recv_all().await.unwrap();
+        let statuses: Vec<_> = responses.iter().map(|(h, _)| h.status).collect();
+        assert_eq!(statuses, [NtStatus::SUCCESS, NtStatus::INVALID_PARAMETER]);
+        let mut odd = client.request(Command::Echo, |out| echo::Request.emit(out));
+        odd[12] = 255;
+        client.wire.send(odd);
+        client.assert_closed().await;
     });
 }

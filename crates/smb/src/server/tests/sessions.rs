@@ -282,3 +282,33 @@ fn who_does_not_authenticate_in_time_is_disconnected() {
         good.assert_closed().await;
     });
 }
+
+#[test]
+fn passwords_cannot_be_guessed_by_trying() {
+    story(async {
+        let world = World::new();
+        let start = rt::now();
+        // From several connections at once, all of one address.
+        let guess = |n: u32| {
+            let world = world.clone();
+            async move {
+                let mut client = world.connect();
+                client.negotiate(Offer::default()).await;
+                client.log_on("alice", &format!("guess {n}")).await.unwrap_err()
+            }
+        };
+        for n in 0..10 {
+            assert_eq!(guess(n).await, NtStatus::LOGON_FAILURE);
+        }
+        assert!(rt::now() - start > Duration::from_secs(5), "{:?}", rt::now() - start);
+        let crowd = futures_util::future::join_all((0..20).map(guess)).await;
+        let refused = crowd.iter().filter(|status| **status == NtStatus::ACCOUNT_LOCKED_OUT).count();
+        assert!(refused >= 18, "{refused} of 20");
+        // The right password is waited for like all others, and then counts.
+        rt::sleep(Duration::from_secs(60)).await;
+        world.client().await;
+        let start = rt::now();
+        world.client().await;
+        assert_eq!(rt::now() - start, Duration::ZERO, "forgiven");
+    });
+}
