@@ -89,7 +89,8 @@ pub enum Work {
         /// Whether to report success; failure is always reported.
         signalled: bool,
     },
-    /// The peer's memory into `into`, from its start; always signalled.
+    /// The peer's memory into `into`, from its start; always signalled. Of an empty one neither STag nor offset are looked
+    /// at (RFC 5040 5.2.1), and it completes behind the Reads before it.
     Read {
         /// Comes back in the completion.
         id: u64,
@@ -194,7 +195,7 @@ pub enum PostError {
     /// The region table is full.
     #[error("region table full ({0} regions)")]
     RegionsFull(usize),
-    /// The work contradicts itself (buffer smaller than the segment, empty Read, ...).
+    /// The work contradicts itself (buffer smaller than the segment, ...).
     #[error("misuse: {0}")]
     Misuse(&'static str),
     /// The queue pair has ended.

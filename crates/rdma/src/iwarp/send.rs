@@ -367,7 +367,6 @@ fn check(work: &Work, caps: &Caps) -> Result<(), &'static str> {
         Work::Write { data, to, .. } if data.len() > to.len as usize => {
             Err("payload longer than its segment")
         }
-        Work::Read { from, .. } if from.len == 0 => Err("Read of nothing"),
         Work::Read { into, from, .. } if from.len as usize > into.capacity() => {
             Err("buffer smaller than its segment")
         }

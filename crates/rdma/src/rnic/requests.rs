@@ -101,13 +101,17 @@ impl Queues {
                 let mut into = into;
                 into.set_len(from.len as usize);
                 let into = into.into_window();
-                let piece = self.local.writable(&into).map_err(|e| (id, Stop::Memory(e)))?;
+                // Nothing is placed by an empty Read, so there is no memory to name.
+                let pieces = match from.len {
+                    0 => Vec::new(),
+                    _ => vec![self.local.writable(&into).map_err(|e| (id, Stop::Memory(e)))?],
+                };
                 let operation = Operation::Read { address: from.offset, rkey: from.stag.0 };
                 let flight = Flight {
                     id,
                     what: What::Read { into },
                     len: from.len as usize,
-                    _pieces: vec![piece],
+                    _pieces: pieces,
                     _data: vec![],
                 };
                 self.fly(operation, flight).map_err(|stop| (id, stop))
@@ -257,7 +261,6 @@ pub(super) fn check(work: &Work, caps: &Caps, pieces: usize) -> Result<(), PostE
         Work::Write { data, to, .. } if data.len() > to.len as usize => {
             Err(PostError::Misuse("payload longer than its segment"))
         }
-        Work::Read { from, .. } if from.len == 0 => Err(PostError::Misuse("empty Read")),
         Work::Read { from, .. } if from.len as usize > MAX_MESSAGE => {
             Err(PostError::Misuse("Read longer than 1 GiB"))
         }

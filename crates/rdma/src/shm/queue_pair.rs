@@ -500,6 +500,10 @@ impl Inner {
             Work::Write { id, data, signalled, .. } if data.is_empty() => {
                 (id, signalled, Ok(self.written(state, 0)))
             }
+            Work::Read { id, mut into, from } if from.len == 0 => {
+                into.set_len(0);
+                (id, true, Ok(self.fetched(state, into)))
+            }
             Work::Write { id, data: Payload::Chain(chain), to, signalled } => {
                 let len = chain.iter().map(Bytes::len).sum();
                 let result = self.write_chain(state, &chain, to);
@@ -522,11 +526,7 @@ impl Inner {
             }
             Work::Read { id, mut into, from } => {
                 let result = self.read(state, &mut into, from);
-                if result.is_ok() {
-                    add(&mut state.read, from.len as usize);
-                    self.count(2, from.len as usize);
-                }
-                (id, true, result.map(|()| Done::Read { buf: into }))
+                (id, true, result.map(|()| self.fetched(state, into)))
             }
             // `post` keeps receives apart.
             Work::Recv { .. } => return,
@@ -538,6 +538,12 @@ impl Inner {
         add(&mut state.written, len);
         self.count(0, len);
         Done::Written
+    }
+
+    fn fetched(&self, state: &mut State, buf: Buf) -> Done {
+        add(&mut state.read, buf.len());
+        self.count(2, buf.len());
+        Done::Read { buf }
     }
 
     fn complete(&self, state: &mut State, id: u64, signalled: bool, result: Result<Done, Stop>) {
@@ -701,7 +707,6 @@ fn check(work: &Work, posted: usize, limit: usize) -> Result<(), PostError> {
         Work::Write { data, to, .. } if data.len() > to.len as usize => {
             return Err(PostError::Misuse("payload longer than its segment"));
         }
-        Work::Read { from, .. } if from.len == 0 => return Err(PostError::Misuse("empty Read")),
         Work::Read { into, from, .. } if into.capacity() < from.len as usize => {
             return Err(PostError::Misuse("buffer smaller than the segment"));
         }

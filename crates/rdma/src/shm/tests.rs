@@ -449,7 +449,6 @@ fn contradictory_work_is_the_callers_fault() {
         let to = Segment { stag: Stag(1), offset: 0, len: 3 };
         let misuse = |work| assert!(matches!(a.post(work), Err((PostError::Misuse(_), _))));
         misuse(write(1, Bytes::from_static(b"four"), to));
-        misuse(Work::Read { id: 1, into: world.pool.try_alloc(1).unwrap(), from: Segment { len: 0, ..to } });
         misuse(Work::Read {
             id: 1,
             into: world.pool.try_alloc(1).unwrap(),

@@ -152,6 +152,7 @@ macro_rules! conformance {
                 sends_behind_a_read_do_not_complete_it
                 writes_out_of_bounds_are_refused
                 reads_out_of_bounds_are_refused
+                empty_reads_complete_in_their_turn
                 empty_writes_are_not_checked
                 the_wrong_right_is_refused
                 unknown_tags_are_refused

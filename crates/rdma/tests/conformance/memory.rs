@@ -223,6 +223,23 @@ pub async fn empty_writes_are_not_checked(net: &Net) {
     pair.server.settle(&pair.client).await;
 }
 
+pub async fn empty_reads_complete_in_their_turn(net: &Net) {
+    let pair = net.connect().await;
+    let region = pair.server.region(4096, Access::RemoteRead);
+    // RFC 5040 5.2.1: of an empty Read neither STag nor offset are looked at.
+    let nowhere = Segment { stag: Stag(0xdead_beef), offset: u64::MAX, len: 0 };
+    let segments = [region, nowhere, part(region, 4096, 0), part(region, 10, 100), nowhere];
+    for (id, from) in (1..).zip(segments) {
+        pair.client.read(id, from);
+    }
+    for (id, from) in (1..).zip(segments) {
+        let Done::Read { buf } = pair.client.done(id).await else { panic!("{id} is no Read") };
+        assert_eq!(buf.len(), from.len as usize);
+    }
+    assert_eq!(pair.client.qp.traffic().read, (4196, 5));
+    pair.server.settle(&pair.client).await;
+}
+
 pub async fn the_wrong_right_is_refused(net: &Net) {
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteRead);

@@ -7,7 +7,7 @@ use weft_machine::{Pool, rt};
 use weft_rdma::wrap::Wrapped;
 use weft_rdma::wrap::fault::{Fault, Faults};
 use weft_rdma::wrap::trace::{Counts, Trace};
-use weft_rdma::{Access, ConnectParams, Disconnect, Done, PostError, Provider, Work, iwarp};
+use weft_rdma::{Access, ConnectParams, Disconnect, Done, PostError, Provider, Segment, Work, iwarp};
 
 use crate::net::{End, part, pattern};
 
@@ -42,8 +42,9 @@ fn trace_counts_by_kind() {
         client.write(2, pattern(1, 100), sink);
         client.write(3, pattern(1, 50), part(sink, 0, 50));
         client.recv(4, 100);
-        let nothing = Work::Read { id: 5, into: pool.try_alloc(1).unwrap(), from: part(sink, 0, 0) };
-        assert!(matches!(client.try_post(nothing), Err(PostError::Misuse(_))));
+        let into = pool.try_alloc(1).unwrap();
+        let long = Work::Read { id: 5, from: Segment { len: into.capacity() as u32 + 1, ..sink }, into };
+        assert!(matches!(client.try_post(long), Err(PostError::Misuse(_))));
         let own = client.region(10, Access::RemoteRead);
         client.qp.invalidate(own.stag).unwrap();
         client.qp.close();
