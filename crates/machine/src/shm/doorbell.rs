@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Words;
@@ -24,6 +25,16 @@ impl Doorbell {
     /// A new, silent bell.
     pub fn new() -> io::Result<Doorbell> {
         Ok(Doorbell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// A descriptor that a peer passed as its bell. One that may block is refused: whoever rings it would wait for its
+    /// owner, a full pipe's for example.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Doorbell> {
+        if !rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK) {
+            let text = "the peer passed a doorbell that may block";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(Doorbell(fd))
     }
 
     /// Rings. A bell that cannot count further is ringing already; one whose owner is gone has nobody to wake.
@@ -39,12 +50,6 @@ impl Doorbell {
                 other => return other.is_ok(),
             }
         }
-    }
-}
-
-impl From<OwnedFd> for Doorbell {
-    fn from(fd: OwnedFd) -> Doorbell {
-        Doorbell(fd)
     }
 }
 

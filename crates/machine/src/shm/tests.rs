@@ -133,7 +133,7 @@ fn no_news_is_slept_through() {
     let words = Words::create("test", 1).unwrap();
     let (mine, theirs) = (Sleeper::new(words.clone()), Sleeper::new(words));
     let bell = Doorbell::new().unwrap();
-    let their_bell = Doorbell::from(bell.as_fd().try_clone_to_owned().unwrap());
+    let their_bell = Doorbell::adopt(bell.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let sender = std::thread::spawn(move || {
         for n in 0..SLOTS {
             while producer.push([n, 0]) == Err(Full) {
@@ -176,6 +176,20 @@ fn a_bell_rings_once_per_sleep() {
     assert!(!theirs.wake(&bell), "the second of a burst costs no system call");
     assert!(bell.silence());
     assert!(!bell.silence());
+}
+
+#[test]
+fn a_bell_that_may_block_is_refused() {
+    let (_reader, writer) = rustix::pipe::pipe().unwrap();
+    assert_eq!(Doorbell::adopt(writer).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+    // What does not block can be rung, whatever it is, as often as one likes.
+    let (_reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let bell = Doorbell::adopt(writer).unwrap();
+    (0..20_000).for_each(|_| bell.ring());
+    let full = Doorbell::new().unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    full.ring();
+    assert!(full.silence());
 }
 
 #[test]

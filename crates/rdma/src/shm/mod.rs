@@ -51,6 +51,9 @@ pub struct Config {
     pub ord: u16,
     /// How long the peer may take for its part of set-up.
     pub setup_limit: Duration,
+    /// How long a peer that was stopped in the middle of an access may hold us up before its connection is given up. The
+    /// longest honest access is one buffer: a few milliseconds.
+    pub stall_limit: Duration,
 }
 
 impl Default for Config {
@@ -63,6 +66,7 @@ impl Default for Config {
             ird: 32,
             ord: 32,
             setup_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(1),
         }
     }
 }

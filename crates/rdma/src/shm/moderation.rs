@@ -71,7 +71,7 @@ mod tests {
     fn bell() -> (Moderated, Sleeper, Doorbell) {
         let words = Words::create("bell-test", 4096).unwrap();
         let ours = Doorbell::new().unwrap();
-        let theirs = Doorbell::from(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap());
+        let theirs = Doorbell::adopt(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap()).unwrap();
         (Moderated::new(Sleeper::new(words.clone()), theirs), Sleeper::new(words), ours)
     }
 

@@ -5,11 +5,17 @@
 //! Owns: those windows, and a descriptor of the connection's socket, whose hang-up frees them.
 //! Does not: wake up by itself; it is swept when connections come and go.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
 use weft_machine::Window;
 use weft_machine::shm::Socket;
+
+use super::message::MAX_MESSAGE;
+
+/// Messages thrown away in one sweep; more than a socket holds.
+const MAX_UNREAD: usize = 1024;
 
 struct Kept {
     socket: Socket,
@@ -41,7 +47,22 @@ pub(super) fn keep(socket: &Socket, windows: Vec<Window>) {
 
 /// Frees what can be freed.
 pub(super) fn sweep() {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| !kept.socket.hung_up());
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| {
+        discard(&kept.socket);
+        !kept.socket.hung_up()
+    });
+}
+
+/// Throws away what the peer has said and nobody will read: it may have passed its own end of the socket, which then
+/// stays open as long as the message lies here, whether the peer lives or not.
+fn discard(socket: &Socket) {
+    for _ in 0..MAX_UNREAD {
+        match socket.try_recv(&mut [0; MAX_MESSAGE]) {
+            Ok(received) if received.len > 0 => {}
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {}
+            _ => return,
+        }
+    }
 }
 
 /// Connections whose memory is kept.

@@ -17,6 +17,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -51,6 +52,7 @@ pub(super) struct Parts {
     pub(super) pool: Pool,
     pub(super) slabs: PeerSlabs,
     pub(super) caps: Caps,
+    pub(super) stall_limit: Duration,
     pub(super) peer: String,
 }
 
@@ -60,6 +62,7 @@ pub(super) struct ShmQueuePair(Rc<Inner>);
 struct Inner {
     pool: Pool,
     caps: Caps,
+    stall_limit: Duration,
     peer: String,
     link: Readable<Socket>,
     bell: Rc<Readable<Doorbell>>,
@@ -224,6 +227,7 @@ impl ShmQueuePair {
         let inner = Rc::new(Inner {
             pool: parts.pool,
             caps: parts.caps,
+            stall_limit: parts.stall_limit,
             peer: parts.peer,
             link: parts.link,
             bell: Rc::new(Readable::new(parts.our_bell)?),
@@ -496,7 +500,7 @@ impl Inner {
                 let result = self.send(state, &data, invalidate, solicited);
                 (id, signalled, result.map(|()| Done::Sent))
             }
-            // RFC 5040 and 5041: an empty Write touches no memory, so its STag is not looked at.
+            // RFC 5040 and 5041: an empty Write or Read touches no memory, so its STag is not looked at.
             Work::Write { id, data, signalled, .. } if data.is_empty() => {
                 (id, signalled, Ok(self.written(state, 0)))
             }
@@ -662,7 +666,7 @@ impl Inner {
         let _ = self.tell(state, News::Closed);
         // From here on the peer touches nothing of ours; see `regions`.
         self.ended[0].store(1, Ordering::Release);
-        let outside = wait_outside(&self.their_hazard[0], || self.link.inner().hung_up());
+        let outside = wait_outside(&self.their_hazard[0], self.stall_limit, || self.link.inner().hung_up());
         let mut flushed = Vec::new();
         flushed.extend(state.head.take().map(|write| write.id));
         flushed.extend(state.queue.drain(..).map(|work| id_of(&work)));
@@ -771,7 +775,7 @@ impl QueuePair for ShmQueuePair {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
         let dead = || inner.link.inner().hung_up();
-        match state.regions.take(stag, &inner.their_hazard[0], dead)? {
+        match state.regions.take(stag, &inner.their_hazard[0], inner.stall_limit, dead)? {
             Ok(window) => window.try_into_buf().ok(),
             Err((Stuck, window)) => {
                 quarantine::keep(inner.link.inner(), vec![window]);

@@ -25,9 +25,6 @@ use weft_machine::{Buf, Pool, Window, rt};
 use super::layout::{REGION_BITS, REGION_WORDS, REGIONS};
 use crate::{Access, PostError, Refusal, Segment, Stag};
 
-/// How long the owner waits for a peer that is inside a region and neither leaves nor dies: it was stopped, and its
-/// connection is given up. The longest honest access is one buffer: a few milliseconds.
-const HAZARD_LIMIT: Duration = Duration::from_secs(1);
 /// Looks at the hazard before the processor is offered to others: about as long as a 16 KiB copy.
 const SPINS: u32 = 2_000;
 
@@ -46,9 +43,11 @@ fn index_of(stag: Stag) -> usize {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stuck;
 
-/// (O2) and (O3): waits until `hazard` is none that `waits_for` names, or `dead` says that its owner is gone.
+/// (O2) and (O3): waits until `hazard` is none that `waits_for` names, or `dead` says that its owner is gone; no longer
+/// than `limit`.
 fn wait_out(
     hazard: &AtomicU64,
+    limit: Duration,
     waits_for: impl Fn(u64) -> bool,
     dead: impl Fn() -> bool,
 ) -> Result<(), Stuck> {
@@ -68,7 +67,7 @@ fn wait_out(
             return Ok(());
         }
         let now = rt::now();
-        if now >= *deadline.get_or_insert(now + HAZARD_LIMIT) {
+        if now >= *deadline.get_or_insert(now + limit) {
             return Err(Stuck);
         }
         // Both ends may share one core.
@@ -163,6 +162,7 @@ impl RegionTable {
         &mut self,
         stag: Stag,
         hazard: &AtomicU64,
+        limit: Duration,
         dead: impl Fn() -> bool,
     ) -> Option<Result<Window, (Stuck, Window)>> {
         if !self.holds(stag) {
@@ -171,7 +171,7 @@ impl RegionTable {
         let index = index_of(stag);
         self.entry(index)[0].store(0, Ordering::Release);
         let window = self.slots[index].window.take()?;
-        match wait_out(hazard, |hazard| hazard == index as u64 + 1, dead) {
+        match wait_out(hazard, limit, |hazard| hazard == index as u64 + 1, dead) {
             Ok(()) => {
                 self.free.push(index as u16);
                 Some(Ok(window))
@@ -187,8 +187,12 @@ impl RegionTable {
 }
 
 /// Waits until the peer accesses nothing of ours at all. Our `ended` word was set before.
-pub(super) fn wait_outside(hazard: &AtomicU64, dead: impl Fn() -> bool) -> Result<(), Stuck> {
-    wait_out(hazard, |hazard| hazard != 0, dead)
+pub(super) fn wait_outside(
+    hazard: &AtomicU64,
+    limit: Duration,
+    dead: impl Fn() -> bool,
+) -> Result<(), Stuck> {
+    wait_out(hazard, limit, |hazard| hazard != 0, dead)
 }
 
 /// Why an access did not take place.

@@ -112,8 +112,17 @@ impl crate::Incoming for ShmIncoming {
             let segment = Words::over(adopt(segment, SEGMENT_BYTES, SEGMENT_BYTES)?);
             let peer = describe(&link);
             let (pool, config) = (self.pool, self.config);
-            let request =
-                ShmRequest { link, pool, config, ird, ord, private_data, segment, bell: bell.into(), peer };
+            let request = ShmRequest {
+                link,
+                pool,
+                config,
+                ird,
+                ord,
+                private_data,
+                segment,
+                bell: Doorbell::adopt(bell)?,
+                peer,
+            };
             Ok(Box::new(request) as Box<dyn crate::Request>)
         })
     }
@@ -159,6 +168,7 @@ impl crate::Request for ShmRequest {
                 pool: self.pool,
                 slabs: PeerSlabs::default(),
                 caps,
+                stall_limit: self.config.stall_limit,
                 peer: self.peer,
             })?;
             for recv in recvs {
@@ -217,12 +227,23 @@ pub(super) async fn connect(
         Message::Reject { private_data } => return Err(ConnectError::Rejected(private_data)),
         _ => return Err(ConnectError::Violation("expected an answer")),
     };
-    let their_bell = fd.ok_or(ConnectError::Violation("an acceptance passes one descriptor"))?.into();
+    let fd = fd.ok_or(ConnectError::Violation("an acceptance passes one descriptor"))?;
+    let their_bell = Doorbell::adopt(fd)?;
     let caps = Caps { ird: our_ird.min(ord), ord: our_ord.min(ird), ..config.caps() };
     let peer = describe(&link);
-    let side = Side::Connecting;
-    let pool = pool.clone();
-    let qp = ShmQueuePair::new(Parts { side, link, segment, our_bell, their_bell, pool, slabs, caps, peer })?;
+    let parts = Parts {
+        side: Side::Connecting,
+        link,
+        segment,
+        our_bell,
+        their_bell,
+        pool: pool.clone(),
+        slabs,
+        caps,
+        stall_limit: config.stall_limit,
+        peer,
+    };
+    let qp = ShmQueuePair::new(parts)?;
     Ok((qp, private_data))
 }
 

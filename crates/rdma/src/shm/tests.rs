@@ -573,6 +573,7 @@ fn raw(pool: &Pool) -> (Qp, Raw) {
         pool: pool.clone(),
         slabs: PeerSlabs::default(),
         caps: Config::default().caps(),
+        stall_limit: Duration::from_millis(20),
         peer: "raw".into(),
     };
     let qp: Qp = ShmQueuePair::new(parts).unwrap();
@@ -641,6 +642,23 @@ fn a_peer_stopped_inside_our_memory_is_given_up_and_the_memory_kept() {
         assert_eq!(completions(&qp).until_the_end().await.1, Disconnect::Lost(io::ErrorKind::TimedOut));
         drop(qp);
         assert!(quarantine::kept() > 0);
+        assert!(world.pool.in_use_bytes() > 0);
+        drop(raw);
+        quarantine::sweep();
+    });
+    assert_eq!(world.pool.in_use_bytes(), 0);
+}
+
+/// It had passed its own end of the socket, which held itself open in what we had not read: the memory was never free.
+#[test]
+fn the_memory_of_a_given_up_peer_is_free_when_it_dies_whatever_it_has_passed() {
+    let world = world();
+    run(async {
+        let (qp, raw) = raw(&world.pool);
+        let region = qp.register(filled(&world.pool, 10, 1), Access::RemoteWrite).unwrap();
+        raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
+        raw.socket.send(&Message::Slab { number: 0 }.emit(), &[raw.socket.as_fd()]).unwrap();
+        drop(qp);
         assert!(world.pool.in_use_bytes() > 0);
         drop(raw);
         quarantine::sweep();

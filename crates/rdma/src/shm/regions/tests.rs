@@ -5,6 +5,9 @@ use weft_machine::buf::MAX_BUF;
 
 use super::*;
 
+/// How long a stopped peer is waited for.
+const LIMIT: Duration = Duration::from_secs(1);
+
 /// A table and the peer's reach into it.
 struct Both {
     pool: Pool,
@@ -34,7 +37,7 @@ impl Both {
     }
 
     fn take(&mut self, stag: Stag) -> Option<Window> {
-        self.table.take(stag, &self.hazard[0], || false).map(|taken| taken.unwrap())
+        self.table.take(stag, &self.hazard[0], LIMIT, || false).map(|taken| taken.unwrap())
     }
 
     fn denial(&self, segment: Segment, len: usize, access: Access) -> Option<Denied> {
@@ -138,14 +141,14 @@ fn a_dead_peer_is_not_waited_for_and_a_stopped_one_not_forever() {
     std::mem::forget(inside);
     let start = Instant::now();
     assert!(both.take(other.stag).is_some(), "another region is not waited for");
-    assert!(start.elapsed() < HAZARD_LIMIT);
-    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], || true), Some(Ok(_))));
-    assert!(start.elapsed() < HAZARD_LIMIT);
+    assert!(start.elapsed() < LIMIT);
+    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], LIMIT, || true), Some(Ok(_))));
+    assert!(start.elapsed() < LIMIT);
 
     let segment = both.add(10, WRITE);
     let (inside, _) = both.reach.region(segment, 10, WRITE).unwrap();
     std::mem::forget(inside);
-    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], || false), Some(Err((Stuck, _)))));
+    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], LIMIT, || false), Some(Err((Stuck, _)))));
 }
 
 /// Tells the writer to stop, also when an assertion fails: a scope waits for its threads.
@@ -202,7 +205,7 @@ fn nothing_is_placed_after_a_region_was_taken_back() {
                     std::thread::yield_now();
                 }
             }
-            let window = table.take(segment.stag, &hazard[0], || false).unwrap().unwrap();
+            let window = table.take(segment.stag, &hazard[0], LIMIT, || false).unwrap().unwrap();
             let buf = window.try_into_buf().unwrap();
             // An access that was let in has ended, so its value is everywhere; and what is there stays.
             let last = buf[LEN - 1];
