@@ -35,6 +35,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -132,7 +133,7 @@ impl Provider {
         };
         self.prepare(&stream)?;
         let (mut initiator, request) = Initiator::new(offer, rt::now() + self.config.setup_timeout);
-        stream.send_all(&[request.into()]).await?;
+        send(&stream, request, self.config.setup_timeout, "the MPA request").await?;
         loop {
             let step = match receive(&stream, initiator.wanted(), initiator.deadline()).await {
                 Ok(Some(bytes)) => initiator.handle(&mut &bytes[..]),
@@ -143,7 +144,9 @@ impl Provider {
             match step {
                 Ok(Some(agreed)) => return Ok(Some((stream, agreed))),
                 Ok(None) => {}
-                Err(failure) => return Err(say_farewell(&stream, failure).await),
+                Err(failure) => {
+                    return Err(say_farewell(&stream, failure, self.config.setup_timeout).await);
+                }
             }
         }
     }
@@ -204,9 +207,22 @@ async fn receive(stream: &Stream, wanted: usize, deadline: Time) -> Result<Optio
     }
 }
 
-async fn say_farewell(stream: &Stream, failure: Failure) -> ConnectError {
+/// Sends a frame within `limit`: a peer that reads nothing holds nobody up, however little room its socket has.
+async fn send(
+    stream: &Stream,
+    frame: Vec<u8>,
+    limit: Duration,
+    what: &'static str,
+) -> Result<(), ConnectError> {
+    match rt::timeout(limit, stream.send_all(&[frame.into()])).await {
+        Ok(sent) => Ok(sent?),
+        Err(rt::Elapsed) => Err(ConnectError::TimedOut(what)),
+    }
+}
+
+async fn say_farewell(stream: &Stream, failure: Failure, limit: Duration) -> ConnectError {
     if !failure.farewell.is_empty()
-        && let Err(e) = stream.send_all(&[failure.farewell.into()]).await
+        && let Err(e) = send(stream, failure.farewell, limit, "the Terminate").await
     {
         tracing::debug!("could not tell the peer why set-up failed: {e}");
     }
@@ -268,10 +284,7 @@ struct Request {
 
 impl Request {
     async fn reply(stream: &Stream, provider: &Provider, reply: Vec<u8>) -> Result<(), ConnectError> {
-        match rt::timeout(provider.config.setup_timeout, stream.send_all(&[reply.into()])).await {
-            Ok(sent) => Ok(sent?),
-            Err(rt::Elapsed) => Err(ConnectError::TimedOut("the MPA reply")),
-        }
+        send(stream, reply, provider.config.setup_timeout, "the MPA reply").await
     }
 }
 

@@ -190,6 +190,21 @@ fn silence_during_set_up_times_out() {
     });
 }
 
+/// Nor is a side held up by a peer that does not even read what it says, with a socket that takes one byte.
+#[test]
+fn a_request_that_nobody_reads_times_out() {
+    let faults = Faults { socket_buffer_bytes: 1, ..Faults::default() };
+    Sim::new(1).faults(faults).run(async {
+        let pool = Pool::new(64 << 20);
+        let provider = provider(&pool, Config::default());
+        let deaf = weft_machine::Listener::bind(any_port()).unwrap();
+        let start = rt::now();
+        let connected = provider.connect(deaf.local_addr(), ConnectParams::default()).await;
+        assert!(matches!(connected.err(), Some(ConnectError::TimedOut("the MPA request"))));
+        assert!(rt::now() - start <= Config::default().setup_timeout * 2);
+    });
+}
+
 #[test]
 fn strangers_are_sent_away() {
     Sim::new(1).run(async {
