@@ -55,6 +55,12 @@ impl Sim {
         self.0.run(future)
     }
 
+    /// Bytes that `side` of a connection has sent so far, counted from 0 in the order in which connections were made; those
+    /// behind a cut are not.
+    pub fn bytes_sent(&self, connection: u64, side: Side) -> u64 {
+        self.0.net.borrow().sent(connection, side)
+    }
+
     /// A hash over all that has happened so far, and how many events that was: equal for equal seeds.
     pub fn digest(&self) -> (u64, u64) {
         self.0.trace.borrow().digest()

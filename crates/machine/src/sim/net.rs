@@ -29,6 +29,8 @@ pub(crate) struct Network {
     /// Both pipes of every connection, for cuts; ended ones are swept out when a connection is made.
     connections: Vec<[std::sync::Weak<Mutex<Pipe>>; 2]>,
     made: u64,
+    /// Bytes that went into each pipe, by its number.
+    sent: BTreeMap<u64, u64>,
     ports_given: u16,
 }
 
@@ -40,6 +42,11 @@ impl Network {
             connections: std::mem::take(&mut self.connections),
             ..Network::default()
         }
+    }
+
+    /// See `Sim::bytes_sent`.
+    pub(super) fn sent(&self, connection: u64, side: Side) -> u64 {
+        self.sent.get(&(connection * 2 + u64::from(side == Side::Acceptor))).copied().unwrap_or(0)
     }
 
     fn free_port(&mut self) -> io::Result<u16> {
@@ -316,6 +323,7 @@ impl Stream {
             None => taken,
         };
         pipe.sent += taken as u64;
+        *world.net.borrow_mut().sent.entry(pipe.id).or_default() += arriving as u64;
         if arriving > 0 {
             let at = pipe.arrival(&world, arriving);
             let mut piece = VecDeque::with_capacity(arriving);

@@ -3,6 +3,7 @@
 mod hostile;
 mod model;
 mod seeds;
+mod simulated;
 mod stories;
 mod wired;
 
