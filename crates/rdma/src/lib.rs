@@ -7,6 +7,8 @@
 //! Owns: registered memory, posted buffers. Does not: retry, reconnect, or know what a message means.
 #![deny(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod iwarp;
 #[allow(unsafe_code)]
 pub mod rnic;

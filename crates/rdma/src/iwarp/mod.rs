@@ -20,6 +20,8 @@ mod config;
 mod connection;
 mod driver;
 mod frame;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod hot;
 mod nudge;
 pub mod probe;
@@ -30,6 +32,8 @@ mod setup;
 mod terminate;
 
 pub use config::Config;
+#[cfg(any(test, fuzzing))]
+pub use fuzz::{fpdu_stream, mpa_setup};
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};

@@ -55,9 +55,9 @@ pub(super) struct Rx {
     /// Posted receive buffers, oldest first.
     pub(super) recvs: VecDeque<(u64, Buf)>,
     /// Bytes of the message that is arriving in the first of them.
-    recv_filled: usize,
-    send_msn: u32,
-    read_msn: u32,
+    pub(super) recv_filled: usize,
+    pub(super) send_msn: u32,
+    pub(super) read_msn: u32,
     /// An empty Send as the very first message is for us alone.
     empty_send_opens: bool,
     /// What `recv_slots` gave room for beyond the present payload.

@@ -11,6 +11,8 @@
 //! Buffers: what peers touch lies in the provider's pool, whose slabs are memfds.
 //! Errors: a refused access ends the connection on both sides, as on iWARP.
 
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod layout;
 mod message;
 mod moderation;
@@ -32,6 +34,9 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::{Pool, shm};
 
 use crate::{Caps, ConnectError, ConnectParams, Listener, QueuePair};
+
+#[cfg(any(test, fuzzing))]
+pub use fuzz::shm_rings;
 
 /// Limits and places.
 #[derive(Clone, Debug)]
