@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::{Buf, Payload};
+use weft_wire::rdmap;
 
 /// A steering tag: names one registered region of one queue pair (RFC 5040 1.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,8 +175,8 @@ pub enum Refusal {
     /// STag cannot be invalidated.
     #[error("STag cannot be invalidated")]
     CannotInvalidate,
-    /// Anything else: the layer, type and code of the Terminate.
-    #[error("Terminate layer {layer} type {etype} code {code:#04x}")]
+    /// Anything else: the layer, type and code of the Terminate, as they were on the wire.
+    #[error("Terminate layer {layer} type {etype} code {code:#04x}{}", in_words(*.layer, *.etype, *.code))]
     Other {
         /// RFC 5040 4.8 Layer.
         layer: u8,
@@ -184,6 +185,20 @@ pub enum Refusal {
         /// Error code.
         code: u8,
     },
+}
+
+/// What a Terminate means, as far as the numbers tell: Linux's siw has layer and type in each other's place.
+fn in_words(layer: u8, etype: u8, code: u8) -> String {
+    let said = rdmap::terminate_name((layer, etype, code));
+    let swapped = rdmap::terminate_name((etype, layer, code)).filter(|_| layer != etype);
+    match (said, swapped) {
+        (Some(said), None) => format!(" ({said})"),
+        (Some(said), Some(swapped)) => {
+            format!(" ({said}; or, from a peer that swaps layer and type as Linux's siw does, {swapped})")
+        }
+        (None, Some(swapped)) => format!(" (layer and type swapped, as Linux's siw does: {swapped})"),
+        (None, None) => String::new(),
+    }
 }
 
 /// Why `post` or `register` did not take something; the caller's fault or a limit.

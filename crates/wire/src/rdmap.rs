@@ -193,6 +193,53 @@ pub struct Terminate {
     pub read: Option<ReadRequest>,
 }
 
+/// Layer, error type, error code.
+pub type TerminateNumbers = (u8, u8, u8);
+
+/// Every Terminate that the specifications know: RFC 5040 figure 9, RFC 5041 7.2, RFC 5044 8, RFC 6581 8.
+pub const TERMINATES: &[(TerminateNumbers, &str)] = &[
+    ((0, 0, 0x00), "RDMAP: local catastrophic error"),
+    ((0, 1, 0x00), "RDMAP: invalid STag"),
+    ((0, 1, 0x01), "RDMAP: base or bounds violation"),
+    ((0, 1, 0x02), "RDMAP: access rights violation"),
+    ((0, 1, 0x03), "RDMAP: STag not associated with the stream"),
+    ((0, 1, 0x04), "RDMAP: tagged offset wraps"),
+    ((0, 1, 0x09), "RDMAP: STag cannot be invalidated"),
+    ((0, 1, 0xff), "RDMAP: unspecified protection error"),
+    ((0, 2, 0x05), "RDMAP: invalid version"),
+    ((0, 2, 0x06), "RDMAP: unexpected opcode"),
+    ((0, 2, 0x07), "RDMAP: catastrophic error of the stream"),
+    ((0, 2, 0x08), "RDMAP: catastrophic error of the device"),
+    ((0, 2, 0x09), "RDMAP: STag cannot be invalidated"),
+    ((0, 2, 0xff), "RDMAP: unspecified operation error"),
+    ((1, 0, 0x00), "DDP: local catastrophic error"),
+    ((1, 1, 0x00), "DDP: invalid STag"),
+    ((1, 1, 0x01), "DDP: base or bounds violation"),
+    ((1, 1, 0x02), "DDP: STag not associated with the stream"),
+    ((1, 1, 0x03), "DDP: tagged offset wraps"),
+    ((1, 1, 0x04), "DDP: invalid version in a tagged segment"),
+    ((1, 2, 0x01), "DDP: invalid queue number"),
+    ((1, 2, 0x02), "DDP: no buffer for a message"),
+    ((1, 2, 0x03), "DDP: message sequence number out of range"),
+    ((1, 2, 0x04), "DDP: invalid message offset"),
+    ((1, 2, 0x05), "DDP: message too long for its buffer"),
+    ((1, 2, 0x06), "DDP: invalid version in an untagged segment"),
+    ((2, 0, 0x01), "MPA: TCP connection lost"),
+    ((2, 0, 0x02), "MPA: CRC does not match"),
+    ((2, 0, 0x03), "MPA: marker and length do not agree"),
+    ((2, 0, 0x04), "MPA: invalid set-up frame"),
+    ((2, 0, 0x05), "MPA: local catastrophic error during set-up"),
+    ((2, 0, 0x06), "MPA: insufficient IRD"),
+    ((2, 0, 0x07), "MPA: no matching ready-to-receive indication"),
+];
+
+/// What the specifications call it; `None` for numbers that they do not know. The code of RDMAP's local catastrophic
+/// error may be any.
+pub fn terminate_name((layer, etype, code): TerminateNumbers) -> Option<&'static str> {
+    let code = if (layer, etype) == (0, 0) { 0 } else { code };
+    TERMINATES.iter().find(|(numbers, _)| *numbers == (layer, etype, code)).map(|(_, name)| *name)
+}
+
 impl Terminate {
     const M: u8 = 0x80;
     const D: u8 = 0x40;

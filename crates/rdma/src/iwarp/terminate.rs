@@ -125,6 +125,12 @@ impl Fault {
     }
 }
 
+/// All numbers that can be sent.
+#[cfg(test)]
+pub(super) fn all_numbers() -> Vec<rdmap::TerminateNumbers> {
+    TABLE.iter().map(|row| (row.layer, row.etype, row.code)).collect()
+}
+
 /// The segment that a Terminate answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
@@ -134,17 +140,29 @@ pub(super) struct Refused {
 }
 
 /// What a received Terminate means to the user whose work it refuses.
+///
+/// Linux's siw (6.12) has layer and error type in each other's place. Numbers that no specification knows are read that
+/// way if they make sense so; numbers that make sense as they are mean what they say, be it from siw or not. Where both
+/// make sense and what is said is nothing that work can be refused for, they are left to [`Refusal::Other`], which names
+/// both.
 pub(super) fn refusal(terminate: &rdmap::Terminate) -> Refusal {
-    let numbers = (terminate.layer, terminate.etype, terminate.code);
+    let (layer, etype, code) = (terminate.layer, terminate.etype, terminate.code);
+    let numbers = match rdmap::terminate_name((layer, etype, code)) {
+        Some(_) => (layer, etype, code),
+        None => (etype, layer, code),
+    };
+    known(numbers, terminate).unwrap_or(Refusal::Other { layer, etype, code })
+}
+
+/// What `numbers` refuse, if it is work.
+fn known(numbers: rdmap::TerminateNumbers, terminate: &rdmap::Terminate) -> Option<Refusal> {
     let read_queue = matches!(terminate.header, Some(ddp::Header::Untagged(h)) if h.qn == QN_READ_REQUEST);
-    let known = TABLE
+    TABLE
         .iter()
         .filter(|row| (row.layer, row.etype, row.code) == numbers)
         .find(|row| (row.fault == Fault::TooManyReads) == read_queue || row.fault != Fault::NoBuffer)
         .and_then(|row| row.refusal)
-        .or_else(|| SYNONYMS.iter().find(|(synonym, _)| *synonym == numbers).map(|(_, refusal)| *refusal));
-    let (layer, etype, code) = numbers;
-    known.unwrap_or(Refusal::Other { layer, etype, code })
+        .or_else(|| SYNONYMS.iter().find(|(synonym, _)| *synonym == numbers).map(|(_, refusal)| *refusal))
 }
 
 #[cfg(test)]
@@ -170,6 +188,73 @@ mod tests {
                 other => panic!("{:?}: {other:?}", row.fault),
             }
         }
+    }
+
+    /// Codes that nothing here is reported by, and why.
+    const NEVER_SENT: &[(rdmap::TerminateNumbers, &str)] = &[
+        ((0, 1, 0x03), "an STag of another stream is not known to this one: it is invalid"),
+        ((0, 1, 0xff), "each protection error has its code"),
+        ((0, 2, 0x07), "a failure of ours is local, (0, 0)"),
+        ((0, 2, 0x08), "a failure of ours is local, (0, 0)"),
+        ((0, 2, 0x09), "said as a protection error, (0, 1, 9)"),
+        ((1, 0, 0x00), "a failure of ours is local, (0, 0)"),
+        ((1, 1, 0x02), "an STag of another stream is not known to this one: it is invalid"),
+        ((2, 0, 0x01), "there is nothing left to say it on"),
+        ((2, 0, 0x04), "RFC 5044 8: the connection is closed at once"),
+        ((2, 0, 0x05), "nothing local fails between the MPA reply and the first FPDU"),
+    ];
+
+    #[test]
+    fn what_we_say_is_in_the_specifications_and_what_we_do_not_has_a_reason() {
+        for row in TABLE {
+            let numbers = (row.layer, row.etype, row.code);
+            assert!(
+                rdmap::terminate_name(numbers).is_some()
+                    && NEVER_SENT.iter().all(|(never, _)| *never != numbers),
+                "{:?}",
+                row.fault
+            );
+        }
+        for (numbers, name) in rdmap::TERMINATES {
+            let sent = TABLE.iter().any(|row| (row.layer, row.etype, row.code) == *numbers);
+            let never = NEVER_SENT.iter().any(|(never, _)| never == numbers);
+            assert!(sent != never, "{numbers:?} {name}");
+        }
+    }
+
+    /// Every fault, as a peer says it that has layer and type in each other's place.
+    #[test]
+    fn a_peer_that_swaps_layer_and_type_is_understood_where_that_makes_sense() {
+        for row in TABLE {
+            let queue = if row.fault == Fault::TooManyReads { QN_READ_REQUEST } else { 0 };
+            let said = row.fault.terminate(Some(header(queue)));
+            let heard = refusal(&rdmap::Terminate { layer: said.etype, etype: said.layer, ..said });
+            match (row.refusal, heard) {
+                (Some(meant), heard) if heard == meant => {}
+                // Both readings are in the specifications, and this one refuses nothing.
+                (_, Refusal::Other { layer, etype, code }) => {
+                    assert_eq!((layer, etype, code), (row.etype, row.layer, row.code));
+                    let words = heard.to_string();
+                    let name = rdmap::terminate_name((row.layer, row.etype, row.code)).unwrap();
+                    assert!(words.contains(name), "{words}");
+                    let ambiguous = rdmap::terminate_name((layer, etype, code)).is_some() && layer != etype;
+                    assert_eq!(words.contains("; or,"), ambiguous, "{words}");
+                }
+                (meant, heard) => panic!("{:?}: {meant:?} was heard as {heard:?}", row.fault),
+            }
+        }
+        // What 6.12 was seen to send for a message without a buffer.
+        let seen =
+            rdmap::Terminate { layer: 2, etype: 1, code: 2, segment_len: None, header: None, read: None };
+        assert_eq!(refusal(&seen), Refusal::NoBuffer);
+        let raw = Refusal::Other { layer: 3, etype: 7, code: 0x55 };
+        assert_eq!(raw.to_string(), "Terminate layer 3 type 7 code 0x55");
+        let both = Refusal::Other { layer: 2, etype: 0, code: 6 };
+        assert_eq!(
+            both.to_string(),
+            "Terminate layer 2 type 0 code 0x06 (MPA: insufficient IRD; or, from a peer that swaps layer and type as \
+             Linux's siw does, RDMAP: unexpected opcode)"
+        );
     }
 
     #[test]

@@ -306,6 +306,36 @@ fn each_rule_has_its_terminate() {
     }
 }
 
+/// What each of these is provoked by stands elsewhere.
+const PROVOKED_ELSEWHERE: &[((u8, u8, u8), &str)] = &[
+    ((0, 0, 0), "stories::an_unreadable_file_ends_the_connection_and_says_so"),
+    ((2, 0, 2), "a_crc_that_does_not_match_is_reported"),
+    ((2, 0, 6), "setup: the reply's ORD exceeds the IRD"),
+    ((2, 0, 7), "setup: no common ready-to-receive indication"),
+];
+
+#[test]
+fn every_code_that_can_be_sent_is_provoked() {
+    let mut provoked: Vec<_> = RULES.iter().map(|(_, _, numbers)| *numbers).collect();
+    provoked.extend(PROVOKED_ELSEWHERE.iter().map(|(numbers, _)| *numbers));
+    let mut sent = crate::iwarp::terminate::all_numbers();
+    for numbers in [&mut provoked, &mut sent] {
+        numbers.sort_unstable();
+        numbers.dedup();
+    }
+    assert_eq!(provoked, sent);
+}
+
+#[test]
+fn a_crc_that_does_not_match_is_reported() {
+    let mut probe = Probe::new(true);
+    let mut fpdu = probe.fpdu(&untagged(Opcode::Send, 0, 1, 0, true), b"x");
+    *fpdu.last_mut().unwrap() ^= 1;
+    probe.feed(&fpdu);
+    let Terminate { layer, etype, code, header, .. } = probe.terminate();
+    assert_eq!((layer, etype, code, header), (2, 0, 2, None));
+}
+
 /// RFC 5040 4.8: the refused headers come back.
 #[test]
 fn a_refused_read_request_comes_back() {
