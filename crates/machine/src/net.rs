@@ -5,6 +5,7 @@
 //! area, a region).
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
+mod interfaces;
 mod path;
 mod socket;
 
@@ -24,6 +25,7 @@ use crate::rt;
 use crate::rt::readiness::Registered;
 use crate::sim;
 
+pub use interfaces::{Interface, interfaces};
 pub use path::Path;
 
 /// How long [`Stream::connect`] tries.

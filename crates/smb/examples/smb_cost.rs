@@ -80,7 +80,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
         require_signing: false,
         require_encryption: false,
         multichannel: true,
-        interfaces: Vec::new(),
+        interfaces: Vec::new().into(),
         endpoints: String::new(),
         pool: pool.clone(),
         limits: Limits::default(),

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         require_signing: flags.iter().any(|flag| flag == "--require-signing"),
         require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),
         multichannel: true,
-        interfaces: Vec::new(),
+        interfaces: Vec::new().into(),
         endpoints: String::new(),
         pool: pool.clone(),
         limits: Limits::default(),

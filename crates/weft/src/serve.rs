@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
 use weft_machine::{Listener, Pool};
 use weft_smb::auth::Secret;
@@ -30,7 +31,9 @@ use crate::signals::Signals;
 
 /// How long requests in flight may take after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The speed that is announced where the system knows none (loopback): 10 Gbit/s.
+/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1).
+const SMB_DIRECT_PORT: u16 = 5445;
+/// The speed that is announced where the system knows none (loopback, virtual machines): 10 Gbit/s.
 const LINK_SPEED_BPS: u64 = 10_000_000_000;
 
 /// Runs the command.
@@ -261,20 +264,39 @@ fn endpoints(ready: &Ready) -> String {
     ready.providers.iter().map(|provider| format!("{provider} {}\n", ready.smbd_port)).collect()
 }
 
-/// What any client is told ([MS-SMB2] 2.2.32.5): the address that it can reach, and that SMB Direct is served there.
-fn interfaces(ready: &Ready) -> Vec<smb::NetworkInterface> {
-    if ready.listen.is_unspecified() {
-        // Listing the host's interfaces comes with multichannel; an empty list makes clients stay on this connection.
-        return Vec::new();
-    }
-    let rdma = ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
-    vec![smb::NetworkInterface {
-        index: 1,
-        addr: ready.listen,
-        link_speed_bps: LINK_SPEED_BPS,
+/// What any client is told ([MS-SMB2] 2.2.32.5): the addresses that it can reach, asked of the system each time.
+///
+/// SMB Direct is announced only at the port where clients other than Weft's look for it.
+fn interfaces(ready: &Ready) -> smb::Interfaces {
+    let listen = ready.listen;
+    let rdma = ready.smbd_port == SMB_DIRECT_PORT
+        && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
+    smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
+        Ok(found) => served(&found, listen, rdma),
+        Err(e) => {
+            tracing::warn!("the interfaces of this host cannot be listed: {e}");
+            Vec::new()
+        }
+    })
+}
+
+/// The interfaces by which a client reaches a server that listens on `listen`: the one that has this address, or, for
+/// all addresses, those that lead out of this host.
+fn served(found: &[Interface], listen: IpAddr, rdma: bool) -> Vec<smb::NetworkInterface> {
+    let reaches = |interface: &&Interface| match listen {
+        listen if !listen.is_unspecified() => interface.addr == listen,
+        _ if interface.loopback || !interface.is_routable() => false,
+        IpAddr::V4(_) => interface.addr.is_ipv4(),
+        IpAddr::V6(_) => true,
+    };
+    let told = |interface: &Interface| smb::NetworkInterface {
+        index: interface.index,
+        addr: interface.addr,
+        link_speed_bps: interface.speed_bps.unwrap_or(LINK_SPEED_BPS),
         rdma,
-        rss: false,
-    }]
+        rss: interface.queues > 1,
+    };
+    found.iter().filter(reaches).map(told).collect()
 }
 
 /// The sentence for a listener that could not be bound.
@@ -305,4 +327,34 @@ fn cannot_listen_on_device(addr: SocketAddr, error: &std::io::Error) -> String {
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "WEFT".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(index: u32, addr: &str, loopback: bool) -> Interface {
+        let (name, addr) = (format!("if{index}"), addr.parse().unwrap());
+        Interface { index, name, addr, loopback, speed_bps: None, queues: index as usize }
+    }
+
+    #[test]
+    fn clients_are_told_what_they_can_reach() {
+        let found = [
+            interface(1, "127.0.0.1", true),
+            interface(2, "10.0.0.1", false),
+            interface(2, "fe80::1", false),
+            interface(3, "2001:db8::1", false),
+        ];
+        let told = |listen: &str| -> Vec<String> {
+            let told = served(&found, listen.parse().unwrap(), true);
+            told.iter().map(|interface| format!("{} {}", interface.index, interface.addr)).collect()
+        };
+        assert_eq!(told("127.0.0.1"), ["1 127.0.0.1"]);
+        assert_eq!(told("0.0.0.0"), ["2 10.0.0.1"]);
+        assert_eq!(told("::"), ["2 10.0.0.1", "3 2001:db8::1"]);
+        assert_eq!(told("10.9.9.9"), [""; 0]);
+        let one = &served(&found, "10.0.0.1".parse().unwrap(), false)[0];
+        assert_eq!((one.rss, one.rdma, one.link_speed_bps), (true, false, LINK_SPEED_BPS));
+    }
 }

@@ -28,7 +28,7 @@ fn server(pool: &Pool) -> Arc<Server> {
         require_signing: false,
         require_encryption: false,
         multichannel: true,
-        interfaces: Vec::new(),
+        interfaces: Vec::new().into(),
         endpoints: String::new(),
         pool: pool.clone(),
         limits: Limits::default(),

@@ -63,6 +63,27 @@ pub struct NetworkInterface {
     pub rss: bool,
 }
 
+/// Where clients find out which interfaces there are: asked each time, because links come and go.
+pub struct Interfaces(Box<dyn Fn() -> Vec<NetworkInterface> + Send + Sync>);
+
+impl Interfaces {
+    /// Those that `list` gives when a client asks.
+    pub fn asked(list: impl Fn() -> Vec<NetworkInterface> + Send + Sync + 'static) -> Interfaces {
+        Interfaces(Box::new(list))
+    }
+
+    pub(crate) fn list(&self) -> Vec<NetworkInterface> {
+        (self.0)()
+    }
+}
+
+impl From<Vec<NetworkInterface>> for Interfaces {
+    /// Always the same.
+    fn from(list: Vec<NetworkInterface>) -> Interfaces {
+        Interfaces::asked(move || list.clone())
+    }
+}
+
 /// Bounds on what peers can make the server keep.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -119,7 +140,7 @@ pub struct Config {
     /// Let a session have several connections (3.x).
     pub multichannel: bool,
     /// Answer to FSCTL_QUERY_NETWORK_INTERFACE_INFO.
-    pub interfaces: Vec<NetworkInterface>,
+    pub interfaces: Interfaces,
     /// Answer to FSCTL_WEFT_ENDPOINTS: UTF-8 lines.
     pub endpoints: String,
     /// Payload buffers.

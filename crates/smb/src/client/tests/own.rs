@@ -45,7 +45,8 @@ impl Own {
                 link_speed_bps: 10_000_000_000,
                 rdma: true,
                 rss: false,
-            }],
+            }]
+            .into(),
             endpoints: ENDPOINTS.into(),
             pool: pool.clone(),
             limits: server::Limits::default(),

@@ -105,7 +105,8 @@ fn interfaces(cx: &OpContext) -> Result<Vec<u8>, Failure> {
     let interfaces: Vec<_> = cx
         .config()
         .interfaces
-        .iter()
+        .list()
+        .into_iter()
         .filter(|interface| interface.index != 0)
         .map(|interface| NetworkInterface {
             index: interface.index,

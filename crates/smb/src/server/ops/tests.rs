@@ -122,7 +122,8 @@ impl Bench {
                 link_speed_bps: 10_000_000_000,
                 rdma: true,
                 rss: false,
-            }],
+            }]
+            .into(),
             endpoints: "iwarp 127.0.0.1:5445\n".into(),
             pool: Pool::new(64 << 20),
             limits: crate::server::Limits { opens: 100, ..Default::default() },

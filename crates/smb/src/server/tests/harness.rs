@@ -202,7 +202,7 @@ impl World {
             require_signing: false,
             require_encryption: false,
             multichannel: true,
-            interfaces: Vec::new(),
+            interfaces: Vec::new().into(),
             endpoints: String::new(),
             pool: pool.clone(),
             limits: Limits::default(),

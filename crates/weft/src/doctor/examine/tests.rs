@@ -87,7 +87,8 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
             link_speed_bps: 10_000_000_000,
             rdma: true,
             rss: false,
-        }],
+        }]
+        .into(),
         endpoints,
         pool: pool.clone(),
         limits: Limits::default(),
