@@ -21,10 +21,12 @@ use weft_wire::smb2::channel::Channel;
 use weft_wire::smb2::fscc::{self, FileClass};
 use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::query_info::{self, InfoType};
+use weft_wire::smb2::rdma_transform::Crypto;
 use weft_wire::smb2::{Command, FileId, Filetime, NtStatus, close, flush, read, set_info, write};
 
 use super::error::Error;
 use super::link::{Permit, Reply};
+use super::payload::{self, Protector};
 use super::region::Region;
 use super::session::CREDIT_BYTES;
 use super::tree::{Stat, TreeCore};
@@ -163,7 +165,14 @@ impl File {
                     return Err(Error::Violation("READ: more bytes than were asked for"));
                 }
                 filled.set_len(by_rdma);
-                Ok(filled.freeze())
+                match self.0.tree.transform() {
+                    None => Ok(filled.freeze()),
+                    Some(kind) => {
+                        let security = core.link.security()?;
+                        let protector = Protector { kind, security: &security, pool: core.link.pool() };
+                        protector.restore(response.transform, filled).await
+                    }
+                }
             }
             _ if response.data.len() > len || by_rdma > 0 => {
                 Err(Error::Violation("READ: more bytes than were asked for"))
@@ -247,12 +256,39 @@ impl File {
     /// One WRITE by RDMA; gives the buffer back.
     async fn write_region(&self, permit: Permit, offset: u64, data: Buf) -> Result<Buf, Error> {
         let core = &self.0.tree.core;
+        let Some(kind) = self.0.tree.transform() else {
+            return self.write_exposed(permit, offset, data, None).await;
+        };
+        let security = core.link.security()?;
+        let protector = Protector { kind, security: &security, pool: core.link.pool() };
+        match protector.protect(&data).await? {
+            (crypto, Some(sealed)) => {
+                self.write_exposed(permit, offset, sealed, Some(crypto)).await?;
+                Ok(data)
+            }
+            (crypto, None) => self.write_exposed(permit, offset, data, Some(crypto)).await,
+        }
+    }
+
+    /// Shows `data` to the server while it writes; gives it back.
+    async fn write_exposed(
+        &self,
+        permit: Permit,
+        offset: u64,
+        data: Buf,
+        crypto: Option<Crypto>,
+    ) -> Result<Buf, Error> {
+        let core = &self.0.tree.core;
         let len = data.len();
         let region = Region::expose(core.link.channel(), data, Access::RemoteRead)?;
+        let channel = region.channel(core.negotiated.profile.dialect);
         let request = write::Request {
             offset,
             file: self.0.id,
-            channel: region.channel(core.negotiated.profile.dialect),
+            channel: match crypto {
+                Some(crypto) => payload::transformed(channel, crypto),
+                None => channel,
+            },
             remaining_bytes: len as u32,
             flags: write::Flags::NONE,
             data: Bytes::new(),

@@ -184,6 +184,12 @@ impl Link {
         self.shared.state.borrow_mut().security = Some(Rc::new(security));
     }
 
+    /// The session's keys, once it is established.
+    pub fn security(&self) -> Result<Rc<Security>, Error> {
+        let security = self.shared.state.borrow().security.clone();
+        security.ok_or(Error::Misuse("protection before a session is established"))
+    }
+
     /// Credits in all, at least 1.
     pub fn window(&self) -> u32 {
         self.shared.state.borrow().credits.window()

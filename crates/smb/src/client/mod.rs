@@ -10,6 +10,7 @@ mod file;
 mod link;
 mod negotiate;
 mod options;
+mod payload;
 mod region;
 mod session;
 mod setup;

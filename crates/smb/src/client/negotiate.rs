@@ -8,6 +8,7 @@ use weft_wire::smb2::ioctl::{ValidateNegotiateRequest, ValidateNegotiateResponse
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId,
 };
+use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, Guid};
 
 use super::error::{Denial, Error};
@@ -29,6 +30,8 @@ pub(super) struct Negotiated {
     pub max_write: u32,
     /// Requests of several credits.
     pub multi_credit: bool,
+    /// What both sides can do to payload that moves by RDMA.
+    pub transforms: Vec<RdmaTransformId>,
     /// The chain after both messages.
     pub preauth: Preauth,
     /// What we sent, for validation.
@@ -75,7 +78,7 @@ impl Negotiated {
     }
 }
 
-fn request(options: &Options) -> Result<Request, Error> {
+fn request(options: &Options, rdma: bool) -> Result<Request, Error> {
     const ALL: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
     let dialects: Vec<_> = ALL.into_iter().filter(|d| options.dialects.contains(d)).collect();
     if dialects.is_empty() {
@@ -106,6 +109,10 @@ fn request(options: &Options) -> Result<Request, Error> {
         if !options.signing_algorithms.is_empty() {
             contexts.push(Context::Signing(options.signing_algorithms.clone()));
         }
+        if rdma && options.rdma_transforms {
+            let ids = [RdmaTransformId::ENCRYPTION, RdmaTransformId::SIGNING];
+            contexts.push(Context::RdmaTransform(ids.map(|id| id.0).to_vec()));
+        }
         if !options.host.is_empty() {
             contexts.push(Context::Netname(options.host.clone()));
         }
@@ -122,7 +129,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
 
 /// Sends NEGOTIATE and judges the answer.
 pub(super) async fn negotiate(link: &Link, options: &Options) -> Result<Negotiated, Error> {
-    let request = request(options)?;
+    let request = request(options, link.channel().limits().max_rdma.is_some())?;
     let call = Call::new(Command::Negotiate, 0, Protection::None, |out| request.emit(out));
     let permit = link.permit(1).await?;
     let (pending, sent) = link.send_recorded(permit, call, 0)?;
@@ -141,8 +148,12 @@ fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Resu
     if !request.dialects.contains(&response.dialect) {
         return Err(Denial::Dialect.into());
     }
+    let mut transforms = Vec::new();
     let (cipher, signing) = match response.dialect {
-        Dialect::V3_1_1 => algorithms(&request, &response)?,
+        Dialect::V3_1_1 => {
+            transforms = rdma_transforms(&request, &response)?;
+            algorithms(&request, &response)?
+        }
         dialect if dialect >= Dialect::V3_0 => {
             let both = ccm && response.capabilities.contains(Capabilities::ENCRYPTION);
             (both.then_some(CipherId::AES_128_CCM), SigningId::AES_CMAC)
@@ -161,9 +172,31 @@ fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Resu
         max_read: response.max_read_size,
         max_write: response.max_write_size,
         multi_credit: response.capabilities.contains(Capabilities::LARGE_MTU),
+        transforms,
         preauth,
         request,
     })
+}
+
+/// 3.2.5.2: what the server chose of the transforms that we offered.
+fn rdma_transforms(request: &Request, response: &Response) -> Result<Vec<RdmaTransformId>, Error> {
+    let lists = |contexts: &[Context]| -> Vec<Vec<u16>> {
+        let list = |context: &Context| match context {
+            Context::RdmaTransform(ids) => Some(ids.clone()),
+            _ => None,
+        };
+        contexts.iter().filter_map(list).collect()
+    };
+    let offered = lists(&request.contexts).concat();
+    match &lists(&response.contexts)[..] {
+        [] => Ok(Vec::new()),
+        [ids] if ids[..] == [RdmaTransformId::NONE.0] => Ok(Vec::new()),
+        [ids] if !ids.is_empty() && ids.iter().all(|id| offered.contains(id)) => {
+            Ok(ids.iter().copied().map(RdmaTransformId).collect())
+        }
+        [_] => Err(Error::Violation("NEGOTIATE: an RDMA transform that was not offered")),
+        _ => Err(Error::Violation("NEGOTIATE: a context twice")),
+    }
 }
 
 /// 3.2.5.2: one of each kind, and only what we offered.

@@ -32,10 +32,11 @@ pub struct Options {
     pub secret: Secret,
     /// Domain; empty for a user of the server itself.
     pub domain: String,
-    /// Signing of all messages. TREE_CONNECT and negotiate validation are signed in any case. RDMA channels are not
-    /// used while it is in force, because what moves by RDMA is not signed ([MS-SMB2] 3.2.4.6).
+    /// Signing of all messages. TREE_CONNECT and negotiate validation are signed in any case. While it is in force RDMA
+    /// channels are used only with a server that signs what moves by RDMA too (RDMA transforms).
     pub signing: Wish,
-    /// Encryption of all messages. RDMA channels are not used while it is in force, for the same reason.
+    /// Encryption of all messages. While it is in force RDMA channels are used only with a server that encrypts what
+    /// moves by RDMA too.
     pub encryption: Wish,
     /// Dialects to offer.
     pub dialects: RangeInclusive<Dialect>,
@@ -43,6 +44,8 @@ pub struct Options {
     pub ciphers: Vec<CipherId>,
     /// Signing algorithms to offer, best first.
     pub signing_algorithms: Vec<SigningId>,
+    /// Offer to sign and encrypt what moves by RDMA.
+    pub rdma_transforms: bool,
     /// Where payload buffers come from; for SMB Direct the pool that the channel registers from.
     pub pool: Pool,
     /// Credits to hold: at most this many requests (of 64 KiB each) are outstanding.
@@ -71,6 +74,7 @@ impl Options {
                 CipherId::AES_256_CCM,
             ],
             signing_algorithms: vec![SigningId::AES_GMAC, SigningId::AES_CMAC],
+            rdma_transforms: true,
             pool,
             credits: 512,
             rdma_threshold: 4096,

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use weft_transport::{Channel, Kind, Traffic};
 use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
+use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::session_setup::SessionFlags;
 use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags, ShareType};
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, echo, logoff};
@@ -282,12 +283,25 @@ impl Session {
 }
 
 impl Core {
-    /// Whether payload may travel by RDMA: [MS-SMB2] 3.2.4.6 and 3.2.4.7 forbid it where messages are signed or
-    /// encrypted, because RDMA payload would be neither.
+    /// Whether payload may travel by RDMA: where messages are signed or encrypted only if it can be so too, which
+    /// NEGOTIATE says (RDMA transforms).
     pub fn rdma(&self, sealed_tree: bool) -> bool {
-        self.protection(sealed_tree) == Protection::None
+        let protected = match self.transform(sealed_tree) {
+            Some(kind) => self.negotiated.transforms.contains(&kind),
+            None => true,
+        };
+        protected
             && self.negotiated.profile.dialect >= Dialect::V3_0
             && self.link.channel().limits().max_rdma.is_some()
+    }
+
+    /// What has to be done to payload that travels by RDMA.
+    pub fn transform(&self, sealed_tree: bool) -> Option<RdmaTransformId> {
+        match self.protection(sealed_tree) {
+            Protection::None => None,
+            Protection::Signed => Some(RdmaTransformId::SIGNING),
+            Protection::Sealed => Some(RdmaTransformId::ENCRYPTION),
+        }
     }
 }
 

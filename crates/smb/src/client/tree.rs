@@ -10,6 +10,7 @@ use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
 use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, tree_disconnect};
 
 use super::error::Error;
@@ -40,6 +41,11 @@ impl TreeCore {
 
     pub fn rdma(&self) -> bool {
         self.core.rdma(self.sealed)
+    }
+
+    /// See [`Core::transform`].
+    pub fn transform(&self) -> Option<RdmaTransformId> {
+        self.core.transform(self.sealed)
     }
 
     pub fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::aead as aws;
+use bytes::Bytes;
 use ring::aead as ring;
 use weft_machine::buf;
 use weft_wire::smb2::Malformed;
@@ -53,6 +54,14 @@ pub(super) fn key_len(cipher: CipherId) -> usize {
 }
 
 impl Key {
+    /// Bytes of a nonce (2.2.41).
+    fn nonce_len(&self) -> usize {
+        match self {
+            Key::Ccm(_) => NONCE_LEN,
+            Key::AwsLc(_) | Key::Ring(_) => 12,
+        }
+    }
+
     /// Expands a key of [`key_len`] bytes.
     fn new(cipher: CipherId, engine: Engine, key: &[u8]) -> Key {
         const WHY: &str = "the key derivation gives 16 or 32 bytes";
@@ -94,15 +103,8 @@ impl Sealer {
     /// # Panics
     /// When `message` is shorter than the header or 4 GiB long: the caller made it.
     pub fn seal(&self, session_id: u64, message: &mut [u8]) -> Result<(), SealError> {
-        let counter = self.next_nonce.fetch_add(1, Ordering::Relaxed);
-        if counter == 0 || counter == u64::MAX {
-            // Stay at the end for good.
-            self.next_nonce.store(u64::MAX, Ordering::Relaxed);
-            return Err(SealError::Exhausted);
-        }
+        let nonce = self.nonce()?;
         let (head, body) = message.split_at_mut(TRANSFORM_LEN);
-        let mut nonce = [0; 12];
-        nonce[..8].copy_from_slice(&counter.to_le_bytes());
         let mut header = TransformHeader {
             signature: [0; 16],
             nonce: [0; 16],
@@ -111,9 +113,40 @@ impl Sealer {
         };
         header.nonce[..12].copy_from_slice(&nonce);
         head.copy_from_slice(&header.to_bytes());
-        let aad = &head[AUTHENTICATED];
+        let tag = self.encrypt(nonce, &head[AUTHENTICATED], body);
+        head[SIGNATURE_AT..SIGNATURE_AT + 16].copy_from_slice(&tag);
+        Ok(())
+    }
+
+    /// Encrypts payload that travels beside its message in place ([MS-SMB2] 2.2.43.1): the nonce, which is one of the same
+    /// counter, and the tag.
+    pub fn seal_payload(&self, payload: &mut [u8]) -> Result<(Bytes, Bytes), SealError> {
+        let nonce = self.nonce()?;
+        let tag = self.encrypt(nonce, &[], payload);
+        Ok((Bytes::copy_from_slice(&nonce[..self.nonce_len()]), Bytes::copy_from_slice(&tag)))
+    }
+
+    /// Bytes of the nonce of [`Sealer::seal_payload`].
+    pub fn nonce_len(&self) -> usize {
+        self.key.nonce_len()
+    }
+
+    /// A nonce that was never used with this key.
+    fn nonce(&self) -> Result<[u8; 12], SealError> {
+        let counter = self.next_nonce.fetch_add(1, Ordering::Relaxed);
+        if counter == 0 || counter == u64::MAX {
+            // Stay at the end for good.
+            self.next_nonce.store(u64::MAX, Ordering::Relaxed);
+            return Err(SealError::Exhausted);
+        }
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&counter.to_le_bytes());
+        Ok(nonce)
+    }
+
+    fn encrypt(&self, nonce: [u8; 12], aad: &[u8], body: &mut [u8]) -> [u8; 16] {
         // The only errors are lengths beyond what GCM takes (64 GiB).
-        let tag: [u8; 16] = match &self.key {
+        match &self.key {
             Key::AwsLc(key) => {
                 let nonce = aws::Nonce::assume_unique_for_key(nonce);
                 let tag = key.seal_in_place_separate_tag(nonce, aws::Aad::from(aad), body);
@@ -126,9 +159,7 @@ impl Sealer {
             }
             // The counter fits into CCM's shorter nonce; byte 11 of the field is zero either way.
             Key::Ccm(key) => key.seal(&short(&nonce), aad, body),
-        };
-        head[SIGNATURE_AT..SIGNATURE_AT + 16].copy_from_slice(&tag);
-        Ok(())
+        }
     }
 }
 
@@ -156,7 +187,38 @@ impl Opener {
         let (head, sealed) = message.split_at(TRANSFORM_LEN);
         assert_eq!(sealed.len(), plain.len());
         let nonce: [u8; 12] = head[20..32].try_into().expect("12 bytes");
-        let (aad, tag) = (&head[AUTHENTICATED], &head[SIGNATURE_AT..SIGNATURE_AT + 16]);
+        self.decrypt(nonce, &head[AUTHENTICATED], &head[SIGNATURE_AT..SIGNATURE_AT + 16], sealed, plain)
+    }
+
+    /// Decrypts payload that travelled beside its message into `plain`, which is as long. Nonces and tags of other lengths
+    /// than the cipher's are forged.
+    ///
+    /// # Panics
+    /// When the lengths do not match.
+    pub fn open_payload(
+        &self,
+        nonce: &[u8],
+        tag: &[u8],
+        sealed: &[u8],
+        plain: &mut [u8],
+    ) -> Result<(), SealError> {
+        assert_eq!(sealed.len(), plain.len());
+        if nonce.len() != self.key.nonce_len() || tag.len() != 16 {
+            return Err(SealError::Forged);
+        }
+        let mut padded = [0; 12];
+        padded[..nonce.len()].copy_from_slice(nonce);
+        self.decrypt(padded, &[], tag, sealed, plain)
+    }
+
+    fn decrypt(
+        &self,
+        nonce: [u8; 12],
+        aad: &[u8],
+        tag: &[u8],
+        sealed: &[u8],
+        plain: &mut [u8],
+    ) -> Result<(), SealError> {
         match &self.key {
             Key::AwsLc(key) => {
                 let nonce = aws::Nonce::assume_unique_for_key(nonce);

@@ -4,7 +4,10 @@
 //! Owns: the key schedule. Does not: decide what is signed. Interim responses must not be: they share their MessageId
 //! with the final response, and a GMAC nonce used twice gives the key away.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use aws_lc_rs::{cmac, hmac};
+use bytes::Bytes;
 use subtle::ConstantTimeEq;
 use weft_wire::smb2::negotiate::SigningId;
 use weft_wire::smb2::{Command, HEADER_LEN, header};
@@ -20,8 +23,15 @@ pub enum Sender {
     Server,
 }
 
+/// In the last byte of a GMAC nonce: it is one of payload.
+const PAYLOAD: u8 = 0x80;
+
 /// A session's signing key, expanded.
-pub struct SigningKey(Algorithm);
+pub struct SigningKey {
+    algorithm: Algorithm,
+    /// Counts the nonces of payload, which has no MessageId.
+    next_nonce: AtomicU64,
+}
 
 #[allow(clippy::large_enum_variant, reason = "one in a session, which is behind an Arc")]
 enum Algorithm {
@@ -33,11 +43,43 @@ enum Algorithm {
 impl SigningKey {
     /// Expands a key. An algorithm that is not one of the three, which negotiation never yields, is taken as AES-CMAC.
     pub fn new(algorithm: SigningId, key: &[u8; 16]) -> SigningKey {
-        SigningKey(match algorithm {
+        let algorithm = match algorithm {
             SigningId::HMAC_SHA256 => Algorithm::HmacSha256(hmac::Key::new(hmac::HMAC_SHA256, key)),
             SigningId::AES_GMAC => Algorithm::Gmac(Box::new(Gmac::new(key))),
             _ => Algorithm::Cmac(cmac::Key::new(cmac::AES_128, key).expect("16 bytes are an AES-128 key")),
-        })
+        };
+        SigningKey { algorithm, next_nonce: AtomicU64::new(0) }
+    }
+
+    /// Signs payload that travels beside its message ([MS-SMB2] 2.2.43.1): nonce, empty where the algorithm has none, and
+    /// signature.
+    pub fn sign_payload(&self, sender: Sender, payload: &[&[u8]]) -> (Bytes, Bytes) {
+        let nonce = match self.algorithm {
+            Algorithm::Gmac(_) => {
+                let counter = self.next_nonce.fetch_add(1, Ordering::Relaxed);
+                let mut nonce = [0; 12];
+                nonce[..8].copy_from_slice(&counter.to_le_bytes());
+                nonce[8] = u8::from(sender == Sender::Server);
+                // No message has this bit: with its nonce the key would be given away.
+                nonce[11] = PAYLOAD;
+                Bytes::copy_from_slice(&nonce)
+            }
+            _ => Bytes::new(),
+        };
+        let signature = Bytes::copy_from_slice(&self.tag_of(&nonce, payload));
+        (nonce, signature)
+    }
+
+    /// Whether payload carries the right signature, compared in constant time.
+    #[must_use]
+    pub fn verify_payload(&self, nonce: &[u8], signature: &[u8], payload: &[u8]) -> bool {
+        let right = nonce.len() == self.payload_nonce_len() && signature.len() == 16;
+        right && bool::from(self.tag_of(nonce, &[payload])[..].ct_eq(signature))
+    }
+
+    /// Bytes of the nonce of [`SigningKey::sign_payload`].
+    pub fn payload_nonce_len(&self) -> usize {
+        if matches!(self.algorithm, Algorithm::Gmac(_)) { 12 } else { 0 }
     }
 
     /// Signs a message in place: sets SMB2_FLAGS_SIGNED and fills the signature in.
@@ -76,8 +118,12 @@ impl SigningKey {
     }
 
     fn tag(&self, sender: Sender, parts: &[&[u8]]) -> [u8; 16] {
+        self.tag_of(&nonce(sender, parts[0]), parts)
+    }
+
+    fn tag_of(&self, nonce: &[u8], parts: &[&[u8]]) -> [u8; 16] {
         let mut tag = [0; 16];
-        match &self.0 {
+        match &self.algorithm {
             Algorithm::HmacSha256(key) => {
                 let mut mac = hmac::Context::with_key(key);
                 parts.iter().for_each(|part| mac.update(part));
@@ -88,7 +134,9 @@ impl SigningKey {
                 let result = parts.iter().try_for_each(|part| mac.update(part)).and_then(|()| mac.sign());
                 tag.copy_from_slice(result.expect("CMAC of memory does not fail").as_ref());
             }
-            Algorithm::Gmac(key) => tag = key.tag(nonce(sender, parts[0]), parts),
+            Algorithm::Gmac(key) => {
+                tag = key.tag(nonce.try_into().expect("GMAC nonces have 12 bytes"), parts)
+            }
         }
         tag
     }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use weft_machine::Payload;
 use weft_transport::{Channel, Segment, Stag};
 use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
 
 use super::connection::Connection;
@@ -25,6 +26,7 @@ use super::ops::Outstanding;
 use super::requests::Cancel;
 use super::session::{Session, Tree};
 use super::{Config, Server};
+use crate::crypto::SigningKey;
 
 /// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
 ///
@@ -44,8 +46,11 @@ pub(crate) struct OpContext {
     /// The whole SMB2 message, header first, without the rest of the compound: the offsets in SMB2 structures count
     /// from its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
     pub message: Bytes,
-    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused.
+    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused
+    /// unless their payload is encrypted as well.
     pub encrypted: bool,
+    /// The key that verified its signature, when it came signed: the answer is signed by it too.
+    pub signed: Option<Arc<SigningKey>>,
     /// The FileId of the request before this one in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that
     /// this request used; [`OpContext::file_id`] and [`OpContext::set_file_id`] keep it.
     pub(super) file_id: Cell<Option<FileId>>,
@@ -150,6 +155,8 @@ pub(crate) struct Reply {
     pub payload: Option<Payload>,
     /// Segments of the client's memory that the payload goes to by RDMA Write; empty: inline.
     pub segments: Vec<Segment>,
+    /// What is done to the payload before it goes into `segments`; `message` then ends with room for telling how.
+    pub transform: Option<RdmaTransformId>,
     /// The region that the answer revokes (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
     pub invalidate: Option<Stag>,
 }
@@ -164,7 +171,14 @@ impl Reply {
     pub fn with_capacity(len: usize) -> Reply {
         let mut message = Vec::with_capacity(HEADER_LEN + len);
         message.resize(HEADER_LEN, 0);
-        Reply { status: NtStatus::SUCCESS, message, payload: None, segments: Vec::new(), invalidate: None }
+        Reply {
+            status: NtStatus::SUCCESS,
+            message,
+            payload: None,
+            segments: Vec::new(),
+            transform: None,
+            invalidate: None,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use weft_wire::smb2::header::{Flags, Header};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
 };
+use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, Filetime, Guid, NtStatus};
 
 use super::Server;
@@ -48,8 +49,27 @@ pub(crate) struct Negotiated {
     pub server_security_mode: SecurityMode,
     /// Largest READ, WRITE and transact.
     pub max_io: u32,
+    /// What may be done to payload that travels by RDMA.
+    pub transforms: Transforms,
     /// What keys are derived for.
     pub(super) profile: Profile,
+}
+
+/// RDMATransformIds: what both sides can do to payload that travels by RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Transforms {
+    /// Encrypt it.
+    pub encryption: bool,
+    /// Sign it.
+    pub signing: bool,
+}
+
+impl Transforms {
+    fn ids(self) -> Vec<u16> {
+        let ids = [(self.encryption, RdmaTransformId::ENCRYPTION), (self.signing, RdmaTransformId::SIGNING)];
+        let ids: Vec<u16> = ids.into_iter().filter_map(|(is, id)| is.then_some(id.0)).collect();
+        if ids.is_empty() { vec![RdmaTransformId::NONE.0] } else { ids }
+    }
 }
 
 impl Negotiated {
@@ -87,7 +107,8 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
             _ => Capabilities::NONE,
         },
         server_security_mode: security_mode(&connection.server),
-        max_io: max_io(connection, dialect),
+        max_io: max_io(connection, dialect, Transforms::default()),
+        transforms: Transforms::default(),
         profile: Profile { dialect, signing: SigningId::HMAC_SHA256, cipher: None },
     };
     let reply = response(&connection.server, &negotiated, Vec::new());
@@ -124,8 +145,12 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     {
         server_capabilities |= Capabilities::MULTI_CHANNEL;
     }
+    let mut transforms = Transforms::default();
     let contexts = match dialect {
-        Dialect::V3_1_1 => contexts(&request.contexts, &mut profile)?,
+        Dialect::V3_1_1 => {
+            let rdma = connection.channel.limits().max_rdma.is_some();
+            contexts(&request.contexts, &mut profile, rdma.then_some(&mut transforms))?
+        }
         // Here a capability stands for the only cipher.
         Dialect::V3_0 | Dialect::V3_0_2 if request.capabilities.contains(Capabilities::ENCRYPTION) => {
             profile.cipher = Some(CipherId::AES_128_CCM);
@@ -142,7 +167,8 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         client_guid: request.client_guid,
         server_capabilities,
         server_security_mode: security_mode(&connection.server),
-        max_io: max_io(connection, dialect),
+        max_io: max_io(connection, dialect, transforms),
+        transforms,
         profile,
     };
     let reply = response(&connection.server, &negotiated, contexts);
@@ -150,8 +176,12 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     Ok(reply)
 }
 
-/// The contexts of the answer; the choices go into `profile`.
-fn contexts(offered: &[Context], profile: &mut Profile) -> Result<Vec<Context>, Failure> {
+/// The contexts of the answer; the choices go into `profile`, and into `transforms` on a connection with RDMA.
+fn contexts(
+    offered: &[Context],
+    profile: &mut Profile,
+    transforms: Option<&mut Transforms>,
+) -> Result<Vec<Context>, Failure> {
     let invalid = || Failure::from(NtStatus::INVALID_PARAMETER);
     // 3.3.5.4: at most one of each kind.
     let kinds = |kind: fn(&Context) -> bool| offered.iter().filter(|c| kind(c)).count();
@@ -185,9 +215,21 @@ fn contexts(offered: &[Context], profile: &mut Profile) -> Result<Vec<Context>, 
                 profile.signing = common.unwrap_or(SigningId::AES_CMAC);
                 answer.push(Context::Signing(vec![profile.signing]));
             }
-            // Not supported, and therefore to be ignored.
+            Context::RdmaTransform(ids) if ids.is_empty() => return Err(invalid()),
+            // Not supported, and therefore to be ignored; or for later, when the cipher is known.
             _ => {}
         }
+    }
+    let ids = offered.iter().find_map(|context| match context {
+        Context::RdmaTransform(ids) => Some(ids),
+        _ => None,
+    });
+    if let (Some(ids), Some(transforms)) = (ids, transforms) {
+        *transforms = Transforms {
+            encryption: ids.contains(&RdmaTransformId::ENCRYPTION.0) && profile.cipher.is_some(),
+            signing: ids.contains(&RdmaTransformId::SIGNING.0),
+        };
+        answer.push(Context::RdmaTransform(transforms.ids()));
     }
     Ok(answer)
 }
@@ -200,11 +242,13 @@ fn security_mode(server: &Server) -> SecurityMode {
 }
 
 /// Largest READ, WRITE and transact: what the transport carries beside or inside a message.
-fn max_io(connection: &Connection, dialect: Dialect) -> u32 {
-    // Encrypted payload does not travel by RDMA. Where nothing else is served, nothing else is offered: Linux would ask
-    // for that much, and gets along with no READ that is answered in part.
-    let beside =
-        if connection.server.config.require_encryption { None } else { connection.channel.limits().max_rdma };
+fn max_io(connection: &Connection, dialect: Dialect, transforms: Transforms) -> u32 {
+    // Without transforms encrypted payload does not travel by RDMA. Where nothing else is served, nothing else is
+    // offered: Linux would ask for that much, and gets along with no READ that is answered in part.
+    let beside = match connection.server.config.require_encryption && !transforms.encryption {
+        true => None,
+        false => connection.channel.limits().max_rdma,
+    };
     let carried = connection.max_inline().max(beside.unwrap_or(0));
     let carried = u32::try_from(carried).unwrap_or(u32::MAX).min(connection.server.config.limits.max_io);
     match dialect {

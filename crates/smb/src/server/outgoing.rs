@@ -5,7 +5,8 @@
 //!
 //! Buffers: a plain answer's payload stays what it is, also an unread file range. To be signed it is read into a pool
 //! buffer; to be encrypted it is read into its place in the one buffer of the whole message, so that neither copies
-//! it. What travels by RDMA is neither signed nor encrypted, and is therefore never sent for an encrypted request.
+//! it. What travels by RDMA is signed or encrypted where that was negotiated (RDMA transforms), in a buffer of its own;
+//! otherwise it is never sent for an encrypted request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,12 +16,13 @@ use bytes::Bytes;
 use weft_machine::{Payload, Pool};
 use weft_transport::{Outgoing, Part, Segment, Stag, To};
 use weft_wire::smb2::header::{self, Flags};
-use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error};
+use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
+use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
 
 use super::context::{Answer, Failure};
 use super::session::Session;
 use super::status;
-use crate::crypto::{Preauth, SealError, Sender, SigningKey, TRANSFORM_LEN};
+use crate::crypto::{Preauth, SealError, Sealer, Sender, SigningKey, TRANSFORM_LEN};
 
 /// A request with its answer, ready to be put on the wire.
 pub(super) struct Answered {
@@ -40,6 +42,7 @@ struct Piece {
     head: Vec<u8>,
     payload: Option<Payload>,
     segments: Vec<Segment>,
+    transform: Option<RdmaTransformId>,
     invalidate: Option<Stag>,
     sign: Option<Arc<SigningKey>>,
     hash: Option<Rc<RefCell<Preauth>>>,
@@ -57,6 +60,7 @@ impl Piece {
                     head: reply.message,
                     payload,
                     segments,
+                    transform: reply.transform,
                     invalidate: reply.invalidate,
                     sign,
                     hash,
@@ -67,7 +71,8 @@ impl Piece {
         // An operation that chose RDMA on an encrypted session would send plaintext, and one whose answer is longer
         // than the transport carries has asked for what NEGOTIATE did not offer. Neither happens: the operations
         // refuse before.
-        let leaks = sealed && !piece.segments.is_empty();
+        let encrypted = piece.transform == Some(RdmaTransformId::ENCRYPTION);
+        let leaks = !piece.segments.is_empty() && sealed != encrypted;
         if leaks || piece.inline_len() > max_message.saturating_sub(TRANSFORM_LEN + 8) {
             let failure = Failure { invalidate: piece.invalidate, ..NtStatus::INVALID_PARAMETER.into() };
             piece = Piece::failed(piece.header, failure, piece.sign, piece.hash);
@@ -86,7 +91,8 @@ impl Piece {
         head.resize(HEADER_LEN, 0);
         failure.data.emit(&mut head);
         let (payload, segments) = (None, Vec::new());
-        Piece { header, head, payload, segments, invalidate: failure.invalidate, sign, hash }
+        let invalidate = failure.invalidate;
+        Piece { header, head, payload, segments, transform: None, invalidate, sign, hash }
     }
 
     /// Bytes in the message, without pad.
@@ -119,6 +125,52 @@ impl Piece {
             },
             other => self.payload = other,
         }
+    }
+
+    /// Signs a payload that travels by RDMA, and tells so in the body.
+    async fn sign_payload(&mut self, pool: &Pool) {
+        let (Some(key), Some(payload)) = (self.sign.clone(), self.payload.take()) else { return };
+        match payload.into_chain(pool).await {
+            Ok(chain) => {
+                let parts: Vec<&[u8]> = chain.iter().map(|bytes| &bytes[..]).collect();
+                let (nonce, signature) = key.sign_payload(Sender::Server, &parts);
+                let kind = RdmaTransformId::SIGNING;
+                read::Response::set_transform(&mut self.head, &Crypto { kind, signature, nonce });
+                self.payload = Some(Payload::Chain(chain));
+            }
+            Err(e) => self.unreadable(&e),
+        }
+    }
+
+    /// Encrypts one, in a buffer of its own.
+    async fn seal_payload(&mut self, sealer: &Sealer, pool: &Pool) -> Result<(), SealError> {
+        let Some(payload) = self.payload.take() else { return Ok(()) };
+        let len = payload.len();
+        let mut out = pool.alloc(len).await;
+        out.set_len(len);
+        let window = out.into_window();
+        match &payload {
+            Payload::File(range) => {
+                if let Err(e) = range.read_into(&window).await {
+                    self.unreadable(&e);
+                    return Ok(());
+                }
+            }
+            Payload::Chain(chain) => {
+                let mut at = 0;
+                for bytes in chain {
+                    let inside = window.place(at, bytes);
+                    debug_assert!(inside);
+                    at += bytes.len();
+                }
+            }
+        }
+        let mut out = window.try_into_buf().expect("nobody else holds this window");
+        let (nonce, signature) = sealer.seal_payload(&mut out)?;
+        let kind = RdmaTransformId::ENCRYPTION;
+        read::Response::set_transform(&mut self.head, &Crypto { kind, signature, nonce });
+        self.payload = Some(Payload::Chain(vec![out.freeze()]));
+        Ok(())
     }
 
     fn unreadable(&mut self, e: &std::io::Error) {
@@ -209,8 +261,10 @@ async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) 
     let mut outgoing = Outgoing { parts: Vec::with_capacity(2 * pieces.len()), ..Outgoing::default() };
     let mut fallback = Vec::new();
     for (i, piece) in pieces.iter_mut().enumerate() {
-        if piece.sign.is_some() {
-            piece.load(pool).await;
+        match piece.transform {
+            Some(_) => Box::pin(piece.sign_payload(pool)).await,
+            None if piece.sign.is_some() => piece.load(pool).await,
+            None => {}
         }
         piece.complete(i == last);
         let pad = if i == last { &[][..] } else { &PAD[..piece.pad()] };
@@ -236,8 +290,13 @@ async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) 
 
 /// The whole message in one buffer, payload read straight into its place, encrypted there.
 async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<Outgoing, SealError> {
+    let sealer =
+        session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
     let last = pieces.len() - 1;
     let mut invalidate = None;
+    for piece in pieces.iter_mut().filter(|piece| !piece.segments.is_empty()) {
+        piece.seal_payload(sealer, pool).await?;
+    }
     loop {
         let len = pieces.iter().map(|p| p.inline_len() + p.pad()).sum::<usize>() - pieces[last].pad();
         let mut out = pool.alloc(TRANSFORM_LEN + len).await;
@@ -250,7 +309,7 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
             let inside = window.write_at(at, &piece.head);
             debug_assert!(inside);
             at += piece.head.len();
-            match &piece.payload {
+            match piece.payload.as_ref().filter(|_| piece.segments.is_empty()) {
                 Some(Payload::File(range)) => {
                     let Some(into) = window.slice(at, range.len) else { continue };
                     if let Err(e) = range.read_into(&into).await {
@@ -282,10 +341,12 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
             continue;
         }
         let mut out = window.try_into_buf().expect("every slice of this window is gone");
-        let sealer =
-            session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
         sealer.seal(session.id, &mut out)?;
-        return Ok(Outgoing { invalidate, ..Outgoing::bytes(out.freeze()) });
+        let beside = pieces.into_iter().filter(|piece| !piece.segments.is_empty()).filter_map(|piece| {
+            Some(Part::Payload { data: piece.payload?, to: To::Segments(piece.segments) })
+        });
+        let parts = beside.chain([Part::Bytes(out.freeze())]).collect();
+        return Ok(Outgoing { invalidate, parts, ..Outgoing::default() });
     }
 }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::Malformed;
 use super::field::{Put, u32_at, u64_at};
+use super::rdma_transform::Transformed;
 
 /// Length of a descriptor in bytes.
 pub const DESCRIPTOR_LEN: usize = 16;
@@ -34,7 +35,7 @@ pub struct Descriptor {
 pub struct Descriptors(Bytes);
 
 impl Descriptors {
-    fn parse(info: Bytes) -> Result<Descriptors, Malformed> {
+    pub(crate) fn parse(info: Bytes) -> Result<Descriptors, Malformed> {
         if info.is_empty() || !info.len().is_multiple_of(DESCRIPTOR_LEN) {
             return Err(Malformed("channel information is no whole number of descriptors"));
         }
@@ -42,6 +43,10 @@ impl Descriptors {
             return Err(Malformed("too many buffer descriptors"));
         }
         Ok(Descriptors(info))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// How many.
@@ -91,8 +96,8 @@ pub enum Channel {
     RdmaV1(Descriptors),
     /// By RDMA; the server revokes the first token with its answer.
     RdmaV1Invalidate(Descriptors),
-    /// By RDMA, encrypted or signed ([MS-SMB2] 2.2.43): never negotiated here, answered STATUS_INVALID_PARAMETER.
-    RdmaTransform(Bytes),
+    /// By RDMA, encrypted or signed ([MS-SMB2] 2.2.43); of WRITE only.
+    RdmaTransform(Transformed),
     /// A code of no channel: answered STATUS_INVALID_PARAMETER.
     Unknown(u32),
 }
@@ -109,7 +114,7 @@ impl Channel {
             0 => Channel::None,
             1 => Channel::RdmaV1(Descriptors::parse(info()?)?),
             2 => Channel::RdmaV1Invalidate(Descriptors::parse(info()?)?),
-            3 => Channel::RdmaTransform(info()?),
+            3 => Channel::RdmaTransform(Transformed::parse(&info()?)?),
             other => Channel::Unknown(other),
         })
     }
@@ -124,11 +129,11 @@ impl Channel {
         }
     }
 
-    pub(crate) fn info(&self) -> &[u8] {
+    pub(crate) fn info(&self) -> Bytes {
         match self {
-            Channel::RdmaV1(d) | Channel::RdmaV1Invalidate(d) => &d.0,
-            Channel::RdmaTransform(info) => info,
-            Channel::None | Channel::Unknown(_) => &[],
+            Channel::RdmaV1(d) | Channel::RdmaV1Invalidate(d) => d.0.clone(),
+            Channel::RdmaTransform(transformed) => transformed.to_bytes(),
+            Channel::None | Channel::Unknown(_) => Bytes::new(),
         }
     }
 

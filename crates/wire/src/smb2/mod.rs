@@ -31,6 +31,7 @@ pub mod negotiate;
 pub mod oplock_break;
 pub mod query_directory;
 pub mod query_info;
+pub mod rdma_transform;
 pub mod read;
 pub mod session_setup;
 pub mod set_info;

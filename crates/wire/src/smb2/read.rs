@@ -8,11 +8,15 @@
 use bytes::Bytes;
 
 use super::channel::Channel;
-use super::field::{Put, array_at, bits, fixed, len16, region, u16_at, u32_at, u64_at};
+use super::field::{Put, array_at, bits, fixed, len16, patch_u32, region, u16_at, u32_at, u64_at};
+use super::rdma_transform::{self, Crypto};
 use super::{FileId, HEADER_LEN, Malformed};
 
 /// Where the data of a response that we emit begins, counted from its header.
 pub const RESPONSE_DATA_AT: usize = HEADER_LEN + 16;
+
+/// SMB2_READFLAG_RESPONSE_RDMA_TRANSFORM.
+const TRANSFORMED: u32 = 1;
 
 bits! {
     /// Request flags (3.0.2 and later).
@@ -81,7 +85,7 @@ impl Request {
         out.put_u32(self.remaining_bytes);
         out.put_u16(if info.is_empty() { 0 } else { HEADER_LEN as u16 + 48 });
         out.put_u16(len16(info.len()));
-        out.put(info);
+        out.put(&info);
         if info.is_empty() {
             // StructureSize counts one byte of the buffer; servers insist on it.
             out.put_u8(0);
@@ -96,6 +100,8 @@ pub struct Response {
     pub data: Bytes,
     /// Bytes that came by RDMA instead.
     pub data_remaining: u32,
+    /// How those are to be made readable; only in 3.1.1, and only where it was negotiated.
+    pub transform: Option<Crypto>,
 }
 
 impl Response {
@@ -104,7 +110,11 @@ impl Response {
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<16>(message, 17)?;
         let data = region(message, usize::from(b[2]), u32_at(b, 4) as usize, RESPONSE_DATA_AT, "READ data")?;
-        Ok(Response { data, data_remaining: u32_at(b, 8) })
+        let (data, transform) = match u32_at(b, 12) & TRANSFORMED {
+            0 => (data, None),
+            _ => (Bytes::new(), Some(Crypto::parse(&data)?)),
+        };
+        Ok(Response { data, data_remaining: u32_at(b, 8), transform })
     }
 
     /// Appends the body up to the data: `data_len` bytes follow in the message at [`RESPONSE_DATA_AT`],
@@ -117,5 +127,25 @@ impl Response {
         out.put_u32(data_len);
         out.put_u32(data_remaining);
         out.put_u32(0);
+    }
+
+    /// Appends a body whose payload travels by RDMA and is transformed: [`Response::set_transform`] fills in how, once
+    /// it is known.
+    pub fn emit_transformed(nonce_len: usize, data_remaining: u32, out: &mut Vec<u8>) {
+        let len = rdma_transform::len(nonce_len);
+        Response::emit_head(len as u32, data_remaining, out);
+        let flags = out.len() - 4;
+        patch_u32(out, flags, TRANSFORMED);
+        out.put_zeros(len);
+    }
+
+    /// Fills the transform in, which is as long as announced.
+    ///
+    /// # Panics
+    /// When `message` does not end with the body of [`Response::emit_transformed`] for this nonce length.
+    pub fn set_transform(message: &mut [u8], transform: &Crypto) {
+        let mut bytes = Vec::new();
+        transform.emit(&mut bytes);
+        message[RESPONSE_DATA_AT..].copy_from_slice(&bytes);
     }
 }

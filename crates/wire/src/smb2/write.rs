@@ -89,7 +89,7 @@ impl Request {
         out.put_u16(if info.is_empty() { 0 } else { REQUEST_DATA_AT as u16 });
         out.put_u16(len16(info.len()));
         out.put_u32(self.flags.0);
-        out.put(info);
+        out.put(&info);
         if info.is_empty() && inline == 0 {
             // StructureSize counts one byte of the buffer; servers insist on it.
             out.put_u8(0);

@@ -30,6 +30,10 @@ pub struct Direct {
     traffic: RefCell<Traffic>,
     /// Regions that the peer invalidated.
     pub invalidated: Cell<u32>,
+    /// Every byte that this end has moved by RDMA, as it moved.
+    pub tap: RefCell<Vec<u8>>,
+    /// Whether a bit of all that this end moves by RDMA changes on its way.
+    pub damage: Cell<bool>,
     /// Whether regions of this end can be revoked by the peer.
     pub revocable: Cell<bool>,
 }
@@ -47,6 +51,8 @@ pub fn pair(pool: &Pool) -> (Rc<Direct>, Rc<Direct>) {
             next: Cell::new(0x1000),
             traffic: RefCell::default(),
             invalidated: Cell::new(0),
+            tap: RefCell::default(),
+            damage: Cell::new(false),
             revocable: Cell::new(true),
         })
     };
@@ -60,6 +66,18 @@ impl Direct {
     /// How many regions are open to the peer.
     pub fn open_regions(&self) -> usize {
         self.regions.borrow().len()
+    }
+
+    /// The other end.
+    pub fn far(&self) -> Rc<Direct> {
+        self.peer.borrow().upgrade().expect("the other end is there")
+    }
+
+    fn moved(&self, data: &mut [u8]) {
+        if let (true, Some(byte)) = (self.damage.get(), data.first_mut()) {
+            *byte ^= 0x10;
+        }
+        self.tap.borrow_mut().extend_from_slice(data);
     }
 
     fn wake(&self) {
@@ -94,9 +112,10 @@ impl Direct {
             match part {
                 Part::Bytes(bytes) => body.extend_from_slice(&bytes),
                 Part::Payload { data, to } => {
-                    let data = self.load(data)?;
+                    let mut data = self.load(data)?;
                     match to {
                         To::Segments(segments) => {
+                            self.moved(&mut data);
                             let mut rest = &data[..];
                             for segment in &segments {
                                 let window = self.reach(&peer, segment, Access::RemoteWrite)?;
@@ -181,6 +200,7 @@ impl Channel for Direct {
                 all.resize(at + window.len(), 0);
                 assert!(window.read_at(0, &mut all[at..]));
             }
+            self.moved(&mut all);
             let mut traffic = self.traffic.borrow_mut();
             traffic.read = (traffic.read.0 + all.len() as u64, traffic.read.1 + 1);
             Ok(Bytes::from(all))

@@ -17,7 +17,7 @@ use weft_wire::smb2::{Command, Dialect, HEADER_LEN, Header, NtStatus};
 
 use super::super::*;
 use super::direct::{self, Direct};
-use super::{Between, story};
+use super::{Between, CIPHERS, story};
 use crate::auth::Secret;
 use crate::server::{self, Server};
 
@@ -154,17 +154,103 @@ fn the_story_over_rdma() {
 }
 
 #[test]
-fn what_is_signed_or_encrypted_does_not_travel_by_rdma() {
+fn without_transforms_what_is_signed_or_encrypted_does_not_travel_by_rdma() {
     for (signing, encryption) in [(Wish::Required, Wish::IfRequired), (Wish::IfRequired, Wish::Required)] {
         Sim::new(5).run(async {
             let own = Own::new(|_| {});
             let (between, _) = own.rdma();
-            let options = Options { signing, encryption, ..own.options() };
+            let options = Options { signing, encryption, rdma_transforms: false, ..own.options() };
             let session = Session::connect(between.clone(), options).await.unwrap();
             assert!(!session.describe().rdma);
             story::tell(&session, "data").await.unwrap();
             assert_eq!(between.exposed.get(), 0);
             assert_eq!(between.saw(b"hello, world"), encryption == Wish::IfRequired);
+        });
+    }
+}
+
+/// What a tap on the RDMA provider must never show of an encrypted session.
+const PLAIN: &[u8] = b"nobody but the two of us may read this";
+
+fn payload() -> Bytes {
+    PLAIN.iter().copied().cycle().take(1 << 20).collect::<Vec<u8>>().into()
+}
+
+#[test]
+fn encrypted_payload_travels_by_rdma_and_a_tap_sees_nothing_of_it() {
+    for (_, cipher) in CIPHERS.into_iter().filter(|(dialect, _)| *dialect == Dialect::V3_1_1) {
+        for by_server in [false, true] {
+            Sim::new(31).run(async {
+                let own = Own::new(|config| config.require_encryption = by_server);
+                let (between, direct) = own.rdma();
+                let encryption = if by_server { Wish::IfRequired } else { Wish::Required };
+                let options = Options { encryption, ciphers: vec![cipher], ..own.options() };
+                let session = Session::connect(between.clone(), options).await.unwrap();
+                assert!(session.describe().rdma, "{}", session.describe());
+                story::tell(&session, "data").await.unwrap();
+                let tree = session.tree("data").await.unwrap();
+                let file = tree.open("secret", OpenOptions::create()).await.unwrap();
+                let server = direct.far();
+                server.tap.borrow_mut().clear();
+                file.write(0, payload()).await.unwrap();
+                let buf = own.pool.buf_from(&payload()).unwrap();
+                let back = file.write_buf(1 << 20, buf).await.unwrap();
+                assert_eq!(back[..], payload()[..], "the caller's buffer is as it was");
+                assert_eq!(file.read(0, 1 << 20).await.unwrap(), payload());
+                assert_eq!(server.tap.borrow().len(), 3 << 20, "all of it by RDMA");
+                let saw = |bytes: &[u8]| bytes.windows(PLAIN.len()).any(|window| window == PLAIN);
+                assert!(!saw(&server.tap.borrow()), "{cipher:?}: plaintext by RDMA");
+                assert!(!between.saw(PLAIN), "{cipher:?}: plaintext in messages");
+                session.echo().await.unwrap();
+                assert_eq!(direct.open_regions(), 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn signed_payload_travels_by_rdma() {
+    for algorithm in [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256] {
+        Sim::new(32).run(async {
+            let own = Own::new(|config| config.require_signing = true);
+            let (between, direct) = own.rdma();
+            let options = Options { signing_algorithms: vec![algorithm], ..own.options() };
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            assert!(session.describe().rdma && session.describe().signing == Some(algorithm));
+            let tree = session.tree("data").await.unwrap();
+            let file = tree.open("f", OpenOptions::create()).await.unwrap();
+            let server = direct.far();
+            server.tap.borrow_mut().clear();
+            file.write(0, payload()).await.unwrap();
+            assert_eq!(file.read(0, 1 << 20).await.unwrap(), payload());
+            assert_eq!(server.tap.borrow().len(), 2 << 20);
+        });
+    }
+}
+
+#[test]
+fn payload_that_is_changed_on_its_way_by_rdma_is_found_out() {
+    for (signing, encryption) in [(Wish::Required, Wish::IfRequired), (Wish::IfRequired, Wish::Required)] {
+        Sim::new(33).run(async {
+            let own = Own::new(|_| {});
+            let (between, direct) = own.rdma();
+            let options = Options { signing, encryption, ..own.options() };
+            let session = Session::connect(between.clone(), options).await.unwrap();
+            let tree = session.tree("data").await.unwrap();
+            let file = tree.open("f", OpenOptions::create()).await.unwrap();
+            file.write(0, payload()).await.unwrap();
+            let server = direct.far();
+            server.damage.set(true);
+            let expected = match encryption {
+                Wish::Required => NtStatus::AUTH_TAG_MISMATCH,
+                Wish::IfRequired => NtStatus::INVALID_SIGNATURE,
+            };
+            let refused = file.write(0, vec![7; 1 << 20].into()).await.unwrap_err();
+            assert_eq!(refused.status(), Some(expected));
+            let found = file.read(0, 1 << 20).await.unwrap_err();
+            assert!(matches!(found, Error::Tampered(_)), "{found}");
+            server.damage.set(false);
+            assert_eq!(file.read(0, 1 << 20).await.unwrap(), payload(), "what was refused was not written");
         });
     }
 }

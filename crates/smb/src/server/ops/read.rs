@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.12. Owns: nothing. Never waits: what is not in memory is read by whoever sends it.
 //! Buffers: none for a large READ. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
-//! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA, where
+//! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA where
 //! nothing would protect it: without RDMA transforms that is an invalid parameter.
 
 use weft_machine::Payload;
@@ -10,10 +10,12 @@ use weft_store::vfs::Kind;
 use weft_transport::{Segment, Stag};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::channel::{Channel, Descriptors};
+use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::read::{RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::opens;
+use crate::crypto::Sealer;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Up to this many bytes travel in a gathered message anyway, not by sendfile: they are read at once.
@@ -21,7 +23,7 @@ const READ_NOW_BYTES: usize = 16 << 10;
 
 pub(crate) fn read(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
-    let route = Route::of(cx, &request.channel)?;
+    let route = Route::of_read(cx, &request.channel)?;
     let mut answer = answer(cx, &request, &route);
     match &mut answer {
         Ok(reply) => reply.invalidate = route.invalidate,
@@ -70,7 +72,7 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     match &route.segments {
         None => Response::emit_head(len, 0, &mut reply.message),
         Some(segments) => {
-            Response::emit_head(0, len, &mut reply.message);
+            route.emit_head(cx, len, &mut reply);
             reply.segments = clip(segments, len);
         }
     }
@@ -110,33 +112,83 @@ pub(super) struct Route {
     pub(super) segments: Option<Vec<Segment>>,
     /// What the answer revokes, whether it is a success or not.
     pub(super) invalidate: Option<Stag>,
+    /// What is done to a READ's payload before it goes there.
+    transform: Option<RdmaTransformId>,
+    /// What was done to a WRITE's payload.
+    pub(super) crypto: Option<Crypto>,
 }
 
 impl Route {
-    /// The route that a request asks for, when the connection can go it (3.3.5.12, 3.3.5.13).
-    pub(super) fn of(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
-        // Before 3.0 the field is reserved.
-        let dialect = cx.dialect();
-        if dialect < Dialect::V3_0 {
-            return Ok(Route::default());
-        }
-        let (descriptors, revoke) = match channel {
-            Channel::None => return Ok(Route::default()),
-            Channel::RdmaV1(descriptors) => (descriptors, false),
-            Channel::RdmaV1Invalidate(descriptors) if dialect >= Dialect::V3_0_2 => (descriptors, true),
-            Channel::RdmaV1Invalidate(_) | Channel::RdmaTransform(_) | Channel::Unknown(_) => {
-                return Err(NtStatus::INVALID_PARAMETER.into());
-            }
+    /// The route that a READ asks for, when the connection can go it (3.3.5.12). What is encrypted or signed in messages
+    /// is so by RDMA too, if that was negotiated; what is encrypted in messages does not travel by RDMA otherwise.
+    fn of_read(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
+        let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
+        let route = Route::by(cx, descriptors, revoke)?;
+        let transforms = cx.connection.negotiated().transforms;
+        let transform = match (cx.encrypted, cx.signed.is_some()) {
+            (true, _) if transforms.encryption => Some(RdmaTransformId::ENCRYPTION),
+            (true, _) => return Err(route.refused()),
+            (false, true) if transforms.signing => Some(RdmaTransformId::SIGNING),
+            _ => None,
         };
+        Ok(Route { transform, ..route })
+    }
+
+    /// The same for a WRITE (3.3.5.13), whose request says what was done to the payload.
+    pub(super) fn of_write(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
+        let transforms = cx.connection.negotiated().transforms;
+        if let (Channel::RdmaTransform(transformed), Dialect::V3_1_1) = (channel, cx.dialect()) {
+            let route = Route::by(cx, &transformed.descriptors, transformed.revoke)?;
+            let fits = match transformed.crypto.kind {
+                RdmaTransformId::ENCRYPTION => cx.encrypted && transforms.encryption,
+                _ => !cx.encrypted && cx.signed.is_some() && transforms.signing,
+            };
+            return match fits {
+                true => Ok(Route { crypto: Some(transformed.crypto.clone()), ..route }),
+                false => Err(route.refused()),
+            };
+        }
+        let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
+        let route = Route::by(cx, descriptors, revoke)?;
+        // A client that insists on signatures and could sign this does not leave it unsigned; somebody else would.
+        let unsigned = cx.session.signing_required && transforms.signing;
+        if cx.encrypted || unsigned { Err(route.refused()) } else { Ok(route) }
+    }
+
+    fn by(cx: &OpContext, descriptors: &Descriptors, revoke: bool) -> Result<Route, Failure> {
         if cx.channel().limits().max_rdma.is_none() {
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
         let segments = segments(descriptors);
         let invalidate = segments.first().filter(|_| revoke).map(|segment| segment.stag);
-        if cx.encrypted {
-            return Err(Failure { invalidate, ..NtStatus::INVALID_PARAMETER.into() });
-        }
-        Ok(Route { segments: Some(segments), invalidate })
+        Ok(Route { segments: Some(segments), invalidate, ..Route::default() })
+    }
+
+    fn refused(self) -> Failure {
+        Failure { invalidate: self.invalidate, ..NtStatus::INVALID_PARAMETER.into() }
+    }
+
+    /// Announces the payload's length in the body, and leaves room for what is done to it.
+    fn emit_head(&self, cx: &OpContext, len: u32, reply: &mut Reply) {
+        let nonce_len = match self.transform {
+            None => return Response::emit_head(0, len, &mut reply.message),
+            Some(RdmaTransformId::ENCRYPTION) => cx.session.keys.sealer.as_ref().map_or(0, Sealer::nonce_len),
+            Some(_) => cx.signed.as_ref().map_or(0, |key| key.payload_nonce_len()),
+        };
+        Response::emit_transformed(nonce_len, len, &mut reply.message);
+        reply.transform = self.transform;
+    }
+}
+
+/// The memory of a channel without transform, and whether it is to be revoked. Before 3.0 the field is reserved.
+fn plain<'a>(cx: &OpContext, channel: &'a Channel) -> Result<Option<(&'a Descriptors, bool)>, Failure> {
+    let dialect = cx.dialect();
+    match channel {
+        _ if dialect < Dialect::V3_0 => Ok(None),
+        Channel::None => Ok(None),
+        Channel::RdmaV1(descriptors) => Ok(Some((descriptors, false))),
+        Channel::RdmaV1Invalidate(descriptors) if dialect >= Dialect::V3_0_2 => Ok(Some((descriptors, true))),
+        _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }
 

@@ -145,6 +145,7 @@ impl Bench {
             server_capabilities: Capabilities::LARGE_MTU,
             server_security_mode: SecurityMode::SIGNING_ENABLED,
             max_io: 8 << 20,
+            transforms: Default::default(),
             profile,
         });
         let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
@@ -177,6 +178,7 @@ impl Bench {
             header,
             message: message.into(),
             encrypted: false,
+            signed: None,
             file_id: Cell::new(None),
             async_id: Cell::new(None),
             outstanding: RefCell::default(),

@@ -1,7 +1,7 @@
 //! WRITE: slices of the message, or what the transport fetches from the client's memory, into the file.
 //!
 //! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Owns: nothing. Buffers: the message's, or the one that was fetched into;
-//! neither is copied. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
+//! neither is copied, but what was encrypted for its way by RDMA is decrypted into another. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
 //! made durable, which is what was asked for.
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use weft_store::vfs::Kind;
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::write::{Flags, Request, Response};
 
 use super::opens::{self, Open};
@@ -22,7 +23,7 @@ const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask:
 
 pub(super) async fn write(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
-    let route = Route::of(cx, &request.channel)?;
+    let route = Route::of_write(cx, &request.channel)?;
     let invalidate = route.invalidate;
     match carry_out(cx, request, route).await {
         Ok(count) => {
@@ -64,7 +65,11 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         None => request.data,
         Some(mut segments) => {
             clip(&mut segments, len);
-            fetch(cx, segments).await?
+            let data = fetch(cx, segments).await?;
+            match &route.crypto {
+                None => data,
+                Some(crypto) => restored(cx, data, crypto).await?,
+            }
         }
     };
     // Locks may have come while the data travelled.
@@ -109,4 +114,20 @@ async fn fetch(cx: &OpContext, segments: Vec<weft_transport::Segment>) -> Result
         tracing::debug!("RDMA Read of a WRITE's payload: {e}");
         status::UNEXPECTED_IO_ERROR.into()
     })
+}
+
+/// Payload as the client meant it: decrypted, or with its signature verified.
+async fn restored(cx: &OpContext, data: Bytes, crypto: &Crypto) -> Result<Bytes, Failure> {
+    if crypto.kind == RdmaTransformId::SIGNING {
+        let right =
+            cx.signed.as_ref().is_some_and(|key| key.verify_payload(&crypto.nonce, &crypto.signature, &data));
+        return if right { Ok(data) } else { Err(NtStatus::INVALID_SIGNATURE.into()) };
+    }
+    let opener = cx.session.keys.opener.as_ref().ok_or(NtStatus::INVALID_PARAMETER)?;
+    let mut plain = cx.config().pool.alloc(data.len()).await;
+    plain.set_len(data.len());
+    opener
+        .open_payload(&crypto.nonce, &crypto.signature, &data, &mut plain)
+        .map_err(|_| NtStatus::AUTH_TAG_MISMATCH)?;
+    Ok(plain.freeze())
 }

@@ -48,6 +48,35 @@ fn sizes_for_rdma_are_offered_where_payload_may_use_it() {
     });
 }
 
+/// With transforms it may, and then the larger sizes are offered again.
+#[test]
+fn rdma_transforms_are_agreed_on_where_there_is_rdma() {
+    story(async {
+        let world = World::with(|config| config.require_encryption = true);
+        let agreed = async |rdma: bool, ids: &[u16], ciphers: bool| {
+            let mut client = world.connect();
+            client.wire.max_rdma.set(rdma.then_some(8 << 20));
+            let mut offer = Offer::default();
+            offer.contexts.retain(|context| ciphers || !matches!(context, Context::Encryption(_)));
+            // Before the others: the order does not count.
+            offer.contexts.insert(0, Context::RdmaTransform(ids.to_vec()));
+            let (header, response) = client.try_negotiate(offer).await;
+            let Some(response) = response else { return Err(header.status) };
+            let ids = response.contexts.into_iter().find_map(|context| match context {
+                Context::RdmaTransform(ids) => Some(ids),
+                _ => None,
+            });
+            Ok((ids, response.max_read_size == 8 << 20))
+        };
+        assert_eq!(agreed(true, &[2, 1, 9], true).await, Ok((Some(vec![1, 2]), true)));
+        assert_eq!(agreed(true, &[2], true).await, Ok((Some(vec![2]), false)));
+        assert_eq!(agreed(true, &[1], false).await, Ok((Some(vec![0]), false)), "nothing to encrypt with");
+        assert_eq!(agreed(true, &[7], true).await, Ok((Some(vec![0]), false)));
+        assert_eq!(agreed(false, &[1, 2], true).await, Ok((None, false)));
+        assert_eq!(agreed(true, &[], true).await, Err(NtStatus::INVALID_PARAMETER));
+    });
+}
+
 #[test]
 fn the_best_common_dialect_is_chosen() {
     story(async {

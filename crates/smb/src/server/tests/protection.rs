@@ -282,6 +282,55 @@ fn a_plain_read_stays_a_file_range_and_no_read_is_copied() {
     });
 }
 
+/// The client and the server have agreed to encrypt what travels by RDMA. A WRITE that names memory in which nothing is
+/// encrypted is refused before the server looks at that memory, and a READ's payload is not what the file holds.
+#[test]
+fn with_transforms_nothing_encrypted_travels_by_rdma_in_the_clear() {
+    use weft_wire::smb2::channel::{Channel, Descriptor};
+    use weft_wire::smb2::negotiate::Context;
+    use weft_wire::smb2::{read, write};
+    story(async {
+        let world = World::new();
+        let mut client = world.connect();
+        client.wire.max_rdma.set(Some(8 << 20));
+        let mut offer = Offer::default();
+        offer.contexts.push(Context::RdmaTransform(vec![1, 2]));
+        client.negotiate(offer).await;
+        client.log_on("alice", PASSWORD).await.unwrap();
+        client.seal = true;
+        client.tree().await;
+        let file = client.open("f", CreateOptions::NONE).await;
+        assert_eq!(client.write(file, &[0x5a; 8192]).await, NtStatus::SUCCESS);
+        let memory =
+            || Channel::RdmaV1([Descriptor { offset: 0, token: 7, length: 8192 }].into_iter().collect());
+        let request = write::Request {
+            offset: 0,
+            file,
+            channel: memory(),
+            remaining_bytes: 8192,
+            flags: write::Flags::NONE,
+            data: Default::default(),
+        };
+        // The transport of these tests cannot fetch: another status would show that it was asked to.
+        let status = client.status(Command::Write, |out| request.emit_head(out)).await;
+        assert_eq!(status, NtStatus::INVALID_PARAMETER);
+
+        let request = read::Request { channel: memory(), ..read_request(file, 8192) };
+        let request = client.request(Command::Read, |out| request.emit(out));
+        client.send(request);
+        let parts = client.wire.recv_outgoing().await.unwrap().parts;
+        let [Part::Payload { data: Payload::Chain(chain), to: To::Segments(_) }, Part::Bytes(message)] =
+            &parts[..]
+        else {
+            panic!("{parts:?}")
+        };
+        let sealed = chain.concat();
+        assert_eq!(sealed.len(), 8192);
+        assert!(sealed.chunks(16).all(|block| block != [0x5a; 16]), "plaintext");
+        assert!(message.starts_with(&[0xFD]), "and the message that belongs to it is encrypted");
+    });
+}
+
 #[test]
 fn a_payload_that_cannot_be_read_is_an_error_to_the_client() {
     story(async {

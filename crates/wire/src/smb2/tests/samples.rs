@@ -359,7 +359,7 @@ pub(super) fn samples() -> Vec<Sample> {
     s.push(sample(
         "read response",
         0,
-        read::Response { data: Bytes::from_static(b"data"), data_remaining: 0 },
+        read::Response { data: Bytes::from_static(b"data"), data_remaining: 0, transform: None },
         |v, out| {
             read::Response::emit_head(v.data.len() as u32, v.data_remaining, out);
             out.extend_from_slice(&v.data);

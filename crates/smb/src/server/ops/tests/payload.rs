@@ -3,6 +3,7 @@
 use weft_machine::Payload;
 use weft_transport::Stag;
 use weft_wire::smb2::channel::{Channel as Route, Descriptor};
+use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId, Transformed};
 use weft_wire::smb2::read::RESPONSE_DATA_AT;
 use weft_wire::smb2::{flush, read, write};
 
@@ -219,6 +220,13 @@ fn an_encrypted_session_gets_no_rdma() {
     });
 }
 
+/// Never negotiated in these tests.
+fn transformed(kind: RdmaTransformId) -> Route {
+    let (signature, nonce) = (Bytes::from_static(&[0; 16]), Bytes::from_static(&[0; 12]));
+    let crypto = Crypto { kind, signature, nonce };
+    Route::RdmaTransform(Transformed { crypto, revoke: false, descriptors: descriptors(&[64]).collect() })
+}
+
 #[test]
 fn channels_that_the_connection_does_not_have() {
     let story = async |dialect, rdma, channel: Route| {
@@ -233,7 +241,8 @@ fn channels_that_the_connection_does_not_have() {
     let refused = [
         (Dialect::V3_1_1, false, v1()),
         (Dialect::V3_0, true, invalidate()),
-        (Dialect::V3_1_1, true, Route::RdmaTransform(Bytes::from_static(&[0; 32]))),
+        (Dialect::V3_1_1, true, transformed(RdmaTransformId::ENCRYPTION)),
+        (Dialect::V3_1_1, true, transformed(RdmaTransformId::SIGNING)),
         (Dialect::V3_1_1, true, Route::Unknown(9)),
     ];
     for (dialect, rdma, channel) in refused {
