@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::grants::Wish;
 use super::locks::{Intent, Owner};
-use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused};
+use super::{Access, Caching, Entry, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
 use crate::vfs::NodeId;
 
 /// One open of a node. Dropping it closes it; [`Open::close`] also says whether the name must go now.
@@ -43,6 +43,26 @@ impl Open {
         let mut shard = self.table.shard(self.node);
         let known = shard.get_mut(&self.node)?;
         known.holders.iter().any(|holder| holder.id == self.id).then(|| act(known, self.id))
+    }
+
+    /// Does and lets others do something else from now on (a further OPEN by the same NFSv4 owner, OPEN_DOWNGRADE), or
+    /// says that another open is in the way and leaves everything as it was.
+    pub fn change(&self, access: Rights, share: Rights) -> Result<(), Refused> {
+        let changed = self.with(|known, id| {
+            let others = known.holders.iter().filter(|holder| holder.id != id);
+            let clash = |holder: &Entry| {
+                holder.access.any() && (access.exceeds(holder.share) || holder.access.exceeds(share))
+            };
+            if access.any() && others.into_iter().any(clash) {
+                return Err(Refused::Sharing);
+            }
+            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
+                (holder.access, holder.share) = (access, share);
+            }
+            Ok(known.grants.changed())
+        });
+        changed.unwrap_or(Err(Refused::NotLocked))?.into_iter().for_each(Waker::wake);
+        Ok(())
     }
 
     /// Removes the node's name when this open closes (and all others have).
