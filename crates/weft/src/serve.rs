@@ -208,6 +208,9 @@ impl Plan {
             limits: weft_nfs::server::Limits::default(),
         });
 
+        let tended = nfs.clone();
+        rt::spawn(async move { tended.tend().await }).detach();
+
         let acceptor = Acceptor {
             cores: self.cores,
             pool,

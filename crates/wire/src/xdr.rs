@@ -61,6 +61,16 @@ impl Decoder {
         self.stream.len() - self.at
     }
 
+    /// The next bytes, at most `max`, which stay where they are.
+    pub fn peek(&self, max: usize) -> &[u8] {
+        &self.stream[self.at..][..max.min(self.remaining())]
+    }
+
+    /// Bytes that the stream had at first, and those beside it.
+    pub fn total(&self) -> usize {
+        self.stream.len() + self.detached.as_ref().map_or(0, Bytes::len)
+    }
+
     /// The rest of the stream.
     pub fn rest(self) -> Bytes {
         self.stream.slice(self.at..)
@@ -187,9 +197,27 @@ impl Encoder {
         Bytes::from(self.0)
     }
 
+    /// A copy of everything behind the first `at` bytes.
+    pub fn copy_from(&self, at: usize) -> Bytes {
+        Bytes::copy_from_slice(&self.0[at..])
+    }
+
+    /// Bytes of any number, without length and fill: a piece of an opaque.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     /// Takes back everything behind the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
+    }
+
+    /// Writes an unsigned int over one that was appended at `at`: a count or a status that is known only now.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn patch_u32(&mut self, at: usize, value: u32) {
+        self.0[at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
     /// unsigned int.

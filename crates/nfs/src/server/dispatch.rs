@@ -12,9 +12,9 @@ use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
-use weft_wire::{mount, nfs3};
+use weft_wire::{mount, nfs3, nfs4};
 
-use super::{Server, mount as mountd, ops};
+use super::{Server, mount as mountd, ops, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
@@ -32,11 +32,22 @@ pub(super) struct Connection<'a> {
     pub limits: Limits,
 }
 
-/// Results without header.
-pub(super) struct Results {
-    pub body: Encoder,
-    /// Content of the opaque that `body` ends with.
-    pub payload: Option<Payload>,
+/// Results behind their header.
+pub(super) enum Results {
+    /// One buffer.
+    One {
+        body: Encoder,
+        /// Content of the opaque that `body` ends with.
+        payload: Option<Payload>,
+    },
+    /// What a compound gives.
+    Parts(Vec<Part>),
+}
+
+impl Results {
+    pub fn new(body: Encoder, payload: Option<Payload>) -> Results {
+        Results::One { body, payload }
+    }
 }
 
 /// A node that a handle named.
@@ -65,11 +76,12 @@ impl<'a> Connection<'a> {
             }
         };
         let reply = match self.results(&call, d).await {
-            Ok(Results { body, payload }) => {
+            Ok(Results::One { body, payload }) => {
                 let mut parts = vec![Part::Bytes(body.into_bytes())];
                 parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
                 Outgoing { parts, ..Outgoing::default() }
             }
+            Ok(Results::Parts(parts)) => Outgoing { parts, ..Outgoing::default() },
             Err(reply) => header_only(call.xid, reply),
         };
         Ok(Outgoing { ticket, ..reply })
@@ -84,7 +96,13 @@ impl<'a> Connection<'a> {
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => self.nfs(call.procedure, d, body).await,
             (mount::PROGRAM, mount::VERSION) => self.mount(call.procedure, d, body).await,
-            (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
+            (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
+                nfs4::NULL => Ok(Results::new(body, None)),
+                // In a box: version 3 does not carry the room for compounds about.
+                nfs4::COMPOUND => Box::pin(v4::compound(self, call, d, body)).await,
+                _ => Err(Reply::ProcedureUnavailable),
+            },
+            (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs4::VERSION }),
             (mount::PROGRAM, _) => Err(Reply::ProgramMismatch { low: mount::VERSION, high: mount::VERSION }),
             _ => Err(Reply::ProgramUnavailable),
         }
@@ -92,7 +110,7 @@ impl<'a> Connection<'a> {
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
         match procedure {
-            nfs::NULL => Ok(Results { body, payload: None }),
+            nfs::NULL => Ok(Results::new(body, None)),
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
             nfs::SETATTR => whole(body, ops::setattr(self, args(&mut d)?).await),
             nfs::LOOKUP => whole(body, ops::lookup(self, args(&mut d)?).await),
@@ -128,7 +146,7 @@ impl<'a> Connection<'a> {
             mnt::EXPORT => mountd::export(self).emit(&mut body),
             _ => return Err(Reply::ProcedureUnavailable),
         }
-        Ok(Results { body, payload: None })
+        Ok(Results::new(body, None))
     }
 
     /// What a handle names.
@@ -157,7 +175,7 @@ fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
 
 fn whole<T: Xdr, F: Xdr>(mut body: Encoder, outcome: Outcome<T, F>) -> Result<Results, Reply> {
     outcome.emit(&mut body);
-    Ok(Results { body, payload: None })
+    Ok(Results::new(body, None))
 }
 
 fn header_only(xid: u32, reply: Reply) -> Outgoing {

@@ -1,7 +1,7 @@
-//! The server: NFS version 3 and MOUNT version 3 on any channel.
+//! The server: NFS versions 3 and 4 and MOUNT version 3 on any channel.
 //!
 //! What: [`Server`] holds what connections share; [`Server::serve`] runs one connection. One file per procedure in `ops`.
-//! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT). Owns: file handles' key, the write verifier, the cache of open files.
+//! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the write verifier, the cache of open files.
 //! Does not: listen, register with rpcbind, know which transport carries a call, lock (NLM).
 //!
 //! Identity: every operation runs as the user of this process; AUTH_SYS ids are parsed and not acted upon.
@@ -14,19 +14,22 @@ mod handles;
 mod mount;
 mod ops;
 mod siphash;
+mod v4;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weft_machine::Pool;
-use weft_machine::rt::Drain;
-use weft_store::Share;
+use weft_machine::rt::{self, Drain};
+use weft_store::{Share, Timestamp};
 use weft_transport::{Channel, Error};
 use weft_wire::nfs3::Verifier;
 
 use files::OpenFiles;
 use handles::Handles;
 use mount::Mounts;
+use v4::state::States;
 
 /// What a server is made of.
 pub struct Config {
@@ -53,6 +56,8 @@ pub struct Limits {
     pub open_files: usize,
     /// Entries of the list that MOUNT's DUMP shows.
     pub mounts: usize,
+    /// How long an NFSv4 client may be silent before others may take what it holds.
+    pub lease: Duration,
 }
 
 impl Default for Limits {
@@ -64,6 +69,7 @@ impl Default for Limits {
             replies: 256,
             open_files: 512,
             mounts: 1024,
+            lease: Duration::from_secs(60),
         }
     }
 }
@@ -72,6 +78,13 @@ impl Default for Limits {
 pub struct Server {
     shares: Vec<Share>,
     limits: Limits,
+    pool: Pool,
+    /// What version 4 remembers of its clients.
+    states: States,
+    /// Tells this server from others.
+    identity: [u8; 16],
+    /// When it started.
+    born: Timestamp,
     handles: Handles,
     files: OpenFiles,
     mounts: Mounts,
@@ -86,12 +99,23 @@ impl Server {
     /// # Panics
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
-        let Config { shares, pool: _, limits } = config;
-        let (mut key, mut verifier) = ([0; 16], [0; 8]);
-        getrandom::fill(&mut key).and_then(|()| getrandom::fill(&mut verifier)).expect("random numbers");
+        let Config { shares, pool, limits } = config;
+        let (mut key, mut identity, mut verifier) = ([0; 16], [0; 16], [0; 8]);
+        for bytes in [&mut key[..], &mut identity, &mut verifier] {
+            getrandom::fill(bytes).expect("random numbers");
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let born = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
+        let state_limits = v4::state::Limits { lease: limits.lease, ..v4::state::Limits::default() };
+        let [e0, e1, e2, e3, ..] = verifier;
+        let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
         Arc::new(Server {
             shares,
             limits,
+            pool,
+            states: States::new(state_limits, epoch, Vec::new(), rt::now()),
+            identity,
+            born,
             handles: Handles::new(key),
             files: OpenFiles::new(limits.open_files),
             mounts: Mounts::new(limits.mounts),
@@ -104,6 +128,15 @@ impl Server {
     /// answered on every channel. Requests run concurrently and are answered in the order in which they finish.
     pub async fn serve(&self, channel: Rc<dyn Channel>) -> Result<(), Error> {
         connection::serve(self, channel).await
+    }
+
+    /// Takes away, from time to time, what NFSv4 clients hold that have been silent for long: clients of other
+    /// protocols cannot. To be run beside the connections; it never ends.
+    pub async fn tend(&self) {
+        loop {
+            rt::sleep(self.limits.lease).await;
+            v4::sweep(self).await;
+        }
     }
 
     /// Ends all connections as soon as the requests that they have begun are answered.

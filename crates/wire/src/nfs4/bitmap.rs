@@ -33,6 +33,17 @@ impl Bitmap {
         map
     }
 
+    /// [`Bitmap::or`] where a constant is needed.
+    pub const fn or_const(mut self, other: Bitmap) -> Bitmap {
+        let mut i = 0;
+        while i < WORDS {
+            self.words[i] |= other.words[i];
+            i += 1;
+        }
+        self.beyond |= other.beyond;
+        self
+    }
+
     /// Adds a number below 96; others are not kept.
     pub fn set(&mut self, bit: u32) {
         if let Some(word) = self.words.get_mut(bit as usize / 32) {

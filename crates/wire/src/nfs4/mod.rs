@@ -34,7 +34,8 @@ pub use session::*;
 pub use status::*;
 pub use xattr::*;
 
-use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
+pub use crate::xdr::Xdr;
+use crate::xdr::{Decoder, Encoder, Malformed, xdr_struct};
 
 /// The program number.
 pub const PROGRAM: u32 = 100_003;

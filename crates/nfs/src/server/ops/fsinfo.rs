@@ -8,7 +8,7 @@ use super::{failed, failed_at};
 use crate::server::dispatch::Connection;
 
 /// Offsets of files are signed in the kernel.
-pub(super) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+pub(in crate::server) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// READ and WRITE go best by whole pages.
 const MULTIPLE: u32 = 4096;
 

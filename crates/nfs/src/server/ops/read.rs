@@ -19,13 +19,13 @@ pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut bod
             Ok((head, data)) => {
                 body.u32(Status::OK.0);
                 head.emit(&mut body);
-                return Results { body, payload: Some(data) };
+                return Results::new(body, Some(data));
             }
             Err(e) => failed_at(&node, &e).await,
         },
     };
     failure.emit(&mut body);
-    Results { body, payload: None }
+    Results::new(body, None)
 }
 
 async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {

@@ -20,11 +20,11 @@ pub(in crate::server) async fn readlink(
                 node.post().await.emit(&mut body);
                 // The store's targets are at most PATH_MAX bytes long.
                 body.u32(target.len() as u32);
-                return Results { body, payload: Some(Bytes::from(target).into()) };
+                return Results::new(body, Some(Bytes::from(target).into()));
             }
             Err(e) => failed_at(&node, &e).await,
         },
     };
     failure.emit(&mut body);
-    Results { body, payload: None }
+    Results::new(body, None)
 }

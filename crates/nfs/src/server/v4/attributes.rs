@@ -1,0 +1,332 @@
+//! Attributes: what a node has, in the words of NFSv4, and what a client wants to set.
+//!
+//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2. Owns: nothing. Does not: keep any.
+//!
+//! The change attribute is the time of the last change in nanoseconds. Users go by their numbers, as Linux clients
+//! with AUTH_SYS write them.
+
+use bytes::Bytes;
+use weft_store::{self as store, Attr, Kind, SetAttr, Space, Timestamp};
+use weft_wire::nfs4::{
+    Attributes, Bitmap, Fattr, FileType, Fsid, SetTime, SpecData, Status, Text, Time, attr,
+};
+
+use super::compound::Compound;
+use super::names::{MAX_NAME, status};
+use super::place::Place;
+use crate::server::dispatch::Node;
+use crate::server::ops::MAX_FILE_SIZE;
+
+/// FH4_PERSISTENT.
+const PERSISTENT: u32 = 0;
+/// NFS4_CHANGE_TYPE_IS_TIME_METADATA.
+const CHANGE_IS_CTIME: u32 = 4;
+/// FSCHARSET_CAP4_ALLOWS_ONLY_UTF8.
+const ONLY_UTF8: u32 = 2;
+/// What a hard link count can reach: ext4's limit, the lowest among common file systems.
+const MAX_LINKS: u32 = 65_000;
+/// CLONE's ranges on the file systems that can do it.
+const CLONE_BLOCK: u32 = 4096;
+
+/// Attributes that must be there (RFC 7530 5.6) and those of the others that are, in every minor version.
+const IN_ALL: Bitmap = Bitmap::of(&[
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 26, 27, 28, 29, 30, 31, 33,
+    34, 35, 36, 37, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
+]);
+const SINCE_1: Bitmap = Bitmap::of(&[attr::MODE_SET_MASKED, attr::SUPPATTR_EXCLCREAT, attr::FS_CHARSET_CAP]);
+const SINCE_2: Bitmap =
+    Bitmap::of(&[attr::CLONE_BLKSIZE, attr::CHANGE_ATTR_TYPE, attr::MODE_UMASK, attr::XATTR_SUPPORT]);
+/// Can be set and not be asked for.
+const WRITE_ONLY: Bitmap =
+    Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET, attr::MODE_SET_MASKED, attr::MODE_UMASK]);
+const SETTABLE: Bitmap =
+    Bitmap::of(&[attr::SIZE, attr::MODE, attr::OWNER, attr::OWNER_GROUP]).or_const(WRITE_ONLY);
+/// The times carry the verifier of an exclusive create (RFC 8881 5.8.1.14).
+const EXCLUSIVE: Bitmap =
+    Bitmap::of(&[attr::SIZE, attr::MODE, attr::OWNER, attr::OWNER_GROUP, attr::MODE_UMASK]);
+const SPACE: Bitmap = Bitmap::of(&[
+    attr::FILES_AVAIL,
+    attr::FILES_FREE,
+    attr::FILES_TOTAL,
+    attr::SPACE_AVAIL,
+    attr::SPACE_FREE,
+    attr::SPACE_TOTAL,
+]);
+
+/// What is supported in a minor version.
+pub(super) fn supported(minor: u32) -> Bitmap {
+    match minor {
+        0 => IN_ALL,
+        1 => IN_ALL.or(SINCE_1),
+        _ => IN_ALL.or(SINCE_1).or(SINCE_2),
+    }
+}
+
+/// What GETATTR and READDIR may be asked for: NFS4ERR_INVAL for attributes that can only be set.
+pub(super) fn readable(wanted: Bitmap) -> Result<(), Status> {
+    if wanted.and(WRITE_ONLY).is_empty() { Ok(()) } else { Err(Status::INVAL) }
+}
+
+/// Values of `wanted` that are supported, of what is at `place`.
+pub(super) async fn of_place(
+    cx: &Compound<'_>,
+    place: &Place<'_>,
+    wanted: Bitmap,
+) -> Result<Attributes, Status> {
+    match place {
+        Place::Root => Ok(of_root(cx, wanted)),
+        Place::Node(node) => {
+            let attr = node.attr().await?;
+            of_node(cx, node, &attr, wanted).await
+        }
+    }
+}
+
+/// The same of a node whose attributes are known.
+pub(super) async fn of_node(
+    cx: &Compound<'_>,
+    node: &Node<'_>,
+    attr: &Attr,
+    wanted: Bitmap,
+) -> Result<Attributes, Status> {
+    let space = if wanted.and(SPACE).is_empty() {
+        None
+    } else {
+        Some(node.share.vfs.statfs().await.map_err(|e| status(&e))?)
+    };
+    Ok(node_values(cx, node, attr, wanted, space))
+}
+
+/// Without waiting: the caller has asked for the space if anybody wants it.
+fn node_values(
+    cx: &Compound<'_>,
+    node: &Node<'_>,
+    known: &Attr,
+    wanted: Bitmap,
+    space: Option<Space>,
+) -> Attributes {
+    let mut v = common(cx, wanted);
+    let handle = || Place::Node(Node { id: known.node, ..*node }).handle(cx.cx);
+    let fileid = known.node.0;
+    macro_rules! give {
+        ($($field:ident $number:ident = $value:expr;)*) => {
+            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
+        };
+    }
+    give! {
+        kind TYPE = file_type(known.kind);
+        change CHANGE = change(known);
+        size SIZE = known.size;
+        fsid FSID = Fsid { major: node.number as u64 + 1, minor: 0 };
+        filehandle FILEHANDLE = handle();
+        fileid FILEID = fileid;
+        mode MODE = known.mode & 0o7777;
+        numlinks NUMLINKS = known.nlink;
+        owner OWNER = number(known.uid);
+        owner_group OWNER_GROUP = number(known.gid);
+        rawdev RAWDEV = SpecData::default();
+        space_used SPACE_USED = known.allocated;
+        time_access TIME_ACCESS = time(known.atime);
+        time_create TIME_CREATE = time(known.btime);
+        time_metadata TIME_METADATA = time(known.ctime);
+        time_modify TIME_MODIFY = time(known.mtime);
+        mounted_on_fileid MOUNTED_ON_FILEID = mounted_on(node, known);
+    }
+    if let Some(space) = space {
+        give! {
+            files_avail FILES_AVAIL = space.files_free;
+            files_free FILES_FREE = space.files_free;
+            files_total FILES_TOTAL = space.files;
+            space_avail SPACE_AVAIL = space.available;
+            space_free SPACE_FREE = space.free;
+            space_total SPACE_TOTAL = space.total;
+        }
+    }
+    v
+}
+
+/// The root of a share hangs in the pseudo file system under a number of its own there.
+fn mounted_on(node: &Node<'_>, known: &Attr) -> u64 {
+    if known.node == store::NodeId::ROOT { node.number as u64 + 2 } else { known.node.0 }
+}
+
+/// Of the pseudo file system's root.
+fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
+    let mut v = common(cx, wanted);
+    let born = cx.cx.server.born;
+    macro_rules! give {
+        ($($field:ident $number:ident = $value:expr;)*) => {
+            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
+        };
+    }
+    give! {
+        kind TYPE = FileType::DIR;
+        change CHANGE = nanos(born);
+        size SIZE = 0;
+        fsid FSID = Fsid::default();
+        filehandle FILEHANDLE = Place::Root.handle(cx.cx);
+        fileid FILEID = 1;
+        mode MODE = 0o555;
+        numlinks NUMLINKS = 2 + cx.cx.server.shares.len() as u32;
+        owner OWNER = number(0);
+        owner_group OWNER_GROUP = number(0);
+        rawdev RAWDEV = SpecData::default();
+        space_used SPACE_USED = 0;
+        time_access TIME_ACCESS = time(born);
+        time_create TIME_CREATE = time(born);
+        time_metadata TIME_METADATA = time(born);
+        time_modify TIME_MODIFY = time(born);
+        mounted_on_fileid MOUNTED_ON_FILEID = 1;
+        files_avail FILES_AVAIL = 0;
+        files_free FILES_FREE = 0;
+        files_total FILES_TOTAL = cx.cx.server.shares.len() as u64;
+        space_avail SPACE_AVAIL = 0;
+        space_free SPACE_FREE = 0;
+        space_total SPACE_TOTAL = 0;
+    }
+    v
+}
+
+/// What is the same for every node.
+fn common(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
+    let mut v = Attributes::default();
+    let wanted = wanted.and(supported(cx.minor));
+    macro_rules! give {
+        ($($field:ident $number:ident = $value:expr;)*) => {
+            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
+        };
+    }
+    give! {
+        supported_attrs SUPPORTED_ATTRS = supported(cx.minor);
+        fh_expire_type FH_EXPIRE_TYPE = PERSISTENT;
+        link_support LINK_SUPPORT = true;
+        symlink_support SYMLINK_SUPPORT = true;
+        named_attr NAMED_ATTR = false;
+        unique_handles UNIQUE_HANDLES = true;
+        lease_time LEASE_TIME = cx.cx.server.states.limits.lease.as_secs() as u32;
+        rdattr_error RDATTR_ERROR = Status::OK.0;
+        aclsupport ACLSUPPORT = 0;
+        cansettime CANSETTIME = true;
+        case_insensitive CASE_INSENSITIVE = false;
+        case_preserving CASE_PRESERVING = true;
+        chown_restricted CHOWN_RESTRICTED = true;
+        homogeneous HOMOGENEOUS = true;
+        maxfilesize MAXFILESIZE = MAX_FILE_SIZE;
+        maxlink MAXLINK = MAX_LINKS;
+        maxname MAXNAME = MAX_NAME as u32;
+        maxread MAXREAD = u64::from(cx.cx.max_payload());
+        maxwrite MAXWRITE = u64::from(cx.cx.max_payload());
+        no_trunc NO_TRUNC = true;
+        time_delta TIME_DELTA = Time { seconds: 0, nseconds: 1 };
+        suppattr_exclcreat SUPPATTR_EXCLCREAT = EXCLUSIVE.and(supported(cx.minor));
+        fs_charset_cap FS_CHARSET_CAP = ONLY_UTF8;
+        clone_blksize CLONE_BLKSIZE = CLONE_BLOCK;
+        change_attr_type CHANGE_ATTR_TYPE = CHANGE_IS_CTIME;
+        xattr_support XATTR_SUPPORT = true;
+    }
+    v
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::REG,
+        Kind::Dir => FileType::DIR,
+        Kind::Symlink => FileType::LNK,
+        // Devices, sockets and pipes are listed and refused; a pipe needs no numbers.
+        Kind::Other => FileType::FIFO,
+    }
+}
+
+/// The change attribute.
+pub(super) fn change(attr: &Attr) -> u64 {
+    nanos(attr.ctime)
+}
+
+fn nanos(t: Timestamp) -> u64 {
+    t.secs.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(t.nanos))
+}
+
+fn time(t: Timestamp) -> Time {
+    Time { seconds: t.secs, nseconds: t.nanos }
+}
+
+fn number(id: u32) -> Text {
+    Text(Bytes::from(id.to_string().into_bytes()))
+}
+
+/// What a client wants to set, and which attributes that are.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub set: SetAttr,
+    pub mask: Bitmap,
+}
+
+/// Reads a fattr4 that is to be set. `creating`: on a new node.
+pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Changes, Status> {
+    let Fattr { mask, .. } = fattr;
+    if !mask.without(supported(minor)).is_empty() {
+        return Err(Status::ATTRNOTSUPP);
+    }
+    if !mask.without(SETTABLE).is_empty() || (mask.has(attr::MODE_UMASK) && !creating) {
+        return Err(Status::INVAL);
+    }
+    let values = Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
+    if [attr::MODE, attr::MODE_SET_MASKED, attr::MODE_UMASK].iter().filter(|bit| mask.has(**bit)).count() > 1
+    {
+        return Err(Status::INVAL);
+    }
+    let mode = match (values.mode, values.mode_umask, values.mode_set_masked) {
+        (Some(mode), ..) => Some(mode),
+        (_, Some(pair), _) => Some(pair.mode & !pair.mask),
+        (.., Some(pair)) if creating || pair.mask & 0o7777 == 0o7777 => Some(pair.mode & pair.mask),
+        // Reads and changes the mode in two steps: no backend does it in one.
+        (.., Some(_)) => return Err(Status::ATTRNOTSUPP),
+        _ => None,
+    };
+    if mode.is_some_and(|mode| mode > 0o7777) {
+        return Err(Status::INVAL);
+    }
+    let set = SetAttr {
+        size: values.size,
+        mode,
+        uid: values.owner.as_ref().map(id).transpose()?,
+        gid: values.owner_group.as_ref().map(id).transpose()?,
+        atime: values.time_access_set.map(set_time).transpose()?,
+        mtime: values.time_modify_set.map(set_time).transpose()?,
+    };
+    if set.size.is_some_and(|size| size > MAX_FILE_SIZE) {
+        return Err(Status::FBIG);
+    }
+    Ok(Changes { set, mask: *mask })
+}
+
+/// A user or group by number; names mean nothing here (NFS4ERR_BADOWNER).
+fn id(text: &Text) -> Result<u32, Status> {
+    let text = super::names::utf8(text)?;
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| digits).ok_or(Status::BADOWNER)
+}
+
+fn set_time(time: SetTime) -> Result<store::SetTime, Status> {
+    match time {
+        SetTime::Server => Ok(store::SetTime::Now),
+        SetTime::Client(t) if t.nseconds < 1_000_000_000 => {
+            Ok(store::SetTime::To(Timestamp { secs: t.seconds, nanos: t.nseconds }))
+        }
+        SetTime::Client(_) => Err(Status::INVAL),
+    }
+}
+
+/// VERIFY and NVERIFY: whether these values are those of the node.
+pub(super) async fn same(cx: &Compound<'_>, place: &Place<'_>, fattr: &Fattr) -> Result<bool, Status> {
+    if !fattr.mask.without(supported(cx.minor)).is_empty() {
+        return Err(Status::ATTRNOTSUPP);
+    }
+    if !fattr.mask.and(WRITE_ONLY).is_empty() || fattr.mask.has(attr::RDATTR_ERROR) {
+        return Err(Status::INVAL);
+    }
+    Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
+    let mine = of_place(cx, place, fattr.mask).await?.fattr();
+    // XDR is canonical: equal values are equal bytes.
+    Ok(mine.values == fattr.values)
+}

@@ -1,0 +1,127 @@
+//! By which right data is read and written: a state id, or none.
+//!
+//! Spec: RFC 7530 9.1.4.3, 9.1.6; RFC 8881 8.2.3, 9.1.2 (special state ids, locked). Owns: nothing.
+//! Does not: transfer. An open's file is at hand; who has no open asks the share modes and uses the cache of open files.
+
+use std::sync::Arc;
+
+use weft_store::opens::{Access, Range, Refused, Rights};
+use weft_store::{Attr, Kind, OpenFile};
+use weft_wire::nfs4::{Stateid, Status, share};
+
+use super::compound::Compound;
+use super::names::status;
+use super::place::no_file;
+use super::state::State;
+use crate::server::dispatch::Node;
+
+/// What is about to be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intent {
+    /// Read this range.
+    Read(u64, u64),
+    /// Write this range.
+    Write(u64, u64),
+    /// Set the size.
+    Resize,
+}
+
+impl Intent {
+    fn writes(self) -> bool {
+        !matches!(self, Intent::Read(..))
+    }
+}
+
+/// The state that a state id names on the current node, alive and as it is now. `None`: no state at all.
+pub(super) fn state(
+    c: &Compound<'_>,
+    node: &Node<'_>,
+    stateid: &Stateid,
+) -> Result<Option<Arc<State>>, Status> {
+    let named = actual(c, stateid)?;
+    if named == Stateid::ANONYMOUS || named == Stateid::BYPASS {
+        return Ok(None);
+    }
+    let state = c.cx.server.states.current(&named, c.client_id())?;
+    if (state.share, state.node) != (node.number, node.id) {
+        return Err(Status::BAD_STATEID);
+    }
+    if c.minor == 0 && !state.open_owner().is_confirmed() {
+        return Err(Status::BAD_STATEID);
+    }
+    state.lease.renew(c.now);
+    Ok(Some(state))
+}
+
+/// The state id that is meant: with sessions one of them stands for the current one (RFC 8881 16.2.3.1.2).
+pub(super) fn actual(c: &Compound<'_>, stateid: &Stateid) -> Result<Stateid, Status> {
+    if c.minor > 0 && *stateid == Stateid::CURRENT {
+        c.stateid.ok_or(Status::BAD_STATEID)
+    } else {
+        Ok(*stateid)
+    }
+}
+
+/// The open file, when the state id gives the right to it.
+pub(super) async fn file(
+    c: &Compound<'_>,
+    node: &Node<'_>,
+    stateid: &Stateid,
+    intent: Intent,
+) -> Result<OpenFile, Status> {
+    let Some(state) = state(c, node, stateid)? else { return without_open(c, node, stateid, intent).await };
+    let held = state.held();
+    let Some(open) = &held.open else { return Err(Status::BAD_STATEID) };
+    let needed = if intent.writes() { share::WRITE } else { share::READ };
+    if held.access & needed == 0 {
+        return Err(Status::OPENMODE);
+    }
+    match intent {
+        Intent::Read(offset, len) => open.may_read(offset, len),
+        Intent::Write(offset, len) => open.may_write(offset, len),
+        Intent::Resize => open.may_write(0, u64::MAX),
+    }
+    .map_err(|_| Status::LOCKED)?;
+    Ok(held.file.clone())
+}
+
+/// RFC 7530 9.1.4.3: without a state, others' share modes and SMB's locks decide.
+async fn without_open(
+    c: &Compound<'_>,
+    node: &Node<'_>,
+    stateid: &Stateid,
+    intent: Intent,
+) -> Result<OpenFile, Status> {
+    let attr: Attr = node.attr().await?;
+    if attr.kind != Kind::File {
+        return Err(no_file(attr.kind, c.minor));
+    }
+    if c.cx.server.states.grace.lasts(c.now) {
+        return Err(Status::GRACE);
+    }
+    let opens = node.share.vfs.opens();
+    let (access, rights) = match intent.writes() {
+        true => (Access::Write, Rights::WRITE),
+        false => (Access::Read, Rights::READ),
+    };
+    // All ones reads past everything; it is no more than all zeros to a write.
+    if intent.writes() || *stateid != Stateid::BYPASS {
+        opens.pass(node.id, access, rights).await.map_err(locked)?;
+        let (offset, len) = match intent {
+            Intent::Read(offset, len) | Intent::Write(offset, len) => (offset, len),
+            Intent::Resize => (0, u64::MAX),
+        };
+        if let Some(range) = Range::new(offset, len) {
+            opens.may_transfer(node.id, range, intent.writes()).map_err(locked)?;
+        }
+    }
+    let files = &c.cx.server.files;
+    files.open(&node.share.vfs, node.number, node.id, intent.writes()).await.map_err(|e| status(&e))
+}
+
+fn locked(refused: Refused) -> Status {
+    match refused {
+        Refused::Limit(_) => Status::DELAY,
+        _ => Status::LOCKED,
+    }
+}

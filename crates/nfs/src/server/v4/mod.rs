@@ -1,0 +1,20 @@
+//! NFS version 4: minor versions 0, 1 and 2.
+//!
+//! What: [`compound`] answers one COMPOUND; one file per operation or family in `ops`.
+//! Spec: RFC 7530, RFC 8881, RFC 7862, RFC 8276. Owns: nothing; what is remembered of clients is in `state`.
+//! Does not: pNFS, SSV, named attributes, directory delegations (they answer NFS4ERR_NOTSUPP).
+
+mod attributes;
+mod close;
+mod compound;
+mod io;
+mod names;
+mod ops;
+mod place;
+pub(super) mod state;
+
+pub(super) use close::sweep;
+pub(super) use compound::compound;
+
+#[cfg(test)]
+mod tests;

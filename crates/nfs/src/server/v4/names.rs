@@ -1,0 +1,61 @@
+//! What a component may be, and how errors of the store become nfsstat4.
+//!
+//! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8. Owns: nothing. Does not: normalize.
+
+use weft_store::Error;
+use weft_wire::nfs4::{Status, Text};
+
+/// The longest name that Linux file systems take, in bytes.
+pub(super) const MAX_NAME: usize = 255;
+
+/// A name that can be in a directory.
+pub(super) fn component(name: &Text) -> Result<&[u8], Status> {
+    let bytes = &name.0[..];
+    if bytes.is_empty() {
+        return Err(Status::INVAL);
+    }
+    utf8(name)?;
+    if bytes.len() > MAX_NAME {
+        return Err(Status::NAMETOOLONG);
+    }
+    if bytes.iter().any(|b| matches!(b, 0 | b'/')) {
+        return Err(Status::BADCHAR);
+    }
+    if bytes == b"." || bytes == b".." {
+        return Err(Status::BADNAME);
+    }
+    Ok(bytes)
+}
+
+/// NFS4ERR_INVAL for what is not UTF-8.
+pub(super) fn utf8(text: &Text) -> Result<&str, Status> {
+    std::str::from_utf8(&text.0).map_err(|_| Status::INVAL)
+}
+
+/// The one place where errors of the store become nfsstat4.
+pub(super) fn status(e: &Error) -> Status {
+    match e {
+        Error::NotFound => Status::NOENT,
+        Error::Stale => Status::STALE,
+        Error::Exists => Status::EXIST,
+        Error::NotDir => Status::NOTDIR,
+        Error::IsDir => Status::ISDIR,
+        Error::NotEmpty => Status::NOTEMPTY,
+        Error::Access => Status::ACCESS,
+        Error::BadName => Status::BADNAME,
+        Error::NameTooLong => Status::NAMETOOLONG,
+        Error::Invalid => Status::INVAL,
+        Error::NoSpace => Status::NOSPC,
+        // Passes when somebody lets go: the client asks again by itself.
+        Error::Limit(_) => Status::DELAY,
+        Error::Sharing => Status::FILE_OPEN,
+        Error::ReadOnly => Status::ROFS,
+        Error::NotSupported => Status::NOTSUPP,
+        Error::NoXattr => Status::NOXATTR,
+        Error::XattrTooBig => Status::XATTR2BIG,
+        Error::Io(e) => {
+            tracing::warn!("file system error: {e}");
+            Status::IO
+        }
+    }
+}

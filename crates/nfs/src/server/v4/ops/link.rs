@@ -1,0 +1,24 @@
+//! LINK: a further name in the current directory for the saved file. Spec: RFC 8881 18.9, RFC 7530 16.9.
+
+use weft_store::Kind;
+use weft_wire::nfs4::{ChangeInfo, Status, Text};
+
+use super::super::attributes::change;
+use super::super::compound::Compound;
+use super::super::names::{component, status};
+use super::super::place::Place;
+
+pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
+    let dir = c.place()?;
+    let Place::Node(file) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
+    let (dir, before) = dir.directory().await?;
+    if file.attr().await?.kind == Kind::Dir {
+        return Err(Status::ISDIR);
+    }
+    let name = component(name)?;
+    if file.number != dir.number {
+        return Err(Status::XDEV);
+    }
+    dir.share.vfs.link(file.id, dir.id, name).await.map_err(|e| status(&e))?;
+    Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })
+}

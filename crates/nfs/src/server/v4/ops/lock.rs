@@ -1,0 +1,296 @@
+//! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER. Spec: RFC 8881 18.10 to 18.12; RFC 7530 16.10 to 16.12, 16.37.
+//!
+//! Ranges are kept by the store's table of opens, where those of SMB stand too. Nobody waits here: a client that wants
+//! to wait asks again.
+
+use std::sync::Arc;
+
+use weft_store::Kind as NodeKind;
+use weft_store::opens::{Conflict, LockOwner as Id, Range, Refused, SetFailed};
+use weft_wire::nfs4::{
+    Lock, LockDenied, LockType, Locker, Lockt, Locku, Opaque, Owner as WireOwner, Stateid, Status, share,
+};
+
+use super::super::compound::Compound;
+use super::super::io;
+use super::super::place::no_file;
+use super::super::state::{Kind, LockOwner, State, Turn, Turned};
+use super::open::clear;
+use crate::server::dispatch::Node;
+
+/// Why a range was not locked.
+enum Failed {
+    Status(Status),
+    Denied(LockDenied),
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Failed {
+        Failed::Status(status)
+    }
+}
+
+pub async fn lock(c: &mut Compound<'_>, n: u32, args: Lock) -> Status {
+    let node = match c.node() {
+        Ok(node) => node,
+        Err(status) => return c.put::<()>(n, Err(status)),
+    };
+    match &args.locker {
+        Locker::New { open_seqid, open_stateid, lock_seqid, owner } => {
+            let seqids = (*open_seqid, *lock_seqid);
+            first(c, n, &node, &args, open_stateid, seqids, owner).await
+        }
+        Locker::Known { stateid, seqid } => {
+            in_turn(c, n, *seqid, stateid, async |c, state| set(c, &node, &args, state).await).await
+        }
+    }
+}
+
+/// The first lock of an owner under an open: both owners take their turn.
+async fn first(
+    c: &mut Compound<'_>,
+    n: u32,
+    node: &Node<'_>,
+    args: &Lock,
+    stateid: &Stateid,
+    (open_seqid, lock_seqid): (u32, u32),
+    owner: &WireOwner,
+) -> Status {
+    let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.client_id()));
+    let open = match found {
+        Ok(state) if (state.share, state.node) == (node.number, node.id) => state,
+        Ok(_) => return c.put::<()>(n, Err(Status::BAD_STATEID)),
+        Err(status) => return c.put::<()>(n, Err(status)),
+    };
+    let Kind::Open { owner: open_owner, .. } = &open.kind else {
+        return c.put::<()>(n, Err(Status::BAD_STATEID));
+    };
+    let mut turn = open_owner.turn().await;
+    if c.minor == 0 {
+        match turn.check(open_seqid, n) {
+            Ok(Turned::Again(answered)) => return c.again(n, answered),
+            Ok(Turned::Next) => {}
+            Err(status) => return c.put::<()>(n, Err(status)),
+        }
+    }
+    let at = c.reply.tail.len() + 4;
+    let result = async {
+        let named = io::actual(c, stateid)?;
+        if open.has_ended() || (c.minor == 0 && !open_owner.is_confirmed()) {
+            return Err(Status::BAD_STATEID.into());
+        }
+        open.is_current(named.seqid, c.minor > 0)?;
+        let client = c.client(owner.client)?;
+        if client.id != open.lease.client {
+            return Err(Status::BAD_STATEID.into());
+        }
+        let lock_owner = client.lock_owner(&owner.owner.0, c.cx.server.states.limits.owners)?;
+        let mut lock_turn = lock_owner.turn().await;
+        if c.minor == 0 && !lock_turn.is_new() && !matches!(lock_turn.check(lock_seqid, n)?, Turned::Next) {
+            return Err(Status::BAD_SEQID.into());
+        }
+        let known = open.held().locks.iter().find(|state| is_of(state, &lock_owner)).cloned();
+        let opens = node.share.vfs.opens();
+        let id = lock_owner.id(node.number, || opens.lock_owner());
+        let result = match known {
+            Some(state) => set(c, node, args, &state).await,
+            None => {
+                take(c, node, args, &open, id).await?;
+                let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone() };
+                let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind);
+                open.held_mut().locks.push(state.clone());
+                client.mine().states.insert(state.other, state.clone());
+                Ok(state.stateid())
+            }
+        };
+        if c.minor == 0 {
+            // Its own number goes on; the answer is kept by the open's owner.
+            lock_turn.advance(lock_seqid, result.as_ref().map_or_else(Failed::status, |_| Status::OK));
+        }
+        result
+    };
+    let result = result.await;
+    let ended = c.put_lock(n, result);
+    if c.minor == 0 {
+        turn.answered(open_seqid, c.answered(n, ended, at));
+    }
+    ended
+}
+
+fn is_of(state: &State, owner: &Arc<LockOwner>) -> bool {
+    matches!(&state.kind, Kind::Lock { owner: known, .. } if Arc::ptr_eq(known, owner))
+}
+
+/// An operation on locks that exist, in their owner's turn.
+async fn in_turn(
+    c: &mut Compound<'_>,
+    n: u32,
+    seqid: u32,
+    stateid: &Stateid,
+    act: impl AsyncFnOnce(&Compound<'_>, &Arc<State>) -> Result<Stateid, Failed>,
+) -> Status {
+    let found = c.node().and_then(|node| {
+        let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.client_id())?;
+        let here = (state.share, state.node) == (node.number, node.id);
+        match &state.kind {
+            Kind::Lock { owner, .. } if here => Ok((state.clone(), owner.clone())),
+            _ => Err(Status::BAD_STATEID),
+        }
+    });
+    let (state, owner) = match found {
+        Ok(found) => found,
+        Err(status) => return c.put::<()>(n, Err(status)),
+    };
+    let mut turn: futures_util::lock::OwnedMutexGuard<Turn> = owner.turn().await;
+    if c.minor == 0 {
+        match turn.check(seqid, n) {
+            Ok(Turned::Again(answered)) => return c.again(n, answered),
+            Ok(Turned::Next) => {}
+            Err(status) => return c.put::<()>(n, Err(status)),
+        }
+    }
+    let at = c.reply.tail.len() + 4;
+    let usable = match () {
+        () if state.has_ended() => Err(Status::BAD_STATEID),
+        () => io::actual(c, stateid).and_then(|named| state.is_current(named.seqid, c.minor > 0)),
+    };
+    let result = match usable {
+        Ok(()) => {
+            state.lease.renew(c.now);
+            act(c, &state).await
+        }
+        Err(status) => Err(status.into()),
+    };
+    let ended = c.put_lock(n, result);
+    if c.minor == 0 {
+        turn.answered(seqid, c.answered(n, ended, at));
+    }
+    ended
+}
+
+/// One more range for a set of locks.
+async fn set(c: &Compound<'_>, node: &Node<'_>, args: &Lock, state: &Arc<State>) -> Result<Stateid, Failed> {
+    let Kind::Lock { id, open, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+    take(c, node, args, open, *id).await?;
+    Ok(state.changed())
+}
+
+async fn take(c: &Compound<'_>, node: &Node<'_>, args: &Lock, open: &State, id: Id) -> Result<(), Failed> {
+    let range = range(args.offset, args.length)?;
+    let grace = &c.cx.server.states.grace;
+    match (args.reclaim, grace.lasts(c.now)) {
+        (true, false) => return Err(Status::NO_GRACE.into()),
+        (false, true) => return Err(Status::GRACE.into()),
+        _ => {}
+    }
+    let needed = if args.kind.exclusive { share::WRITE } else { share::READ };
+    if open.held().access & needed == 0 {
+        return Err(Status::OPENMODE.into());
+    }
+    let opens = node.share.vfs.opens();
+    let mut done = opens.try_set_range(node.id, id, range, args.kind.exclusive);
+    if matches!(done, Err(SetFailed::Conflict(_))) && clear(c, node).await {
+        done = opens.try_set_range(node.id, id, range, args.kind.exclusive);
+    }
+    match done {
+        Ok(()) => Ok(()),
+        Err(SetFailed::Conflict(conflict)) => Err(Failed::Denied(denied(c, node, &conflict))),
+        Err(SetFailed::Refused(Refused::Limit(_))) if c.minor == 0 => Err(Status::RESOURCE.into()),
+        Err(SetFailed::Refused(Refused::Limit(_))) => Err(Status::DELAY.into()),
+        Err(SetFailed::Refused(_)) => Err(Status::INVAL.into()),
+    }
+}
+
+/// RFC 8881 18.10.3: neither empty nor beyond the last possible byte.
+fn range(offset: u64, length: u64) -> Result<Range, Status> {
+    Range::to_end(offset, length).ok_or(Status::INVAL)
+}
+
+/// Whose lock is in the way. That of an SMB open has nobody's name.
+fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied {
+    let owner = conflict.owner.and_then(|id| c.cx.server.states.lock_owner_of(node.number, id));
+    let owner = match owner {
+        Some(owner) => WireOwner { client: owner.client, owner: Opaque(owner.name.clone()) },
+        None => WireOwner { client: 0, owner: Opaque::default() },
+    };
+    let length = if conflict.range.is_to_end() { u64::MAX } else { conflict.range.len };
+    let kind = LockType { exclusive: conflict.exclusive, waits: false };
+    LockDenied { offset: conflict.range.offset, length, kind, owner }
+}
+
+/// `Some`: the lock that would be in the way.
+pub async fn lockt(c: &Compound<'_>, args: Lockt) -> Result<Option<LockDenied>, Status> {
+    let node = c.node()?;
+    let client = c.client(args.owner.client)?;
+    let kind = node.attr().await?.kind;
+    if kind != NodeKind::File {
+        return Err(no_file(kind, c.minor));
+    }
+    let range = range(args.offset, args.length)?;
+    if c.cx.server.states.grace.lasts(c.now) {
+        return Err(Status::GRACE);
+    }
+    let opens = node.share.vfs.opens();
+    let known = client.mine().lock_owners.get(&args.owner.owner.0).cloned();
+    // An owner that has no locks is nobody's match.
+    let id = known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.number, || opens.lock_owner()));
+    let test = || opens.test_range(node.id, id, range, args.kind.exclusive);
+    let mut conflict = test();
+    if conflict.is_some() && clear(c, &node).await {
+        conflict = test();
+    }
+    Ok(conflict.map(|conflict| denied(c, &node, &conflict)))
+}
+
+pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
+    in_turn(c, n, args.seqid, &args.stateid, async |c, state| {
+        let range = range(args.offset, args.length)?;
+        let node = c.node()?;
+        let Kind::Lock { id, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+        // Splitting a range may need one more than there is room for.
+        let full = if c.minor == 0 { Status::RESOURCE } else { Status::DELAY };
+        node.share.vfs.opens().clear_range(node.id, *id, range).map_err(|_| full)?;
+        Ok(state.changed())
+    })
+    .await
+}
+
+pub async fn release_lockowner(c: &Compound<'_>, owner: &WireOwner) -> Result<(), Status> {
+    let client = c.client(owner.client)?;
+    let Some(owner) = client.mine().lock_owners.get(&owner.owner.0).cloned() else { return Ok(()) };
+    let _turn = owner.turn().await;
+    let states: Vec<_> =
+        client.mine().states.values().filter(|state| is_of(state, &owner)).cloned().collect();
+    for state in &states {
+        let Kind::Lock { id, .. } = &state.kind else { continue };
+        let Some(node) = c.node_of(state.share, state.node) else { continue };
+        if node.share.vfs.opens().holds_ranges(state.node, *id) {
+            return Err(Status::LOCKS_HELD);
+        }
+    }
+    states.iter().for_each(|state| c.cx.server.states.drop_locks(state));
+    client.mine().lock_owners.remove(&owner.name);
+    Ok(())
+}
+
+impl Failed {
+    fn status(&self) -> Status {
+        match self {
+            Failed::Status(status) => *status,
+            Failed::Denied(_) => Status::DENIED,
+        }
+    }
+}
+
+impl Compound<'_> {
+    fn put_lock(&mut self, n: u32, result: Result<Stateid, Failed>) -> Status {
+        match result {
+            Ok(stateid) => {
+                self.stateid = Some(stateid);
+                self.put(n, Ok(stateid))
+            }
+            Err(Failed::Status(status)) => self.put::<()>(n, Err(status)),
+            Err(Failed::Denied(denied)) => self.denied(n, &denied),
+        }
+    }
+}

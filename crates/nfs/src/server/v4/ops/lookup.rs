@@ -1,0 +1,59 @@
+//! LOOKUP and LOOKUPP. Spec: RFC 8881 18.13, 18.14; RFC 7530 16.13, 16.14.
+//!
+//! Above a share's root lies the root of the pseudo file system, above that nothing.
+
+use weft_store::{Kind, NodeId};
+use weft_wire::nfs4::{Status, Text};
+
+use super::super::compound::Compound;
+use super::super::names::{component, status};
+use super::super::place::Place;
+use crate::server::dispatch::Node;
+
+pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
+    let place = down(c, name).await?;
+    c.go(place);
+    Ok(())
+}
+
+/// What a name in the current directory leads to.
+pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status> {
+    let dir = c.place()?;
+    let node = match dir {
+        Place::Root => {
+            let name = component(name)?;
+            let shares = &c.cx.server.shares;
+            let number =
+                shares.iter().position(|share| share.name.as_bytes() == name).ok_or(Status::NOENT)?;
+            return c.node_of(number, NodeId::ROOT).map(Place::Node).ok_or(Status::NOENT);
+        }
+        Place::Node(node) => node,
+    };
+    match node.attr().await?.kind {
+        Kind::Dir => {}
+        Kind::Symlink => return Err(Status::SYMLINK),
+        Kind::File | Kind::Other => return Err(Status::NOTDIR),
+    }
+    let name = component(name)?;
+    let found = node.share.vfs.lookup(node.id, name, false).await.map_err(|e| status(&e))?;
+    Ok(Place::Node(Node { id: found.node, ..node }))
+}
+
+pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
+    let place = up(c).await?;
+    c.go(place);
+    Ok(())
+}
+
+/// The directory above the current one.
+pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
+    let Place::Node(node) = c.place()? else { return Err(Status::NOENT) };
+    if node.attr().await?.kind != Kind::Dir {
+        return Err(Status::NOTDIR);
+    }
+    if node.id == NodeId::ROOT {
+        return Ok(Place::Root);
+    }
+    let above = node.share.vfs.lookup(node.id, b"..", false).await.map_err(|e| status(&e))?;
+    Ok(Place::Node(Node { id: above.node, ..node }))
+}

@@ -1,0 +1,416 @@
+//! OPEN: a file by name or handle, made if need be, in the name of an owner. Spec: RFC 8881 18.16, RFC 7530 16.16.
+//!
+//! An owner has one state for a file, whatever number of OPENs it came from: access and deny are what they asked for
+//! together. Whether others allow it is decided by the store's table of opens, in which SMB's opens stand too.
+
+use std::sync::{Arc, RwLock};
+
+use weft_store::opens::{Opening, Refused, Rights};
+use weft_store::{Attr, Error, Exists, Kind as NodeKind, Make, OpenFile, SetAttr};
+use weft_wire::nfs4::{
+    Bitmap, ChangeInfo, Claim, CreateHow, Delegation, Open, OpenOk, Status, Text, attr, open_flag, share,
+    why_no_delegation,
+};
+
+use super::super::attributes::{Changes, change, changes};
+use super::super::close::{close, give_up};
+use super::super::compound::Compound;
+use super::super::names::{component, status};
+use super::super::place::Place;
+use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
+use crate::server::dispatch::Node;
+
+/// Where an exclusive create keeps its verifier; the client is told to set them afterwards.
+const TIMES: Bitmap = Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET]);
+const NO_CHANGE: ChangeInfo = ChangeInfo { atomic: false, before: 0, after: 0 };
+
+pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
+    if let Err(status) = c.place() {
+        return c.put::<()>(n, Err(status));
+    }
+    let owner = c.client(args.owner.client).and_then(|client| {
+        let owner = client.owner(&args.owner.owner.0, c.cx.server.states.limits.owners)?;
+        Ok((client, owner))
+    });
+    let (client, owner) = match owner {
+        Ok(known) => known,
+        Err(status) => return c.put::<()>(n, Err(status)),
+    };
+    let mut turn = owner.turn().await;
+    if c.minor == 0 {
+        match turn.check(args.seqid, n) {
+            Ok(Turned::Again(answered)) => return c.again(n, answered),
+            Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
+            // RFC 7530 16.16.5: an owner that was never confirmed begins anew.
+            Ok(Turned::Next) | Err(_) if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
+            Ok(Turned::Next) => {}
+            Err(status) => return c.put::<()>(n, Err(status)),
+        }
+        c.forget_closed(&client, &mut turn);
+    }
+    let at = c.reply.tail.len() + 4;
+    let result = carry_out(c, &client, &owner, &mut turn, &args).await;
+    let ended = c.put(n, result);
+    if c.minor == 0 {
+        turn.answered(args.seqid, c.answered(n, ended, at));
+    }
+    ended
+}
+
+/// Everything of an owner that nobody will confirm.
+async fn forget(c: &Compound<'_>, client: &Client, turn: &mut Turn) {
+    for state in std::mem::take(&mut turn.states) {
+        c.cx.server.states.leave(&state);
+        client.mine().states.remove(&state.other);
+        close(c.cx.server, &state).await;
+    }
+    *turn = Turn::default();
+}
+
+async fn carry_out(
+    c: &mut Compound<'_>,
+    client: &Arc<Client>,
+    owner: &Arc<Owner>,
+    turn: &mut Turn,
+    args: &Open,
+) -> Result<OpenOk, Status> {
+    check_share(args, c.minor)?;
+    check_grace(c, client, args)?;
+    let (access, deny) = (args.access & share::BOTH, args.deny);
+    let found = find(c, args, access).await?;
+    let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
+    let state = acquire(c, client, owner, turn, &found, wanted).await?;
+    if let Some(set) = found.truncate {
+        found.node.share.vfs.setattr(found.node.id, set).await.map_err(|e| status(&e))?;
+    }
+    let mut flags = open_flag::LOCKTYPE_POSIX;
+    if c.minor > 0 {
+        owner.confirm();
+        flags |= open_flag::PRESERVE_UNLINKED;
+    } else if !owner.is_confirmed() {
+        flags |= open_flag::CONFIRM;
+    }
+    c.go(Place::Node(found.node));
+    let stateid = state.stateid();
+    c.stateid = Some(stateid);
+    let delegation = no_delegation(args.access);
+    Ok(OpenOk { stateid, change: found.change, flags, attrset: found.attrset, delegation })
+}
+
+/// RFC 8881 18.16.3: whoever says what it wants is told why not.
+fn no_delegation(access: u32) -> Delegation {
+    match access & share::WANT_DELEG_MASK {
+        0 => Delegation::None,
+        share::WANT_NO_DELEG | share::WANT_CANCEL => {
+            Delegation::NoneExt(why_no_delegation::NOT_WANTED, false)
+        }
+        _ => Delegation::NoneExt(why_no_delegation::RESOURCE, false),
+    }
+}
+
+fn check_share(args: &Open, minor: u32) -> Result<(), Status> {
+    let wants = if minor == 0 { 0 } else { share::WANT_DELEG_MASK | share::WANT_SIGNAL | share::WANT_PUSH };
+    let wish = args.access & share::WANT_DELEG_MASK;
+    if args.access & share::BOTH == 0
+        || args.access & !(share::BOTH | wants) != 0
+        || wish > share::WANT_CANCEL
+        || args.deny > share::BOTH
+    {
+        return Err(Status::INVAL);
+    }
+    Ok(())
+}
+
+fn check_grace(c: &Compound<'_>, client: &Client, args: &Open) -> Result<(), Status> {
+    let grace = &c.cx.server.states.grace;
+    let reclaimed = c.minor > 0 && client.mine().reclaimed;
+    match args.claim {
+        Claim::Previous(_) if reclaimed || !grace.lasts(c.now) => Err(Status::NO_GRACE),
+        Claim::Previous(_) if !grace.may_reclaim(&client.who) => Err(Status::RECLAIM_BAD),
+        Claim::Previous(_) => Ok(()),
+        _ if grace.lasts(c.now) || (c.minor > 0 && !reclaimed) => Err(Status::GRACE),
+        _ => Ok(()),
+    }
+}
+
+/// The file of an OPEN.
+struct Found<'a> {
+    node: Node<'a>,
+    change: ChangeInfo,
+    attrset: Bitmap,
+    /// It existed, and its size is to be set.
+    truncate: Option<SetAttr>,
+    /// It is new and will get this mode once it is open: one that forbids its owner to write must not keep the file
+    /// from being opened for writing now.
+    mode: Option<u32>,
+}
+
+async fn find<'a>(c: &Compound<'a>, args: &Open, access: u32) -> Result<Found<'a>, Status> {
+    match &args.claim {
+        Claim::Null(name) => by_name(c, args, name, access).await,
+        Claim::Fh | Claim::Previous(_) => {
+            if args.how.is_some() {
+                return Err(Status::INVAL);
+            }
+            let node = c.node()?;
+            regular(&node.attr().await?, c.minor)?;
+            Ok(Found { node, change: NO_CHANGE, attrset: Bitmap::EMPTY, truncate: None, mode: None })
+        }
+        // Nobody has a delegation.
+        Claim::DelegateCur(..) | Claim::DelegCurFh(_) => Err(Status::BAD_STATEID),
+        Claim::DelegatePrev(_) | Claim::DelegPrevFh => Err(Status::NOTSUPP),
+    }
+}
+
+/// RFC 7530 16.16.5, RFC 8881 18.16.3: only regular files are opened.
+fn regular(attr: &Attr, minor: u32) -> Result<(), Status> {
+    match attr.kind {
+        NodeKind::File => Ok(()),
+        NodeKind::Dir => Err(Status::ISDIR),
+        NodeKind::Symlink => Err(Status::SYMLINK),
+        NodeKind::Other if minor == 0 => Err(Status::SYMLINK),
+        NodeKind::Other => Err(Status::WRONG_TYPE),
+    }
+}
+
+async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) -> Result<Found<'a>, Status> {
+    let dir = match c.place()? {
+        Place::Root => {
+            let name = component(name)?;
+            let is_share = c.cx.server.shares.iter().any(|share| share.name.as_bytes() == name);
+            return Err(match () {
+                () if is_share => Status::ISDIR,
+                () if args.how.is_some() => Status::ROFS,
+                () => Status::NOENT,
+            });
+        }
+        Place::Node(node) => node,
+    };
+    let before = dir.attr().await?;
+    match before.kind {
+        NodeKind::Dir => {}
+        NodeKind::Symlink => return Err(Status::SYMLINK),
+        NodeKind::File | NodeKind::Other => return Err(Status::NOTDIR),
+    }
+    let name = component(name)?;
+    let vfs = &dir.share.vfs;
+    let (exists, wish) = match &args.how {
+        None => (None, Changes::default()),
+        Some(CreateHow::Unchecked(fattr)) => (Some(Exists::Reuse), changes(fattr, c.minor, true)?),
+        Some(CreateHow::Guarded(fattr)) => (Some(Exists::Fail), changes(fattr, c.minor, true)?),
+        Some(CreateHow::Exclusive(verifier)) => (Some(Exists::Verifier(*verifier)), Changes::default()),
+        Some(CreateHow::Exclusive41(verifier, fattr)) => {
+            let wish = changes(fattr, c.minor, true)?;
+            if !wish.mask.and(TIMES).is_empty() {
+                return Err(Status::INVAL);
+            }
+            (Some(Exists::Verifier(*verifier)), wish)
+        }
+    };
+    let known = match vfs.lookup(dir.id, name, false).await {
+        Ok(attr) => Some(attr),
+        Err(Error::NotFound) if exists.is_some() => None,
+        Err(e) => return Err(status(&e)),
+    };
+    let at = |id| Node { id, ..dir };
+    match (known, exists) {
+        (Some(attr), None) => {
+            regular(&attr, c.minor)?;
+            let change = ChangeInfo { atomic: false, before: change(&before), after: change(&before) };
+            Ok(Found { node: at(attr.node), change, attrset: Bitmap::EMPTY, truncate: None, mode: None })
+        }
+        (Some(attr), Some(Exists::Reuse)) => {
+            regular(&attr, c.minor)?;
+            let size = wish.set.size;
+            let mut attrset = Bitmap::EMPTY;
+            if size.is_some() {
+                attrset.set(attr::SIZE);
+            }
+            let truncate = size.map(|size| SetAttr { size: Some(size), ..SetAttr::default() });
+            let change = ChangeInfo { atomic: false, before: change(&before), after: change(&before) };
+            Ok(Found { node: at(attr.node), change, attrset, truncate, mode: None })
+        }
+        (Some(_), Some(Exists::Fail)) => Err(Status::EXIST),
+        (_, exists) => {
+            let exists = exists.unwrap_or(Exists::Fail);
+            let exclusive = matches!(exists, Exists::Verifier(_));
+            let mode = wish.set.mode.filter(|mode| access & share::WRITE != 0 && mode & 0o200 == 0);
+            let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
+            // Somebody else may have made it meanwhile: then the client is told to ask again.
+            let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
+            let (made, new) =
+                vfs.create(dir.id, name, Make::File, retry, set).await.map_err(|e| match e {
+                    Error::Exists if exists == Exists::Reuse => Status::DELAY,
+                    e => status(&e),
+                })?;
+            let change =
+                ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
+            let attrset = if exclusive { wish.mask.or(TIMES) } else { wish.mask };
+            Ok(Found { node: at(made.node), change, attrset, truncate: None, mode: mode.filter(|_| new) })
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Wanted {
+    access: u32,
+    deny: u32,
+    truncates: bool,
+}
+
+/// What an open does, as the store's table says it.
+pub fn rights(access: u32) -> Rights {
+    Rights { read: access & share::READ != 0, write: access & share::WRITE != 0, delete: false }
+}
+
+/// What others may do beside an open that denies this. Nobody here keeps a name from going away.
+pub fn sharing(deny: u32) -> Rights {
+    Rights { read: deny & share::READ == 0, write: deny & share::WRITE == 0, delete: true }
+}
+
+pub fn bit(access: u32, deny: u32) -> u16 {
+    1 << (access + 4 * deny)
+}
+
+/// The owner's state for the file, new or with more in it.
+async fn acquire(
+    c: &Compound<'_>,
+    client: &Arc<Client>,
+    owner: &Arc<Owner>,
+    turn: &mut Turn,
+    found: &Found<'_>,
+    wanted: Wanted,
+) -> Result<Arc<State>, Status> {
+    let node = &found.node;
+    let known = turn
+        .states
+        .iter()
+        .find(|state| (state.share, state.node) == (node.number, node.id) && !state.has_ended());
+    match known.cloned() {
+        Some(state) => {
+            widen(c, node, &state, wanted).await?;
+            Ok(state)
+        }
+        None => {
+            let states = &c.cx.server.states;
+            if client.mine().states.len() >= states.limits.states {
+                return Err(if c.minor == 0 { Status::RESOURCE } else { Status::DELAY });
+            }
+            let held = enter(c, client, found, wanted).await?;
+            let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
+            let state = states.enter(client.lease.clone(), node.number, node.id, kind);
+            client.mine().states.insert(state.other, state.clone());
+            turn.states.push(state.clone());
+            Ok(state)
+        }
+    }
+}
+
+async fn enter(
+    c: &Compound<'_>,
+    client: &Arc<Client>,
+    found: &Found<'_>,
+    wanted: Wanted,
+) -> Result<Held, Status> {
+    let node = &found.node;
+    let vfs = &node.share.vfs;
+    let key = client.key(node.number, vfs.opens());
+    let opening = Opening {
+        overwrites: wanted.truncates,
+        ..Opening::new(rights(wanted.access), sharing(wanted.deny), key)
+    };
+    let mut opened = vfs.opens().try_open(node.id, &opening);
+    if opened.as_ref().err() == Some(&Refused::Sharing) && clear(c, node).await {
+        opened = vfs.opens().try_open(node.id, &opening);
+    }
+    let open = opened.map_err(refused)?;
+    let hold = vfs.hold(node.id).await.map_err(|e| status(&e))?;
+    let file = vfs.open(node.id, wanted.access & share::WRITE != 0).await.map_err(|e| status(&e))?;
+    if let Some(mode) = found.mode {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        vfs.setattr(node.id, set).await.map_err(|e| status(&e))?;
+    }
+    let Wanted { access, deny, .. } = wanted;
+    let asked = bit(access, deny);
+    Ok(Held { open: Some(open), file, hold: Some(hold), access, deny, asked, locks: Vec::new() })
+}
+
+/// More for an owner that has the file open already.
+async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted) -> Result<(), Status> {
+    let (access, deny) = {
+        let held = state.held();
+        (held.access | wanted.access, held.deny | wanted.deny)
+    };
+    let writes = access & share::WRITE != 0 && state.held().access & share::WRITE == 0;
+    let file: Option<OpenFile> = match writes {
+        true => Some(node.share.vfs.open(node.id, true).await.map_err(|e| status(&e))?),
+        false => None,
+    };
+    let change = |state: &State| match &state.held().open {
+        Some(open) => open.change(rights(access), sharing(deny)),
+        None => Err(Refused::NotLocked),
+    };
+    let mut changed = change(state);
+    if changed == Err(Refused::Sharing) && clear(c, node).await {
+        changed = change(state);
+    }
+    changed.map_err(refused)?;
+    let mut held = state.held_mut();
+    (held.access, held.deny) = (access, deny);
+    held.asked |= bit(wanted.access, wanted.deny);
+    if let Some(file) = file {
+        held.file = file;
+    }
+    drop(held);
+    state.changed();
+    Ok(())
+}
+
+/// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
+pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
+    let taken = c.cx.server.states.take_lapsed(node.number, node.id, c.now);
+    let any = !taken.0.is_empty();
+    give_up(c.cx.server, taken).await;
+    any
+}
+
+fn refused(refused: Refused) -> Status {
+    match refused {
+        Refused::Recalling | Refused::Limit(_) => Status::DELAY,
+        Refused::NotLocked => Status::BAD_STATEID,
+        Refused::Sharing | Refused::DeletePending | Refused::Locked => Status::SHARE_DENIED,
+    }
+}
+
+impl Compound<'_> {
+    /// The answer that an owner got to its last request.
+    pub fn again(&mut self, n: u32, answered: Answered) -> Status {
+        let tail = &mut self.reply.tail;
+        tail.u32(n);
+        tail.u32(answered.status.0);
+        tail.fixed(&answered.body);
+        if let Some((number, id)) = answered.place
+            && let Some(node) = self.node_of(number, id)
+        {
+            self.current = Some(Place::Node(node));
+        }
+        answered.status
+    }
+
+    /// What was answered just now: the reply behind `at`, where its status lies.
+    pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
+        let place = match self.current {
+            Some(Place::Node(node)) => Some((node.number, node.id)),
+            _ => None,
+        };
+        Answered { op, status, body: self.reply.tail.copy_from(at + 4), place }
+    }
+
+    /// The next request of an owner: its last CLOSE will not be asked again.
+    pub fn forget_closed(&self, client: &Client, turn: &mut Turn) {
+        if let Some(closed) = turn.closed.take() {
+            self.cx.server.states.leave(&closed);
+            client.mine().states.remove(&closed.other);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! ALLOCATE, DEALLOCATE, SEEK, READ_PLUS, IO_ADVISE. Spec: RFC 7862 15.1, 15.4, 15.11, 15.10, 15.5.
+
+use weft_machine::Payload;
+use weft_wire::nfs4::{Allocate, Bitmap, IoAdvise, Read, Seek, SeekOk, Status};
+
+use super::super::compound::Compound;
+use super::super::io::{self, Intent};
+use super::super::names::status;
+use crate::server::ops::MAX_FILE_SIZE;
+
+const DATA: u32 = 0;
+const HOLE: u32 = 1;
+/// Pieces of one READ_PLUS; a client asks for the rest.
+const MAX_PIECES: usize = 16;
+
+fn check(offset: u64, length: u64) -> Result<(), Status> {
+    let end = offset.checked_add(length).ok_or(Status::INVAL)?;
+    if end > MAX_FILE_SIZE { Err(Status::FBIG) } else { Ok(()) }
+}
+
+pub async fn allocate(c: &Compound<'_>, args: &Allocate) -> Result<(), Status> {
+    let node = c.node()?;
+    let file = io::file(c, &node, &args.stateid, Intent::Write(args.offset, args.length)).await?;
+    check(args.offset, args.length)?;
+    file.allocate(args.offset, args.length, false).await.map_err(|e| status(&e))
+}
+
+pub async fn deallocate(c: &Compound<'_>, args: &Allocate) -> Result<(), Status> {
+    let node = c.node()?;
+    let file = io::file(c, &node, &args.stateid, Intent::Write(args.offset, args.length)).await?;
+    check(args.offset, args.length)?;
+    file.punch_hole(args.offset, args.length).await.map_err(|e| status(&e))
+}
+
+pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
+    let node = c.node()?;
+    let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, 0)).await?;
+    if args.what != DATA && args.what != HOLE {
+        return Err(Status::UNION_NOTSUPP);
+    }
+    let size = file.len().map_err(|e| status(&e))?;
+    if args.offset >= size {
+        return Err(Status::NXIO);
+    }
+    let (ranges, _) = file.data_ranges(args.offset, size - args.offset, 1).map_err(|e| status(&e))?;
+    let first = ranges.first();
+    Ok(match args.what {
+        DATA => match first {
+            Some(data) => SeekOk { eof: false, offset: data.start },
+            None => SeekOk { eof: true, offset: size },
+        },
+        // The end of the file is a hole to whoever looks for one.
+        _ => match first {
+            Some(data) if data.start <= args.offset => SeekOk { eof: data.end >= size, offset: data.end },
+            _ => SeekOk { eof: false, offset: args.offset },
+        },
+    })
+}
+
+/// A piece of a file: where, how long, and the data unless it is a hole.
+struct Piece {
+    offset: u64,
+    len: u64,
+    data: Option<Payload>,
+}
+
+pub async fn read_plus(c: &mut Compound<'_>, n: u32, args: &Read) -> Status {
+    let (eof, pieces) = match pieces(c, args).await {
+        Ok(pieces) => pieces,
+        Err(status) => return c.put::<()>(n, Err(status)),
+    };
+    let status = c.put(n, Ok(eof));
+    c.reply.tail.u32(pieces.len() as u32);
+    for Piece { offset, len, data } in pieces {
+        match data {
+            None => {
+                c.reply.tail.u32(HOLE);
+                c.reply.tail.u64(offset);
+                c.reply.tail.u64(len);
+            }
+            Some(data) => {
+                c.reply.tail.u32(DATA);
+                c.reply.tail.u64(offset);
+                // RFC 8267 section 6 makes no part of READ_PLUS eligible for placement.
+                c.reply.inline(data);
+            }
+        }
+    }
+    status
+}
+
+async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Status> {
+    let node = c.node()?;
+    let count = u64::from(args.count.min(c.cx.max_payload()));
+    let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, count)).await?;
+    let size = file.len().map_err(|e| status(&e))?;
+    let mut end = args.offset.saturating_add(count).min(size);
+    if args.offset >= end {
+        return Ok((args.offset >= size, Vec::new()));
+    }
+    let (ranges, all) =
+        file.data_ranges(args.offset, end - args.offset, MAX_PIECES / 2).map_err(|e| status(&e))?;
+    if !all {
+        end = ranges.last().map_or(end, |last| last.end.min(end));
+    }
+    let mut pieces = Vec::new();
+    let mut at = args.offset;
+    for data in ranges {
+        let (start, stop) = (data.start.max(at), data.end.min(end));
+        if start > at {
+            pieces.push(Piece { offset: at, len: start - at, data: None });
+        }
+        if stop > start {
+            let len = stop - start;
+            let data = file.read_within(size, start, len as usize);
+            pieces.push(Piece { offset: start, len, data: Some(data) });
+        }
+        at = stop.max(at);
+    }
+    if at < end {
+        pieces.push(Piece { offset: at, len: end - at, data: None });
+    }
+    Ok((end >= size, pieces))
+}
+
+/// Advice is taken and not acted upon, which the empty answer says.
+pub fn io_advise(c: &Compound<'_>, args: &IoAdvise) -> Result<Bitmap, Status> {
+    let node = c.node()?;
+    io::state(c, &node, &args.stateid)?;
+    Ok(Bitmap::EMPTY)
+}

@@ -1,0 +1,124 @@
+//! READDIR. Spec: RFC 8881 18.23, RFC 7530 16.24.
+//!
+//! "." and ".." are not listed and cookies 0, 1 and 2 are special: the store's own cookies are moved up by two. They
+//! stay valid as long as the directory, so the verifier is always zero.
+
+use bytes::Bytes;
+use weft_store::{Attr, Kind, NodeId};
+use weft_wire::nfs4::{Entry, Readdir, ReaddirOk, Status, Text, Verifier};
+use weft_wire::xdr::pad;
+
+use super::super::attributes;
+use super::super::compound::Compound;
+use super::super::names::status;
+use super::super::place::Place;
+use crate::server::dispatch::Node;
+
+const VERIFIER: Verifier = [0; 8];
+const OWN_COOKIES: u64 = 2;
+/// Entries asked from the store at a time.
+const BATCH: usize = 256;
+/// Verifier, the end of the list, eof.
+const EMPTY: usize = 8 + 4 + 4;
+
+/// A listing that grows as long as it may.
+struct Page {
+    entries: Vec<Entry>,
+    left: usize,
+    /// A hint about names alone (RFC 8881 18.23.3); it never keeps the first entry out.
+    names_left: usize,
+}
+
+impl Page {
+    /// `false` when there is no room.
+    fn add(&mut self, entry: Entry) -> bool {
+        let name = 8 + 4 + entry.name.0.len() + pad(entry.name.0.len());
+        let values = entry.attributes.values.len();
+        // At most: a bitmap of three words.
+        let len = 4 + name + 16 + 4 + values + pad(values);
+        if len > self.left || (!self.entries.is_empty() && name > self.names_left) {
+            return false;
+        }
+        self.left -= len;
+        self.names_left = self.names_left.saturating_sub(name);
+        self.entries.push(entry);
+        true
+    }
+}
+
+pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Status> {
+    let place = c.place()?;
+    if let Place::Node(node) = &place
+        && node.attr().await?.kind != Kind::Dir
+    {
+        return Err(Status::NOTDIR);
+    }
+    attributes::readable(args.attributes)?;
+    if args.cookie == 1 || args.cookie == 2 {
+        return Err(Status::BAD_COOKIE);
+    }
+    if args.cookie != 0 && args.verifier != VERIFIER {
+        return Err(Status::NOT_SAME);
+    }
+    let room = args.maxcount.min(c.cx.server.limits.max_listing) as usize;
+    let left = room.checked_sub(EMPTY).ok_or(Status::TOOSMALL)?;
+    let names_left = if args.dircount == 0 { usize::MAX } else { args.dircount as usize };
+    let mut page = Page { entries: Vec::new(), left, names_left };
+    let eof = match place {
+        Place::Root => list_shares(c, args, &mut page).await?,
+        Place::Node(node) => list(c, &node, args, &mut page).await?,
+    };
+    if page.entries.is_empty() && !eof {
+        return Err(Status::TOOSMALL);
+    }
+    Ok(ReaddirOk { verifier: VERIFIER, entries: page.entries, eof })
+}
+
+/// Whether the directory ends with the page.
+async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
+    let mut behind = args.cookie.saturating_sub(OWN_COOKIES);
+    loop {
+        let (entries, end) = dir.share.vfs.readdir(dir.id, behind, BATCH).await.map_err(|e| status(&e))?;
+        if entries.is_empty() {
+            return Ok(true);
+        }
+        for entry in entries {
+            behind = entry.cookie;
+            let cookie = behind.checked_add(OWN_COOKIES).ok_or(Status::SERVERFAULT)?;
+            if !page.add(found(c, dir, args, entry.name, cookie, &entry.attr).await?) {
+                return Ok(false);
+            }
+        }
+        if end {
+            return Ok(true);
+        }
+    }
+}
+
+async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
+    let first = usize::try_from(args.cookie.saturating_sub(OWN_COOKIES)).unwrap_or(usize::MAX);
+    for (number, share) in c.cx.server.shares.iter().enumerate().skip(first) {
+        let root = Node { share, number, id: NodeId::ROOT };
+        let attr = root.attr().await?;
+        let cookie = number as u64 + 1 + OWN_COOKIES;
+        let name = share.name.as_bytes().to_vec();
+        if !page.add(found(c, &root, args, name, cookie, &attr).await?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn found(
+    c: &Compound<'_>,
+    dir: &Node<'_>,
+    args: &Readdir,
+    name: Vec<u8>,
+    cookie: u64,
+    attr: &Attr,
+) -> Result<Entry, Status> {
+    let wanted = args.attributes.and(attributes::supported(c.minor));
+    let node = Node { id: attr.node, ..*dir };
+    let values = attributes::of_node(c, &node, attr, wanted).await?;
+    Ok(Entry { cookie, name: Text(Bytes::from(name)), attributes: values.fattr() })
+}

@@ -1,0 +1,23 @@
+//! REMOVE. Spec: RFC 8881 18.25, RFC 7530 16.27. Files that NFS has open live on; SMB's share modes are kept.
+
+use weft_store::{Kind, opens::Access, opens::Rights};
+use weft_wire::nfs4::{ChangeInfo, Status, Text};
+
+use super::super::attributes::change;
+use super::super::compound::Compound;
+use super::super::names::{component, status};
+
+pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
+    let (dir, before) = c.place()?.directory().await?;
+    let name = component(name)?;
+    let vfs = &dir.share.vfs;
+    let found = vfs.lookup(dir.id, name, false).await.map_err(|e| status(&e))?;
+    vfs.opens().pass(found.node, Access::Handle, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+    let done = match found.kind {
+        Kind::Dir => vfs.rmdir(dir.id, name).await,
+        _ => vfs.remove(dir.id, name).await,
+    };
+    done.map_err(|e| status(&e))?;
+    c.cx.server.files.forget(dir.number, found.node);
+    Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })
+}

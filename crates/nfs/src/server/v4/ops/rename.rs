@@ -1,0 +1,45 @@
+//! RENAME. Spec: RFC 8881 18.26, RFC 7530 16.28. From the saved to the current directory.
+
+use weft_store::{Error, Kind, opens::Access, opens::Rights};
+use weft_wire::nfs4::{ChangeInfo, Rename, RenameOk, Status};
+
+use super::super::attributes::change;
+use super::super::compound::Compound;
+use super::super::names::{component, status};
+
+pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status> {
+    let to = c.place()?;
+    let from = c.saved.ok_or(Status::NOFILEHANDLE)?;
+    let (from, from_before) = from.directory().await?;
+    let (to, to_before) = to.directory().await?;
+    let (from_name, to_name) = (component(&args.from)?, component(&args.to)?);
+    if from.number != to.number {
+        return Err(Status::XDEV);
+    }
+    let vfs = &from.share.vfs;
+    let moved = vfs.lookup(from.id, from_name, false).await.map_err(|e| status(&e))?;
+    let replaced = match vfs.lookup(to.id, to_name, false).await {
+        Ok(attr) => Some(attr),
+        Err(Error::NotFound) => None,
+        Err(e) => return Err(status(&e)),
+    };
+    let replaced = replaced.filter(|attr| attr.node != moved.node);
+    if let Some(target) = &replaced {
+        // RFC 8881 18.26.3: only like replaces like.
+        if (target.kind == Kind::Dir) != (moved.kind == Kind::Dir) {
+            return Err(Status::EXIST);
+        }
+        vfs.opens().pass(target.node, Access::Handle, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+    }
+    vfs.opens().pass(moved.node, Access::Rename, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+    vfs.rename((from.id, from_name), (to.id, to_name), true).await.map_err(|e| match e {
+        Error::NotEmpty => Status::EXIST,
+        e => status(&e),
+    })?;
+    if let Some(target) = &replaced {
+        c.cx.server.files.forget(to.number, target.node);
+    }
+    let info = |before, after| ChangeInfo { atomic: false, before: change(before), after };
+    let (from_after, to_after) = (change(&from.attr().await?), change(&to.attr().await?));
+    Ok(RenameOk { from: info(&from_before, from_after), to: info(&to_before, to_after) })
+}

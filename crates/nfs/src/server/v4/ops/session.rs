@@ -1,0 +1,209 @@
+//! EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like. Spec: RFC 8881 18.33 to 18.37, 18.46, 18.50, 18.51.
+
+use weft_wire::nfs4::{
+    BackchannelCtl, BindConn, ChannelAttrs, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk, ImplId,
+    Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, Text, Time, UpTo, exchange_flag,
+    session_flag,
+};
+use weft_wire::xdr::Decoder;
+
+use super::super::close::give_up;
+use super::super::compound::{Compound, SlotTurn};
+use super::super::state::session::Kept;
+use super::super::state::{Begun, Session};
+use crate::server::siphash::siphash;
+
+/// The smallest message that anything can be done with.
+const MIN_MESSAGE: u32 = 256;
+/// Bytes of a request that tell it from another one.
+const QUESTION_BYTES: usize = 512;
+/// Callbacks at a time.
+const BACK_SLOTS: u32 = 1;
+
+/// RFC 8881 2.10.2.1, 18.46.3: which operations need a session, and which want to be alone.
+pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
+    match op {
+        Op::Sequence(_) if c.index > 0 => Err(Status::SEQUENCE_POS),
+        Op::Sequence(_) => Ok(()),
+        Op::ExchangeId(_) | Op::CreateSession(_) | Op::BindConnToSession(_) if c.announced > 1 => {
+            Err(Status::NOT_ONLY_OP)
+        }
+        Op::DestroySession(_) | Op::DestroyClientid(_) if c.index == 0 && c.announced > 1 => {
+            Err(Status::NOT_ONLY_OP)
+        }
+        Op::ExchangeId(_)
+        | Op::CreateSession(_)
+        | Op::BindConnToSession(_)
+        | Op::DestroySession(_)
+        | Op::DestroyClientid(_) => Ok(()),
+        _ if c.index == 0 => Err(Status::OP_NOT_IN_SESSION),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the slot. `Some`: it is a retry, and this was kept.
+pub fn sequence(
+    c: &mut Compound<'_>,
+    args: &Sequence,
+    rest: &Decoder,
+) -> Result<(SequenceOk, Option<Kept>), Status> {
+    let session = c.cx.server.states.session(&args.session)?;
+    if session.has_ended() || session.lease.has_ended() {
+        return Err(Status::BADSESSION);
+    }
+    if args.slot > session.highest_slot() {
+        return Err(Status::BADSLOT);
+    }
+    if c.request_bytes > session.fore.max_request as usize {
+        return Err(Status::REQ_TOO_BIG);
+    }
+    if c.announced > session.fore.max_operations {
+        return Err(Status::TOO_MANY_OPS);
+    }
+    let question = siphash(&[0; 16], rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
+    let begun = session.begin(args.slot, args.sequence, question)?;
+    session.lease.renew(c.now);
+    let highest_slot = session.highest_slot();
+    let ok = SequenceOk {
+        session: args.session,
+        sequence: args.sequence,
+        slot: args.slot,
+        highest_slot,
+        target_highest_slot: highest_slot,
+        flags: 0,
+    };
+    match begun {
+        Begun::Again(kept) => Ok((ok, Some(kept))),
+        Begun::Go => {
+            c.turn = Some(SlotTurn { session, slot: args.slot, keep: args.cache });
+            Ok((ok, None))
+        }
+    }
+}
+
+pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, Status> {
+    use exchange_flag as flag;
+    let known = flag::SUPP_MOVED_REFER
+        | flag::SUPP_MOVED_MIGR
+        | flag::SUPP_FENCE_OPS
+        | flag::BIND_PRINC_STATEID
+        | flag::MASK_PNFS
+        | flag::UPD_CONFIRMED_REC_A;
+    if args.flags & !known != 0 {
+        return Err(Status::INVAL);
+    }
+    match args.protect {
+        ProtectHow::None => {}
+        // It protects by RPCSEC_GSS alone (RFC 8881 2.10.8.3).
+        ProtectHow::MachCred(_) => return Err(Status::INVAL),
+        ProtectHow::Ssv => return Err(Status::ENCR_ALG_UNSUPP),
+    }
+    let server = c.cx.server;
+    let (client, confirmed, sequence) =
+        server.states.exchange_id(&args.client, args.flags, c.principal, c.now)?;
+    let identity = || Opaque(bytes::Bytes::copy_from_slice(&server.identity));
+    Ok(ExchangeIdOk {
+        client,
+        sequence,
+        flags: flag::USE_NON_PNFS | if confirmed { flag::CONFIRMED_R } else { 0 },
+        protect: ProtectHow::None,
+        server_minor: 0,
+        server_major: identity(),
+        scope: identity(),
+        implementation: UpTo(vec![ImplId {
+            domain: Text::known("weft"),
+            name: Text::known(concat!("weft ", env!("CARGO_PKG_VERSION"))),
+            date: Time::default(),
+        }]),
+    })
+}
+
+pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<CreateSessionOk, Status> {
+    let server = c.cx.server;
+    let mut id: SessionId = [0; 16];
+    getrandom::fill(&mut id).map_err(|_| Status::SERVERFAULT)?;
+    let make = |id, lease| {
+        let known = session_flag::PERSIST | session_flag::CONN_BACK_CHAN | session_flag::CONN_RDMA;
+        if args.flags & !known != 0 {
+            return Err(Status::INVAL);
+        }
+        let (fore, back) = (fore_channel(c, &args.fore)?, back_channel(args)?);
+        let sequence = args.sequence;
+        let ok = CreateSessionOk { session: id, sequence, flags: 0, fore: fore.clone(), back };
+        Ok((Session::new(id, lease, fore), ok))
+    };
+    let (ok, taken) = server.states.create_session(args, c.principal, c.now, make, id)?;
+    give_up(server, taken).await;
+    Ok(ok)
+}
+
+fn fore_channel(c: &Compound<'_>, asked: &ChannelAttrs) -> Result<ChannelAttrs, Status> {
+    let limits = &c.cx.server.states.limits;
+    if asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE {
+        return Err(Status::TOOSMALL);
+    }
+    if asked.max_operations == 0 || asked.max_requests == 0 {
+        return Err(Status::INVAL);
+    }
+    let max_message = u32::try_from(c.cx.limits.max_message).unwrap_or(u32::MAX);
+    let max_response = asked.max_response.min(max_message);
+    Ok(ChannelAttrs {
+        header_pad: 0,
+        max_request: asked.max_request.min(max_message),
+        max_response,
+        max_response_cached: asked.max_response_cached.min(limits.cached_reply).min(max_response),
+        max_operations: asked.max_operations.min(limits.operations),
+        max_requests: asked.max_requests.min(limits.slots),
+        rdma_ird: UpTo::default(),
+    })
+}
+
+fn back_channel(args: &CreateSession) -> Result<ChannelAttrs, Status> {
+    let asked = &args.back;
+    let wanted = args.flags & session_flag::CONN_BACK_CHAN != 0;
+    if wanted && (asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE) {
+        return Err(Status::TOOSMALL);
+    }
+    Ok(ChannelAttrs { header_pad: 0, max_requests: asked.max_requests.min(BACK_SLOTS), ..asked.clone() })
+}
+
+pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
+    let own = c.turn.as_ref().is_some_and(|turn| turn.session.id == *id);
+    if own && c.index + 1 != c.announced {
+        // RFC 8881 18.37.3: its own session only at the end.
+        return Err(Status::NOT_ONLY_OP);
+    }
+    c.cx.server.states.destroy_session(id)
+}
+
+pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> {
+    const FORE: u32 = 1;
+    const BACK: u32 = 2;
+    let session = c.cx.server.states.session(&args.session)?;
+    session.lease.renew(c.now);
+    match args.direction {
+        // There are no callbacks: a connection for them alone is of no use.
+        BACK | FORE | 3 | 7 => Ok(BindConn { session: args.session, direction: FORE, rdma: false }),
+        _ => Err(Status::INVAL),
+    }
+}
+
+pub fn backchannel_ctl(_: &Compound<'_>, _: &BackchannelCtl) -> Result<(), Status> {
+    Ok(())
+}
+
+pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {
+    let client = c.client(0)?;
+    if one_fs {
+        // No share has moved here from another server.
+        return c.place().map(drop);
+    }
+    let mut mine = client.mine();
+    if mine.reclaimed {
+        return Err(Status::COMPLETE_ALREADY);
+    }
+    mine.reclaimed = true;
+    drop(mine);
+    c.cx.server.states.grace.done(&client.who);
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! WRITE and COMMIT. Spec: RFC 8881 18.32, 18.3; RFC 7530 16.36, 16.3.
+
+use weft_store::Kind;
+use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk};
+
+use super::super::compound::Compound;
+use super::super::io::{self, Intent};
+use super::super::names::status;
+use super::super::place::no_file;
+use crate::server::ops::MAX_FILE_SIZE;
+
+pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
+    let node = c.node()?;
+    let Write { stateid, offset, stable, data } = args;
+    let len = data.len() as u64;
+    let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
+    offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
+    file.write(offset, &[data]).await.map_err(|e| status(&e))?;
+    if stable != Stable::Unstable {
+        file.sync().await.map_err(|e| status(&e))?;
+    }
+    let committed = if stable == Stable::Unstable { Stable::Unstable } else { Stable::FileSync };
+    Ok(WriteOk { count: len as u32, committed, verifier: c.cx.server.verifier })
+}
+
+pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status> {
+    let node = c.node()?;
+    let kind = node.attr().await?.kind;
+    if kind != Kind::File {
+        return Err(no_file(kind, c.minor));
+    }
+    args.offset.checked_add(u64::from(args.count)).ok_or(Status::INVAL)?;
+    let files = &c.cx.server.files;
+    let file = files.open(&node.share.vfs, node.number, node.id, false).await.map_err(|e| status(&e))?;
+    file.sync().await.map_err(|e| status(&e))?;
+    Ok(c.cx.server.verifier)
+}

@@ -1,0 +1,75 @@
+//! Where a file handle leads: a node of a share, or the pseudo file system's root, whose directories the shares are.
+//!
+//! Spec: RFC 7530 7.3, RFC 8881 7.3. Owns: nothing. Does not: change anything; the root is the server's own.
+
+use weft_store::{Attr, Kind};
+use weft_wire::nfs4::{Handle, Status};
+
+use super::names::status;
+use crate::server::dispatch::{Connection, Node};
+
+/// What stands in a handle of the root for the number of a share; no share has it.
+const ROOT_SHARE: usize = u32::MAX as usize;
+
+/// The current or the saved file handle.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// The directory of shares.
+    Root,
+    /// Inside a share.
+    Node(Node<'a>),
+}
+
+impl<'a> Place<'a> {
+    /// PUTFH.
+    pub fn open(cx: &Connection<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
+        let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
+        let (number, id) = cx.server.handles.open(&bytes).map_err(|e| Status(e.0))?;
+        if number == ROOT_SHARE {
+            return Ok(Place::Root);
+        }
+        let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
+        Ok(Place::Node(Node { share, number, id }))
+    }
+
+    /// GETFH.
+    pub fn handle(&self, cx: &Connection<'_>) -> Handle {
+        let (share, id) = match self {
+            Place::Root => (ROOT_SHARE, weft_store::NodeId::ROOT),
+            Place::Node(node) => (node.number, node.id),
+        };
+        Handle::new(cx.server.handles.make(share, id).as_bytes()).expect("ours are short")
+    }
+
+    /// A node inside a share; the root is read-only to whoever wants to change it.
+    pub fn writable(&self) -> Result<Node<'a>, Status> {
+        match self {
+            Place::Root => Err(Status::ROFS),
+            Place::Node(node) => Ok(*node),
+        }
+    }
+
+    /// A directory inside a share that a name is to be changed in.
+    pub async fn directory(&self) -> Result<(Node<'a>, Attr), Status> {
+        let node = self.writable()?;
+        let attr = node.attr().await?;
+        if attr.kind == Kind::Dir { Ok((node, attr)) } else { Err(Status::NOTDIR) }
+    }
+}
+
+/// Why data is not to be had of something that is no regular file. Minor version 1 tells more.
+pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
+    match kind {
+        Kind::Dir => Status::ISDIR,
+        _ if minor == 0 => Status::INVAL,
+        Kind::Symlink => Status::SYMLINK,
+        Kind::File | Kind::Other => Status::WRONG_TYPE,
+    }
+}
+
+impl Node<'_> {
+    /// Attributes; NFS4ERR_STALE for what is gone.
+    pub async fn attr(&self) -> Result<Attr, Status> {
+        self.share.vfs.getattr(self.id).await.map_err(|e| status(&e))
+    }
+}

@@ -1,0 +1,539 @@
+//! Clients: who they are by their own words, by which number they go, and what they hold.
+//!
+//! What: SETCLIENTID and its confirmation for minor version 0, EXCHANGE_ID and CREATE_SESSION for the others.
+//! Spec: RFC 7530 16.33.5, 16.34.5; RFC 8881 18.35.4, 18.36.4, 18.50. Owns: client records.
+//! Does not: close files; what a client held is handed to the caller, who may have to wait for that.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use weft_machine::Time;
+use weft_store::opens::{Key, LockOwner as LockId, Opens};
+use weft_wire::nfs4::{
+    ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier, exchange_flag,
+};
+
+use super::grace::Who;
+use super::session::Session;
+use super::stateids::Other;
+use super::{Lease, LockOwner, Owner, State, States};
+
+/// Whose request it is, as far as the credential says: the flavour and the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Principal {
+    pub flavor: u32,
+    pub uid: u32,
+}
+
+/// Where a client of minor version 0 can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Callback {
+    pub program: u32,
+    pub ident: u32,
+    pub location: NetAddr,
+}
+
+/// One run of one client.
+pub struct Client {
+    pub id: u64,
+    pub who: Who,
+    verifier: Verifier,
+    principal: Principal,
+    pub lease: Arc<Lease>,
+    mine: Mutex<Mine>,
+}
+
+/// What it holds.
+#[derive(Default)]
+pub struct Mine {
+    pub owners: HashMap<Bytes, Arc<Owner>>,
+    pub lock_owners: HashMap<Bytes, Arc<LockOwner>>,
+    pub states: HashMap<Other, Arc<State>>,
+    pub sessions: Vec<Arc<Session>>,
+    /// In whose name it opens, for each share's table of opens.
+    keys: HashMap<usize, Key>,
+    /// RECLAIM_COMPLETE came.
+    pub reclaimed: bool,
+    pub callback: Option<Callback>,
+    /// What it was confirmed with (minor version 0).
+    confirmed_with: Option<Verifier>,
+    /// The slot of CREATE_SESSION (RFC 8881 18.36.4): the last number, and what was answered.
+    sequence: u32,
+    created: Option<Result<CreateSessionOk, Status>>,
+}
+
+impl Client {
+    fn new(id: u64, who: Who, verifier: Verifier, principal: Principal, now: Time) -> Arc<Client> {
+        let lease = Arc::new(Lease::new(id, now));
+        Arc::new(Client { id, who, verifier, principal, lease, mine: Mutex::default() })
+    }
+
+    // What is changed is changed by one insert, remove or assignment at a time.
+    pub fn mine(&self) -> MutexGuard<'_, Mine> {
+        self.mine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In whose name it opens files of a share.
+    pub fn key(&self, share: usize, opens: &Opens) -> Key {
+        *self.mine().keys.entry(share).or_insert_with(|| opens.key())
+    }
+
+    /// The owner of opens with this name, new if need be. NFS4ERR_RESOURCE beyond the limit, when all are in use.
+    pub fn owner(&self, name: &[u8], limit: usize) -> Result<Arc<Owner>, Status> {
+        let mut mine = self.mine();
+        if let Some(owner) = mine.owners.get(name) {
+            return Ok(owner.clone());
+        }
+        if mine.owners.len() >= limit {
+            mine.owners.retain(|_, owner| !owner.is_idle());
+            if mine.owners.len() >= limit {
+                return Err(Status::RESOURCE);
+            }
+        }
+        // A copy: a slice would keep the receive buffer that the call came in.
+        let name = Bytes::copy_from_slice(name);
+        let owner = Arc::new(Owner::default());
+        mine.owners.insert(name, owner.clone());
+        Ok(owner)
+    }
+
+    /// The same for locks.
+    pub fn lock_owner(&self, name: &[u8], limit: usize) -> Result<Arc<LockOwner>, Status> {
+        let mut mine = self.mine();
+        if let Some(owner) = mine.lock_owners.get(name) {
+            return Ok(owner.clone());
+        }
+        if mine.lock_owners.len() >= limit {
+            mine.lock_owners.retain(|_, owner| !owner.is_idle());
+            if mine.lock_owners.len() >= limit {
+                return Err(Status::RESOURCE);
+            }
+        }
+        let name = Bytes::copy_from_slice(name);
+        let owner = Arc::new(LockOwner::new(self.id, name.clone()));
+        mine.lock_owners.insert(name, owner.clone());
+        Ok(owner)
+    }
+
+    fn holds_anything(&self) -> bool {
+        !self.mine().states.is_empty()
+    }
+}
+
+/// What is known under one name.
+#[derive(Default)]
+struct Named {
+    confirmed: Option<Arc<Client>>,
+    pending: Option<Pending>,
+}
+
+/// A client, or a change of a client, that is not confirmed yet.
+struct Pending {
+    client: Arc<Client>,
+    confirm: Verifier,
+    callback: Option<Callback>,
+    made: Time,
+}
+
+/// All clients.
+#[derive(Default)]
+pub struct Table {
+    names: HashMap<Who, Named>,
+    /// Confirmed ones by number, also those whose state was taken away.
+    confirmed: HashMap<u64, Arc<Client>>,
+    /// Pending ones by number.
+    pending: HashMap<u64, Who>,
+    next: u32,
+    verifiers: u64,
+}
+
+/// What was taken from clients; whoever gets it closes it.
+#[derive(Default)]
+#[must_use = "files stay open until they are closed"]
+pub struct Taken(pub Vec<Arc<State>>);
+
+impl Table {
+    fn new_id(&mut self, epoch: u32) -> u64 {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            let id = u64::from(epoch) << 32 | u64::from(self.next);
+            if !self.confirmed.contains_key(&id) && !self.pending.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn new_verifier(&mut self) -> Verifier {
+        self.verifiers += 1;
+        self.verifiers.to_be_bytes()
+    }
+
+    fn set_pending(&mut self, who: &Who, pending: Pending) {
+        let id = pending.client.id;
+        let named = self.names.entry(who.clone()).or_default();
+        if let Some(old) = named.pending.replace(pending) {
+            self.pending.remove(&old.client.id);
+        }
+        self.pending.insert(id, who.clone());
+    }
+
+    /// The pending client of this number becomes the confirmed one of its name. The one that it replaces is returned.
+    fn promote(&mut self, who: &Who) -> Option<Arc<Client>> {
+        let named = self.names.get_mut(who)?;
+        let Pending { client, confirm, callback, .. } = named.pending.take()?;
+        self.pending.remove(&client.id);
+        {
+            let mut mine = client.mine();
+            mine.confirmed_with = Some(confirm);
+            if callback.is_some() {
+                mine.callback = callback;
+            }
+        }
+        let replaced = named.confirmed.replace(client.clone()).filter(|old| old.id != client.id);
+        if let Some(old) = &replaced {
+            self.confirmed.remove(&old.id);
+        }
+        self.confirmed.insert(client.id, client);
+        replaced
+    }
+
+    fn forget(&mut self, client: &Client) {
+        self.confirmed.remove(&client.id);
+        if let Some(named) = self.names.get_mut(&client.who) {
+            named.confirmed.take_if(|known| known.id == client.id);
+            if named.pending.as_ref().is_some_and(|pending| pending.client.id == client.id) {
+                named.pending = None;
+                self.pending.remove(&client.id);
+            }
+            if named.confirmed.is_none() && named.pending.is_none() {
+                self.names.remove(&client.who);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.confirmed.len() + self.pending.len()
+    }
+}
+
+impl States {
+    // Each change to the table leaves it whole, also when it panics for want of memory.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// RFC 7530 16.33. `Err` says who uses the name.
+    pub fn setclientid(
+        &self,
+        owner: &ClientOwner,
+        callback: Callback,
+        principal: Principal,
+        now: Time,
+    ) -> Result<Confirm, Result<NetAddr, Status>> {
+        let who = (false, Bytes::copy_from_slice(&owner.id.0));
+        let mut table = self.table();
+        self.make_room(&mut table, now).map_err(Err)?;
+        let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
+        if let Some(known) = &confirmed
+            && known.principal != principal
+            && !known.lease.has_ended()
+            && !known.lease.lapsed(now, self.limits.lease)
+            && known.holds_anything()
+        {
+            let location = known.mine().callback.as_ref().map(|callback| callback.location.clone());
+            return Err(location.ok_or(Status::CLID_INUSE));
+        }
+        let same = confirmed.filter(|known| {
+            known.verifier == owner.verifier && known.principal == principal && !known.lease.has_ended()
+        });
+        let client = same.unwrap_or_else(|| {
+            let id = table.new_id(self.epoch);
+            Client::new(id, who.clone(), owner.verifier, principal, now)
+        });
+        let confirm = table.new_verifier();
+        let id = client.id;
+        table.set_pending(&who, Pending { client, confirm, callback: Some(callback), made: now });
+        Ok(Confirm { client: id, verifier: confirm })
+    }
+
+    /// RFC 7530 16.34.
+    pub fn setclientid_confirm(
+        &self,
+        args: &Confirm,
+        principal: Principal,
+        now: Time,
+    ) -> Result<Taken, Status> {
+        let mut table = self.table();
+        if let Some(who) = table.pending.get(&args.client).cloned()
+            && !who.0
+            && let Some(pending) = table.names.get(&who).and_then(|named| named.pending.as_ref())
+            && pending.confirm == args.verifier
+        {
+            if pending.client.principal != principal {
+                return Err(Status::CLID_INUSE);
+            }
+            pending.client.lease.renew(now);
+            let replaced = table.promote(&who);
+            drop(table);
+            return Ok(replaced.map(|old| self.take(&old)).unwrap_or_default());
+        }
+        let known = table.confirmed.get(&args.client).filter(|known| !known.who.0).cloned();
+        let known = known.ok_or(Status::STALE_CLIENTID)?;
+        if known.mine().confirmed_with != Some(args.verifier) {
+            return Err(Status::STALE_CLIENTID);
+        }
+        if known.principal != principal {
+            return Err(Status::CLID_INUSE);
+        }
+        known.lease.renew(now);
+        Ok(Taken::default())
+    }
+
+    /// RFC 8881 18.35.4: the client, whether it is confirmed, and the number for its next CREATE_SESSION.
+    pub fn exchange_id(
+        &self,
+        owner: &ClientOwner,
+        flags: u32,
+        principal: Principal,
+        now: Time,
+    ) -> Result<(u64, bool, u32), Status> {
+        let who = (true, Bytes::copy_from_slice(&owner.id.0));
+        let mut table = self.table();
+        self.make_room(&mut table, now)?;
+        let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
+        let confirmed = confirmed.filter(|known| !known.lease.has_ended());
+        let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
+        let answer = |known: &Client| {
+            let next = known.mine().sequence.wrapping_add(1);
+            (known.id, true, next)
+        };
+        match confirmed {
+            None if update => return Err(Status::NOENT),
+            Some(known) if update => {
+                return if known.verifier != owner.verifier {
+                    Err(Status::NOT_SAME)
+                } else if known.principal != principal {
+                    Err(Status::PERM)
+                } else {
+                    known.lease.renew(now);
+                    Ok(answer(&known))
+                };
+            }
+            Some(known) if known.principal != principal => {
+                if known.holds_anything() && !known.lease.lapsed(now, self.limits.lease) {
+                    return Err(Status::CLID_INUSE);
+                }
+            }
+            Some(known) if known.verifier == owner.verifier => {
+                known.lease.renew(now);
+                return Ok(answer(&known));
+            }
+            // A new run of the client: the old one stays until the new one makes a session.
+            Some(_) | None => {}
+        }
+        let id = table.new_id(self.epoch);
+        let client = Client::new(id, who.clone(), owner.verifier, principal, now);
+        let confirm = table.new_verifier();
+        table.set_pending(&who, Pending { client, confirm, callback: None, made: now });
+        Ok((id, false, 1))
+    }
+
+    /// RFC 8881 18.36.4. `make` judges the arguments and makes the session; it is asked only for a new request.
+    pub fn create_session(
+        &self,
+        args: &CreateSession,
+        principal: Principal,
+        now: Time,
+        make: impl FnOnce(SessionId, Arc<Lease>) -> Result<(Session, CreateSessionOk), Status>,
+        id: SessionId,
+    ) -> Result<(CreateSessionOk, Taken), Status> {
+        let mut table = self.table();
+        let pending = table.pending.get(&args.client).cloned().filter(|who| who.0);
+        let client = match &pending {
+            Some(who) => {
+                table.names.get(who).and_then(|named| named.pending.as_ref()).map(|p| p.client.clone())
+            }
+            None => table.confirmed.get(&args.client).filter(|known| known.who.0).cloned(),
+        };
+        let client = client.ok_or(Status::STALE_CLIENTID)?;
+        if client.lease.has_ended() {
+            return Err(Status::STALE_CLIENTID);
+        }
+        if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {
+            // RFC 8881 18.36.3: an unconfirmed record lives for a lease.
+            table.forget(&client);
+            return Err(Status::STALE_CLIENTID);
+        }
+        {
+            let mine = client.mine();
+            match &mine.created {
+                Some(created) if args.sequence == mine.sequence => {
+                    return created.clone().map(|ok| (ok, Taken::default()));
+                }
+                _ if args.sequence != mine.sequence.wrapping_add(1) => return Err(Status::SEQ_MISORDERED),
+                _ => {}
+            }
+            if mine.sessions.len() >= self.limits.sessions {
+                return Err(Status::NOSPC);
+            }
+        }
+        if client.principal != principal {
+            return Err(Status::CLID_INUSE);
+        }
+        let made = make(id, client.lease.clone());
+        client.lease.renew(now);
+        let mut mine = client.mine();
+        mine.sequence = args.sequence;
+        let (session, ok) = match made {
+            Ok(made) => made,
+            Err(status) => {
+                mine.created = Some(Err(status));
+                return Err(status);
+            }
+        };
+        mine.created = Some(Ok(ok.clone()));
+        let session = Arc::new(session);
+        mine.sessions.push(session.clone());
+        drop(mine);
+        let replaced = pending.and_then(|who| table.promote(&who));
+        drop(table);
+        self.enter_session(session);
+        Ok((ok, replaced.map(|old| self.take(&old)).unwrap_or_default()))
+    }
+
+    /// RFC 8881 18.37.
+    pub fn destroy_session(&self, id: &SessionId) -> Result<(), Status> {
+        let session = self.session(id)?;
+        self.leave_session(&session);
+        if let Ok(client) = self.client_of(session.lease.client) {
+            client.mine().sessions.retain(|known| known.id != *id);
+        }
+        Ok(())
+    }
+
+    /// RFC 8881 18.50.
+    pub fn destroy_clientid(&self, id: u64) -> Result<(), Status> {
+        let mut table = self.table();
+        let pending = table.pending.get(&id).cloned().filter(|who| who.0);
+        let client = match pending {
+            Some(who) => {
+                table.names.get(&who).and_then(|named| named.pending.as_ref()).map(|p| p.client.clone())
+            }
+            None => table.confirmed.get(&id).filter(|known| known.who.0).cloned(),
+        };
+        let client = client.ok_or(Status::STALE_CLIENTID)?;
+        if !client.lease.has_ended() {
+            let mine = client.mine();
+            if !mine.sessions.is_empty() || !mine.states.is_empty() {
+                return Err(Status::CLIENTID_BUSY);
+            }
+        }
+        client.lease.end();
+        table.forget(&client);
+        Ok(())
+    }
+
+    /// A confirmed client, also one whose state was taken away.
+    pub(super) fn known_client(&self, id: u64) -> Option<Arc<Client>> {
+        self.table().confirmed.get(&id).cloned()
+    }
+
+    /// Whose ranges these are in a share's table of locks.
+    pub fn lock_owner_of(&self, share: usize, id: LockId) -> Option<Arc<LockOwner>> {
+        let clients: Vec<_> = self.table().confirmed.values().cloned().collect();
+        clients
+            .iter()
+            .find_map(|client| client.mine().lock_owners.values().find(|owner| owner.is(share, id)).cloned())
+    }
+
+    fn client_of(&self, id: u64) -> Result<Arc<Client>, Status> {
+        self.table().confirmed.get(&id).cloned().ok_or(Status::STALE_CLIENTID)
+    }
+
+    /// A confirmed client whose state has not been taken away.
+    pub fn client(&self, id: u64, sessions: bool) -> Result<Arc<Client>, Status> {
+        let client = self.client_of(id)?;
+        if client.who.0 != sessions {
+            return Err(Status::STALE_CLIENTID);
+        }
+        if client.lease.has_ended() { Err(Status::EXPIRED) } else { Ok(client) }
+    }
+
+    /// Whether a client's state was taken away.
+    pub fn is_expired(&self, id: u64) -> bool {
+        self.client_of(id).is_ok_and(|client| client.lease.has_ended())
+    }
+
+    /// Takes all that a client holds; its record may stay.
+    fn take(&self, client: &Client) -> Taken {
+        client.lease.end();
+        let (states, sessions) = {
+            let mut mine = client.mine();
+            mine.owners.clear();
+            mine.lock_owners.clear();
+            (std::mem::take(&mut mine.states), std::mem::take(&mut mine.sessions))
+        };
+        sessions.iter().for_each(|session| self.leave_session(session));
+        let states: Vec<_> = states.into_values().collect();
+        states.iter().for_each(|state| self.leave(state));
+        Taken(states)
+    }
+
+    /// Takes what lapsed clients other than `by` hold on a node: somebody wants it (RFC 8881 8.4.2.4, courtesy).
+    pub fn take_lapsed(&self, share: usize, node: weft_store::NodeId, now: Time) -> Taken {
+        let lapsed = |client: &&Arc<Client>| {
+            client.lease.lapsed(now, self.limits.lease)
+                && client.mine().states.values().any(|state| (state.share, state.node) == (share, node))
+        };
+        let clients: Vec<_> = self.table().confirmed.values().filter(lapsed).cloned().collect();
+        Taken(clients.iter().flat_map(|client| self.take(client).0).collect())
+    }
+
+    /// Takes what clients hold that have been silent for so long that nobody expects them back, and forgets records
+    /// that were never confirmed. To be called from time to time.
+    pub fn sweep(&self, now: Time) -> Taken {
+        let lease = self.limits.lease;
+        let mut table = self.table();
+        let gone: Vec<_> =
+            table.confirmed.values().filter(|c| c.lease.lapsed(now, lease * COURTESY)).cloned().collect();
+        for client in &gone {
+            table.forget(client);
+        }
+        Self::forget_unconfirmed(&mut table, now, lease);
+        drop(table);
+        Taken(gone.iter().flat_map(|client| self.take(client).0).collect())
+    }
+
+    fn forget_unconfirmed(table: &mut Table, now: Time, lease: std::time::Duration) {
+        let Table { names, pending, .. } = table;
+        names.retain(|_, named| {
+            if named.pending.as_ref().is_some_and(|p| now.since(p.made) > lease)
+                && let Some(old) = named.pending.take()
+            {
+                pending.remove(&old.client.id);
+            }
+            named.confirmed.is_some() || named.pending.is_some()
+        });
+    }
+
+    /// Room for one more client. When there is none, those go that were never confirmed, then those that hold nothing.
+    fn make_room(&self, table: &mut Table, now: Time) -> Result<(), Status> {
+        if table.len() < self.limits.clients {
+            return Ok(());
+        }
+        Self::forget_unconfirmed(table, now, self.limits.lease);
+        let lapsed = |c: &&Arc<Client>| c.lease.lapsed(now, self.limits.lease) && !c.holds_anything();
+        let idle: Vec<_> = table.confirmed.values().filter(lapsed).cloned().collect();
+        for client in idle {
+            client.mine().sessions.drain(..).for_each(|session| self.leave_session(&session));
+            client.lease.end();
+            table.forget(&client);
+        }
+        // The client asks again by itself.
+        if table.len() < self.limits.clients { Ok(()) } else { Err(Status::DELAY) }
+    }
+}
+
+/// Leases of silence after which a client's state goes although nobody wants it: others that do not know NFS (SMB) may.
+const COURTESY: u32 = 5;

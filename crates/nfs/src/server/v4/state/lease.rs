@@ -1,0 +1,43 @@
+//! A lease: how long ago a client was heard of, and whether its state is still there.
+//!
+//! Spec: RFC 7530 9.5, RFC 8881 8.3. Owns: two words that every state and session of the client shares.
+//! Does not: take anything away. A lease that ran out is honoured until somebody else wants what it covers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use weft_machine::Time;
+
+/// Of one client.
+#[derive(Debug)]
+pub struct Lease {
+    /// The client's id.
+    pub client: u64,
+    renewed: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Lease {
+    pub fn new(client: u64, now: Time) -> Lease {
+        Lease { client, renewed: AtomicU64::new(now.as_nanos()), ended: AtomicBool::new(false) }
+    }
+
+    /// The client was heard of.
+    pub fn renew(&self, now: Time) {
+        self.renewed.fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether the client has been silent for longer than `lease`.
+    pub fn lapsed(&self, now: Time, lease: Duration) -> bool {
+        now.since(Time::from_nanos(self.renewed.load(Ordering::Relaxed))) > lease
+    }
+
+    /// The client's state is taken away, or it is replaced.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}

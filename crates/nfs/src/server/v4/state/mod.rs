@@ -1,0 +1,92 @@
+//! What the server remembers of NFSv4 clients: who they are, their sessions, owners, opens, locks, and leases.
+//!
+//! What: [`States`], one for the server. Spec: RFC 7530 section 9, RFC 8881 section 8.
+//! Owns: clients and all that hangs on them. Does not: carry out operations; open files (they are handed in).
+//!
+//! Locking: `clients` has one mutex for the table of clients and one in each client, both for short sections and never
+//! nested the other way round. A state id is looked up in one of many shards, a session likewise; what READ and WRITE
+//! need is behind a lock that readers share. An owner's requests take turns (`owner`), which is an order, not a lock.
+
+pub mod clients;
+pub mod grace;
+pub mod lease;
+pub mod owner;
+pub mod session;
+pub mod stateids;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use weft_machine::Time;
+
+pub use clients::{Callback, Client, Principal};
+pub use lease::Lease;
+pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
+pub use session::{Begun, Session};
+pub use stateids::{Held, Kind, State};
+
+use clients::Table;
+use grace::Grace;
+use session::Sessions;
+use stateids::Stateids;
+
+/// Bounds of what clients can make the server remember.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long a client may be silent before others may take what it holds.
+    pub lease: Duration,
+    /// Clients, confirmed or not.
+    pub clients: usize,
+    /// Sessions of a client.
+    pub sessions: usize,
+    /// Slots of a session.
+    pub slots: u32,
+    /// Largest reply that is kept for a retry, in bytes: a session keeps one for each slot.
+    pub cached_reply: u32,
+    /// Operations of a compound.
+    pub operations: u32,
+    /// Owners of opens, and of locks, of a client.
+    pub owners: usize,
+    /// Opens and locks of a client.
+    pub states: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            lease: Duration::from_secs(60),
+            clients: 1024,
+            sessions: 64,
+            slots: 64,
+            cached_reply: 8 << 10,
+            operations: 128,
+            owners: 16_384,
+            states: 65_536,
+        }
+    }
+}
+
+/// All of it.
+pub struct States {
+    pub limits: Limits,
+    /// Of this run of the server: a state or client of another one is told from those that never were.
+    epoch: u32,
+    clients: Mutex<Table>,
+    ids: Stateids,
+    sessions: Sessions,
+    pub grace: Grace,
+}
+
+impl States {
+    /// `epoch` differs from run to run. `before`: who had state in the last one.
+    pub fn new(limits: Limits, epoch: u32, before: Vec<grace::Who>, now: Time) -> States {
+        States {
+            limits,
+            epoch: epoch.max(1),
+            clients: Mutex::default(),
+            ids: Stateids::default(),
+            sessions: Sessions::default(),
+            grace: Grace::until(now + limits.lease, before),
+        }
+    }
+}

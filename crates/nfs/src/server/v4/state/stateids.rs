@@ -1,0 +1,217 @@
+//! State ids: from twelve bytes to an open, a set of locks or a delegation.
+//!
+//! Spec: RFC 7530 9.1.4, RFC 8881 8.2. Owns: the table of states. Does not: know who may do what with one.
+//!
+//! ```text
+//! 0       4        8        12
+//! | epoch | client | number |      the rest of a stateid4 counts the changes of the state
+//! ```
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use weft_store::{Hold, NodeId, OpenFile, opens};
+use weft_wire::nfs4::{Stateid, Status};
+
+use super::{Lease, LockOwner, Owner, States};
+
+const SHARDS: usize = 64;
+
+/// What names a state for as long as it lives.
+pub type Other = [u8; 12];
+
+/// An open, or locks under it.
+pub struct State {
+    pub other: Other,
+    pub lease: Arc<Lease>,
+    pub share: usize,
+    pub node: NodeId,
+    seqid: AtomicU32,
+    ended: AtomicBool,
+    pub kind: Kind,
+}
+
+/// Of what kind.
+pub enum Kind {
+    /// An open.
+    Open { owner: Arc<Owner>, held: RwLock<Held> },
+    /// Locks of an owner on the file of an open.
+    Lock { owner: Arc<LockOwner>, id: opens::LockOwner, open: Arc<State> },
+}
+
+/// What an open holds.
+pub struct Held {
+    /// `None` once closed.
+    pub open: Option<opens::Open>,
+    pub file: OpenFile,
+    /// Keeps the node within reach when its name goes.
+    pub hold: Option<Hold>,
+    /// share_access of all its OPENs together.
+    pub access: u32,
+    /// share_deny of all its OPENs together.
+    pub deny: u32,
+    /// Sets of locks under it.
+    pub locks: Vec<Arc<State>>,
+    /// Which pairs of access and deny were asked for: bit `access + 4 * deny`.
+    pub asked: u16,
+}
+
+impl State {
+    /// Its id as it is now.
+    pub fn stateid(&self) -> Stateid {
+        Stateid { seqid: self.seqid.load(Ordering::Acquire), other: self.other }
+    }
+
+    /// Its id after a change. Zero is never used: it means "as it is now" (RFC 8881 8.2.2).
+    pub fn changed(&self) -> Stateid {
+        let mut seqid = self.seqid.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        if seqid == 0 {
+            seqid = self.seqid.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        }
+        Stateid { seqid, other: self.other }
+    }
+
+    /// It is of no use any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// The owner of the open.
+    pub fn open_owner(&self) -> &Arc<Owner> {
+        match &self.kind {
+            Kind::Open { owner, .. } => owner,
+            Kind::Lock { open, .. } => open.open_owner(),
+        }
+    }
+
+    /// What its open holds.
+    pub fn held(&self) -> RwLockReadGuard<'_, Held> {
+        match &self.kind {
+            Kind::Open { held, .. } => held.read().unwrap_or_else(PoisonError::into_inner),
+            Kind::Lock { open, .. } => open.held(),
+        }
+    }
+
+    /// The same, to change it.
+    pub fn held_mut(&self) -> RwLockWriteGuard<'_, Held> {
+        match &self.kind {
+            Kind::Open { held, .. } => held.write().unwrap_or_else(PoisonError::into_inner),
+            Kind::Lock { open, .. } => open.held_mut(),
+        }
+    }
+
+    /// RFC 7530 9.1.4.2, RFC 8881 8.2.2: whether `seqid` is the state's. Zero is, with sessions.
+    pub fn is_current(&self, seqid: u32, sessions: bool) -> Result<(), Status> {
+        let ahead = seqid.wrapping_sub(self.seqid.load(Ordering::Acquire)).cast_signed();
+        match ahead {
+            _ if seqid == 0 && sessions => Ok(()),
+            0 => Ok(()),
+            1.. => Err(Status::BAD_STATEID),
+            _ => Err(Status::OLD_STATEID),
+        }
+    }
+}
+
+/// All states by their names.
+pub struct Stateids {
+    shards: [Mutex<HashMap<Other, Arc<State>>>; SHARDS],
+    next: AtomicU32,
+}
+
+impl Default for Stateids {
+    fn default() -> Stateids {
+        Stateids { shards: std::array::from_fn(|_| Mutex::default()), next: AtomicU32::new(1) }
+    }
+}
+
+impl Stateids {
+    // A map's insert or remove leaves it usable even if it panicked.
+    fn shard(&self, other: &Other) -> MutexGuard<'_, HashMap<Other, Arc<State>>> {
+        self.shards[other[11] as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn get(&self, other: &Other) -> Option<Arc<State>> {
+        self.shard(other).get(other).cloned()
+    }
+
+    pub fn remove(&self, other: &Other) {
+        let gone = self.shard(other).remove(other);
+        // Closing its file can take time: not under the lock.
+        drop(gone);
+    }
+}
+
+impl States {
+    /// Enters a new state; its first id has number 1.
+    pub fn enter(&self, lease: Arc<Lease>, share: usize, node: NodeId, kind: Kind) -> Arc<State> {
+        let mut other = [0; 12];
+        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        // The low half of a client's id: the high half is the epoch.
+        other[4..8].copy_from_slice(&(lease.client as u32).to_be_bytes());
+        loop {
+            other[8..].copy_from_slice(&self.ids.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+            let mut shard = self.ids.shard(&other);
+            // After 2^32 states the numbers begin again, and some may still be in use.
+            if shard.contains_key(&other) {
+                continue;
+            }
+            let (seqid, ended) = (AtomicU32::new(1), AtomicBool::new(false));
+            let state = Arc::new(State { other, lease, share, node, seqid, ended, kind });
+            shard.insert(other, state.clone());
+            return state;
+        }
+    }
+
+    /// Forgets a state's name.
+    pub fn leave(&self, state: &State) {
+        state.end();
+        self.ids.remove(&state.other);
+    }
+
+    /// Forgets a set of locks: its ranges are given back.
+    pub fn drop_locks(&self, state: &State) {
+        self.leave(state);
+        if let Kind::Lock { open, .. } = &state.kind {
+            open.held_mut().locks.retain(|known| known.other != state.other);
+        }
+        if let Some(client) = self.known_client(state.lease.client) {
+            let gone = client.mine().states.remove(&state.other);
+            drop(gone);
+        }
+    }
+
+    /// The state that a client names. With sessions `client` is whose session it is; without, the state says whose it
+    /// is. States that have ended are found, for the sake of replays.
+    pub fn find(&self, stateid: &Stateid, client: Option<u64>) -> Result<Arc<State>, Status> {
+        let [e0, e1, e2, e3, c0, c1, c2, c3, ..] = stateid.other;
+        if u32::from_be_bytes([e0, e1, e2, e3]) != self.epoch {
+            // With sessions a restart shows in the session (RFC 8881 15.1.16.5).
+            let special = stateid.other == [0; 12] || stateid.other == [0xff; 12];
+            let stale = client.is_none() && !special;
+            return Err(if stale { Status::STALE_STATEID } else { Status::BAD_STATEID });
+        }
+        match self.ids.get(&stateid.other) {
+            Some(state) if client.is_none_or(|client| client == state.lease.client) => Ok(state),
+            Some(_) => Err(Status::BAD_STATEID),
+            None => {
+                let id = u64::from(self.epoch) << 32 | u64::from(u32::from_be_bytes([c0, c1, c2, c3]));
+                Err(if self.is_expired(id) { Status::EXPIRED } else { Status::BAD_STATEID })
+            }
+        }
+    }
+
+    /// The same for one that must be alive and named as it is now.
+    pub fn current(&self, stateid: &Stateid, client: Option<u64>) -> Result<Arc<State>, Status> {
+        let state = self.find(stateid, client)?;
+        if state.has_ended() {
+            return Err(Status::BAD_STATEID);
+        }
+        state.is_current(stateid.seqid, client.is_some())?;
+        Ok(state)
+    }
+}

@@ -1,0 +1,106 @@
+//! Byte-range locks.
+
+use super::*;
+
+fn lock(exclusive: bool, offset: u64, length: u64, locker: Locker) -> Op {
+    let kind = LockType { exclusive, waits: false };
+    Op::Lock(Lock { kind, reclaim: false, offset, length, locker })
+}
+
+fn first(open_seqid: u32, open_stateid: Stateid, client: u64, name: &'static str) -> Locker {
+    let owner = Owner { client, owner: Opaque(Bytes::from_static(name.as_bytes())) };
+    Locker::New { open_seqid, open_stateid, lock_seqid: 0, owner }
+}
+
+#[test]
+fn two_clients_and_one_range() {
+    let server = server();
+    let (mut a, mut b) = (Old::new(&server, "a"), Old::new(&server, "b"));
+    let (file, open_a) = a.open("f", 3, 0);
+    let (_, open_b) = b.open("f", 3, 0);
+    let mut answer = a.run(&[Op::Putfh(file), lock(true, 0, 10, first(a.seqid, open_a, a.id, "la"))]);
+    a.seqid += 1;
+    answer.ok::<()>(opnum::PUTFH);
+    let held: Stateid = answer.ok(opnum::LOCK);
+    assert_eq!(held.seqid, 1);
+    // Who is in the way, and where.
+    let mut answer = b.run(&[Op::Putfh(file), lock(false, 9, u64::MAX, first(b.seqid, open_b, b.id, "lb"))]);
+    b.seqid += 1;
+    answer.ok::<()>(opnum::PUTFH);
+    assert_eq!(answer.next(opnum::LOCK), Status::DENIED);
+    let denied = LockDenied::parse(&mut answer.d).unwrap();
+    answer.end();
+    assert_eq!((denied.offset, denied.length, denied.kind.exclusive), (0, 10, true));
+    assert_eq!(denied.owner, Owner { client: a.id, owner: Opaque(Bytes::from_static(b"la")) });
+    let kind = LockType { exclusive: false, waits: false };
+    let test = |client: &Old<'_>, name, offset, length| {
+        let owner = client.owner(name);
+        client.status(file, Op::Lockt(Lockt { kind, offset, length, owner }))
+    };
+    assert_eq!(test(&b, "lb", 0, 1), Status::DENIED);
+    assert_eq!(test(&b, "lb", 10, 1), Status::OK);
+    assert_eq!(test(&a, "la", 0, 1), Status::OK);
+    assert_eq!(test(&b, "lb", 0, 0), Status::INVAL);
+    assert_eq!(test(&b, "lb", 3, u64::MAX - 1), Status::INVAL);
+    // A part is unlocked; a replay of that changes nothing.
+    let unlock = |seqid, stateid, offset| Op::Locku(Locku { kind, seqid, stateid, offset, length: 5 });
+    assert_eq!(a.status(file, unlock(9, held, 5)), Status::BAD_SEQID);
+    assert_eq!(a.status(file, unlock(1, held, 5)), Status::OK);
+    assert_eq!(a.status(file, unlock(1, held, 5)), Status::OK);
+    assert_eq!(a.status(file, unlock(2, held, 0)), Status::OLD_STATEID);
+    assert_eq!(test(&b, "lb", 5, 5), Status::OK);
+    let held = Stateid { seqid: 2, ..held };
+    assert_eq!(a.status(file, lock(false, 0, 5, Locker::Known { stateid: held, seqid: 3 })), Status::OK);
+    assert_eq!(b.status(file, lock(false, 0, 3, first(b.seqid, open_b, b.id, "lb"))), Status::OK);
+    // An owner with locks is not forgotten; CLOSE gives them back.
+    assert_eq!(a.run(&[Op::ReleaseLockowner(a.owner("la"))]).status, Status::LOCKS_HELD);
+    assert_eq!(a.status(file, Op::Close(Close { seqid: a.seqid, stateid: open_a })), Status::OK);
+    assert_eq!(a.run(&[Op::ReleaseLockowner(a.owner("la"))]).status, Status::OK);
+    let held = Stateid { seqid: 3, ..held };
+    assert_eq!(a.status(file, unlock(4, held, 0)), Status::BAD_STATEID);
+}
+
+#[test]
+fn a_lock_needs_the_right_open() {
+    let server = server();
+    let mut a = Old::new(&server, "a");
+    let (file, open) = a.open("f", 1, 0);
+    let mut status = |exclusive, offset, length| {
+        let op = lock(exclusive, offset, length, first(a.seqid, open, a.id, "la"));
+        a.seqid += 1;
+        a.status(file, op)
+    };
+    assert_eq!(status(true, 0, 1), Status::OPENMODE);
+    assert_eq!(status(false, 0, 0), Status::INVAL);
+    assert_eq!(status(false, 3, u64::MAX - 1), Status::INVAL);
+    assert_eq!(status(false, 0, u64::MAX), Status::OK);
+    let reclaim = Lock {
+        kind: LockType { exclusive: false, waits: false },
+        reclaim: true,
+        offset: 0,
+        length: 1,
+        locker: first(a.seqid, open, a.id, "other"),
+    };
+    assert_eq!(a.status(file, Op::Lock(reclaim)), Status::NO_GRACE);
+}
+
+#[test]
+fn with_sessions_locks_need_no_numbers() {
+    let server = server();
+    let (a, b) = (New::new(&server, "a"), New::new(&server, "b"));
+    let (file, open_a) = a.open("f", 3, 0);
+    let (_, open_b) = b.open("f", 3, 0);
+    let mut answer = a.run(&[Op::Putfh(file), lock(true, 0, 10, first(0, open_a, 0, "l"))]);
+    answer.ok::<()>(opnum::PUTFH);
+    let held: Stateid = answer.ok(opnum::LOCK);
+    assert_eq!(b.status(file, lock(true, 0, 1, first(0, open_b, 0, "l"))), Status::DENIED);
+    assert_eq!(a.run(&[Op::FreeStateid(held)]).status, Status::LOCKS_HELD);
+    let kind = LockType { exclusive: true, waits: false };
+    let unlock = |stateid| Op::Locku(Locku { kind, seqid: 0, stateid, offset: 0, length: u64::MAX });
+    // The number 0 is the state as it is now.
+    assert_eq!(a.status(file, unlock(Stateid { seqid: 0, ..held })), Status::OK);
+    assert_eq!(a.status(file, unlock(held)), Status::OLD_STATEID);
+    assert_eq!(a.run(&[Op::FreeStateid(Stateid { seqid: 0, ..held })]).status, Status::OK);
+    assert_eq!(a.run(&[Op::FreeStateid(Stateid { seqid: 0, ..held })]).status, Status::BAD_STATEID);
+    assert_eq!(b.status(file, lock(true, 0, 1, first(0, open_b, 0, "l"))), Status::OK);
+}
