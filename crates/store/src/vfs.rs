@@ -415,6 +415,13 @@ impl Vfs {
         Watch::new(&self.2, &*self.0, (dir, recursive, filter))
     }
 
+    /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.
+    pub fn end_watches(&self, dir: NodeId) {
+        if self.2.any() {
+            self.2.end(dir);
+        }
+    }
+
     /// See [`Op::Lookup`].
     pub async fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case };

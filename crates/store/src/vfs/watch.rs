@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 
@@ -122,12 +122,14 @@ pub struct Changes {
     pub changes: Vec<Change>,
     /// There were more than the queue holds: `changes` is empty, and the directory is to be listed anew.
     pub overflowed: bool,
+    /// The directory itself is about to be removed: nothing more will be told.
+    pub ended: bool,
 }
 
 impl Changes {
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && !self.overflowed
+        self.changes.is_empty() && !self.overflowed && !self.ended
     }
 }
 
@@ -141,6 +143,7 @@ struct Queue {
 struct Queued {
     changes: VecDeque<Change>,
     overflowed: bool,
+    ended: bool,
 }
 
 impl Queue {
@@ -159,7 +162,7 @@ impl Queue {
             return;
         }
         if queued.changes.len() >= MAX_QUEUED {
-            *queued = Queued { changes: VecDeque::new(), overflowed: true };
+            *queued = Queued { changes: VecDeque::new(), overflowed: true, ended: queued.ended };
         } else {
             queued.changes.push_back(change);
         }
@@ -168,13 +171,20 @@ impl Queue {
     }
 
     fn overflow(&self) {
-        *self.queued() = Queued { changes: VecDeque::new(), overflowed: true };
+        let mut queued = self.queued();
+        *queued = Queued { changes: VecDeque::new(), overflowed: true, ended: queued.ended };
+        drop(queued);
+        self.waker.wake();
+    }
+
+    fn end(&self) {
+        self.queued().ended = true;
         self.waker.wake();
     }
 
     fn take(&self) -> Changes {
         let taken = std::mem::take(&mut *self.queued());
-        Changes { changes: taken.changes.into(), overflowed: taken.overflowed }
+        Changes { changes: taken.changes.into(), overflowed: taken.overflowed, ended: taken.ended }
     }
 }
 
@@ -259,6 +269,11 @@ impl Watches {
         }
     }
 
+    /// Tells whoever watches `dir` that it is about to be removed.
+    pub fn end(&self, dir: NodeId) {
+        self.list().values().filter(|watch| watch.dir == dir).for_each(|watch| watch.queue.end());
+    }
+
     /// Tells whoever watches `dir`, or a tree, that changes were lost.
     pub fn lost(&self, dir: Option<NodeId>) {
         for watch in self.list().values().filter(|w| dir.is_none_or(|dir| w.recursive || w.dir == dir)) {
@@ -302,12 +317,14 @@ impl Watch {
 
     /// Waits until something happens.
     pub async fn next(&self) -> Changes {
-        std::future::poll_fn(|cx| {
-            self.queue.waker.register(cx.waker());
-            let changes = self.queue.take();
-            if changes.is_empty() { Poll::Pending } else { Poll::Ready(changes) }
-        })
-        .await
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Watch::next`], for who waits for something else too. The task that polled last is woken.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Changes> {
+        self.queue.waker.register(cx.waker());
+        let changes = self.queue.take();
+        if changes.is_empty() { Poll::Pending } else { Poll::Ready(changes) }
     }
 }
 

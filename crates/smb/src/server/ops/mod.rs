@@ -52,7 +52,7 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
         Command::Lock => Box::pin(lock::lock(cx)).await,
         Command::Ioctl => Box::pin(ioctl(cx)).await,
         Command::QueryDirectory => Box::pin(query_directory::query_directory(cx)).await,
-        Command::ChangeNotify => change_notify::change_notify(cx),
+        Command::ChangeNotify => Box::pin(change_notify::change_notify(cx)).await,
         Command::QueryInfo => Box::pin(query_info::query_info(cx)).await,
         Command::SetInfo => Box::pin(set_info::set_info(cx)).await,
         Command::OplockBreak => oplock_break::oplock_break(cx),

@@ -15,6 +15,7 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::{FileId, NtStatus};
 
+use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
 use super::query_directory::Scan;
 use crate::server::context::{Failure, OpContext};
@@ -41,6 +42,8 @@ pub(crate) struct Open {
     pub(super) scan: futures_util::lock::Mutex<Scan>,
     /// Which requests count.
     pub(super) sequence: ChannelSequence,
+    /// What it has seen of its directory since a client first asked.
+    pub(super) notify: Notify,
     /// Directory and name by which it was opened, or renamed since.
     place: Mutex<(NodeId, Vec<u8>)>,
     /// The time of modification that the client set, which its own later writes shall not change.
@@ -73,6 +76,7 @@ impl Open {
             claim,
             scan: futures_util::lock::Mutex::default(),
             sequence: ChannelSequence::default(),
+            notify: Notify::default(),
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
             written_since: AtomicBool::new(false),
@@ -127,6 +131,7 @@ impl Open {
     /// Closes: restores the kept time and removes what is to be deleted. Nothing is left to tell the client when that
     /// fails: as on Windows, CLOSE succeeds.
     pub(super) async fn close(&self) {
+        self.notify.close();
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
         if let Some(mtime) = mtime {
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
@@ -136,6 +141,9 @@ impl Open {
         }
         if let Some(removal) = self.claim.close() {
             self.remove(removal).await;
+        } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
+            // It goes when the others close; they wait for changes in vain.
+            self.vfs.end_watches(self.node);
         }
     }
 

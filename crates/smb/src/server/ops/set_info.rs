@@ -150,6 +150,8 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         }
     }
     open.claim.set_delete_pending(true);
+    // [MS-FSA] 2.1.5.15.3: whoever waits for changes in it waits in vain.
+    open.vfs.end_watches(open.node);
     open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS));
     Ok(())
 }

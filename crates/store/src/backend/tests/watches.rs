@@ -106,9 +106,21 @@ fn a_queue_that_nobody_reads_overflows() {
         for i in 0..=MAX_QUEUED {
             file(&vfs, ROOT, &i.to_string()).await;
         }
-        assert_eq!(watch.next().await, Changes { changes: Vec::new(), overflowed: true });
+        assert_eq!(watch.next().await, Changes { overflowed: true, ..Changes::default() });
         // From here on it is told again.
         vfs.remove(ROOT, b"1").await.unwrap();
         assert_eq!(shown(watch.next().await), ["-1"]);
+    });
+}
+
+#[test]
+fn who_watches_a_directory_learns_that_it_goes() {
+    each(async |vfs| {
+        let d = dir(&vfs, ROOT, "d").await.node;
+        let (watch, other) =
+            (vfs.watch(d, true, What::SIZE).await.unwrap(), vfs.watch(ROOT, true, What::SIZE).await.unwrap());
+        vfs.end_watches(d);
+        assert_eq!(watch.next().await, Changes { ended: true, ..Changes::default() });
+        assert!(other.take().is_empty());
     });
 }

@@ -18,6 +18,12 @@ codes! {
         RENAMED_OLD_NAME = 4;
         /// It was renamed: the new name.
         RENAMED_NEW_NAME = 5;
+        /// A stream appeared.
+        ADDED_STREAM = 6;
+        /// A stream went.
+        REMOVED_STREAM = 7;
+        /// A stream's content changed.
+        MODIFIED_STREAM = 8;
     }
 }
 
