@@ -7,6 +7,7 @@ mod info;
 mod listing;
 mod locks;
 mod names;
+mod notify;
 mod payload;
 mod pipes;
 

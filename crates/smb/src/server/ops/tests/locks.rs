@@ -5,7 +5,7 @@ use std::pin::pin;
 use futures_util::future::{join, poll_immediate};
 use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::lock::{Element, Flags, Request};
-use weft_wire::smb2::{change_notify, oplock_break};
+use weft_wire::smb2::oplock_break;
 
 use super::*;
 
@@ -104,21 +104,10 @@ fn a_waiting_lock_is_cancelled_or_ends_with_its_handle() {
 }
 
 #[test]
-fn nothing_is_watched_and_nothing_was_granted() {
+fn nothing_was_granted() {
     run(async |b| {
         b.put("f", b"").await;
-        let (dir, file) = (b.open(&Wish::dir("")).await.unwrap(), b.open(&Wish::file("f")).await.unwrap());
-        let watch = async |file| {
-            let request = change_notify::Request {
-                flags: change_notify::Flags::WATCH_TREE,
-                output_buffer_length: 4096,
-                file,
-                completion_filter: 0xfff,
-            };
-            status(b.ask(Command::ChangeNotify, |out| request.emit(out)).await)
-        };
-        assert_eq!(watch(dir).await, NtStatus::NOT_SUPPORTED);
-        assert_eq!(watch(file).await, NtStatus::INVALID_PARAMETER);
+        let file = b.open(&Wish::file("f")).await.unwrap();
         let oplock = oplock_break::Request::Oplock { level: OplockLevel::II, file };
         let answer = b.ask(Command::OplockBreak, |out| oplock.emit(out)).await;
         assert_eq!(status(answer), NtStatus::INVALID_DEVICE_STATE);
