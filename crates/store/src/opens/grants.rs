@@ -206,7 +206,18 @@ impl Granted {
     /// handle that it may yet close.
     fn holds_up(&self, access: Access) -> bool {
         let needed = Caching { read: false, ..access.breaks() };
-        self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
+        let unfinished = self.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
+        unfinished || self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
+    }
+
+    /// Others have come to need more while the holder made up its mind: it is asked again. As Windows does it, handles
+    /// go first, and what the rest is worth without them comes after.
+    fn go_on(&mut self, node: NodeId, then: Caching, now: Time, events: &mut Vec<Event>) {
+        let step = if self.caching.handle && !then.handle { self.caching.without(Caching::H) } else { then };
+        self.begin(node, step, now, events);
+        if let Some(breaking) = &mut self.breaking {
+            breaking.then = then;
+        }
     }
 
     fn begin(&mut self, node: NodeId, to: Caching, now: Time, events: &mut Vec<Event>) {
@@ -218,6 +229,21 @@ impl Granted {
         } else {
             self.caching = to;
         }
+    }
+}
+
+/// What is done when the table is free again: those who wait look again, and holders go, whose end may take locks.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Freed {
+    waiting: Vec<Waker>,
+    gone: Vec<Granted>,
+}
+
+impl Freed {
+    pub fn wake(self) {
+        self.waiting.into_iter().for_each(Waker::wake);
+        drop(self.gone);
     }
 }
 
@@ -312,12 +338,13 @@ impl Grants {
                 possible = Caching::NONE;
             }
         }
-        let full = self.list.len() >= MAX_GRANTS;
+        let (wanted, full) = (wish.caching, self.list.len() >= MAX_GRANTS);
         let answer = match self.list.iter_mut().find(|granted| granted.key == wish.key) {
             Some(granted) if granted.breaking.is_some() => (granted.caching, true),
             Some(granted) => {
-                // Rights grow or stay.
-                if possible.contains(granted.caching) {
+                // Rights grow to what was asked for, or stay.
+                let whole = possible == wanted || granted.caching == Caching::NONE;
+                if whole && possible.contains(granted.caching) {
                     granted.caching = possible;
                 }
                 (granted.caching, false)
@@ -353,7 +380,7 @@ impl Grants {
         granted.caching = keep;
         let then = keep.and(breaking.then);
         if then != keep {
-            granted.begin(node, then, now, events);
+            granted.go_on(node, then, now, events);
         }
         Ok(self.changed())
     }
@@ -371,17 +398,16 @@ impl Grants {
     }
 
     /// The key holds nothing any more.
-    pub fn release(&mut self, key: Key) -> Vec<Waker> {
-        self.list.retain(|granted| granted.key != key);
-        self.changed()
+    pub fn release(&mut self, key: Key) -> Freed {
+        let gone = self.list.extract_if(.., |granted| granted.key == key).collect();
+        Freed { waiting: self.changed(), gone }
     }
 
     /// An open of this key went away. Oplocks and leases end with the last one.
-    pub fn closed(&mut self, key: Key, last_of_key: bool) -> Vec<Waker> {
-        if last_of_key {
-            self.list.retain(|granted| granted.key != key || granted.form == Form::Delegation);
-        }
-        self.changed()
+    pub fn closed(&mut self, key: Key, last_of_key: bool) -> Freed {
+        let ends = |granted: &Granted| last_of_key && granted.key == key && granted.form != Form::Delegation;
+        let gone = self.list.extract_if(.., |granted| ends(granted)).collect();
+        Freed { waiting: self.changed(), gone }
     }
 
     /// Whether somebody has an oplock with handles.

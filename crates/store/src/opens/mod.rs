@@ -301,6 +301,13 @@ impl Opens {
         self.may(node, Rights::DELETE)
     }
 
+    /// Whether `dir` may get or lose a name: who has it open may forbid writing, and nobody may have it open to remove
+    /// or move it.
+    pub fn may_rename_in(&self, dir: NodeId) -> Result<(), Refused> {
+        let share = Rights { delete: false, ..Rights::ALL };
+        self.shard(dir).get(&dir).map_or(Ok(()), |known| known.admits(Rights::WRITE, share))
+    }
+
     /// Whether anybody has `node` open, for whatever purpose.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.shard(node).get(&node).is_some_and(|known| !known.holders.is_empty())
@@ -311,9 +318,9 @@ impl Opens {
         self.shard(node).get(&node).map_or(0, |known| known.holders.len())
     }
 
-    /// Whether the node goes away with its last open.
+    /// Whether the node goes away with its last open. Once that is closed it is as good as gone.
     pub fn delete_pending(&self, node: NodeId) -> bool {
-        self.shard(node).get(&node).is_some_and(|known| known.delete_pending)
+        self.shard(node).get(&node).is_some_and(|known| known.delete_pending && !known.removing)
     }
 
     fn forget_if_unused(&self, shard: &mut Shard, node: NodeId) {

@@ -114,8 +114,9 @@ impl Open {
     }
 
     fn may_access(&self, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
-        // A lock that is being taken at this moment may come before or after this access: both are right.
-        if self.locks.load(Ordering::Acquire) == 0 {
+        // What touches no byte meets no lock. One that is being taken at this moment may come before or after this
+        // access: both are right.
+        if len == 0 || self.locks.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         let range = Range { offset, len: len.min((u64::MAX - offset).saturating_add(1)) };
@@ -190,14 +191,15 @@ impl Open {
             known.delete_pending |= holder.delete_on_close;
             at_once = holder.delete_at_once;
         }
-        let mut waiting = known.locks.release(Owner::Open(self.id));
+        let waiting = known.locks.release(Owner::Open(self.id));
         let last_of_key = known.holders.iter().all(|holder| holder.key != self.key);
-        waiting.extend(known.grants.closed(self.key, last_of_key));
+        let freed = known.grants.closed(self.key, last_of_key);
         let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;
         self.table.forget_if_unused(&mut shard, self.node);
         drop(shard);
         waiting.into_iter().for_each(Waker::wake);
+        freed.wake();
         remove
     }
 }
@@ -231,10 +233,14 @@ impl Removal {
 impl Drop for Removal {
     fn drop(&mut self) {
         let mut shard = self.table.shard(self.node);
+        let mut waiting = Vec::new();
         if let Some(known) = shard.get_mut(&self.node) {
             known.removing = false;
             known.delete_pending = false;
+            waiting = known.grants.changed();
         }
         self.table.forget_if_unused(&mut shard, self.node);
+        drop(shard);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }

@@ -9,12 +9,16 @@
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use weft_machine::{Time, rt};
 
 use super::grants::Event;
 use super::{Access, AckFailed, Caching, Key, Node, Open, Opening, Opens, Reach, Refused, Rights};
 use crate::vfs::NodeId;
+
+/// An open of a node whose name is being removed looks again after this, if it hears of nothing before.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why something cannot happen yet, or at all.
 enum Blocked {
@@ -58,6 +62,13 @@ impl Node {
     /// [MS-FSA] 2.1.5.1.2: batch oplocks break first; then share modes decide, where handles that need not be open are
     /// asked to be closed; what caches remain break last.
     fn make_way(&mut self, node: NodeId, opening: &Opening, events: &mut Vec<Event>) -> Result<(), Blocked> {
+        if self.removing {
+            // Its name goes at this moment. Then there is another node, or none.
+            return Err(Blocked::Recalling(Pause {
+                deadline: rt::now() + REMOVAL_TIMEOUT,
+                generation: self.grants.generation,
+            }));
+        }
         let by = Some(opening.key);
         let access = if opening.overwrites { Access::Overwrite } else { Access::Open };
         let cares = |reach| opening.overwrites || opening.reach > reach;
@@ -158,10 +169,10 @@ impl Opens {
     pub fn give_back(&self, node: NodeId, key: Key) {
         let mut shard = self.shard(node);
         let Some(known) = shard.get_mut(&node) else { return };
-        let waiting = known.grants.release(key);
+        let freed = known.grants.release(key);
         self.forget_if_unused(&mut shard, node);
         drop(shard);
-        waiting.into_iter().for_each(Waker::wake);
+        freed.wake();
     }
 
     /// What a key may cache of `node`, and what will remain of it once it acknowledges a recall.

@@ -211,8 +211,22 @@ fn others_may_need_more_before_the_holder_agrees() {
     assert_eq!(t.try_open(NODE, &overwrite).unwrap_err(), Refused::Recalling);
     assert_eq!(client.told(), [(Caching::RWH, Caching::RH, true)]);
     t.acknowledge(NODE, a.key(), Caching::RH).unwrap();
-    assert_eq!(client.told(), [(Caching::RH, Caching::NONE, true)]);
+    // Handles first; the one who overwrites waits for both, the other has what it needs.
+    assert_eq!(client.told(), [(Caching::RH, Caching::R, true)]);
+    t.try_open(NODE, &opening(&t)).unwrap();
+    assert_eq!(t.try_open(NODE, &overwrite).unwrap_err(), Refused::Recalling);
+    t.acknowledge(NODE, a.key(), Caching::R).unwrap();
+    assert_eq!(client.told(), [(Caching::R, Caching::NONE, false)]);
     t.try_open(NODE, &overwrite).unwrap();
+}
+
+#[test]
+fn a_right_grows_to_what_was_asked_for_or_not_at_all() {
+    let t = table();
+    let (a, client, _) = cached(&t, Form::Lease, Caching::R);
+    let (_b, _, _) = cached(&t, Form::Lease, Caching::RH);
+    assert_eq!(a.request(Form::Lease, Caching::RWH, client.clone()).0, Caching::R);
+    assert_eq!(a.request(Form::Lease, Caching::RH, client).0, Caching::RH);
 }
 
 #[test]
