@@ -432,7 +432,7 @@ async fn operation(
     let answer = ops::dispatch(&cx).await;
     if header.command == Command::Create && cx.session.is_ended() {
         // It ended while this was on its way; nobody else closes what was opened since.
-        Box::pin(cx.session.opens.close_all()).await;
+        Box::pin(cx.session.opens.end_all()).await;
     }
     chain.file_id = cx.file_id.get();
     if let (Command::Create, Err(failure)) = (header.command, &answer) {

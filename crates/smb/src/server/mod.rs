@@ -153,6 +153,8 @@ pub struct Config {
 pub struct Server {
     pub(crate) config: Config,
     pub(crate) sessions: Sessions,
+    /// What survives a session, or is of a client rather than of one of its sessions.
+    pub(crate) handles: ops::Handles,
     clients: Arc<Clients>,
     /// The host and its users as SIDs.
     pub(crate) accounts: Accounts,
@@ -175,6 +177,7 @@ impl Server {
         Arc::new(Server {
             config,
             sessions: Sessions::default(),
+            handles: ops::Handles::default(),
             clients: Arc::default(),
             accounts,
             users,

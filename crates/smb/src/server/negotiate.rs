@@ -137,7 +137,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     };
     let mut server_capabilities = Capabilities::NONE;
     if dialect >= Dialect::V2_1 {
-        server_capabilities |= Capabilities::LARGE_MTU;
+        server_capabilities |= Capabilities::LARGE_MTU | Capabilities::LEASING;
     }
     if dialect >= Dialect::V3_0
         && connection.server.config.multichannel

@@ -206,7 +206,7 @@ impl Session {
         table.remove(self.id);
         let trees = std::mem::take(&mut lock(&self.trees).by_id);
         trees.values().for_each(|tree| tree.pipes.close_all());
-        self.opens.close_all().await;
+        self.opens.end_all().await;
     }
 
     /// A message that the client did not ask for, to go out by any channel; see [`Notice::send`]. `message` is one whole

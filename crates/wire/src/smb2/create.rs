@@ -43,19 +43,21 @@ pub enum CreateDisposition {
     Overwrite,
     /// Truncate, or create.
     OverwriteIf,
+    /// A value above 5, which counts for nothing in a reconnect and is an error elsewhere.
+    Unknown(u32),
 }
 
 impl CreateDisposition {
-    fn from_code(code: u32) -> Result<CreateDisposition, Malformed> {
-        Ok(match code {
+    fn from_code(code: u32) -> CreateDisposition {
+        match code {
             0 => CreateDisposition::Supersede,
             1 => CreateDisposition::Open,
             2 => CreateDisposition::Create,
             3 => CreateDisposition::OpenIf,
             4 => CreateDisposition::Overwrite,
             5 => CreateDisposition::OverwriteIf,
-            _ => return Err(Malformed("CreateDisposition")),
-        })
+            _ => CreateDisposition::Unknown(code),
+        }
     }
 
     fn code(self) -> u32 {
@@ -66,6 +68,7 @@ impl CreateDisposition {
             CreateDisposition::OpenIf => 3,
             CreateDisposition::Overwrite => 4,
             CreateDisposition::OverwriteIf => 5,
+            CreateDisposition::Unknown(code) => code,
         }
     }
 }
@@ -156,7 +159,7 @@ impl Request {
             desired_access: AccessMask(u32_at(b, 24)),
             attributes: FileAttributes(u32_at(b, 28)),
             share_access: ShareAccess(u32_at(b, 32)),
-            disposition: CreateDisposition::from_code(u32_at(b, 36))?,
+            disposition: CreateDisposition::from_code(u32_at(b, 36)),
             options: CreateOptions(u32_at(b, 40)),
             name: utf16::decode(&name)?,
             contexts: create_context::parse_list(&contexts, RequestContext::parse)?,

@@ -218,6 +218,8 @@ codes! {
         PASSWORD_MUST_CHANGE = 0xC000_0224;
         /// `STATUS_NOT_FOUND`.
         NOT_FOUND = 0xC000_0225;
+        /// `STATUS_DUPLICATE_OBJECTID`.
+        DUPLICATE_OBJECTID = 0xC000_022A;
         /// `STATUS_RETRY`.
         RETRY = 0xC000_022D;
         /// `STATUS_ACCOUNT_LOCKED_OUT`.

@@ -76,6 +76,12 @@ pub(crate) struct Outstanding {
 }
 
 impl ChannelSequence {
+    /// As the CREATE had it (3.3.5.9): a client that has lost channels before starts high.
+    pub(super) fn starting(header: &Header) -> ChannelSequence {
+        let state = State { sequence: header.channel_sequence(), before: 0, now: 0 };
+        ChannelSequence(AtomicU64::new(state.word()))
+    }
+
     /// Takes a request in. `Ok(None)`: it is not counted. STATUS_FILE_NOT_AVAILABLE: it must not be carried out.
     pub(super) fn enter(
         open: &Arc<super::opens::Open>,

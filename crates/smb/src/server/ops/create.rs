@@ -2,24 +2,27 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file).
 //! Owns: nothing; the open goes into the session's table.
-//! Does not: grant oplocks, leases or durable handles (a server may always decline), apply security descriptors, or
-//! keep extended attributes.
+//! Does not: apply security descriptors, or keep extended attributes. What an open caches by is in [`super::caching`]
+//! and [`super::lease`], what it outlives in [`super::durable`].
+
+mod again;
 
 use std::sync::Arc;
 
 use weft_store::opens::{Open as Claim, Opening, Rights};
 use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
-use weft_wire::smb2::create::{
-    CreateAction, CreateDisposition, CreateOptions, OplockLevel, Request, Response,
-};
+use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
-use weft_wire::smb2::{Filetime, NtStatus};
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
+use super::caching::{self, Caching, Wanted};
 use super::opens::Open;
 use super::path::Path;
+use super::replay::Begin;
 use super::resolve::{self, Resolved};
-use super::{attributes, status, symlink};
+use super::{attributes, durable, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
@@ -41,11 +44,28 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
-    let wish = Wish::of(&request)?;
+    let durable = durable::Wanted::of(&request.contexts, cx.dialect())?;
+    let begun = match durable {
+        durable::Wanted::Reconnect { file } => {
+            return again::reconnect(cx, share, &request, file, None).await;
+        }
+        durable::Wanted::ReconnectV2 { file, create_guid, .. } => {
+            return again::reconnect(cx, share, &request, file, Some(create_guid)).await;
+        }
+        durable::Wanted::V2 { create_guid, .. } => {
+            let replay = cx.header.flags.contains(Flags::REPLAY_OPERATION);
+            match cx.server.handles.creates.begin((cx.session.client_guid, create_guid), replay)? {
+                Begin::First(begun) => Some(begun),
+                Begin::Again(open) => return again::replay(cx, share, &request, &open).await,
+            }
+        }
+        durable::Wanted::Nothing | durable::Wanted::V1 => None,
+    };
+    let wish = Wish::of(&request, cx.dialect())?;
     let (opened, action) =
         open(cx, &share.vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, &opened.place.1);
-    let contexts = answer_contexts(&request.contexts, &opened.attr, &share.name, summary.change_time);
+    let mut contexts = answer_contexts(&request.contexts, &opened.attr, &share.name, summary.change_time);
     let open = Open::new(
         cx,
         share.vfs.clone(),
@@ -53,10 +73,26 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         opened.place,
         (opened.access, wish.options),
         opened.file,
-        opened.claim,
+        (opened.claim, opened.caching),
+        action,
         opened.hold,
     );
-    let file = match cx.session.opens.insert(Arc::new(open), cx.config().limits.opens) {
+    let open = Arc::new(open);
+    let file = enter(cx, &open).await?;
+    // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
+    let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
+    durable::make(cx, &open, &durable, &mut contexts);
+    if let Some(begun) = begun {
+        begun.done(&open);
+    }
+    let mut reply = Reply::with_capacity(256);
+    Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// Enters an open into the session's table.
+async fn enter(cx: &OpContext, open: &Arc<Open>) -> Result<FileId, Failure> {
+    let file = match cx.session.opens.insert(open.clone(), cx.tree.id, cx.config().limits.opens) {
         Ok(file) => file,
         Err(open) => {
             open.close().await;
@@ -71,10 +107,7 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         return Err(NtStatus::FILE_CLOSED.into());
     }
     cx.set_file_id(file);
-    let mut reply = Reply::with_capacity(256);
-    Response { oplock: OplockLevel::NONE, flags: 0, action, summary, file, contexts }
-        .emit(&mut reply.message);
-    Ok(reply)
+    Ok(file)
 }
 
 /// A request whose fields do not contradict each other.
@@ -87,13 +120,17 @@ struct Wish {
     attributes: FileAttributes,
     /// Bytes to reserve (`AlSi`).
     allocation: u64,
+    caching: Wanted,
 }
 
 impl Wish {
-    fn of(request: &Request) -> Result<Wish, NtStatus> {
+    fn of(request: &Request, dialect: Dialect) -> Result<Wish, NtStatus> {
         let (options, disposition) = (request.options, request.disposition);
         if request.impersonation > 3 {
             return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
+        }
+        if matches!(disposition, CreateDisposition::Unknown(_)) {
+            return Err(NtStatus::INVALID_PARAMETER);
         }
         if request.share_access.without(ShareAccess::ALL) != ShareAccess::NONE {
             return Err(NtStatus::INVALID_PARAMETER);
@@ -116,8 +153,7 @@ impl Wish {
         let mut allocation = 0;
         for context in &request.contexts {
             match context {
-                // No handle outlives its connection here, and there are no snapshots.
-                context if context.is_reconnect() => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
+                // There are no snapshots.
                 RequestContext::Timewarp(_) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
                 RequestContext::ExtendedAttributes(list) if !list.is_empty() => {
                     return Err(NtStatus::EAS_NOT_SUPPORTED);
@@ -141,6 +177,7 @@ impl Wish {
             options,
             attributes: request.attributes,
             allocation,
+            caching: Wanted::of(request, dialect),
         })
     }
 
@@ -205,6 +242,7 @@ struct Opened {
     access: AccessMask,
     file: Option<OpenFile>,
     claim: Claim,
+    caching: Caching,
     hold: weft_store::vfs::Hold,
 }
 
@@ -212,8 +250,8 @@ async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateA
     for _ in 0..MAX_ROUNDS {
         let resolved = resolve::resolve(vfs, &wish.path).await?;
         let outcome = match &resolved.found {
-            Some((attr, name)) => existing(vfs, wish, attr, (resolved.dir, name.clone())).await,
-            None => new(vfs, wish, &resolved).await,
+            Some((attr, name)) => existing(cx, vfs, wish, attr, (resolved.dir, name.clone())).await,
+            None => new(cx, vfs, wish, &resolved).await,
         };
         match outcome {
             // Somebody was faster, in the one direction or the other.
@@ -228,7 +266,7 @@ async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateA
 type Attempt = Result<Option<(Opened, CreateAction)>, Failure>;
 
 /// The name does not exist.
-async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
+async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     if !wish.creates() {
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     }
@@ -239,6 +277,9 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     let readonly = wish.attributes.contains(FileAttributes::READONLY) && !wish.wants_directory();
     if readonly && wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         return Err(NtStatus::CANNOT_DELETE.into());
+    }
+    if let Wanted::Lease(lease) = &wish.caching {
+        cx.server.handles.leases.check_new(cx.session.client_guid, lease.key)?;
     }
     reserve(vfs, wish.allocation).await?;
     let make = if wish.wants_directory() { Make::Dir } else { Make::File };
@@ -252,7 +293,7 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     let place = (resolved.dir, resolved.name.clone());
     // The creator may write even what is made read-only, so that comes last.
     let access = granted(wish.access, AccessMask::FILE_ALL)?;
-    let mut opened = match take(vfs, wish, &attr, place, access).await {
+    let mut opened = match take(cx, vfs, wish, &attr, place, access, true).await {
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
@@ -273,7 +314,7 @@ async fn new(vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
 }
 
 /// The name exists.
-async fn existing(vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
+async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
     if vfs.opens().delete_pending(attr.node) {
         return Err(NtStatus::DELETE_PENDING.into());
     }
@@ -285,16 +326,14 @@ async fn existing(vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>))
     }
     let access = granted(wish.access, attributes::maximal_access(attr))?;
     if !wish.truncates() {
-        let opened = take(vfs, wish, attr, place, access).await?;
+        let opened = take(cx, vfs, wish, attr, place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
     }
     if attributes::is_readonly(attr) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     reserve(vfs, wish.allocation).await?;
-    // To empty a file is to write to it, whatever else the open is for.
-    vfs.opens().may(attr.node, Rights::WRITE)?;
-    let Some(mut opened) = take(vfs, wish, attr, place, access).await? else { return Ok(None) };
+    let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else { return Ok(None) };
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
     let superseded = wish.disposition == CreateDisposition::Supersede;
@@ -338,14 +377,30 @@ fn granted(wanted: AccessMask, maximal: AccessMask) -> Result<AccessMask, NtStat
 
 /// Enters the table of opens and opens the data; `None` when the file is gone by now.
 async fn take(
+    cx: &OpContext,
     vfs: &Vfs,
     wish: &Wish,
     attr: &Attr,
     place: (NodeId, Vec<u8>),
     access: AccessMask,
+    new: bool,
 ) -> Result<Option<Opened>, Failure> {
-    let opening = Opening::new(rights_of_access(access), wish.share, vfs.opens().key());
-    let claim = vfs.opens().open(attr.node, &opening).await?;
+    let caching = Caching::prepare(cx, vfs, attr, &wish.caching)?;
+    let opening = Opening {
+        reach: caching::reach_of(wish.access),
+        overwrites: wish.truncates() && !new,
+        ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
+    };
+    let (claim, waited) = caching::patiently(cx, vfs.opens().open(attr.node, &opening)).await?;
+    // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
+    let attr = &match waited {
+        true if attr.node != NodeId::ROOT => match vfs.lookup(place.0, &place.1, false).await {
+            Ok(now) if now.node == attr.node => now,
+            Ok(_) | Err(Error::NotFound | Error::Stale) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        },
+        _ => attr.clone(),
+    };
     let hold = match vfs.hold(attr.node).await {
         Err(Error::Stale) => return Ok(None),
         other => other?,
@@ -367,7 +422,7 @@ async fn take(
     if wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }
-    Ok(Some(Opened { attr: attr.clone(), place, access, file, claim, hold }))
+    Ok(Some(Opened { attr: attr.clone(), place, access, file, claim, caching, hold }))
 }
 
 /// 3.3.5.9.3: a file that could not become that large is not made. Nothing is set aside: the store grows files as they

@@ -1,14 +1,15 @@
 //! LOCK: byte-range locks.
 //!
 //! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. Owns: nothing; the locks are in the store's table of opens.
-//! Does not: verify lock sequences, which are for handles that survive a reconnect.
+//! Does not: know which LOCK was carried out before; the open's [`super::replay::LockSequences`] do.
 
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use weft_store::opens::{Range, Refused};
 use weft_store::vfs::Kind;
-use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::lock::{Element, Flags, Request, Response};
+use weft_wire::smb2::negotiate::Capabilities;
+use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::opens::{self, Open};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
@@ -19,11 +20,25 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     if open.kind == Kind::Dir {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
+    // 3.3.5.14: done before, and asked for again because its client did not hear so.
+    let sequenced = open.durable.get().is_some()
+        || cx.connection.negotiated().server_capabilities.contains(Capabilities::MULTI_CHANNEL);
+    let sequenced = sequenced && cx.dialect() >= Dialect::V2_1;
+    if sequenced && open.locks.was_done(request.sequence) {
+        return done();
+    }
     match request.locks.first() {
         Some(first) if first.flags.contains(Flags::UNLOCK) => unlock_all(&open, &request.locks)?,
         Some(_) => lock_all(cx, &open, &request.locks).await?,
         None => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
+    if sequenced {
+        open.locks.done(request.sequence);
+    }
+    done()
+}
+
+fn done() -> Answer {
     let mut reply = Reply::new();
     Response.emit(&mut reply.message);
     Ok(reply)
@@ -36,7 +51,8 @@ fn range(element: &Element) -> Result<Range, NtStatus> {
 /// 3.3.5.14.1: those before a failure stay unlocked.
 fn unlock_all(open: &Open, elements: &[Element]) -> Result<(), Failure> {
     for element in elements {
-        if element.flags.without(Flags::FAIL_IMMEDIATELY) != Flags::UNLOCK {
+        // FAIL_IMMEDIATELY could be ignored; Windows refuses it.
+        if element.flags != Flags::UNLOCK {
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
         open.claim.unlock(range(element)?)?;

@@ -8,12 +8,16 @@
 //! store slices of the message or what the transport fetched.
 
 mod attributes;
+mod caching;
 mod change_notify;
 mod channel_sequence;
 mod close;
 mod create;
+mod durable;
 mod flush;
+mod handles;
 mod ioctl;
+mod lease;
 mod lock;
 mod opens;
 mod oplock_break;
@@ -22,6 +26,7 @@ mod pattern;
 mod query_directory;
 mod query_info;
 mod read;
+mod replay;
 mod resolve;
 mod set_info;
 mod status;
@@ -31,6 +36,7 @@ mod write;
 use weft_wire::smb2::{Command, NtStatus};
 
 pub(crate) use self::channel_sequence::Outstanding;
+pub(crate) use self::handles::Handles;
 pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::read::read;

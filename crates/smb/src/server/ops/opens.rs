@@ -5,25 +5,28 @@
 //! here lives on until the requests that run on it have ended.
 //! Does not: decide sharing (see [`weft_store::opens`]); READ and WRITE take the table's mutex for one look-up.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use slab::Slab;
 use weft_store::opens::{Open as Claim, Removal};
 use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
-use weft_wire::smb2::create::CreateOptions;
-use weft_wire::smb2::{FileId, NtStatus};
+use weft_wire::smb2::create::{CreateAction, CreateOptions};
+use weft_wire::smb2::{FileId, Guid, NtStatus};
 
+use super::caching::Caching;
 use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
+use super::durable::Durable;
 use super::query_directory::Scan;
+use super::replay::{Creates, LockSequences};
 use crate::server::context::{Failure, OpContext};
 
 /// A file or directory that a client has open.
 pub(crate) struct Open {
-    /// TreeId of the tree that it was opened in.
-    pub(super) tree: u32,
+    /// FileId.Persistent: names it in the whole server, whatever session it belongs to.
+    pub(super) persistent: u64,
     /// The share's files.
     pub(super) vfs: Vfs,
     /// Which file.
@@ -38,6 +41,19 @@ pub(crate) struct Open {
     pub(super) file: Option<OpenFile>,
     /// The place in the store's table: sharing, deletion, byte-range locks.
     pub(super) claim: Claim,
+    /// What it caches by.
+    pub(super) caching: Caching,
+    /// Set when it may outlive its session.
+    pub(super) durable: OnceLock<Durable>,
+    /// Under which CreateGuid its CREATE can come again; ClientGuid first.
+    pub(super) create: OnceLock<(Arc<Creates>, (Guid, Guid))>,
+    /// What the CREATE did, to be told again.
+    pub(super) action: CreateAction,
+    /// IsReplayEligible.
+    replayable: AtomicBool,
+    pub(super) locks: LockSequences,
+    /// CurrentByteOffset: kept for whoever asks, used by nobody.
+    pub(super) position: AtomicU64,
     /// Where a listing is. A future-aware lock: entries are fetched while it is held.
     pub(super) scan: futures_util::lock::Mutex<Scan>,
     /// Which requests count.
@@ -62,11 +78,12 @@ impl Open {
         place: (NodeId, Vec<u8>),
         (access, options): (AccessMask, CreateOptions),
         file: Option<OpenFile>,
-        claim: Claim,
+        (claim, caching): (Claim, Caching),
+        action: CreateAction,
         hold: Hold,
     ) -> Open {
         Open {
-            tree: cx.tree.id,
+            persistent: cx.server.handles.number(),
             vfs,
             node,
             kind,
@@ -74,8 +91,15 @@ impl Open {
             options,
             file,
             claim,
+            caching,
+            durable: OnceLock::new(),
+            create: OnceLock::new(),
+            action,
+            replayable: AtomicBool::new(false),
+            locks: LockSequences::default(),
+            position: AtomicU64::new(0),
             scan: futures_util::lock::Mutex::default(),
-            sequence: ChannelSequence::default(),
+            sequence: ChannelSequence::starting(&cx.header),
             notify: Notify::default(),
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
@@ -128,10 +152,44 @@ impl Open {
         }
     }
 
+    /// Whether it can wait for its client: it has the right to keep the handle, and nobody asked for that back.
+    pub(super) fn may_be_kept(&self) -> bool {
+        let (has, left) = self.vfs.opens().caching(self.node, self.claim.key());
+        left.is_none() && has.handle && !matches!(self.caching, Caching::None)
+    }
+
+    /// Whether its CREATE may come again: nothing was done with it yet.
+    pub(super) fn is_replayable(&self) -> bool {
+        self.replayable.load(Ordering::Acquire)
+    }
+
+    /// Lets its CREATE come again.
+    pub(super) fn set_replayable(&self) {
+        self.replayable.store(true, Ordering::Release);
+    }
+
+    /// The session ends: it waits for its client where it can, and is closed otherwise.
+    async fn end(self: Arc<Open>) {
+        let mut open = self;
+        if let Some(durable) = open.durable.get()
+            && open.may_be_kept()
+        {
+            let (home, timeout) = (durable.home().clone(), durable.timeout());
+            match home.keep(open, timeout) {
+                Ok(()) => return,
+                Err(back) => open = back,
+            }
+        }
+        open.close().await;
+    }
+
     /// Closes: restores the kept time and removes what is to be deleted. Nothing is left to tell the client when that
     /// fails: as on Windows, CLOSE succeeds.
     pub(super) async fn close(&self) {
         self.notify.close();
+        if let Some((creates, name)) = self.create.get() {
+            creates.forget(*name, self);
+        }
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
         if let Some(mtime) = mtime {
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
@@ -169,35 +227,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Open table of a session.
 #[derive(Default)]
 pub(crate) struct Opens {
-    slots: Mutex<Slab<(u32, Arc<Open>)>>,
+    slots: Mutex<Slab<Slot>>,
     /// Tells the users of a slot apart.
     serial: AtomicU32,
 }
 
+struct Slot {
+    serial: u32,
+    /// TreeId of the tree that it belongs to.
+    tree: u32,
+    open: Arc<Open>,
+}
+
+impl Slot {
+    fn id(&self, at: usize) -> FileId {
+        let volatile = u64::from(self.serial) << 32 | at as u64 & 0xffff_ffff;
+        FileId { persistent: self.open.persistent, volatile }
+    }
+}
+
+/// The slot that a FileId means, if it means one.
+fn slot(id: FileId) -> usize {
+    id.volatile as u32 as usize
+}
+
 impl Opens {
     /// Adds an open, unless the session has `limit` already (then it comes back).
-    pub(super) fn insert(&self, open: Arc<Open>, limit: usize) -> Result<FileId, Arc<Open>> {
+    pub(super) fn insert(&self, open: Arc<Open>, tree: u32, limit: usize) -> Result<FileId, Arc<Open>> {
         let mut slots = lock(&self.slots);
         if slots.len() >= limit {
             return Err(open);
         }
         // Never all ones, which means "none".
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
-        Ok(file_id(serial, slots.insert((serial, open))))
+        let at = slots.insert(Slot { serial, tree, open });
+        Ok(slots[at].id(at))
     }
 
     /// The open that a request names, in the tree that it names.
     pub(super) fn find(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
         let slots = lock(&self.slots);
-        let (serial, open) = slots.get(id.volatile as u32 as usize)?;
-        (file_id(*serial, id.volatile as u32 as usize) == id && open.tree == tree).then(|| open.clone())
+        let found = slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
+        Some(found.open.clone())
     }
 
     /// Takes an open out.
     pub(super) fn remove(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
-        let open = self.find(id, tree)?;
-        lock(&self.slots).try_remove(id.volatile as u32 as usize)?;
-        Some(open)
+        let mut slots = lock(&self.slots);
+        slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
+        Some(slots.try_remove(slot(id))?.open)
     }
 
     /// How many there are.
@@ -205,34 +283,38 @@ impl Opens {
         lock(&self.slots).len()
     }
 
-    /// Ends the opens of one tree, delete-on-close included.
+    /// What an open is called, while it is here, and the tree that it belongs to.
+    pub(super) fn name_of(&self, open: &Arc<Open>) -> Option<(FileId, u32)> {
+        let slots = lock(&self.slots);
+        let (at, slot) = slots.iter().find(|(_, slot)| Arc::ptr_eq(&slot.open, open))?;
+        Some((slot.id(at), slot.tree))
+    }
+
+    /// Closes the opens of one tree, delete-on-close included.
     pub(crate) async fn close_tree(&self, tree: u32) {
-        self.close_where(|open| open.tree == tree).await;
-    }
-
-    /// Ends every open.
-    pub(crate) async fn close_all(&self) {
-        self.close_where(|_| true).await;
-    }
-
-    async fn close_where(&self, which: impl Fn(&Open) -> bool) {
-        let mut closing = Vec::new();
-        lock(&self.slots).retain(|_, (_, open)| {
-            let close = which(open);
-            if close {
-                closing.push(open.clone());
-            }
-            !close
-        });
-        for open in closing {
+        for open in self.take(|slot| slot.tree == tree) {
             open.close().await;
         }
     }
-}
 
-fn file_id(serial: u32, slot: usize) -> FileId {
-    let id = u64::from(serial) << 32 | slot as u64 & 0xffff_ffff;
-    FileId { persistent: id, volatile: id }
+    /// Ends every open: those that may outlive their session wait for their client elsewhere, the others are closed.
+    pub(crate) async fn end_all(&self) {
+        for open in self.take(|_| true) {
+            open.end().await;
+        }
+    }
+
+    fn take(&self, which: impl Fn(&Slot) -> bool) -> Vec<Arc<Open>> {
+        let mut taken = Vec::new();
+        lock(&self.slots).retain(|_, slot| {
+            let take = which(slot);
+            if take {
+                taken.push(slot.open.clone());
+            }
+            !take
+        });
+        taken
+    }
 }
 
 /// The open that a request means: its FileId, or that of the compound. The request counts as outstanding on it until it
@@ -242,5 +324,8 @@ pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure
     let open = cx.session.opens.find(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
     let outstanding = ChannelSequence::enter(&open, cx.dialect(), &cx.header)?;
     cx.outstanding.replace(outstanding);
+    if open.is_replayable() {
+        open.replayable.store(false, Ordering::Release);
+    }
     Ok(open)
 }

@@ -1,19 +1,55 @@
-//! OPLOCK_BREAK: nothing was granted, so there is nothing to give back.
+//! OPLOCK_BREAK: the client agrees to give caching rights back.
 //!
-//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases). Owns: nothing. Does not: break.
+//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases). Owns: nothing.
+//! Does not: break; whoever is in the way of a cache starts that, in the store's table of opens.
 
-use weft_wire::smb2::NtStatus;
-use weft_wire::smb2::oplock_break::Request;
+use weft_store::opens::{AckFailed, Caching as Rights};
+use weft_wire::smb2::create::OplockLevel;
+use weft_wire::smb2::create_context::LeaseState;
+use weft_wire::smb2::oplock_break::{Request, Response};
+use weft_wire::smb2::{FileId, Guid, NtStatus};
 
+use super::caching::{Caching, level_of};
 use super::opens;
-use crate::server::context::{Answer, OpContext};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) fn oplock_break(cx: &OpContext) -> Answer {
-    match Request::parse(&cx.message)? {
-        Request::Oplock { file, .. } => {
-            opens::find(cx, file)?;
-            Err(NtStatus::INVALID_DEVICE_STATE.into())
+    let response = match Request::parse(&cx.message)? {
+        Request::Oplock { level, file } => oplock(cx, level, file)?,
+        Request::Lease { key, state } => lease(cx, key, state)?,
+    };
+    let mut reply = Reply::new();
+    response.emit(&mut reply.message);
+    Ok(reply)
+}
+
+fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, Failure> {
+    let open = opens::find(cx, file)?;
+    let (opens, key) = (open.vfs.opens(), open.claim.key());
+    let (has, left) = opens.caching(open.node, key);
+    let (Caching::Oplock(_), Some(left)) = (&open.caching, left) else {
+        // As Windows answers it, whatever 3.3.5.22.1 says: the object store knows of no break ([MS-FSA] 2.1.5.19).
+        return Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into());
+    };
+    let (keep, status) = match level {
+        OplockLevel::NONE => (Rights::NONE, None),
+        OplockLevel::II => (left.and(Rights::R), None),
+        OplockLevel::EXCLUSIVE if has.handle => (Rights::NONE, None),
+        OplockLevel::LEASE => (Rights::NONE, Some(NtStatus::INVALID_PARAMETER)),
+        _ => (Rights::NONE, Some(NtStatus::INVALID_OPLOCK_PROTOCOL)),
+    };
+    match (opens.acknowledge(open.node, key, keep), status) {
+        (Ok(()), None) => Ok(Response::Oplock { level: level_of(keep), file: cx.file_id(file) }),
+        (_, Some(status)) => Err(status.into()),
+        // It came too late, at the same moment.
+        (Err(AckFailed::NotRecalled | AckFailed::TooMuch(_)), None) => {
+            Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into())
         }
-        Request::Lease { .. } => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
     }
+}
+
+fn lease(cx: &OpContext, key: Guid, state: LeaseState) -> Result<Response, Failure> {
+    let lease = cx.server.handles.leases.find(cx.session.client_guid, key);
+    lease.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.acknowledge(state)?;
+    Ok(Response::Lease { key, state })
 }

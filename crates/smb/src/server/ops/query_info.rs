@@ -5,6 +5,8 @@
 //! answered as [MS-FSA] says for an object store without them. The security descriptor shows the Unix owner and group, and that users of a share share it
 //! whole: the one rule of access that there is.
 
+use std::sync::atomic::Ordering;
+
 use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
@@ -107,7 +109,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
         FileClass::INTERNAL => Info::fixed(|out| facts.internal().emit(out)),
         FileClass::EA => Info::fixed(|out| file::Ea::default().emit(out)),
         FileClass::ACCESS => Info::fixed(|out| facts.access().emit(out)),
-        FileClass::POSITION => Info::fixed(|out| file::Position::default().emit(out)),
+        FileClass::POSITION => Info::fixed(|out| facts.position().emit(out)),
         FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
         FileClass::ALIGNMENT => Info::fixed(|out| file::Alignment::default().emit(out)),
         // The name is empty (3.3.5.20.1), but clients count at least one character of it: Linux refuses 100 bytes.
@@ -183,12 +185,17 @@ impl Facts<'_> {
         file::Mode { mode: (self.open.options & MODE).0 }
     }
 
+    fn position(&self) -> file::Position {
+        file::Position { current_byte_offset: self.open.position.load(Ordering::Relaxed) }
+    }
+
     fn all(&self) -> file::All {
         file::All {
             basic: self.basic(),
             standard: self.standard(),
             internal: self.internal(),
             access: self.access(),
+            position: self.position(),
             mode: self.mode(),
             // 3.3.5.20.1: the name is left empty.
             ..file::All::default()

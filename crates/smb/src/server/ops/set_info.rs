@@ -5,11 +5,13 @@
 //! accept one silently would let a user believe that a file is protected. Nor set the birth time, which Linux does not
 //! let anybody set, nor the change time, which is the file system's own.
 
+use std::sync::atomic::Ordering;
+
 use weft_store::vfs::{Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{
-    Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Rename,
+    Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Position, Rename,
 };
 use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
@@ -17,7 +19,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::Path;
-use super::{attributes, resolve, symlink};
+use super::{attributes, caching, resolve, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -32,9 +34,12 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     match request.info_type {
-        InfoType::FILE => file_info(&open, FileClass(request.class), &request.buffer)
-            .await
-            .map_err(|failure| symlink::in_context(failure, cx.dialect()))?,
+        InfoType::FILE => {
+            caching::before_set_info(cx, &open, FileClass(request.class), &request.buffer).await?;
+            file_info(&open, FileClass(request.class), &request.buffer)
+                .await
+                .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
+        }
         // Labels, object ids and quota control: none of them is kept (3.3.5.21.2, 3.3.5.21.4).
         InfoType::FILESYSTEM | InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
@@ -75,10 +80,13 @@ async fn file_info(open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), F
         FileClass::DISPOSITION_EX => dispose(open, fixed(DispositionEx::parse(buffer))?.flags).await,
         FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
         FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
-        // A position is the client's own, and every mode is served the same: nothing to do for either.
-        FileClass::POSITION if buffer.len() >= 8 => Ok(()),
+        FileClass::POSITION => {
+            open.position.store(fixed(Position::parse(buffer))?.current_byte_offset, Ordering::Relaxed);
+            Ok(())
+        }
+        // Every mode is served the same.
         FileClass::MODE if buffer.len() >= 4 => Ok(()),
-        FileClass::POSITION | FileClass::MODE => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),
+        FileClass::MODE => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_WRITE_EA)?;
             Err(NtStatus::EAS_NOT_SUPPORTED.into())
@@ -235,6 +243,9 @@ async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
     let to = resolve::resolve(vfs, &path).await?;
     if (to.dir, &to.name) == (from.0, &from.1) {
         return Ok(());
+    }
+    if to.dir != open.node {
+        vfs.opens().may_rename_in(to.dir)?;
     }
     let source = (from.0, &from.1[..]);
     match &to.found {

@@ -273,7 +273,7 @@ impl Wish<'_> {
 
     fn request(&self) -> create::Request {
         create::Request {
-            oplock: OplockLevel::BATCH,
+            oplock: OplockLevel::NONE,
             impersonation: 2,
             desired_access: self.access,
             attributes: self.attributes,

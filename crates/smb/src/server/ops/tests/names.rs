@@ -152,6 +152,10 @@ fn what_cannot_be_deleted() {
         assert_eq!(status(doom(&b, dir, true).await), NtStatus::DIRECTORY_NOT_EMPTY);
         let root = b.open(&Wish::dir("")).await.unwrap();
         assert_eq!(status(doom(&b, root, true).await), NtStatus::CANNOT_DELETE);
+        // Who has a directory open to delete it keeps names from being moved into it.
+        let file = b.open(&Wish::file("d\\f")).await.unwrap();
+        assert_eq!(status(rename(&b, file, "f", false).await), NtStatus::SHARING_VIOLATION);
+        b.close(root).await.unwrap();
         let doomed =
             Wish { options: CreateOptions::DIRECTORY_FILE | CreateOptions::DELETE_ON_CLOSE, ..Wish::dir("") };
         assert_eq!(status(b.open(&doomed).await), NtStatus::CANNOT_DELETE);
@@ -159,10 +163,10 @@ fn what_cannot_be_deleted() {
             b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("d\\f") }).await.unwrap();
         assert_eq!(status(doom(&b, reader, true).await), NtStatus::ACCESS_DENIED);
         // Filled again after it was doomed: it stays, and can be opened.
-        let file = b.open(&Wish::file("d\\f")).await.unwrap();
         rename(&b, file, "f", false).await.unwrap();
         doom(&b, dir, true).await.unwrap();
-        rename(&b, file, "d\\f", false).await.unwrap();
+        assert_eq!(status(rename(&b, file, "d\\f", false).await), NtStatus::DELETE_PENDING);
+        b.put("d\\g", b"").await;
         b.close(dir).await.unwrap();
         b.close(b.open(&Wish::dir("d")).await.unwrap()).await.unwrap();
     });

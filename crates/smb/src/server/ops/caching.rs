@@ -1,0 +1,285 @@
+//! What an open may cache: an oplock of its own, or a share in its client's lease.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9 (Oplock Acquisition), 3.3.4.6 (oplock breaks), 2.2.23.1; [MS-FSA] 2.1.5.18.
+//! Owns: where an oplock's breaks are sent. Does not: decide what is granted or broken: the store's table of opens
+//! does, for NFS as well; what an open may cache is asked there and remembered nowhere else.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures_util::future::{Either, poll_immediate, select};
+use weft_store::opens::{Access, Caching as Rights, Form, Holder, Key, Reach, Recall, Refused};
+use weft_store::vfs::{Attr, Kind, Vfs};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::{CreateOptions, OplockLevel, Request};
+use weft_wire::smb2::create_context::{self, LeaseState, RequestContext, ResponseContext};
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::oplock_break::Notification;
+use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
+
+use super::durable::Preserved;
+use super::lease::Lease;
+use super::opens::Open;
+use crate::server::context::{Failure, OpContext};
+use crate::server::session::Session;
+
+/// What an open caches by.
+pub(crate) enum Caching {
+    /// By nothing.
+    None,
+    /// By itself.
+    Oplock(Arc<Oplock>),
+    /// By what all opens of its lease share.
+    Lease(Arc<Lease>),
+}
+
+impl Caching {
+    /// What an open will cache by, before there is one: its lease is needed to enter the table of opens.
+    pub(super) fn prepare(
+        cx: &OpContext,
+        vfs: &Vfs,
+        attr: &Attr,
+        wanted: &Wanted,
+    ) -> Result<Caching, NtStatus> {
+        Ok(match wanted {
+            // A directory has no data; leases on directories are not offered.
+            _ if attr.kind != Kind::File => Caching::None,
+            Wanted::Nothing => Caching::None,
+            Wanted::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved))),
+            Wanted::Lease(lease) => {
+                let handles = &cx.server.handles;
+                let (client, file) = (cx.session.client_guid, (vfs.opens(), attr.node));
+                Caching::Lease(handles.leases.acquire(client, lease, file, &handles.preserved)?)
+            }
+        })
+    }
+
+    /// In whose name the file is opened.
+    pub(super) fn key(&self, vfs: &Vfs) -> Key {
+        match self {
+            Caching::Lease(lease) => lease.store_key(),
+            Caching::None | Caching::Oplock(_) => vfs.opens().key(),
+        }
+    }
+}
+
+/// What an open caches now, to be told again.
+pub(super) fn describe(open: &Open, contexts: &mut Vec<ResponseContext>) -> OplockLevel {
+    match &open.caching {
+        Caching::None => OplockLevel::NONE,
+        Caching::Oplock(_) => level_of(open.vfs.opens().caching(open.node, open.claim.key()).0),
+        Caching::Lease(lease) => {
+            contexts.push(ResponseContext::Lease(lease.describe()));
+            OplockLevel::LEASE
+        }
+    }
+}
+
+/// The client knows an open by a new name, or in a new session.
+pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
+    match &open.caching {
+        Caching::None => {}
+        Caching::Oplock(oplock) => oplock.connect(&cx.session, file),
+        Caching::Lease(_) => cx.server.handles.leases.connect(&cx.session),
+    }
+}
+
+/// Asks for what the client wants, and says what it gets: as level, and as context where it is a lease.
+pub(super) fn acquire(
+    cx: &OpContext,
+    open: &Open,
+    wanted: &Wanted,
+    file: FileId,
+    contexts: &mut Vec<ResponseContext>,
+) -> OplockLevel {
+    match (&open.caching, wanted) {
+        (Caching::Oplock(oplock), Wanted::Oplock(rights)) => {
+            oplock.connect(&cx.session, file);
+            level_of(open.claim.request(Form::Oplock, *rights, oplock.clone()).0)
+        }
+        (Caching::Lease(lease), Wanted::Lease(wanted)) => {
+            cx.server.handles.leases.connect(&cx.session);
+            if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+                lease.set_delete_on_close();
+            }
+            contexts.push(ResponseContext::Lease(lease.request(&open.claim, wanted.state)));
+            OplockLevel::LEASE
+        }
+        _ => OplockLevel::NONE,
+    }
+}
+
+/// What a CREATE asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// Nothing, or nothing that exists.
+    Nothing,
+    /// An oplock.
+    Oplock(Rights),
+    /// A lease, or to open under one.
+    Lease(create_context::Lease),
+}
+
+impl Wanted {
+    /// 3.3.5.9, Oplock Acquisition: a lease context counts with the level that says so, and with no other.
+    pub(super) fn of(request: &Request, dialect: Dialect) -> Wanted {
+        match request.oplock {
+            OplockLevel::II => Wanted::Oplock(Rights::R),
+            OplockLevel::EXCLUSIVE => Wanted::Oplock(Rights::RW),
+            OplockLevel::BATCH => Wanted::Oplock(Rights::RWH),
+            OplockLevel::LEASE if dialect >= Dialect::V2_1 => lease_of(request, dialect),
+            _ => Wanted::Nothing,
+        }
+    }
+}
+
+fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
+    let lease = request.contexts.iter().find_map(|context| match context {
+        RequestContext::Lease(lease) if lease.v2.is_none() || dialect >= Dialect::V3_0 => Some(*lease),
+        _ => None,
+    });
+    lease.map_or(Wanted::Nothing, Wanted::Lease)
+}
+
+/// The state of a lease as rights. What is no legal combination is nothing ([MS-FSA] 2.1.5.18).
+pub(super) fn rights_of(state: LeaseState) -> Rights {
+    let rights = Rights {
+        read: state.contains(LeaseState::READ_CACHING),
+        write: state.contains(LeaseState::WRITE_CACHING),
+        handle: state.contains(LeaseState::HANDLE_CACHING),
+    };
+    if rights.read { rights } else { Rights::NONE }
+}
+
+/// The reverse.
+pub(super) fn state_of(rights: Rights) -> LeaseState {
+    let mut state = LeaseState::NONE;
+    if rights.read {
+        state |= LeaseState::READ_CACHING;
+    }
+    if rights.write {
+        state |= LeaseState::WRITE_CACHING;
+    }
+    if rights.handle {
+        state |= LeaseState::HANDLE_CACHING;
+    }
+    state
+}
+
+/// What an oplock's rights are called.
+pub(super) fn level_of(rights: Rights) -> OplockLevel {
+    match rights {
+        Rights { write: true, handle: true, .. } => OplockLevel::BATCH,
+        Rights { write: true, .. } => OplockLevel::EXCLUSIVE,
+        Rights { read: true, .. } => OplockLevel::II,
+        _ => OplockLevel::NONE,
+    }
+}
+
+/// How much of a file an access touches ([MS-FSA] 2.1.4.12, case OPEN).
+pub(super) fn reach_of(access: AccessMask) -> Reach {
+    let attributes =
+        AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::SYNCHRONIZE;
+    match access.without(attributes) {
+        AccessMask::NONE => Reach::Attributes,
+        AccessMask::READ_CONTROL => Reach::Security,
+        _ => Reach::Data,
+    }
+}
+
+/// Where the breaks of an oplock go.
+pub(crate) struct Oplock {
+    route: Mutex<Option<Route>>,
+    /// Where its open is when it has no session.
+    preserved: Weak<Preserved>,
+}
+
+struct Route {
+    session: Weak<Session>,
+    file: FileId,
+}
+
+impl Oplock {
+    fn new(preserved: &Arc<Preserved>) -> Oplock {
+        Oplock { route: Mutex::new(None), preserved: Arc::downgrade(preserved) }
+    }
+
+    /// From now on the client knows the open by this name, in this session.
+    pub(super) fn connect(&self, session: &Arc<Session>, file: FileId) {
+        *lock(&self.route) = Some(Route { session: Arc::downgrade(session), file });
+    }
+
+    fn route(&self) -> Option<(Arc<Session>, FileId)> {
+        let route = lock(&self.route);
+        let route = route.as_ref()?;
+        Some((route.session.upgrade()?, route.file))
+    }
+}
+
+impl Holder for Oplock {
+    fn recall(&self, recall: Recall) -> bool {
+        let level = level_of(recall.to);
+        let told = self.route().is_some_and(|(session, file)| {
+            session.notice(message(session.id, &Notification::Oplock { level, file })).send()
+        });
+        let is_mine =
+            |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
+        // 3.3.4.6: a durable handle whose client cannot be told is closed.
+        told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit(is_mine))
+    }
+
+    fn revoked(&self, node: weft_store::NodeId, _: Key) {
+        tracing::debug!("an oplock break was not acknowledged in time: {node:?}");
+    }
+}
+
+/// An OPLOCK_BREAK notification, header first (3.3.4.6, 3.3.4.7).
+pub(super) fn message(session_id: u64, notification: &Notification) -> Vec<u8> {
+    let mut header = Header::request(Command::OplockBreak, u64::MAX).reply(NtStatus::SUCCESS, 0);
+    (header.credit_charge, header.session_id) = (0, session_id);
+    let mut message = Vec::with_capacity(108);
+    header.emit(&mut message);
+    notification.emit(&mut message);
+    message
+}
+
+/// Waits for what others have to give back: at once where nobody has, otherwise after telling the client so, and until
+/// it gives up. Says whether there was a wait.
+pub(super) async fn patiently<T>(
+    cx: &OpContext,
+    work: impl Future<Output = Result<T, Refused>>,
+) -> Result<(T, bool), Failure> {
+    let mut work = pin!(work);
+    if let Some(done) = poll_immediate(work.as_mut()).await {
+        return Ok((done?, false));
+    }
+    cx.pending();
+    match select(work, pin!(cx.cancelled())).await {
+        Either::Left((done, _)) => Ok((done?, true)),
+        Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),
+    }
+}
+
+/// Takes from others what a SET_INFO would make untrue ([MS-FSA] 2.1.4.12, case SET_INFORMATION).
+pub(super) async fn before_set_info(
+    cx: &OpContext,
+    open: &Open,
+    class: FileClass,
+    buffer: &[u8],
+) -> Result<(), Failure> {
+    let access = match class {
+        FileClass::RENAME | FileClass::RENAME_EX | FileClass::LINK => Access::Rename,
+        FileClass::DISPOSITION | FileClass::DISPOSITION_EX if buffer.first().is_some_and(|b| b & 1 != 0) => {
+            Access::Handle
+        }
+        FileClass::END_OF_FILE | FileClass::ALLOCATION => Access::Write,
+        _ => return Ok(()),
+    };
+    patiently(cx, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What it guards is replaced whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

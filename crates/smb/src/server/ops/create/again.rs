@@ -1,0 +1,98 @@
+//! CREATE for an open that exists: a durable handle that its client wants back, and a CREATE that was carried out.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.5.9 (replay). Owns: nothing.
+//! Does not: open anything, or ask for caching rights: what the open has is told again.
+
+use std::sync::Arc;
+
+use weft_store::vfs::Share;
+use weft_wire::smb2::create::{CreateAction, Request, Response};
+use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::{FileId, Guid, NtStatus};
+
+use super::super::caching::{self, Caching};
+use super::super::durable::Claim;
+use super::super::opens::Open;
+use super::super::path::Path;
+use super::super::{attributes, resolve};
+use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// Gives a durable handle back.
+pub(super) async fn reconnect(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    file: FileId,
+    create_guid: Option<Guid>,
+) -> Answer {
+    let lease = request.contexts.iter().find_map(|context| match context {
+        RequestContext::Lease(lease) => Some(*lease),
+        _ => None,
+    });
+    let (client, user) = (cx.session.client_guid, &*cx.session.user);
+    let claim = Claim { file, create_guid, client, user, lease };
+    let preserved = &cx.server.handles.preserved;
+    let (node, same_share, leased) = preserved.peek(&claim, |open| {
+        let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens());
+        (open.node, same_share, matches!(open.caching, Caching::Lease(_)))
+    })?;
+    if !same_share {
+        return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+    }
+    // A lease is for a file, and its client must mean the same one.
+    if leased {
+        let path = Path::parse(&request.name)?;
+        let found = resolve::resolve(&share.vfs, &path).await?.found;
+        if found.is_none_or(|(attr, _)| attr.node != node) {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+    }
+    let open = preserved.take(&claim)?;
+    let file = super::enter(cx, &open).await?;
+    caching::reconnect(cx, &open, file);
+    // That it is durable is not said again.
+    answer(cx, share, request, &open, file, CreateAction::OPENED, Vec::new()).await
+}
+
+/// Answers a CREATE that was carried out before.
+pub(super) async fn replay(cx: &OpContext, share: &Share, request: &Request, open: &Arc<Open>) -> Answer {
+    let lease = request.contexts.iter().find_map(|context| match context {
+        RequestContext::Lease(lease) => Some(lease.key),
+        _ => None,
+    });
+    let same_lease = match &open.caching {
+        Caching::Lease(known) => lease == Some(known.key()),
+        _ => true,
+    };
+    let owner = open.durable.get().is_some_and(|durable| durable.is_of(&cx.session.user));
+    if !owner || !same_lease {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    // Of another session, or without one.
+    let (file, tree) = cx.session.opens.name_of(open).ok_or(NtStatus::DUPLICATE_OBJECTID)?;
+    if tree != cx.tree.id {
+        return Err(NtStatus::DUPLICATE_OBJECTID.into());
+    }
+    cx.set_file_id(file);
+    let durable = open.durable.get().map(|durable| durable.describe());
+    answer(cx, share, request, open, file, open.action, durable.into_iter().collect()).await
+}
+
+async fn answer(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    open: &Open,
+    file: FileId,
+    action: CreateAction,
+    mut contexts: Vec<ResponseContext>,
+) -> Result<Reply, Failure> {
+    cx.set_file_id(file);
+    let attr = open.vfs.getattr(open.node).await?;
+    let summary = attributes::summary(&attr, &open.name());
+    contexts.extend(super::answer_contexts(&request.contexts, &attr, &share.name, summary.change_time));
+    let oplock = caching::describe(open, &mut contexts);
+    let mut reply = Reply::with_capacity(256);
+    Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
+    Ok(reply)
+}

@@ -1,0 +1,265 @@
+//! Handles that outlive their session: which may, where they wait, and who gets them back.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9.6, 3.3.5.9.10 (requests), 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a
+//! connection), 3.3.6.2 (scavenger).
+//! Owns: opens without a session, at most [`MAX_PRESERVED`]. Does not: survive the server: no handle is persistent.
+//!
+//! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
+//! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
+//! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
+//! Nobody ever closes a handle by a reference that he kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use weft_machine::{Time, rt};
+use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
+use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
+
+use super::caching::Caching;
+use super::opens::Open;
+use crate::server::context::OpContext;
+
+/// Opens that wait for their client, of all clients together.
+const MAX_PRESERVED: usize = 16_384;
+/// How long version 1 waits, and version 2 whose client names no time.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest wait that a client can ask for (3.3.5.9.10).
+const MAX_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What makes an open durable.
+pub(crate) struct Durable {
+    /// Version 2: identifies the CREATE.
+    pub(super) create_guid: Option<Guid>,
+    /// DurableOwner.
+    user: Arc<str>,
+    client: Guid,
+    timeout: Duration,
+    home: Arc<Preserved>,
+}
+
+/// What a CREATE asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// An open that ends with its session.
+    Nothing,
+    /// `DHnQ`.
+    V1,
+    /// `DH2Q`.
+    V2 { timeout: Duration, create_guid: Guid },
+    /// `DHnC`: this handle again.
+    Reconnect { file: FileId },
+    /// `DH2C`.
+    ReconnectV2 { file: FileId, create_guid: Guid, persistent: bool },
+}
+
+impl Wanted {
+    /// The one of the four contexts that counts, where they do not contradict each other.
+    pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Result<Wanted, NtStatus> {
+        let (mut v1, mut v2) = (Wanted::Nothing, Wanted::Nothing);
+        let mut versions = (0, 0);
+        for context in contexts {
+            match context {
+                RequestContext::Durable => {
+                    versions.0 += 1;
+                    if v1 == Wanted::Nothing {
+                        v1 = Wanted::V1;
+                    }
+                }
+                RequestContext::DurableReconnect(file) => {
+                    versions.0 += 1;
+                    v1 = Wanted::Reconnect { file: *file };
+                }
+                RequestContext::DurableV2 { timeout_ms, create_guid, .. } if dialect >= Dialect::V3_0 => {
+                    versions.1 += 1;
+                    let timeout = match timeout_ms {
+                        0 => DEFAULT_TIMEOUT,
+                        &ms => Duration::from_millis(ms.into()).min(MAX_TIMEOUT),
+                    };
+                    v2 = Wanted::V2 { timeout, create_guid: *create_guid };
+                }
+                RequestContext::DurableReconnectV2 { file, create_guid, flags }
+                    if dialect >= Dialect::V3_0 =>
+                {
+                    versions.1 += 1;
+                    let persistent = flags.contains(DurableFlags::PERSISTENT);
+                    v2 = Wanted::ReconnectV2 { file: *file, create_guid: *create_guid, persistent };
+                }
+                _ => {}
+            }
+        }
+        // 3.3.5.9.6, .7, .10, .12: a request and a reconnect of version 1 may come together, nothing else may.
+        match versions {
+            (_, 0) => Ok(v1),
+            (0, 1) => Ok(v2),
+            _ => Err(NtStatus::INVALID_PARAMETER),
+        }
+    }
+}
+
+/// Makes an open durable where it can be, and adds what the client is told. What cannot be kept for want of a right to
+/// keep handles is no durable handle: a batch oplock or a lease with handles is what makes it one.
+pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
+    let (create_guid, timeout) = match *wanted {
+        Wanted::V1 => (None, DEFAULT_TIMEOUT),
+        Wanted::V2 { timeout, create_guid } => (Some(create_guid), timeout),
+        _ => return,
+    };
+    if !open.may_be_kept() {
+        return;
+    }
+    let durable = Durable {
+        create_guid,
+        user: cx.session.user.clone(),
+        client: cx.session.client_guid,
+        timeout,
+        home: cx.server.handles.preserved.clone(),
+    };
+    if open.durable.set(durable).is_ok() {
+        contexts.push(response(create_guid, timeout));
+    }
+}
+
+fn response(create_guid: Option<Guid>, timeout: Duration) -> ResponseContext {
+    match create_guid {
+        None => ResponseContext::Durable,
+        Some(_) => ResponseContext::DurableV2 {
+            // At most MAX_TIMEOUT.
+            timeout_ms: timeout.as_millis() as u32,
+            flags: DurableFlags::NONE,
+        },
+    }
+}
+
+impl Durable {
+    /// The context that said that it is durable, again.
+    pub(super) fn describe(&self) -> ResponseContext {
+        response(self.create_guid, self.timeout)
+    }
+
+    /// Whether it was opened by this user.
+    pub(super) fn is_of(&self, user: &str) -> bool {
+        *self.user == *user
+    }
+
+    /// How long it waits for its client.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Where it goes when its session ends.
+    pub(super) fn home(&self) -> &Arc<Preserved> {
+        &self.home
+    }
+}
+
+/// What a client shows to get a handle back.
+pub(super) struct Claim<'a> {
+    pub file: FileId,
+    /// Version 2.
+    pub create_guid: Option<Guid>,
+    pub client: Guid,
+    pub user: &'a str,
+    pub lease: Option<create_context::Lease>,
+}
+
+impl Claim<'_> {
+    /// 3.3.5.9.7, 3.3.5.9.12: whether the handle is what the client believes it to be.
+    fn check(&self, open: &Open) -> Result<(), NtStatus> {
+        let durable = open.durable.get().ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
+        let same_lease = match (&open.caching, &self.lease) {
+            (Caching::Lease(lease), Some(claimed)) => {
+                lease.key() == claimed.key
+                    && lease.is_v2() == claimed.v2.is_some()
+                    && durable.client == self.client
+            }
+            (Caching::Lease(_), None) | (_, Some(_)) => false,
+            (_, None) => true,
+        };
+        // Version 1 knows of no CreateGuid: it is answered for handles of version 2 as well, and its own handles are
+        // version 2's with a GUID of zeros.
+        let same_create = self.create_guid.is_none_or(|guid| guid == durable.create_guid.unwrap_or_default());
+        if !same_create || !same_lease || !open.may_be_kept() {
+            return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+        }
+        if durable.is_of(self.user) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+}
+
+struct Kept {
+    open: Arc<Open>,
+    until: Time,
+}
+
+/// Opens that wait for their client, by FileId.Persistent.
+#[derive(Default)]
+pub(crate) struct Preserved(Mutex<HashMap<u64, Kept>>);
+
+impl Preserved {
+    /// Takes in an open whose session ended; it comes back when there is no room.
+    pub(super) fn keep(self: &Arc<Preserved>, open: Arc<Open>, timeout: Duration) -> Result<(), Arc<Open>> {
+        let (id, until) = (open.persistent, rt::now() + timeout);
+        {
+            let mut kept = lock(&self.0);
+            if kept.len() >= MAX_PRESERVED {
+                tracing::warn!("limit reached: durable handles without a client");
+                return Err(open);
+            }
+            kept.insert(id, Kept { open, until });
+        }
+        let home = Arc::downgrade(self);
+        rt::spawn(scavenge(home, id, until)).detach();
+        Ok(())
+    }
+
+    /// The file that a handle is for, while it waits.
+    pub(super) fn peek<T>(&self, claim: &Claim, see: impl FnOnce(&Open) -> T) -> Result<T, NtStatus> {
+        let kept = lock(&self.0);
+        let open = &kept.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
+        claim.check(open)?;
+        Ok(see(open))
+    }
+
+    /// Gives a handle to its client, which is then the only one to have it.
+    pub(super) fn take(&self, claim: &Claim) -> Result<Arc<Open>, NtStatus> {
+        let mut kept = lock(&self.0);
+        let open = &kept.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
+        claim.check(open)?;
+        Ok(kept.remove(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open)
+    }
+
+    /// Somebody needs what is cached by handles whose client cannot be told: it has lost them. Whether there were any.
+    pub(super) fn forfeit(&self, of: impl Fn(&Open) -> bool) -> bool {
+        let mut kept = lock(&self.0);
+        let lost: Vec<_> = kept.extract_if(|_, kept| of(&kept.open)).map(|(_, kept)| kept.open).collect();
+        drop(kept);
+        let any = !lost.is_empty();
+        for open in lost {
+            rt::spawn(async move { open.close().await }).detach();
+        }
+        any
+    }
+}
+
+/// Closes a handle whose client did not come back. It may have come, and gone again: then a later scavenger has it.
+async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
+    rt::sleep_until(until).await;
+    let Some(home) = home.upgrade() else { return };
+    let late = {
+        let mut kept = lock(&home.0);
+        match kept.get(&id) {
+            Some(known) if known.until <= rt::now() => kept.remove(&id),
+            _ => None,
+        }
+    };
+    if let Some(late) = late {
+        tracing::debug!("a durable handle was closed: its client did not come back in time");
+        late.open.close().await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what it guards is one call that cannot panic half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

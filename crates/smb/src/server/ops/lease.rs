@@ -1,0 +1,246 @@
+//! Leases: caching rights that all opens of a client with one key share.
+//!
+//! Spec: [MS-SMB2] 3.3.1.12, 3.3.1.13 (lease table, lease), 3.3.5.9.8, 3.3.5.9.11 (requests), 3.3.4.7 (breaks).
+//! Owns: which key of which client is for which file, epochs, and the sessions by which the client is told of breaks.
+//! Does not: keep the state of a lease, which is the store's. A lease lives as long as an open of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use weft_store::NodeId;
+use weft_store::opens::{AckFailed, Caching as Rights, Form, Holder, Key, Open as Claim, Opens, Recall};
+use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, LeaseV2};
+use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Notification};
+use weft_wire::smb2::{Guid, NtStatus};
+
+use super::caching::{Caching, message, rights_of, state_of};
+use super::durable::Preserved;
+use super::opens::Open;
+use crate::server::session::Session;
+
+/// Leases of all clients together.
+const MAX_LEASES: usize = 1 << 20;
+/// Sessions of one client that may carry the breaks of its leases.
+const MAX_SESSIONS: usize = 64;
+
+/// A lease.
+pub(crate) struct Lease {
+    client: Guid,
+    key: Guid,
+    node: NodeId,
+    opens: Arc<Opens>,
+    /// What the store knows it by.
+    store_key: Key,
+    table: Weak<Leases>,
+    preserved: Weak<Preserved>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Version 2: counts changes of the lease.
+    v2: Option<LeaseV2>,
+    /// An open of it deletes the file when it is closed: the key may then be used for another.
+    delete_on_close: bool,
+}
+
+impl Lease {
+    /// What the store knows it by.
+    pub(super) fn store_key(&self) -> Key {
+        self.store_key
+    }
+
+    /// LeaseKey.
+    pub(super) fn key(&self) -> Guid {
+        self.key
+    }
+
+    /// Whether it was asked for as version 2.
+    pub(super) fn is_v2(&self) -> bool {
+        lock(&self.state).v2.is_some()
+    }
+
+    /// An open of it was made with DELETE_ON_CLOSE.
+    pub(super) fn set_delete_on_close(&self) {
+        lock(&self.state).delete_on_close = true;
+    }
+
+    /// Asks for more, or for what it has (3.3.5.9.8); `claim` is an open of it.
+    pub(super) fn request(self: &Arc<Lease>, claim: &Claim, wanted: LeaseState) -> create_context::Lease {
+        let state = &mut lock(&self.state);
+        let (before, _) = self.opens.caching(self.node, self.store_key);
+        let (now, breaking) = claim.request(Form::Lease, rights_of(wanted), self.clone());
+        if let Some(v2) = state.v2.as_mut().filter(|_| now != before) {
+            v2.epoch = v2.epoch.wrapping_add(1);
+        }
+        self.response(state, now, breaking)
+    }
+
+    /// What it is now, for a CREATE that changes nothing.
+    pub(super) fn describe(&self) -> create_context::Lease {
+        let (now, to) = self.opens.caching(self.node, self.store_key);
+        self.response(&lock(&self.state), now, to.is_some())
+    }
+
+    fn response(&self, state: &State, rights: Rights, breaking: bool) -> create_context::Lease {
+        let mut flags = LeaseFlags::NONE;
+        if breaking {
+            flags |= LeaseFlags::BREAK_IN_PROGRESS;
+        }
+        if state.v2.is_some_and(|v2| v2.parent_key != Guid::default()) {
+            flags |= LeaseFlags::PARENT_LEASE_KEY_SET;
+        }
+        create_context::Lease { key: self.key, state: state_of(rights), flags, v2: state.v2 }
+    }
+
+    fn is_of(&self, open: &Open) -> bool {
+        matches!(&open.caching, Caching::Lease(lease) if std::ptr::eq(&**lease, self))
+    }
+
+    /// 3.3.5.22.2.
+    pub(super) fn acknowledge(&self, keep: LeaseState) -> Result<(), NtStatus> {
+        let rights = rights_of(keep);
+        if state_of(rights) != keep {
+            return Err(NtStatus::REQUEST_NOT_ACCEPTED);
+        }
+        self.opens.acknowledge(self.node, self.store_key, rights).map_err(|failed| match failed {
+            AckFailed::NotRecalled => NtStatus::UNSUCCESSFUL,
+            AckFailed::TooMuch(_) => NtStatus::REQUEST_NOT_ACCEPTED,
+        })
+    }
+}
+
+impl Holder for Lease {
+    /// 3.3.4.7.
+    fn recall(&self, recall: Recall) -> bool {
+        let epoch = lock(&self.state).v2.as_mut().map_or(0, |v2| {
+            v2.epoch = v2.epoch.wrapping_add(1);
+            v2.epoch
+        });
+        let notification = Notification::Lease {
+            epoch,
+            flags: if recall.acknowledge { ACK_REQUIRED } else { 0 },
+            key: self.key,
+            current: state_of(recall.from),
+            new: state_of(recall.to),
+        };
+        let message = message(0, &notification);
+        let Some(table) = self.table.upgrade() else { return false };
+        let told = table.sessions(self.client).iter().any(|session| session.notice(message.clone()).send());
+        // Without a client to tell, its durable handles are worth nothing any more: the file is somebody else's.
+        told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit(|open| self.is_of(open)))
+    }
+
+    fn revoked(&self, node: NodeId, _: Key) {
+        tracing::debug!("a lease break was not acknowledged in time: {node:?}");
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(table) = self.table.upgrade() else { return };
+        let mine = |known: &Weak<Lease>| std::ptr::eq(known.as_ptr(), self);
+        {
+            let leases = &mut lock(&table.by_key);
+            if leases.get(&(self.client, self.key)).is_some_and(mine) {
+                leases.remove(&(self.client, self.key));
+            }
+        }
+        table.forget_sessions(self.client);
+    }
+}
+
+/// GlobalLeaseTableList: the leases of all clients, by ClientGuid and LeaseKey.
+#[derive(Default)]
+pub(crate) struct Leases {
+    by_key: Mutex<HashMap<(Guid, Guid), Weak<Lease>>>,
+    /// By which sessions a client can be told, the first one first: any will do for any lease (3.3.4.7).
+    sessions: Mutex<HashMap<Guid, Vec<Weak<Session>>>>,
+}
+
+impl Leases {
+    /// The lease of a client by this key.
+    pub(super) fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
+        lock(&self.by_key).get(&(client, key)).and_then(Weak::upgrade)
+    }
+
+    /// Breaks of the client's leases may go out by this session from now on.
+    pub(super) fn connect(&self, session: &Arc<Session>) {
+        let mut clients = lock(&self.sessions);
+        let sessions = clients.entry(session.client_guid).or_default();
+        let weak = Arc::downgrade(session);
+        if sessions.iter().any(|known| known.ptr_eq(&weak)) {
+            return;
+        }
+        sessions.retain(|known| known.strong_count() > 0);
+        if sessions.len() < MAX_SESSIONS {
+            sessions.push(weak);
+        }
+    }
+
+    fn sessions(&self, client: Guid) -> Vec<Arc<Session>> {
+        let clients = lock(&self.sessions);
+        clients.get(&client).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    fn forget_sessions(&self, client: Guid) {
+        let mut clients = lock(&self.sessions);
+        if clients.get(&client).is_some_and(|known| known.iter().all(|one| one.strong_count() == 0)) {
+            clients.remove(&client);
+        }
+    }
+
+    /// Refuses a key that is for a file already, when the file that it is now used for does not exist yet.
+    pub(super) fn check_new(&self, client: Guid, key: Guid) -> Result<(), NtStatus> {
+        match self.find(client, key) {
+            Some(lease) if !lock(&lease.state).delete_on_close => Err(NtStatus::INVALID_PARAMETER),
+            _ => Ok(()),
+        }
+    }
+
+    /// The lease by which a file is to be opened; made when there is none. A key is for one file (3.3.5.9.8).
+    pub(super) fn acquire(
+        self: &Arc<Leases>,
+        client: Guid,
+        wanted: &create_context::Lease,
+        (opens, node): (&Arc<Opens>, NodeId),
+        preserved: &Arc<Preserved>,
+    ) -> Result<Arc<Lease>, NtStatus> {
+        // Goes after the lock: this may be the last reference to it, whose end takes the lock.
+        let known;
+        let mut leases = lock(&self.by_key);
+        known = leases.get(&(client, wanted.key)).and_then(Weak::upgrade);
+        if let Some(lease) = &known {
+            if lease.node == node && Arc::ptr_eq(&lease.opens, opens) {
+                return Ok(lease.clone());
+            }
+            if !lock(&lease.state).delete_on_close {
+                return Err(NtStatus::INVALID_PARAMETER);
+            }
+        }
+        if leases.len() >= MAX_LEASES {
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
+        }
+        let parent = |v2: LeaseV2| match wanted.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET) {
+            true => v2,
+            false => LeaseV2 { parent_key: Guid::default(), ..v2 },
+        };
+        let state = State { v2: wanted.v2.map(parent), delete_on_close: false };
+        let lease = Arc::new(Lease {
+            client,
+            key: wanted.key,
+            node,
+            opens: opens.clone(),
+            store_key: opens.key(),
+            table: Arc::downgrade(self),
+            preserved: Arc::downgrade(preserved),
+            state: Mutex::new(state),
+        });
+        leases.insert((client, wanted.key), Arc::downgrade(&lease));
+        Ok(lease)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what these guard is one call that cannot panic half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,162 @@
+//! Requests that a client sends again because it does not know what became of them.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9 and 3.3.5.9.10 (CreateGuid), 3.3.5.14 (LockSequence).
+//! Owns: which CREATE is in progress or done under which CreateGuid, at most [`MAX_GUIDS`]; which LOCKs an open saw.
+//! Does not: keep answers: what a repeated CREATE is told is made from the open. See [`super::channel_sequence`] too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use weft_wire::smb2::{Guid, NtStatus};
+
+use super::opens::Open;
+
+/// CREATEs that can be repeated, of all clients together.
+const MAX_GUIDS: usize = 1 << 20;
+
+/// ClientGuid and CreateGuid.
+type Name = (Guid, Guid);
+
+enum Known {
+    InProgress,
+    Done(Weak<Open>),
+}
+
+/// CREATEs that can be repeated.
+#[derive(Default)]
+pub(crate) struct Creates(Mutex<HashMap<Name, Known>>);
+
+/// What a CREATE with a CreateGuid is.
+pub(super) enum Begin {
+    /// The first of its name.
+    First(Begun),
+    /// One that was carried out.
+    Again(Arc<Open>),
+}
+
+/// A CREATE in progress. Forgotten when it fails.
+pub(super) struct Begun {
+    table: Arc<Creates>,
+    name: Name,
+}
+
+impl Creates {
+    /// A CREATE comes in; `replay` says whether its client believes that it came before.
+    pub(super) fn begin(self: &Arc<Creates>, name: Name, replay: bool) -> Result<Begin, NtStatus> {
+        // Goes after the lock: its end takes it.
+        let open;
+        let mut creates = lock(&self.0);
+        match creates.get(&name) {
+            Some(Known::InProgress) if replay => return Err(NtStatus::FILE_NOT_AVAILABLE),
+            Some(Known::InProgress) => return Err(NtStatus::DUPLICATE_OBJECTID),
+            Some(Known::Done(known)) => {
+                open = known.upgrade().filter(|open| open.is_replayable());
+                match &open {
+                    Some(open) if replay => return Ok(Begin::Again(open.clone())),
+                    Some(_) => return Err(NtStatus::DUPLICATE_OBJECTID),
+                    None => {}
+                }
+            }
+            None => {}
+        }
+        if creates.len() >= MAX_GUIDS {
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
+        }
+        creates.insert(name, Known::InProgress);
+        Ok(Begin::First(Begun { table: self.clone(), name }))
+    }
+
+    /// The open is closed.
+    pub(super) fn forget(&self, name: Name, open: &Open) {
+        let mut creates = lock(&self.0);
+        let mine = |known: &Known| matches!(known, Known::Done(known) if std::ptr::eq(known.as_ptr(), open));
+        if creates.get(&name).is_some_and(mine) {
+            creates.remove(&name);
+        }
+    }
+}
+
+impl Begun {
+    /// It succeeded, and can be repeated as long as nothing else was done with its open, if that is durable
+    /// (3.3.5.9.10). Otherwise it is forgotten.
+    pub(super) fn done(self, open: &Arc<Open>) {
+        if open.durable.get().is_none() {
+            return;
+        }
+        open.set_replayable();
+        lock(&self.table.0).insert(self.name, Known::Done(Arc::downgrade(open)));
+        let first = open.create.set((self.table.clone(), self.name)).is_ok();
+        debug_assert!(first, "an open comes from one CREATE");
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let mut creates = lock(&self.table.0);
+        if matches!(creates.get(&self.name), Some(Known::InProgress)) {
+            creates.remove(&self.name);
+        }
+    }
+}
+
+/// LockSequenceArray: which LOCK was carried out last under which index.
+#[derive(Default)]
+pub(super) struct LockSequences(Mutex<HashMap<u8, u8>>);
+
+impl LockSequences {
+    /// Indexes that count: 1 to 64.
+    const LAST: u32 = 64;
+
+    fn index(sequence: u32) -> Option<(u8, u8)> {
+        // LockSequenceNumber is the lower four bits (2.2.26).
+        let (index, number) = (sequence >> 4, (sequence & 0xf) as u8);
+        (1..=LockSequences::LAST).contains(&index).then_some((index as u8, number))
+    }
+
+    /// Whether this LOCK was carried out before; if another one was, that is forgotten.
+    pub(super) fn was_done(&self, sequence: u32) -> bool {
+        let Some((index, number)) = LockSequences::index(sequence) else { return false };
+        let mut done = lock(&self.0);
+        match done.get(&index) {
+            Some(known) if *known == number => true,
+            Some(_) => {
+                done.remove(&index);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// It has been carried out.
+    pub(super) fn done(&self, sequence: u32) {
+        if let Some((index, number)) = LockSequences::index(sequence) {
+            lock(&self.0).insert(index, number);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what these guard is one call that cannot panic half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_done_once() {
+        let locks = LockSequences::default();
+        let name = |index: u32, number: u32| index << 4 | number;
+        assert!(!locks.was_done(name(1, 5)));
+        locks.done(name(1, 5));
+        assert!(locks.was_done(name(1, 5)));
+        assert!(!locks.was_done(name(2, 5)));
+        assert!(!locks.was_done(name(1, 6)), "a new one in its place");
+        assert!(!locks.was_done(name(1, 5)), "which is then the one to be remembered");
+        for index in [0, 65] {
+            locks.done(name(index, 1));
+            assert!(!locks.was_done(name(index, 1)), "index {index} counts for nothing");
+        }
+    }
+}
