@@ -15,7 +15,7 @@ use weft_transport::{Channel, record, rpcrdma};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).ok_or("usage: serve DIR")?;
     let pool = Pool::new(256 << 20);
-    let share = Share { name: Arc::from("data"), vfs: Vfs::new(Dir::open(dir)?) };
+    let share = Share::new("data", Vfs::new(Dir::open(dir)?));
     let server = Server::new(Config { shares: vec![share], pool: pool.clone(), limits: Limits::default() });
     rt::block_on(async move {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

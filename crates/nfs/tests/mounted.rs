@@ -44,8 +44,8 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let pool = Pool::new(256 << 20);
         let shares = vec![
-            Share { name: Arc::from("data"), vfs: Vfs::new(Dir::open(dir.path()).unwrap()) },
-            Share { name: Arc::from("fast"), vfs: Vfs::new(Ram::new(64 << 20)) },
+            Share::new("data", Vfs::new(Dir::open(dir.path()).unwrap())),
+            Share::new("fast", Vfs::new(Ram::new(64 << 20))),
         ];
         let server = Server::new(Config { shares, pool: pool.clone(), limits: Limits::default() });
         World { pool, server, dir, sockets: tempfile::tempdir().unwrap(), served: RefCell::default() }

@@ -75,7 +75,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
     let server = Server::new(Config {
         server_guid: [1; 16],
         name: "WEFT".into(),
-        shares: vec![Share { name: "ram".into(), vfs: Vfs::new(Ram::new(2 * FILE_BYTES as u64)) }],
+        shares: vec![Share::new("ram", Vfs::new(Ram::new(2 * FILE_BYTES as u64)))],
         users: vec![User { name: "u".into(), secret: Secret::password("p") }],
         require_signing: false,
         require_encryption: false,

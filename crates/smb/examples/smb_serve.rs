@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::new(Config {
         server_guid: *b"weft example 16b",
         name: "WEFT".into(),
-        shares: vec![Share { name: "data".into(), vfs }],
+        shares: vec![Share::new("data", vfs)],
         users: vec![User { name: user.clone(), secret: Secret::password(password) }],
         require_signing: flags.iter().any(|flag| flag == "--require-signing"),
         require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),

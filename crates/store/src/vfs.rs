@@ -697,4 +697,20 @@ pub struct Share {
     pub name: Arc<str>,
     /// Its files.
     pub vfs: Vfs,
+    /// What is asked of whoever uses it.
+    pub rules: Rules,
+}
+
+/// What a share asks of those who use it, over whatever protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Nothing of it travels in the clear: a protocol that cannot encrypt does not offer it.
+    pub encrypted: bool,
+}
+
+impl Share {
+    /// A share that asks nothing.
+    pub fn new(name: impl Into<Arc<str>>, vfs: Vfs) -> Share {
+        Share { name: name.into(), vfs, rules: Rules::default() }
+    }
 }

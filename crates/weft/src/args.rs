@@ -107,6 +107,9 @@ pub(crate) struct Serve {
     /// Refuse sessions that are not encrypted
     #[arg(long)]
     pub require_encryption: bool,
+    /// Let nothing of this share travel unencrypted; NFS does not offer it then (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub encrypt_share: Vec<String>,
     /// Print the ready line as a JSON object
     #[arg(long)]
     pub json: bool,

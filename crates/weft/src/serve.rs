@@ -202,8 +202,14 @@ impl Plan {
             pool: pool.clone(),
             limits: smb::Limits::default(),
         });
+        // NFS cannot encrypt.
+        let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
+            served.into_iter().partition(|share| share.rules.encrypted);
+        for share in encrypted.iter().filter(|_| args.nfs_port.is_some() || args.nfs_rdma_port.is_some()) {
+            tracing::warn!("share {} is not offered over NFS, which would not encrypt it", share.name);
+        }
         let nfs = weft_nfs::server::Server::new(weft_nfs::server::Config {
-            shares: served,
+            shares: in_the_clear,
             pool: pool.clone(),
             limits: weft_nfs::server::Limits::default(),
         });

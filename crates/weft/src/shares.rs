@@ -26,17 +26,14 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         let backend = Dir::open(path).map_err(|e| format!("cannot serve {}: {e}", path.display()))?;
         let vfs = Vfs::new(backend);
         let source = path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
-        shares.push(Described { share: Share { name: name.into(), vfs }, source });
+        shares.push(Described { share: Share::new(name, vfs), source });
     }
     for (name, size) in &args.ram {
         if name.is_empty() || name.contains(['/', '\\', '\0']) {
             return Err(format!("{name:?} cannot name a share").into());
         }
         let source = format!("ram, {size} bytes");
-        shares.push(Described {
-            share: Share { name: name.as_str().into(), vfs: Vfs::new(Ram::new(*size)) },
-            source,
-        });
+        shares.push(Described { share: Share::new(name.as_str(), Vfs::new(Ram::new(*size))), source });
     }
     for (i, one) in shares.iter().enumerate() {
         if shares[..i].iter().any(|other| other.share.name.eq_ignore_ascii_case(&one.share.name)) {
@@ -44,6 +41,15 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
                 format!("two shares are named {:?}: rename one of the folders", one.share.name).into()
             );
         }
+    }
+    for name in &args.encrypt_share {
+        let named = |described: &&mut Described| described.share.name.eq_ignore_ascii_case(name);
+        let described = shares.iter_mut().find(named);
+        described
+            .ok_or_else(|| format!("--encrypt-share {name}: there is no share of that name"))?
+            .share
+            .rules
+            .encrypted = true;
     }
     Ok(shares)
 }

@@ -23,7 +23,7 @@ fn server(pool: &Pool) -> Arc<Server> {
     Server::new(Config {
         server_guid: [7; 16],
         name: "COPIES".into(),
-        shares: vec![Share { name: "ram".into(), vfs: Vfs::new(Ram::new(16 << 20)) }],
+        shares: vec![Share::new("ram", Vfs::new(Ram::new(16 << 20)))],
         users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
         require_signing: false,
         require_encryption: false,

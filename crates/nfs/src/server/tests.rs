@@ -72,8 +72,8 @@ impl Channel for Script {
 
 fn server() -> Arc<Server> {
     let shares = vec![
-        Share { name: Arc::from("ram"), vfs: Vfs::new(Ram::new(16 << 20)) },
-        Share { name: Arc::from("other"), vfs: Vfs::new(Ram::new(16 << 20)) },
+        Share::new("ram", Vfs::new(Ram::new(16 << 20))),
+        Share::new("other", Vfs::new(Ram::new(16 << 20))),
     ];
     Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default() })
 }

@@ -79,7 +79,9 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
     }
     let tree = session.tree(header.tree_id()?)?;
     // A pipe has nothing to read at once.
-    tree.share.as_ref()?;
+    if tree.share.is_none() || tree.encrypted() {
+        return None;
+    }
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Some(Err(WRONG_MESSAGE_ID));
@@ -414,6 +416,10 @@ async fn operation(
     }
     let Some(tree_id) = chain.tree_id else { return fail(NtStatus::INVALID_PARAMETER) };
     let Some(tree) = session.tree(tree_id) else { return fail(NtStatus::NETWORK_NAME_DELETED) };
+    if tree.encrypted() && chain.sealed.is_none() {
+        tracing::warn!(peer = %connection.peer, "refused: a request to an encrypted share that is not encrypted");
+        return fail(NtStatus::ACCESS_DENIED);
+    }
     let cx = OpContext {
         server: connection.server.clone(),
         connection: connection.clone(),

@@ -143,6 +143,13 @@ pub(crate) struct Tree {
     pub pipes: Pipes,
 }
 
+impl Tree {
+    /// Whether requests that do not come encrypted are refused ([MS-SMB2] 3.3.5.2.11, Share.EncryptData).
+    pub fn encrypted(&self) -> bool {
+        self.share.as_ref().is_some_and(|share| share.rules.encrypted)
+    }
+}
+
 impl Session {
     /// A session without channels, which nobody finds yet.
     pub(crate) fn new(new: New) -> Session {

@@ -38,6 +38,11 @@ pub(super) fn connect(
             Some(found.ok_or(NtStatus::BAD_NETWORK_NAME)?.clone())
         }
     };
+    let encrypted = session.encrypt || share.as_ref().is_some_and(|share| share.rules.encrypted);
+    if encrypted && connection.negotiated().profile.cipher.is_none() {
+        tracing::warn!(peer = %connection.peer, "refused: an encrypted share and a client without a cipher of ours");
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
     let tree = session.connect(share, config.limits.trees).ok_or_else(|| {
         tracing::warn!(peer = %connection.peer, "limit reached: trees of a session");
@@ -50,7 +55,7 @@ pub(super) fn connect(
     let mut reply = Reply::with_capacity(16);
     Response {
         share_type,
-        flags: if session.encrypt { ShareFlags::ENCRYPT_DATA } else { ShareFlags::NONE },
+        flags: if encrypted { ShareFlags::ENCRYPT_DATA } else { ShareFlags::NONE },
         capabilities: ShareCapabilities::NONE,
         maximal_access: AccessMask::FILE_ALL.0,
     }

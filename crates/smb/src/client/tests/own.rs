@@ -34,7 +34,7 @@ impl Own {
         let mut config = server::Config {
             server_guid: *b"a server's guid!",
             name: "WEFT".into(),
-            shares: vec![Share { name: "data".into(), vfs: Vfs::new(Ram::new(256 << 20)) }],
+            shares: vec![Share::new("data", Vfs::new(Ram::new(256 << 20)))],
             users: vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
             require_signing: false,
             require_encryption: false,

@@ -108,7 +108,7 @@ impl Bench {
     }
 
     fn with(vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
-        let share = Share { name: "data".into(), vfs: vfs.clone() };
+        let share = Share::new("data", vfs.clone());
         let server = Server::new(Config {
             server_guid: [7; 16],
             name: "WEFT".into(),

@@ -197,7 +197,7 @@ impl World {
         let mut config = Config {
             server_guid: [7; 16],
             name: "WEFT".into(),
-            shares: vec![Share { name: "Data".into(), vfs: Vfs::new(Ram::new(64 << 20)) }],
+            shares: vec![Share::new("Data", Vfs::new(Ram::new(64 << 20)))],
             users: vec![user("alice"), user("bob")],
             require_signing: false,
             require_encryption: false,

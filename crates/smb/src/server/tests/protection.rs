@@ -1,5 +1,6 @@
 //! Signing and encryption: required, tampered with, and at what cost in copies.
 
+use bytes::Bytes;
 use weft_machine::{Payload, buf};
 use weft_transport::{Part, To};
 use weft_wire::smb2::channel;
@@ -7,6 +8,7 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::negotiate::{CipherId, Context, SecurityMode};
 use weft_wire::smb2::session_setup::SessionFlags;
+use weft_wire::smb2::tree_connect::{self, ShareFlags};
 use weft_wire::smb2::{Command, Dialect, HEADER_LEN, Header, NtStatus, echo};
 
 use super::harness::*;
@@ -137,6 +139,47 @@ fn everything_works_encrypted() {
             let (status, _) = client.read(file, 3).await;
             assert_eq!(status, NtStatus::SUCCESS);
         }
+    });
+}
+
+#[test]
+fn an_encrypted_share_takes_encrypted_requests_only() {
+    story(async {
+        let world = World::with(|config| config.shares[0].rules.encrypted = true);
+        // Without a cipher there is no way in.
+        let mut client = world.connect();
+        client.negotiate(Offer::default()).await;
+        client.log_on("alice", PASSWORD).await.unwrap();
+        client.sign = true;
+        assert_eq!(client.tree_connect(r"\\s\data").await.0.status, NtStatus::ACCESS_DENIED);
+
+        let mut client = world.connect();
+        client.negotiate(encrypting(CipherId::AES_128_GCM)).await;
+        let setup = client.log_on("alice", PASSWORD).await.unwrap();
+        assert!(!setup.flags.contains(SessionFlags::ENCRYPT_DATA), "other shares need no encryption");
+        client.sign = true;
+        let (header, body) = client.tree_connect(r"\\s\data").await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        let tree = tree_connect::Response::parse(&body).unwrap();
+        assert!(tree.flags.contains(ShareFlags::ENCRYPT_DATA));
+        client.tree = header.tree_id().unwrap();
+        let create = create_request("f", CreateOptions::NONE);
+        let status = client.status(Command::Create, |out| create.emit(out)).await;
+        assert_eq!(status, NtStatus::ACCESS_DENIED, "signed is not encrypted");
+        client.seal = true;
+        let file = client.open("f", CreateOptions::NONE).await;
+        assert_eq!(client.write(file, SECRET).await, NtStatus::SUCCESS);
+        (client.seal, client.sign) = (false, false);
+        assert_eq!(
+            client.read(file, 3).await.0,
+            NtStatus::ACCESS_DENIED,
+            "nor is plain, not even for a READ"
+        );
+        client.seal = true;
+        assert_eq!(
+            client.read(file, SECRET.len() as u32).await,
+            (NtStatus::SUCCESS, Bytes::from_static(SECRET))
+        );
     });
 }
 

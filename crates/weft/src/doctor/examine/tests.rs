@@ -76,7 +76,7 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
     Server::new(Config {
         server_guid: [7; 16],
         name: "DOCTOR".into(),
-        shares: vec![Share { name: "ram".into(), vfs: Vfs::new(Ram::new(1 << 20)) }],
+        shares: vec![Share::new("ram", Vfs::new(Ram::new(1 << 20)))],
         users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
         require_signing: false,
         require_encryption: encrypted,
@@ -427,7 +427,7 @@ fn an_nfs_server_over_rdma_is_called() {
             let provider = iwarp::Provider::new(pool.clone(), iwarp::Config::default());
             let listener = provider.listen(any()).await.unwrap();
             let port = listener.local_addr().port();
-            let share = Share { name: "ram".into(), vfs: Vfs::new(Ram::new(1 << 20)) };
+            let share = Share::new("ram", Vfs::new(Ram::new(1 << 20)));
             let server = weft_nfs::server::Server::new(weft_nfs::server::Config {
                 shares: vec![share],
                 pool: pool.clone(),

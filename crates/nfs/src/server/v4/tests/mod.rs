@@ -19,7 +19,7 @@ use crate::server::tests::reply_to_parts;
 use crate::server::{Config, Limits, Server};
 
 pub fn server_with(limits: Limits) -> Arc<Server> {
-    let share = |name: &str| Share { name: Arc::from(name), vfs: Vfs::new(Ram::new(64 << 20)) };
+    let share = |name: &str| Share::new(name, Vfs::new(Ram::new(64 << 20)));
     let shares = vec![share("ram"), share("other")];
     Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits })
 }
