@@ -4,6 +4,7 @@
 //! Owns: file descriptors of open files, share modes. Does not: know SMB or NFS; names are bytes, times are Unix.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod backend;
 pub mod opens;
 pub mod vfs;

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("machine", &[]),
     ("rdma", &["wire", "machine"]),
     ("transport", &["wire", "machine", "rdma"]),
-    ("store", &["machine"]),
+    ("store", &["wire", "machine"]),
     ("smb", &["wire", "machine", "transport", "store"]),
     ("nfs", &["wire", "machine", "transport", "store"]),
     ("load", &["wire", "machine", "rdma"]),

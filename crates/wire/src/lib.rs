@@ -17,6 +17,7 @@ pub mod rdmap;
 pub mod rpc;
 pub mod rpcrdma;
 pub mod rping;
+pub mod security;
 pub mod smb2;
 pub mod smbd;
 pub mod spnego;

@@ -7,7 +7,8 @@ pub mod directory;
 pub mod file;
 pub mod filesystem;
 pub mod notify;
-pub mod security;
+
+pub use crate::security;
 
 use super::field::codes;
 

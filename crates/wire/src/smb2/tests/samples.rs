@@ -200,10 +200,11 @@ pub(super) fn descriptor() -> security::SecurityDescriptor {
     SecurityDescriptor {
         owner: Some(Sid::unix_user(1000)),
         group: Some(Sid::unix_group(100)),
-        dacl: Some(vec![
-            Ace::Allow { flags: 3, mask: AccessMask::FILE_ALL, sid: Sid::everyone() },
-            Ace::Deny { flags: 0, mask: AccessMask::DELETE, sid: Sid::unix_user(7) },
-            Ace::Other { kind: 5, flags: 1, body: vec![9; 12] },
+        control: Control::DACL_PROTECTED,
+        dacl: Dacl::List(vec![
+            Ace::Allow { flags: AceFlags(3), mask: AccessMask::FILE_ALL, sid: Sid::everyone() },
+            Ace::Deny { flags: AceFlags::NONE, mask: AccessMask::DELETE, sid: Sid::unix_user(7) },
+            Ace::Other { kind: 5, flags: AceFlags(1), body: vec![9; 12] },
         ]),
     }
 }

@@ -1,0 +1,81 @@
+//! Descriptors beside their files.
+//!
+//! Spec: [MS-DTYP] 2.4.6 (the self-relative form). Owns: nothing. Does not: keep SACLs, or descriptors where the file
+//! system has no extended attributes: there, setting one fails.
+//!
+//! Kept in the extended attribute `user.weft.security`:
+//!
+//! ```text
+//! 0          1              4
+//! | layout 1 | 0    0    0  | descriptor, self-relative |
+//! ```
+//! A value of another shape is not guessed at: the file is then nobody's but for what Unix lets its owner do, until a
+//! descriptor is set anew.
+
+use weft_wire::security::{Dacl, SecurityDescriptor};
+use weft_wire::smb2::access::AccessMask;
+
+use super::posix::{self, Process};
+use super::{Token, granted};
+use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetXattr, Vfs};
+
+/// Where a descriptor is kept.
+pub const XATTR: &[u8] = b"weft.security";
+const LAYOUT: [u8; 4] = [1, 0, 0, 0];
+
+/// The descriptor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Who may do what.
+    pub descriptor: SecurityDescriptor,
+    /// Whether it was set or inherited, as opposed to made up from permissions.
+    pub stored: bool,
+}
+
+impl Guard {
+    /// All that `token` may do.
+    pub fn grants(&self, token: &Token) -> AccessMask {
+        granted(&self.descriptor, token)
+    }
+}
+
+/// What guards a file against `token`.
+pub async fn look(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<Guard, Error> {
+    let synthesised = || Guard { descriptor: posix::synthesised(attr, token, Process::own()), stored: false };
+    // Links and devices have no attributes of their own that a user might set.
+    if !matches!(attr.kind, Kind::File | Kind::Dir) {
+        return Ok(synthesised());
+    }
+    match vfs.get_xattr(attr.node, XATTR).await {
+        Ok(value) => Ok(Guard { descriptor: parse(&value, attr), stored: true }),
+        Err(Error::NoXattr | Error::NotSupported) => Ok(synthesised()),
+        Err(e) => Err(e),
+    }
+}
+
+fn parse(value: &[u8], attr: &Attr) -> SecurityDescriptor {
+    let parsed = value.strip_prefix(&LAYOUT).and_then(|bytes| SecurityDescriptor::parse(bytes).ok());
+    parsed.unwrap_or_else(|| {
+        tracing::warn!(node = attr.node.0, "a security descriptor of an unknown layout: access denied");
+        let owner = Some(weft_wire::security::Sid::unix_user(attr.uid));
+        SecurityDescriptor { owner, dacl: Dacl::List(Vec::new()), ..SecurityDescriptor::default() }
+    })
+}
+
+/// Keeps a descriptor, and sets the permissions that come closest to it.
+pub async fn keep(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
+    let mut value = LAYOUT.to_vec();
+    descriptor.emit(&mut value);
+    vfs.set_xattr(node, XATTR, &value, SetXattr::Either).await?;
+    let attr = vfs.getattr(node).await?;
+    let mode = posix::mode(descriptor, attr.mode, attr.gid);
+    if mode != attr.mode {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        match vfs.setattr(node, set).await {
+            // Somebody else's file: its permissions are his, and the descriptor says what is granted over the network.
+            Err(Error::Access) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}

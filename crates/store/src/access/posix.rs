@@ -1,0 +1,108 @@
+//! Descriptors and Unix permissions: each as the other sees it.
+//!
+//! Spec: none; the mapping is ours, and docs/guide.md tells users of it. Owns: nothing.
+//! Does not: map single entries to POSIX ACLs. Whoever the server lets in acts as the server's own Unix user, whose
+//! permissions are therefore never taken away.
+//!
+//! | Unix | as a descriptor |
+//! |---|---|
+//! | owner | the user who asks, where the owner is the server's own user; else S-1-22-1-uid: everything |
+//! | group | S-1-22-2-gid: what the group's bits say |
+//! | others | Everyone: what the others' bits say |
+//! | what the server's user may do | Authenticated Users: everything, or what the bits say |
+
+use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
+use weft_wire::smb2::access::AccessMask;
+
+use super::Token;
+use crate::vfs::{Attr, Kind};
+
+/// Read, write and execute of one class of users as rights; `bits` holds the three lowest of a mode.
+fn rights(bits: u32, directory: bool) -> AccessMask {
+    let mut rights = AccessMask::NONE;
+    if bits & 4 != 0 {
+        rights |= AccessMask::FILE_GENERIC_READ;
+    }
+    if bits & 2 != 0 {
+        rights |= AccessMask::FILE_GENERIC_WRITE;
+        if directory {
+            rights |= AccessMask::FILE_DELETE_CHILD;
+        }
+    }
+    if bits & 1 != 0 {
+        rights |= AccessMask::FILE_GENERIC_EXECUTE;
+    }
+    rights
+}
+
+/// The Unix user that the server runs as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+impl Process {
+    /// This one.
+    pub fn own() -> Process {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        Process { uid: uid.as_raw(), gid: gid.as_raw() }
+    }
+
+    /// What it may do with a file by the file's permissions.
+    fn may(self, attr: &Attr) -> AccessMask {
+        let directory = attr.kind == Kind::Dir;
+        match () {
+            // An owner may change the permissions, so they do not bind him.
+            () if self.uid == 0 || self.uid == attr.uid => AccessMask::FILE_ALL,
+            () if self.gid == attr.gid => rights(attr.mode >> 3, directory) | AccessMask::DELETE,
+            // Whether it may be deleted is the directory's business, and Unix decides.
+            () => rights(attr.mode, directory) | AccessMask::DELETE,
+        }
+    }
+}
+
+/// The descriptor of a file that none was set for.
+pub fn synthesised(attr: &Attr, token: &Token, process: Process) -> SecurityDescriptor {
+    let directory = attr.kind == Kind::Dir;
+    let flags = match directory {
+        true => AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT,
+        false => AceFlags::NONE,
+    };
+    let owner = if attr.uid == process.uid { token.user.clone() } else { Sid::unix_user(attr.uid) };
+    let group = Sid::unix_group(attr.gid);
+    let entries = [
+        (owner.clone(), AccessMask::FILE_ALL),
+        (group.clone(), rights(attr.mode >> 3, directory)),
+        (Sid::everyone(), rights(attr.mode, directory)),
+        (Sid::authenticated_users(), process.may(attr)),
+    ];
+    let granted = entries.into_iter().filter(|(_, mask)| *mask != AccessMask::NONE);
+    let dacl = granted.map(|(sid, mask)| Ace::allow(sid, mask, flags)).collect();
+    SecurityDescriptor {
+        control: Control::NONE,
+        owner: Some(owner),
+        group: Some(group),
+        dacl: Dacl::List(dacl),
+    }
+}
+
+/// Permissions that come closest to a descriptor, for a file that has `mode`: the group's bits are what members of the
+/// group may do, the others' what everybody may. The owner's stay as they are.
+pub fn mode(descriptor: &SecurityDescriptor, mode: u32, gid: u32) -> u32 {
+    // Somebody who is nobody in particular.
+    let stranger = Sid { authority: 0, sub_authorities: vec![0] };
+    let may = |group: Sid| {
+        let token = Token { user: stranger.clone(), group, others: vec![Sid::everyone()] };
+        let granted = super::granted(descriptor, &token);
+        let bit = |needed, bit| if granted.contains(needed) { bit } else { 0 };
+        bit(AccessMask::FILE_READ_DATA, 4)
+            | bit(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA, 2)
+            | bit(AccessMask::FILE_EXECUTE, 1)
+    };
+    // A file that nobody may write is one with the attribute READONLY: its own affair, so it stays so.
+    let writable = if mode & 0o222 == 0 { 0o755 } else { 0o777 };
+    (mode & !0o77) | ((may(Sid::unix_group(gid)) << 3 | may(stranger.clone())) & writable)
+}

@@ -1,0 +1,151 @@
+//! Entries of access control lists, and the lists.
+//!
+//! Spec: [MS-DTYP] 2.4.4 (ACE), 2.4.5 (ACL). Owns: nothing. Does not: understand entries for objects of a directory
+//! service or with conditions: they are kept as they came and count for nothing.
+//!
+//! ```text
+//! ACL: 0 Revision=2 | 1 Sbz | 2 AclSize | 4 AceCount | 6 Sbz | 8 ACEs
+//! ACE: 0 Type | 1 Flags | 2 Size | 4 Mask | 8 SID
+//! ```
+
+use super::{Sid, WHAT};
+use crate::smb2::Malformed;
+use crate::smb2::access::AccessMask;
+use crate::smb2::field::{Put, Reader, bits, len16, patch_u16};
+
+/// More ACEs in one ACL are refused; the 64 KiB of an ACL could hold about 3,200 of the smallest.
+pub const MAX_ACES: usize = 4096;
+
+bits! {
+    /// Who inherits an entry, and whether it was inherited.
+    AceFlags: u8 {
+        /// Files in this directory.
+        OBJECT_INHERIT = 0x01;
+        /// Directories in this directory.
+        CONTAINER_INHERIT = 0x02;
+        /// But not what is in those.
+        NO_PROPAGATE = 0x04;
+        /// Not for this directory itself.
+        INHERIT_ONLY = 0x08;
+        /// Came from the directory above.
+        INHERITED = 0x10;
+    }
+}
+
+/// One entry of an ACL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ace {
+    /// May.
+    Allow {
+        /// Inheritance.
+        flags: AceFlags,
+        /// What.
+        mask: AccessMask,
+        /// Who.
+        sid: Sid,
+    },
+    /// May not.
+    Deny {
+        /// Inheritance.
+        flags: AceFlags,
+        /// What.
+        mask: AccessMask,
+        /// Who.
+        sid: Sid,
+    },
+    /// Any other kind, as it came: everything after Type, Flags and Size.
+    Other {
+        /// AceType.
+        kind: u8,
+        /// Inheritance.
+        flags: AceFlags,
+        /// The rest.
+        body: Vec<u8>,
+    },
+}
+
+impl Ace {
+    /// An entry that allows.
+    pub fn allow(sid: Sid, mask: AccessMask, flags: AceFlags) -> Ace {
+        Ace::Allow { flags, mask, sid }
+    }
+
+    /// Inheritance.
+    pub fn flags(&self) -> AceFlags {
+        match self {
+            Ace::Allow { flags, .. } | Ace::Deny { flags, .. } | Ace::Other { flags, .. } => *flags,
+        }
+    }
+
+    /// The same with other flags.
+    #[must_use]
+    pub fn with_flags(mut self, new: AceFlags) -> Ace {
+        match &mut self {
+            Ace::Allow { flags, .. } | Ace::Deny { flags, .. } | Ace::Other { flags, .. } => *flags = new,
+        }
+        self
+    }
+
+    fn parse(kind: u8, flags: AceFlags, body: &[u8]) -> Result<Ace, Malformed> {
+        if kind > 1 {
+            return Ok(Ace::Other { kind, flags, body: body.to_vec() });
+        }
+        let mut r = Reader::new(body);
+        let mask = AccessMask(r.u32()?);
+        let sid = Sid::parse(r.rest())?;
+        Ok(match kind {
+            0 => Ace::Allow { flags, mask, sid },
+            _ => Ace::Deny { flags, mask, sid },
+        })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let kind = match self {
+            Ace::Allow { .. } => 0,
+            Ace::Deny { .. } => 1,
+            Ace::Other { kind, .. } => *kind,
+        };
+        out.put_u8(kind);
+        out.put_u8(self.flags().0);
+        out.put_u16(0);
+        match self {
+            Ace::Allow { mask, sid, .. } | Ace::Deny { mask, sid, .. } => {
+                out.put_u32(mask.0);
+                sid.emit(out);
+            }
+            Ace::Other { body, .. } => out.put(body),
+        }
+        let size = len16(out.len() - start);
+        patch_u16(out, start + 2, size);
+    }
+}
+
+pub(super) fn parse_acl(bytes: &[u8]) -> Result<Vec<Ace>, Malformed> {
+    let mut r = Reader::new(bytes);
+    r.u16()?;
+    let size = usize::from(r.u16()?);
+    let count = usize::from(r.u16()?);
+    if count > MAX_ACES || size < 8 {
+        return Err(WHAT);
+    }
+    let mut r = Reader::new(bytes.get(8..size).ok_or(WHAT)?);
+    (0..count)
+        .map(|_| {
+            let (kind, flags) = (r.u8()?, AceFlags(r.u8()?));
+            let len = usize::from(r.u16()?).checked_sub(4).ok_or(WHAT)?;
+            Ace::parse(kind, flags, r.take(len)?)
+        })
+        .collect()
+}
+
+pub(super) fn emit_acl(aces: &[Ace], out: &mut Vec<u8>) {
+    let at = out.len();
+    out.put_u16(2);
+    out.put_u16(0);
+    out.put_u16(len16(aces.len()));
+    out.put_u16(0);
+    aces.iter().for_each(|ace| ace.emit(out));
+    let size = len16(out.len() - at);
+    patch_u16(out, at + 2, size);
+}

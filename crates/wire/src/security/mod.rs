@@ -1,0 +1,124 @@
+//! Security descriptors: who owns a thing, and what whom it lets do with it.
+//!
+//! Spec: [MS-DTYP] 2.4.6 (descriptor); [`Sid`] 2.4.2; [`Ace`] 2.4.4, 2.4.5; text 2.5.1. Owns: nothing.
+//! Does not: keep a SACL (audits need a privilege that nobody is given; it is neither parsed nor emitted), or decide
+//! access.
+//!
+//! ```text
+//! descriptor: 0 Revision=1 | 1 Sbz | 2 Control | 4 OffsetOwner | 8 OffsetGroup | 12 OffsetSacl | 16 OffsetDacl
+//! ```
+
+mod ace;
+mod sddl;
+mod sid;
+
+#[cfg(test)]
+mod tests;
+
+pub use ace::{Ace, AceFlags, MAX_ACES};
+pub use sid::Sid;
+
+use crate::smb2::Malformed;
+use crate::smb2::field::{Put, Reader, bits, len32, patch_u32};
+
+const WHAT: Malformed = Malformed("security descriptor");
+const DACL_PRESENT: u16 = 0x0004;
+const SELF_RELATIVE: u16 = 0x8000;
+/// The longest descriptor that is read: a DACL of 64 KiB, two SIDs, the header.
+pub const MAX_DESCRIPTOR_LEN: usize = 65_536 + 2 * 68 + 20;
+
+bits! {
+    /// How a DACL came about: the control flags that say more than which parts there are.
+    Control: u16 {
+        /// Whoever set it asks that inheritance be noted.
+        DACL_AUTO_INHERIT_REQ = 0x0100;
+        /// Inheritance was noted in the entries' flags.
+        DACL_AUTO_INHERITED = 0x0400;
+        /// It does not inherit.
+        DACL_PROTECTED = 0x1000;
+        /// All of these.
+        KEPT = 0x1500;
+    }
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Dacl {
+    /// Not part of this descriptor.
+    #[default]
+    Absent,
+    /// There is none, so everybody may do everything.
+    Null,
+    /// What is not allowed here is denied; an empty list denies everybody.
+    List(Vec<Ace>),
+}
+
+/// A descriptor. What is `None` or absent is left out, or left alone when it is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityDescriptor {
+    /// How the DACL came about.
+    pub control: Control,
+    /// Owner.
+    pub owner: Option<Sid>,
+    /// Group.
+    pub group: Option<Sid>,
+    /// DACL.
+    pub dacl: Dacl,
+}
+
+impl SecurityDescriptor {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<SecurityDescriptor, Malformed> {
+        if bytes.len() > MAX_DESCRIPTOR_LEN {
+            return Err(WHAT);
+        }
+        let mut r = Reader::new(bytes);
+        if r.u8()? != 1 {
+            return Err(WHAT);
+        }
+        r.u8()?;
+        let control = r.u16()?;
+        let (owner, group, _sacl, dacl) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+        let at = |offset: u32| bytes.get(offset as usize..).ok_or(WHAT);
+        let sid = |offset| match offset {
+            0 => Ok(None),
+            _ => at(offset).and_then(Sid::parse).map(Some),
+        };
+        let dacl = match (control & DACL_PRESENT != 0, dacl) {
+            (false, _) => Dacl::Absent,
+            (true, 0) => Dacl::Null,
+            (true, _) => Dacl::List(ace::parse_acl(at(dacl)?)?),
+        };
+        let control = Control(control & Control::KEPT.0);
+        Ok(SecurityDescriptor { control, owner: sid(owner)?, group: sid(group)?, dacl })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let present = if self.dacl == Dacl::Absent { 0 } else { DACL_PRESENT };
+        out.put_u8(1);
+        out.put_u8(0);
+        out.put_u16(SELF_RELATIVE | present | self.control.0);
+        out.put_zeros(16);
+        for (field, sid) in [(4, &self.owner), (8, &self.group)] {
+            if let Some(sid) = sid {
+                let at = len32(out.len() - start);
+                patch_u32(out, start + field, at);
+                sid.emit(out);
+            }
+        }
+        if let Dacl::List(aces) = &self.dacl {
+            let at = len32(out.len() - start);
+            patch_u32(out, start + 16, at);
+            ace::emit_acl(aces, out);
+        }
+    }
+
+    /// The same as bytes by themselves.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128);
+        self.emit(&mut bytes);
+        bytes
+    }
+}
