@@ -2,6 +2,7 @@
 temporary."""
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -94,9 +95,28 @@ def serving(*options, ports=None):
             raise AssertionError(f"weft ended with status {status}")
 
 
+@contextlib.contextmanager
+def own_network():
+    """A network of this thread and the processes that it starts, with nothing but a loopback interface: for clients that
+    insist on a port that may be somebody else's here. Needs root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    clone_newnet = 0x4000_0000
+    if libc.unshare(clone_newnet) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    try:
+        run("ip", "link", "set", "lo", "up")
+        yield
+    finally:
+        if libc.setns(before, clone_newnet) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(before)
+
+
 def run(*command, check=True, timeout=120, password=PASSWORD, **more):
     """Runs a command to its end; on failure shows what it said."""
-    environment = dict(os.environ, WEFT_PASSWORD=password)
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    environment = dict(os.environ, WEFT_PASSWORD=password, PATH=path)
     done = subprocess.run(
         [str(c) for c in command], capture_output=True, text=True, errors="replace", timeout=timeout,
         env=environment, **more,

@@ -115,6 +115,16 @@ impl Accounts {
         sid
     }
 
+    /// What somebody's SID is, who may have logged on by a name that is not listed.
+    pub(crate) fn sid_of_user(&self, name: &str) -> Sid {
+        self.sid(self.find(name).map_or_else(|| rid_of(name), |account| account.rid))
+    }
+
+    /// The group that everybody is in.
+    pub(crate) fn primary_group(&self) -> Sid {
+        self.sid(PRIMARY_GROUP)
+    }
+
     /// Translates `name`, `DOMAIN\name` or `name@domain`; enters the domain where it is not listed yet.
     pub(crate) fn of_name(&self, name: &str, domains: &mut Vec<Domain>) -> Translated {
         let (domain, local) = match (name.split_once('\\'), name.rsplit_once('@')) {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use weft_machine::Time;
+use weft_store::access::Token;
 use weft_store::vfs::Share;
 use weft_wire::smb2::Guid;
 
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     pub met: Instant,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
+    /// Who its user is to security descriptors, once that has been asked.
+    pub token: OnceLock<Token>,
     pub(super) keys: SessionKeys,
     /// Requests that came neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
@@ -162,6 +165,7 @@ impl Session {
             client_guid,
             met: Instant::now(),
             client: OnceLock::new(),
+            token: OnceLock::new(),
             keys,
             signing_required,
             encrypt,

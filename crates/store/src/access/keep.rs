@@ -71,10 +71,11 @@ pub async fn keep(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> R
     let mode = posix::mode(descriptor, attr.mode, attr.gid);
     if mode != attr.mode {
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        match vfs.setattr(node, set).await {
-            // Somebody else's file: its permissions are his, and the descriptor says what is granted over the network.
-            Err(Error::Access) => {}
-            other => drop(other?),
+        // Somebody else's file: its permissions are his, and the descriptor says what is granted over the network.
+        if let Err(e) = vfs.setattr(node, set).await
+            && !matches!(e, Error::Access)
+        {
+            return Err(e);
         }
     }
     Ok(())

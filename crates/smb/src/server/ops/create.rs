@@ -2,13 +2,14 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file).
 //! Owns: nothing; the open goes into the session's table.
-//! Does not: apply security descriptors, or keep extended attributes. What an open caches by is in [`super::caching`]
-//! and [`super::lease`], what it outlives in [`super::durable`].
+//! Does not: keep extended attributes. What an open caches by is in [`super::caching`] and [`super::lease`], what it
+//! outlives in [`super::durable`]; who may do what is asked of [`super::security`].
 
 mod again;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_store::opens::{Open as Claim, Opening, Rights};
 use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
@@ -22,7 +23,7 @@ use super::opens::Open;
 use super::path::Path;
 use super::replay::Begin;
 use super::resolve::{self, Resolved};
-use super::{attributes, durable, status, symlink};
+use super::{attributes, durable, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
@@ -65,7 +66,9 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
     let (opened, action) =
         open(cx, &share.vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, &opened.place.1);
-    let mut contexts = answer_contexts(&request.contexts, &opened.attr, &share.name, summary.change_time);
+    let about = (&share.vfs, &opened.attr, opened.place.0);
+    let mut contexts =
+        answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
     let open = Open::new(
         cx,
         share.vfs.clone(),
@@ -121,6 +124,8 @@ struct Wish {
     /// Bytes to reserve (`AlSi`).
     allocation: u64,
     caching: Wanted,
+    /// The descriptor of a new file (`SecD`).
+    descriptor: Option<Bytes>,
 }
 
 impl Wish {
@@ -150,7 +155,7 @@ impl Wish {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let access = requested_access(request)?;
-        let mut allocation = 0;
+        let (mut allocation, mut descriptor) = (0, None);
         for context in &request.contexts {
             match context {
                 // There are no snapshots.
@@ -159,6 +164,7 @@ impl Wish {
                     return Err(NtStatus::EAS_NOT_SUPPORTED);
                 }
                 RequestContext::AllocationSize(bytes) => allocation = *bytes,
+                RequestContext::SecurityDescriptor(bytes) => descriptor = Some(bytes.clone()),
                 _ => {}
             }
         }
@@ -178,6 +184,7 @@ impl Wish {
             attributes: request.attributes,
             allocation,
             caching: Wanted::of(request, dialect),
+            descriptor,
         })
     }
 
@@ -191,6 +198,18 @@ impl Wish {
             self.disposition,
             CreateDisposition::Supersede | CreateDisposition::Overwrite | CreateDisposition::OverwriteIf
         )
+    }
+
+    /// [MS-FSA] 2.1.5.1.2: what it takes to empty or replace a file, whatever else the open is for.
+    fn implied(&self) -> AccessMask {
+        match self.disposition {
+            // Its content goes as well, so the right to delete it, which the directory may give, is not enough.
+            CreateDisposition::Supersede => AccessMask::DELETE | AccessMask::FILE_WRITE_DATA,
+            CreateDisposition::Overwrite | CreateDisposition::OverwriteIf => {
+                AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_EA | AccessMask::FILE_WRITE_ATTRIBUTES
+            }
+            _ => AccessMask::NONE,
+        }
     }
 
     fn creates(&self) -> bool {
@@ -281,6 +300,8 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     if let Wanted::Lease(lease) = &wish.caching {
         cx.server.handles.leases.check_new(cx.session.client_guid, lease.key)?;
     }
+    let descriptor =
+        security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), wish.wants_directory()).await?;
     reserve(vfs, wish.allocation).await?;
     let make = if wish.wants_directory() { Make::Dir } else { Make::File };
     let made = vfs.create(resolved.dir, &resolved.name, make, Exists::Fail, SetAttr::default()).await;
@@ -292,8 +313,19 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     };
     let place = (resolved.dir, resolved.name.clone());
     // The creator may write even what is made read-only, so that comes last.
-    let access = granted(wish.access, AccessMask::FILE_ALL)?;
-    let mut opened = match take(cx, vfs, wish, &attr, place, access, true).await {
+    let access = match wish.access.contains(AccessMask::MAXIMUM_ALLOWED) {
+        true => AccessMask::FILE_ALL,
+        false => wish.access,
+    };
+    let kept = match &descriptor {
+        Some(descriptor) => weft_store::access::keep(vfs, attr.node, descriptor).await.map_err(Failure::from),
+        None => Ok(()),
+    };
+    let taken = match kept {
+        Ok(()) => take(cx, vfs, wish, &attr, place, access, true).await,
+        Err(failure) => Err(failure),
+    };
+    let mut opened = match taken {
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
@@ -324,7 +356,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     if delete && (attributes::is_readonly(attr) || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
-    let access = granted(wish.access, attributes::maximal_access(attr))?;
+    let access = security::granted(cx, vfs, (wish.access, wish.implied()), attr, place.0).await?;
     if !wish.truncates() {
         let opened = take(cx, vfs, wish, attr, place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
@@ -361,18 +393,6 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         Kind::Symlink | Kind::Other => return Ok(()),
     };
     Err(status.into())
-}
-
-/// GrantedAccess, out of at most `maximal`.
-fn granted(wanted: AccessMask, maximal: AccessMask) -> Result<AccessMask, NtStatus> {
-    let explicit = wanted.without(AccessMask::MAXIMUM_ALLOWED);
-    if explicit.without(maximal) != AccessMask::NONE {
-        return Err(NtStatus::ACCESS_DENIED);
-    }
-    let granted = if wanted.contains(AccessMask::MAXIMUM_ALLOWED) { maximal } else { explicit };
-    // 3.3.5.9: who may execute may read.
-    let read = granted.contains(AccessMask::FILE_EXECUTE);
-    Ok(if read { granted | AccessMask::FILE_READ_DATA } else { granted })
 }
 
 /// Enters the table of opens and opens the data; `None` when the file is gone by now.
@@ -434,27 +454,31 @@ async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn answer_contexts(
+async fn answer_contexts(
+    cx: &OpContext,
     asked: &[RequestContext],
-    attr: &Attr,
+    (vfs, attr, dir): (&Vfs, &Attr, NodeId),
     share: &str,
     changed: Filetime,
-) -> Vec<ResponseContext> {
+) -> Result<Vec<ResponseContext>, Failure> {
+    let maximal = match asked.iter().any(|context| matches!(context, RequestContext::MaximalAccess(_))) {
+        true => security::maximal(cx, vfs, attr, dir).await?,
+        false => AccessMask::NONE,
+    };
     let answer = |context: &RequestContext| match context {
         // 3.3.5.9.5: unchanged since the client asked last.
         RequestContext::MaximalAccess(Some(since)) if *since == changed => {
             Some(ResponseContext::MaximalAccess { status: status::NONE_MAPPED, access: 0 })
         }
         RequestContext::MaximalAccess(_) => {
-            let access = attributes::maximal_access(attr).0;
-            Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access })
+            Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
             Some(ResponseContext::OnDiskId { file_id: attr.node.0, volume_id: volume_id(share) })
         }
         _ => None,
     };
-    asked.iter().filter_map(answer).collect()
+    Ok(asked.iter().filter_map(answer).collect())
 }
 
 /// Tells the volumes of this server apart; the same for a share of the same name after a restart.
@@ -467,18 +491,6 @@ pub(super) fn volume_id(share: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn access_is_granted_whole_or_not_at_all() {
-        let readonly = AccessMask::FILE_ALL.without(WRITE_DATA);
-        assert_eq!(granted(AccessMask::DELETE, AccessMask::FILE_ALL), Ok(AccessMask::DELETE));
-        assert_eq!(granted(AccessMask::FILE_WRITE_DATA, readonly), Err(NtStatus::ACCESS_DENIED));
-        assert_eq!(granted(AccessMask::MAXIMUM_ALLOWED, readonly), Ok(readonly));
-        let both = AccessMask::MAXIMUM_ALLOWED | AccessMask::FILE_WRITE_DATA;
-        assert_eq!(granted(both, readonly), Err(NtStatus::ACCESS_DENIED));
-        let execute = granted(AccessMask::FILE_EXECUTE, AccessMask::FILE_ALL).unwrap();
-        assert!(execute.contains(AccessMask::FILE_READ_DATA));
-    }
 
     #[test]
     fn rights_that_others_care_about() {

@@ -28,6 +28,7 @@ mod query_info;
 mod read;
 mod replay;
 mod resolve;
+mod security;
 mod set_info;
 mod status;
 mod symlink;

@@ -2,8 +2,7 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Owns: nothing.
 //! Does not: keep extended attributes, streams, 8.3 names (a name that is one by itself counts) or quotas; each is
-//! answered as [MS-FSA] says for an object store without them. The security descriptor shows the Unix owner and group, and that users of a share share it
-//! whole: the one rule of access that there is.
+//! answered as [MS-FSA] says for an object store without them.
 
 use std::sync::atomic::Ordering;
 
@@ -13,14 +12,13 @@ use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::error;
 use weft_wire::smb2::fscc::file::{self, NetworkOpen};
 use weft_wire::smb2::fscc::filesystem as fs;
-use weft_wire::smb2::fscc::security::{Ace, SecurityDescriptor, Sid};
 use weft_wire::smb2::fscc::{self, FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
 use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::create::volume_id;
 use super::opens::{self, Open};
-use super::{attributes, path, symlink};
+use super::{attributes, path, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
@@ -71,7 +69,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
         InfoType::SECURITY => {
             let wanted = SecurityInformation(request.additional_information);
-            let bytes = security(&open, wanted).await?;
+            let bytes = security::query(cx, &open, wanted).await?;
             if bytes.len() > limit {
                 let needed = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 let data = error::Response::buffer_too_small(needed, cx.dialect() >= Dialect::V3_1_1);
@@ -305,6 +303,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                 attributes: fs::FsAttributes::CASE_SENSITIVE_SEARCH
                     | fs::FsAttributes::CASE_PRESERVED_NAMES
                     | fs::FsAttributes::UNICODE_ON_DISK
+                    | fs::FsAttributes::PERSISTENT_ACLS
                     | fs::FsAttributes::SUPPORTS_HARD_LINKS,
                 max_name_len: 255,
                 // Some clients treat anything else as FAT.
@@ -341,25 +340,4 @@ struct Units {
 async fn units(vfs: &Vfs) -> Result<Units, Failure> {
     let space = vfs.statfs().await?;
     Ok(Units { total: space.total / UNIT, free: space.free / UNIT, available: space.available / UNIT })
-}
-
-/// 3.3.5.20.3.
-async fn security(open: &Open, wanted: SecurityInformation) -> Result<Vec<u8>, Failure> {
-    if wanted.intersects(SecurityInformation::SACL) {
-        // Needs ACCESS_SYSTEM_SECURITY, which CREATE grants to nobody.
-        return Err(NtStatus::ACCESS_DENIED.into());
-    }
-    open.require(AccessMask::READ_CONTROL)?;
-    let attr = open.vfs.getattr(open.node).await?;
-    let owner = wanted.contains(SecurityInformation::OWNER).then(|| Sid::unix_user(attr.uid));
-    let group = wanted.contains(SecurityInformation::GROUP).then(|| Sid::unix_group(attr.gid));
-    let everyone = || {
-        // What is made in a directory is open to everyone too: object and container inherit.
-        let flags = if attr.kind == Kind::Dir { 3 } else { 0 };
-        vec![Ace::Allow { flags, mask: attributes::maximal_access(&attr), sid: Sid::everyone() }]
-    };
-    let dacl = wanted.contains(SecurityInformation::DACL).then(everyone);
-    let mut bytes = Vec::with_capacity(96);
-    SecurityDescriptor { owner, group, dacl }.emit(&mut bytes);
-    Ok(bytes)
 }

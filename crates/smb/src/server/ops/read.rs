@@ -34,7 +34,8 @@ pub(crate) fn read(cx: &OpContext) -> Answer {
 
 fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     let open = opens::find(cx, request.file)?;
-    open.require(AccessMask::FILE_READ_DATA)?;
+    // Who may execute a file may read it over the network (3.3.5.12).
+    open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
     if request.length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }

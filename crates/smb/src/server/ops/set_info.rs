@@ -1,9 +1,8 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
 //! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Owns: nothing.
-//! Does not: set a security descriptor: access control lists are not kept, FileFsAttributeInformation says so, and to
-//! accept one silently would let a user believe that a file is protected. Nor set the birth time, which Linux does not
-//! let anybody set, nor the change time, which is the file system's own.
+//! Does not: decide access (see [`super::security`]), set the birth time, which Linux does not let anybody set, or the
+//! change time, which is the file system's own.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +18,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::Path;
-use super::{attributes, caching, resolve, symlink};
+use super::{attributes, caching, resolve, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -36,14 +35,15 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     match request.info_type {
         InfoType::FILE => {
             caching::before_set_info(cx, &open, FileClass(request.class), &request.buffer).await?;
-            file_info(&open, FileClass(request.class), &request.buffer)
+            file_info(cx, &open, FileClass(request.class), &request.buffer)
                 .await
                 .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
         }
         // Labels, object ids and quota control: none of them is kept (3.3.5.21.2, 3.3.5.21.4).
         InfoType::FILESYSTEM | InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
-            return Err(refuse_security(&open, SecurityInformation(request.additional_information)).into());
+            let what = SecurityInformation(request.additional_information);
+            security::set(cx, &open, what, &request.buffer).await?;
         }
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
@@ -52,26 +52,17 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-/// 3.3.5.21.3: rights come first.
-fn refuse_security(open: &Open, what: SecurityInformation) -> NtStatus {
-    let owner = SecurityInformation::OWNER | SecurityInformation::GROUP | SecurityInformation::LABEL;
-    let denied = (what.intersects(SecurityInformation::SACL))
-        || (what.intersects(SecurityInformation::DACL) && !open.access.contains(AccessMask::WRITE_DAC))
-        || (what.intersects(owner) && !open.access.contains(AccessMask::WRITE_OWNER));
-    if denied { NtStatus::ACCESS_DENIED } else { NtStatus::NOT_SUPPORTED }
-}
-
 /// A buffer too short for its class is a length mismatch ([MS-FSA] 2.1.5.15).
 fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure> {
     parsed.map_err(|_| NtStatus::INFO_LENGTH_MISMATCH.into())
 }
 
 /// 3.3.5.21.1.
-async fn file_info(open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
+async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
     match class {
         FileClass::BASIC => set_basic(open, fixed(Basic::parse(buffer))?).await,
-        FileClass::RENAME | FileClass::RENAME_EX => rename(open, parse_rename(buffer)?).await,
-        FileClass::LINK => link(open, parse_rename(buffer)?).await,
+        FileClass::RENAME | FileClass::RENAME_EX => rename(cx, open, parse_rename(buffer)?).await,
+        FileClass::LINK => link(cx, open, parse_rename(buffer)?).await,
         FileClass::DISPOSITION => {
             let delete = fixed(Disposition::parse(buffer))?.delete_pending;
             let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
@@ -232,7 +223,7 @@ fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> R
 }
 
 /// [MS-FSA] 2.1.5.15.12. A directory with open files in it may be renamed: our opens do not depend on paths.
-async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     open.require(AccessMask::DELETE)?;
     let path = new_path(&wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
@@ -243,6 +234,9 @@ async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
     let to = resolve::resolve(vfs, &path).await?;
     if (to.dir, &to.name) == (from.0, &from.1) {
         return Ok(());
+    }
+    if to.dir != from.0 {
+        security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
     }
     if to.dir != open.node {
         vfs.opens().may_rename_in(to.dir)?;
@@ -261,6 +255,7 @@ async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
         }
         Some((target, spelled)) => {
             check_target(open, target, wish.replace_if_exists)?;
+            security::may_delete(cx, vfs, target, to.dir).await?;
             vfs.rename(source, (to.dir, spelled), true).await?;
             if *spelled != to.name {
                 vfs.rename((to.dir, spelled), (to.dir, &to.name), false).await?;
@@ -272,7 +267,7 @@ async fn rename(open: &Open, wish: Rename) -> Result<(), Failure> {
 }
 
 /// [MS-FSA] 2.1.5.15.7.
-async fn link(open: &Open, wish: Rename) -> Result<(), Failure> {
+async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     let path = new_path(&wish.name)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
@@ -282,11 +277,13 @@ async fn link(open: &Open, wish: Rename) -> Result<(), Failure> {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let to = resolve::resolve(vfs, &path).await?;
+    security::may_move_to(cx, vfs, to.dir, false).await?;
     if let Some((target, spelled)) = &to.found {
         if target.node == open.node {
             return Ok(());
         }
         check_target(open, target, wish.replace_if_exists)?;
+        security::may_delete(cx, vfs, target, to.dir).await?;
         match vfs.remove(to.dir, spelled).await {
             Err(Error::NotFound) => {}
             other => other?,

@@ -10,6 +10,7 @@ mod names;
 mod notify;
 mod payload;
 mod pipes;
+mod security;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -149,18 +150,14 @@ impl Bench {
             transforms: Default::default(),
             profile,
         });
-        let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
-        let session = Arc::new(Session::new(New {
-            id: 77,
-            user: "tester".into(),
-            profile,
-            client_guid: [9; 16],
-            keys,
-            signing_required: false,
-            encrypt: false,
-        }));
+        let session = session(77, "tester", profile);
         let tree = session.connect(Some(share), 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
+    }
+
+    /// A session of somebody else on the same connection.
+    fn another_session(&self, user: &str) -> Arc<Session> {
+        session(self.session.id + 1, user, self.connection.negotiated().profile)
     }
 
     fn cx(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> OpContext {
@@ -239,6 +236,19 @@ impl Bench {
             Err(_) => false,
         }
     }
+}
+
+fn session(id: u64, user: &str, profile: Profile) -> Arc<Session> {
+    let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
+    Arc::new(Session::new(New {
+        id,
+        user: user.into(),
+        profile,
+        client_guid: [9; 16],
+        keys,
+        signing_required: false,
+        encrypt: false,
+    }))
 }
 
 /// What a CREATE asks for.

@@ -90,7 +90,9 @@ async fn answer(
     cx.set_file_id(file);
     let attr = open.vfs.getattr(open.node).await?;
     let summary = attributes::summary(&attr, &open.name());
-    contexts.extend(super::answer_contexts(&request.contexts, &attr, &share.name, summary.change_time));
+    let about = (&open.vfs, &attr, open.place().await?.0);
+    let changed = summary.change_time;
+    contexts.extend(super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?);
     let oplock = caching::describe(open, &mut contexts);
     let mut reply = Reply::with_capacity(256);
     Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);

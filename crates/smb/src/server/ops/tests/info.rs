@@ -2,7 +2,7 @@
 
 use weft_wire::smb2::fscc::file::{self, Basic, EndOfFile, Standard};
 use weft_wire::smb2::fscc::filesystem as fs;
-use weft_wire::smb2::fscc::security::{Ace, SecurityDescriptor, Sid};
+use weft_wire::smb2::fscc::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::fscc::{FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
 use weft_wire::smb2::{Filetime, error, set_info};
@@ -54,6 +54,22 @@ async fn set_any(
 ) -> Result<(), NtStatus> {
     let request =
         set_info::Request { info_type, class, additional_information: 7, file, buffer: buffer.into() };
+    b.ask(Command::SetInfo, |out| request.emit(out)).await.map(drop)
+}
+
+pub(super) async fn set_security(
+    b: &Bench,
+    file: FileId,
+    parts: SecurityInformation,
+    buffer: &[u8],
+) -> Result<(), NtStatus> {
+    let request = set_info::Request {
+        info_type: InfoType::SECURITY,
+        class: 0,
+        additional_information: parts.0,
+        file,
+        buffer: Bytes::copy_from_slice(buffer),
+    };
     b.ask(Command::SetInfo, |out| request.emit(out)).await.map(drop)
 }
 
@@ -166,7 +182,7 @@ fn what_is_known_about_the_file_system() {
         assert_eq!(volume.label, "data");
         let attribute = fs::Attribute::parse(&fs_info(&b, root, FsClass::ATTRIBUTE).await).unwrap();
         assert_eq!(attribute.max_name_len, 255);
-        assert!(!attribute.attributes.contains(fs::FsAttributes::PERSISTENT_ACLS));
+        assert!(attribute.attributes.contains(fs::FsAttributes::PERSISTENT_ACLS));
         fs::Device::parse(&fs_info(&b, root, FsClass::DEVICE).await).unwrap();
         fs::SectorSize::parse(&fs_info(&b, root, FsClass::SECTOR_SIZE).await).unwrap();
         let ask = async |of, class| query(&b, root, of, class, 4096).await.map(drop);
@@ -180,7 +196,7 @@ fn what_is_known_about_the_file_system() {
 }
 
 #[test]
-fn security_is_shown_and_not_pretended() {
+fn security_is_shown_and_set_by_those_who_may() {
     run(async |b| {
         b.put("f", b"").await;
         let file = b.open(&Wish::file("f")).await.unwrap();
@@ -188,10 +204,9 @@ fn security_is_shown_and_not_pretended() {
         let descriptor =
             SecurityDescriptor::parse(&Response::parse(&reply.message.into()).unwrap().buffer).unwrap();
         assert!(descriptor.owner.is_some() && descriptor.group.is_some());
-        match &descriptor.dacl.unwrap()[..] {
-            [Ace::Allow { mask, sid, .. }] => {
-                assert_eq!((*mask, sid), (AccessMask::FILE_ALL, &Sid::everyone()));
-            }
+        let whoever_logged_on = Ace::allow(Sid::authenticated_users(), AccessMask::FILE_ALL, AceFlags::NONE);
+        match &descriptor.dacl {
+            Dacl::List(aces) => assert!(aces.contains(&whoever_logged_on), "{aces:?}"),
             other => panic!("{other:?}"),
         }
         let request = Request {
@@ -208,14 +223,14 @@ fn security_is_shown_and_not_pretended() {
         assert!(matches!(failure.data, error::Response::Contexts(_)));
         let sacl = Request { additional_information: SecurityInformation::SACL.0, ..request };
         assert_eq!(status(b.ask(Command::QueryInfo, |out| sacl.emit(out)).await), NtStatus::ACCESS_DENIED);
-        let mut bytes = Vec::new();
-        SecurityDescriptor::default().emit(&mut bytes);
-        let kept = set_any(&b, file, InfoType::SECURITY, 0, bytes.clone()).await;
-        assert_eq!(status(kept), NtStatus::NOT_SUPPORTED);
+        let bytes = SecurityDescriptor::default().to_bytes();
+        let sacl = set_security(&b, file, SecurityInformation::SACL, &bytes).await;
+        assert_eq!(status(sacl), NtStatus::ACCESS_DENIED);
         let reader =
             b.open(&Wish { access: AccessMask::FILE_GENERIC_READ, ..Wish::file("f") }).await.unwrap();
-        let denied = set_any(&b, reader, InfoType::SECURITY, 0, bytes).await;
-        assert_eq!(status(denied), NtStatus::ACCESS_DENIED);
+        for part in [SecurityInformation::DACL, SecurityInformation::OWNER, SecurityInformation::GROUP] {
+            assert_eq!(status(set_security(&b, reader, part, &bytes).await), NtStatus::ACCESS_DENIED);
+        }
     });
 }
 

@@ -1,0 +1,206 @@
+//! Security descriptors: what they allow at CREATE, and how QUERY_INFO and SET_INFO show and change them.
+//!
+//! Spec: [MS-FSA] 2.1.5.1.1 (creation), 2.1.5.1.2.1 (access to what exists), 2.1.5.14, 2.1.5.17; [MS-SMB2] 3.3.5.20.3,
+//! 3.3.5.21.3. Owns: nothing; [`weft_store::access`] decides. Does not: keep SACLs: nobody has the privilege for them.
+
+use weft_store::access::{self, Guard, Token, inherit};
+use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
+use weft_wire::security::{Dacl, SecurityDescriptor, Sid};
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::query_info::SecurityInformation;
+
+use super::attributes;
+use super::opens::Open;
+use crate::server::accounts::Accounts;
+use crate::server::context::{Failure, OpContext};
+
+/// `STATUS_INVALID_OWNER`: the descriptor has none, or one that the user may not name.
+const INVALID_OWNER: NtStatus = NtStatus(0xC000_005A);
+/// `STATUS_INVALID_SECURITY_DESCR`.
+const INVALID_SECURITY_DESCR: NtStatus = NtStatus(0xC000_0079);
+/// Parts that an open needs READ_CONTROL or WRITE_OWNER for; there are no labels to show or set.
+const OWNER: SecurityInformation = SecurityInformation(
+    SecurityInformation::OWNER.0 | SecurityInformation::GROUP.0 | SecurityInformation::LABEL.0,
+);
+
+/// Who a session's user is to descriptors.
+pub(crate) fn token(accounts: &Accounts, user: &str) -> Token {
+    Token {
+        user: accounts.sid_of_user(user),
+        group: accounts.primary_group(),
+        others: vec![Sid::everyone(), Sid::network(), Sid::authenticated_users()],
+    }
+}
+
+fn token_of(cx: &OpContext) -> &Token {
+    cx.session.token.get_or_init(|| token(&cx.server.accounts, &cx.session.user))
+}
+
+/// What the directory above adds; nothing to a share's root, which has none above.
+async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
+    if attr.node == NodeId::ROOT {
+        return Ok(AccessMask::NONE);
+    }
+    let above = vfs.getattr(dir).await?;
+    let guard = access::look(vfs, &above, token_of(cx)).await?;
+    Ok(access::from_above(guard.grants(token_of(cx))))
+}
+
+/// All that the user may do with what lies in `dir`.
+pub(super) async fn maximal(
+    cx: &OpContext,
+    vfs: &Vfs,
+    attr: &Attr,
+    dir: NodeId,
+) -> Result<AccessMask, Failure> {
+    let guard = access::look(vfs, attr, token_of(cx)).await?;
+    let granted = guard.grants(token_of(cx)) | from_above(cx, vfs, attr, dir).await?;
+    Ok(granted & attributes::maximal_access(attr))
+}
+
+/// GrantedAccess to something that exists: all of `wanted`, or a refusal. `implied` is what the user must be allowed
+/// besides, for what CREATE will do to it.
+pub(super) async fn granted(
+    cx: &OpContext,
+    vfs: &Vfs,
+    (wanted, implied): (AccessMask, AccessMask),
+    attr: &Attr,
+    dir: NodeId,
+) -> Result<AccessMask, Failure> {
+    let explicit = wanted.without(AccessMask::MAXIMUM_ALLOWED);
+    let guard = access::look(vfs, attr, token_of(cx)).await?;
+    let mut granted = guard.grants(token_of(cx));
+    let maximum = wanted.contains(AccessMask::MAXIMUM_ALLOWED);
+    if maximum || !granted.contains(explicit | implied) {
+        granted |= from_above(cx, vfs, attr, dir).await?;
+    }
+    if !granted.contains(explicit | implied) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    let ceiling = attributes::maximal_access(attr);
+    if !ceiling.contains(explicit) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    Ok(if maximum { granted & ceiling } else { explicit })
+}
+
+/// Whether something may be made in `dir`, and the descriptor that it then gets; `None`: none of its own.
+pub(super) async fn birth(
+    cx: &OpContext,
+    vfs: &Vfs,
+    dir: NodeId,
+    asked: Option<&[u8]>,
+    container: bool,
+) -> Result<Option<SecurityDescriptor>, Failure> {
+    let asked = asked.map(SecurityDescriptor::parse).transpose().map_err(|_| INVALID_SECURITY_DESCR)?;
+    let token = token_of(cx);
+    let above = vfs.getattr(dir).await?;
+    let guard = access::look(vfs, &above, token).await?;
+    may_add(&guard, token, container)?;
+    if let Some(owner) = asked.as_ref().and_then(|asked| asked.owner.as_ref())
+        && !token.has(owner)
+    {
+        return Err(INVALID_OWNER.into());
+    }
+    if !guard.stored && asked.as_ref().is_none_or(|asked| asked.dacl == Dacl::Absent) {
+        return Ok(None);
+    }
+    Ok(Some(inherit::created(&guard.descriptor, asked, container, token)))
+}
+
+/// FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY.
+fn may_add(directory: &Guard, token: &Token, container: bool) -> Result<(), NtStatus> {
+    let needed = if container { AccessMask::FILE_APPEND_DATA } else { AccessMask::FILE_WRITE_DATA };
+    if directory.grants(token).contains(needed) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+}
+
+/// Whether something that exists may get a name in `dir` (rename, link).
+pub(super) async fn may_move_to(
+    cx: &OpContext,
+    vfs: &Vfs,
+    dir: NodeId,
+    container: bool,
+) -> Result<(), Failure> {
+    let above = vfs.getattr(dir).await?;
+    let guard = access::look(vfs, &above, token_of(cx)).await?;
+    Ok(may_add(&guard, token_of(cx), container)?)
+}
+
+/// Whether something in the way may be replaced.
+pub(super) async fn may_delete(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<(), Failure> {
+    granted(cx, vfs, (AccessMask::DELETE, AccessMask::NONE), attr, dir).await.map(|_| ())
+}
+
+/// 3.3.5.20.3: the parts that were asked for.
+pub(super) async fn query(
+    cx: &OpContext,
+    open: &Open,
+    wanted: SecurityInformation,
+) -> Result<Vec<u8>, Failure> {
+    if wanted.intersects(SecurityInformation::SACL) {
+        // Needs ACCESS_SYSTEM_SECURITY, which CREATE grants to nobody.
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    if wanted.intersects(OWNER | SecurityInformation::DACL) {
+        open.require(AccessMask::READ_CONTROL)?;
+    }
+    let attr = open.vfs.getattr(open.node).await?;
+    let Guard { descriptor, .. } = access::look(&open.vfs, &attr, token_of(cx)).await?;
+    let shown = SecurityDescriptor {
+        owner: descriptor.owner.filter(|_| wanted.contains(SecurityInformation::OWNER)),
+        group: descriptor.group.filter(|_| wanted.contains(SecurityInformation::GROUP)),
+        ..match wanted.contains(SecurityInformation::DACL) {
+            true => SecurityDescriptor {
+                control: descriptor.control,
+                dacl: descriptor.dacl,
+                ..SecurityDescriptor::default()
+            },
+            false => SecurityDescriptor::default(),
+        }
+    };
+    Ok(shown.to_bytes())
+}
+
+/// 3.3.5.21.3: rights come first; the parts that are not named stay as they are.
+pub(super) async fn set(
+    cx: &OpContext,
+    open: &Open,
+    what: SecurityInformation,
+    buffer: &[u8],
+) -> Result<(), Failure> {
+    if what.intersects(SecurityInformation::SACL) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    if what.intersects(SecurityInformation::DACL) {
+        open.require(AccessMask::WRITE_DAC)?;
+    }
+    if what.intersects(OWNER) {
+        open.require(AccessMask::WRITE_OWNER)?;
+    }
+    let new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
+    let token = token_of(cx);
+    let attr = open.vfs.getattr(open.node).await?;
+    if !matches!(attr.kind, Kind::File | Kind::Dir) {
+        return Err(NtStatus::NOT_SUPPORTED.into());
+    }
+    let mut descriptor = access::look(&open.vfs, &attr, token).await?.descriptor;
+    if what.contains(SecurityInformation::OWNER) {
+        // One may take what is offered, not give it to somebody else: that needs a privilege.
+        let owner = new.owner.ok_or(INVALID_OWNER)?;
+        if !token.has(&owner) && descriptor.owner.as_ref() != Some(&owner) {
+            return Err(INVALID_OWNER.into());
+        }
+        descriptor.owner = Some(owner);
+    }
+    if what.contains(SecurityInformation::GROUP) {
+        descriptor.group = Some(new.group.ok_or(INVALID_SECURITY_DESCR)?);
+    }
+    if what.contains(SecurityInformation::DACL) {
+        // A list that is not there is none at all.
+        descriptor.dacl = if new.dacl == Dacl::Absent { Dacl::Null } else { new.dacl };
+        descriptor.control = new.control;
+        descriptor = inherit::canonical(descriptor);
+    }
+    Ok(access::keep(&open.vfs, open.node, &descriptor).await?)
+}

@@ -1,0 +1,66 @@
+"""Security descriptors: Samba's smbcacls shows and sets them, files keep them, and they hold."""
+
+import os
+import unittest
+
+import weft
+
+
+@unittest.skipUnless(os.geteuid() == 0, "smbcacls knows no port but 445: the tests have a network of their own")
+class Descriptors(unittest.TestCase):
+    def setUp(self):
+        self.enterContext(weft.own_network())
+
+    def cacls(self, server, path, *options, check=True):
+        return weft.run(
+            "smbcacls", "//127.0.0.1/data", path, "-U", f"{weft.USER}%{weft.PASSWORD}",
+            *options, check=check,
+        ).stdout
+
+    def test_shown_set_and_kept_over_a_restart(self):
+        with weft.serving(ports={"smb": 445}) as server:
+            (server.folder / "file").write_text("mine")
+            shown = self.cacls(server, "file")
+            self.assertRegex(shown, rf"OWNER:\S+\\{weft.USER}")
+            self.assertIn(r"ACL:NT AUTHORITY\Authenticated Users:ALLOWED/0x0/FULL", shown)
+            self.cacls(server, "file", "--set", f"ACL:{weft.USER}:ALLOWED/0/READ,ACL:Everyone:DENIED/0/W")
+            server.crash()
+            server.start()
+            shown = self.cacls(server, "file")
+            self.assertRegex(shown, rf"ACL:\S+\\{weft.USER}:ALLOWED/0x0/READ")
+            self.assertIn("ACL:Everyone:DENIED/0x0/W", shown)
+            self.assertNotIn("Authenticated Users", shown)
+
+    def test_they_hold(self):
+        with weft.serving(ports={"smb": 445}) as server:
+            (server.folder / "file").write_text("mine")
+            self.cacls(server, "file", "--set", f"ACL:{weft.USER}:ALLOWED/0/R")
+            weft.smbclient(server, "get file /dev/null")
+            said = weft.smbclient(server, "put /etc/hostname file", check=False)
+            self.assertIn("NT_STATUS_ACCESS_DENIED", said)
+            self.assertEqual((server.folder / "file").read_text(), "mine")
+            # Its owner lets himself in again.
+            self.cacls(server, "file", "--set", f"ACL:{weft.USER}:ALLOWED/0/FULL")
+            weft.smbclient(server, "put /etc/hostname file")
+
+    def test_new_files_inherit(self):
+        with weft.serving(ports={"smb": 445}) as server:
+            (server.folder / "dir").mkdir()
+            self.cacls(
+                server, "dir", "--set",
+                f"ACL:{weft.USER}:ALLOWED/OI|CI/FULL,ACL:Everyone:ALLOWED/OI/READ,ACL:CREATOR OWNER:ALLOWED/OI|CI|IO/FULL",
+            )
+            weft.smbclient(server, "put /etc/hostname dir\\file; mkdir dir\\sub")
+            shown = self.cacls(server, "dir\\file")
+            self.assertRegex(shown, rf"ACL:\S+\\{weft.USER}:ALLOWED/0x0/FULL")
+            self.assertIn("ACL:Everyone:ALLOWED/0x0/READ", shown)
+            self.assertNotIn("CREATOR", shown)
+            shown = self.cacls(server, "dir\\sub")
+            self.assertRegex(shown, rf"ACL:\S+\\{weft.USER}:ALLOWED/OI\|CI/FULL")
+            self.assertIn(r"ACL:CREATOR OWNER:ALLOWED/OI|CI|IO/FULL", shown)
+            # Permissions follow as far as they can.
+            self.assertEqual((server.folder / "dir" / "file").stat().st_mode & 0o007, 0o004 | 0o001)
+
+
+if __name__ == "__main__":
+    unittest.main()
