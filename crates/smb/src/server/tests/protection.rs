@@ -148,7 +148,7 @@ fn an_encrypted_share_takes_encrypted_requests_only() {
         let world = World::with(|config| config.shares[0].rules.encrypted = true);
         // Without a cipher there is no way in.
         let mut client = world.connect();
-        client.negotiate(Offer::default()).await;
+        client.negotiate(Offer { guid: [8; 16], ..Offer::dialect(Dialect::V2_1) }).await;
         client.log_on("alice", PASSWORD).await.unwrap();
         client.sign = true;
         assert_eq!(client.tree_connect(r"\\s\data").await.0.status, NtStatus::ACCESS_DENIED);
