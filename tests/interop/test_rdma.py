@@ -75,6 +75,25 @@ class Perf(unittest.TestCase):
                 for row in rows:
                     self.assertEqual((row["iterations"], row["mismatches"]), (64, 0), row)
 
+    def test_both_ways(self):
+        with rdma_server("perf", "server") as ready:
+            for provider in ("iwarp", "shm"):
+                done = weft.run(
+                    weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--provider", provider,
+                    "--bidirectional", "--op", "write,read", "--size", "4K,1M", "--qd", "8", "--count", "64",
+                    "--check", "--json",
+                )
+                rows = json.loads(done.stdout)
+                self.assertEqual([row["op"] for row in rows], ["write", "write", "read", "read"])
+                for row in rows:
+                    self.assertEqual((row["bidirectional"], row["iterations"], row["mismatches"]), (True, 64, 0), row)
+            refused = weft.run(
+                weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--bidirectional", "--op", "send",
+                check=False,
+            )
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("--op write,read", refused.stderr)
+
     def test_a_sweep_prints_a_line_for_each_size(self):
         with rdma_server("perf", "server") as ready:
             done = weft.run(

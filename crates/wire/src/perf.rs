@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! private data:    8 "WeftPerf" | 2 version | then, in a
-//!   Plan           1 operation | 1 mode | 2 flags (1: check) | 2 depth | 4 size
+//!   Plan           1 operation | 1 mode | 2 flags (1: check, 2: both ways) | 2 depth | 4 size
 //!   Welcome        nothing
 //!   Refusal        2 reason | 2 largest depth | 4 largest size
 //! message:         1 kind | 1 zero | 2 number of places | 8 a | 8 b | 8 c | places, each 4 STag | 8 tagged offset
@@ -15,7 +15,7 @@
 //! may change with it, and a server that knows another version can say so.
 
 /// What this module speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Regions that one message can name.
 pub const MAX_PLACES: usize = 128;
 /// No message is longer.
@@ -25,6 +25,7 @@ const MAGIC: [u8; 8] = *b"WeftPerf";
 const HEAD_LEN: usize = 28;
 const PLACE_LEN: usize = 12;
 const FLAG_CHECK: u16 = 1;
+const FLAG_BOTH_WAYS: u16 = 2;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +58,8 @@ pub struct Plan {
     pub mode: Mode,
     /// Whether every byte is compared.
     pub check: bool,
+    /// Whether the server does the same to the client at the same time: Writes and Reads for bandwidth only.
+    pub both_ways: bool,
     /// Operations at a time.
     pub depth: u16,
     /// Bytes of an operation.
@@ -109,7 +112,7 @@ pub struct Place {
 pub enum Message {
     /// Client, first: its own regions.
     Begin {
-        /// One per slot where the server is to write, else none.
+        /// One per slot where the server is to write or read, else none.
         places: Vec<Place>,
     },
     /// Server: it is ready.
@@ -215,10 +218,11 @@ impl Plan {
                 _ => return Err(Malformed::Unknown("mode")),
             },
             check: flags & FLAG_CHECK != 0,
+            both_ways: flags & FLAG_BOTH_WAYS != 0,
             depth: u16::from_be_bytes(take(&mut rest)?),
             size: u32::from_be_bytes(take(&mut rest)?),
         };
-        if flags & !FLAG_CHECK != 0 {
+        if flags & !(FLAG_CHECK | FLAG_BOTH_WAYS) != 0 {
             return Err(Malformed::Unknown("flag"));
         }
         end(rest)?;
@@ -238,7 +242,9 @@ impl Plan {
             Mode::Bandwidth => 2,
             Mode::Idle => 3,
         });
-        bytes.extend(if self.check { FLAG_CHECK } else { 0 }.to_be_bytes());
+        let flag = |on: bool, bit: u16| if on { bit } else { 0 };
+        let flags = flag(self.check, FLAG_CHECK) | flag(self.both_ways, FLAG_BOTH_WAYS);
+        bytes.extend(flags.to_be_bytes());
         bytes.extend(self.depth.to_be_bytes());
         bytes.extend(self.size.to_be_bytes());
         bytes

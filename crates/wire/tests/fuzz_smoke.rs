@@ -29,7 +29,7 @@ const OPENINGS: &[&[u8]] = &[
     b"\xfeSMB\x40\0\x01\0\0\0\0\0",
     b"\xfdSMB",
     b"\xffSMB\x72",
-    b"WeftPerf\0\x01\x01\x01",
+    b"WeftPerf\0\x02\x01\x01",
     b"NTLMSSP\0\x01\0\0\0",
     b"NTLMSSP\0\x03\0\0\0",
     b"\x60\x48\x06\x06\x2b\x06\x01\x05\x05\x02\xa0\x3e\x30\x3c",

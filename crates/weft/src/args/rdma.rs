@@ -266,6 +266,9 @@ pub(crate) struct PerfClient {
     /// Operations of each line instead
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Both sides at the same time, the sum of both ways: bandwidth of Writes and Reads only
+    #[arg(long, short = 'b')]
+    pub bidirectional: bool,
     /// Compare every byte (slower: not for figures); wrong ones make the exit status non-zero
     #[arg(long)]
     pub check: bool,

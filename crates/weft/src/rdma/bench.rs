@@ -289,7 +289,7 @@ impl Setup {
         pool: &Pool,
     ) -> Result<Measured, Failure> {
         let (mode, depth) = if op == Op::Send { (Mode::Latency, 1) } else { (Mode::Bandwidth, DEPTH) };
-        let plan = Plan { op, mode, check: false, depth, size };
+        let plan = Plan { op, mode, check: false, both_ways: false, depth, size };
         Ok(measure(provider, self.rdma, plan, Length::Time(time), pool, &|| false).await?)
     }
 }

@@ -17,7 +17,7 @@ use weft_rdma::ConnectError;
 
 use super::{server, settle, stop_flag};
 use crate::Failure;
-use crate::args::{Crc, Figure, PerfClient, PerfServer, ProviderKind};
+use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
 use crate::providers;
 
 /// Memory of the client's buffers: what it sends, and where it reads to.
@@ -33,6 +33,12 @@ pub(crate) fn serve(args: PerfServer) -> Result<ExitCode, Failure> {
 /// Runs `weft rdma perf client`.
 pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     let core = settle(&args.core)?;
+    if args.bidirectional && args.op.contains(&Operation::Send) {
+        return Err("Sends are not measured both ways: use --op write,read with --bidirectional".into());
+    }
+    if args.bidirectional && args.only == Some(Figure::Latency) {
+        return Err("--bidirectional measures bandwidth: leave --only latency out".into());
+    }
     let addr = args.host.address(ping::PORT)?;
     let stopped = stop_flag()?;
     let length = match args.count {
@@ -82,8 +88,9 @@ fn tables(args: &PerfClient) -> Vec<(Op, Mode, Vec<Plan>)> {
     let sizes: Vec<u32> = args.size.0.iter().filter_map(|size| u32::try_from(*size).ok()).collect();
     let depths: Vec<u16> = args.qd.0.iter().filter_map(|depth| u16::try_from(*depth).ok()).collect();
     for op in args.op.iter().map(|op| Op::from(*op)) {
-        let plan = |mode, size, depth| Plan { op, mode, check: args.check, depth, size };
-        if args.only != Some(Figure::Bandwidth) {
+        let both_ways = args.bidirectional;
+        let plan = |mode, size, depth| Plan { op, mode, check: args.check, both_ways, depth, size };
+        if args.only != Some(Figure::Bandwidth) && !both_ways {
             let plans = sizes.iter().map(|size| plan(Mode::Latency, *size, 1)).collect();
             tables.push((op, Mode::Latency, plans));
         }
@@ -105,6 +112,7 @@ fn title(op: Op, mode: Mode, args: &PerfClient) -> String {
     let what = match (op, mode) {
         (Op::Read, Mode::Latency) => "latency, the whole way",
         (_, Mode::Latency) => "latency, half of the round trip",
+        _ if args.bidirectional => "bandwidth, both ways together",
         _ => "bandwidth",
     };
     let how = match (args.provider, args.iwarp.crc) {

@@ -1,7 +1,7 @@
 use super::*;
 
 fn plan() -> Plan {
-    Plan { op: Op::Write, mode: Mode::Bandwidth, check: true, depth: 16, size: 65_536 }
+    Plan { op: Op::Write, mode: Mode::Bandwidth, check: true, both_ways: false, depth: 16, size: 65_536 }
 }
 
 fn messages() -> Vec<Message> {
@@ -21,7 +21,7 @@ fn messages() -> Vec<Message> {
 
 #[test]
 fn a_plan_in_bytes() {
-    let bytes = b"WeftPerf\x00\x01\x02\x02\x00\x01\x00\x10\x00\x01\x00\x00";
+    let bytes = b"WeftPerf\x00\x02\x02\x02\x00\x01\x00\x10\x00\x01\x00\x00";
     assert_eq!(plan().emit(), bytes);
     assert_eq!(Plan::parse(bytes), Ok(plan()));
 }
@@ -31,8 +31,10 @@ fn every_plan_comes_back() {
     for op in [Op::Send, Op::Write, Op::Read] {
         for mode in [Mode::Latency, Mode::Bandwidth, Mode::Idle] {
             for check in [false, true] {
-                let plan = Plan { op, mode, check, ..plan() };
-                assert_eq!(Plan::parse(&plan.emit()), Ok(plan));
+                for both_ways in [false, true] {
+                    let plan = Plan { op, mode, check, both_ways, ..plan() };
+                    assert_eq!(Plan::parse(&plan.emit()), Ok(plan));
+                }
             }
         }
     }
@@ -52,9 +54,9 @@ fn other_protocols_and_versions_are_told_apart() {
     assert_eq!(Plan::parse(b""), Err(Malformed::Magic));
     assert_eq!(Plan::parse(b"\0\0\0\x10\0\0\0\x10"), Err(Malformed::Magic));
     let mut newer = plan().emit();
-    newer[9] = 2;
+    newer[9] = 3;
     newer.push(0);
-    assert_eq!(Plan::parse(&newer), Err(Malformed::Version(2)));
+    assert_eq!(Plan::parse(&newer), Err(Malformed::Version(3)));
     let mut unknown = plan().emit();
     unknown[12] = 0x80;
     assert_eq!(Plan::parse(&unknown), Err(Malformed::Unknown("flag")));

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Buf, Pool, Time, rt};
-use weft_rdma::{Access, ConnectError, ConnectParams, Done, Provider, Segment, Work};
+use weft_machine::{Pool, Time, rt};
+use weft_rdma::{Access, ConnectError, ConnectParams, Provider, Segment, Work};
 use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
 
-use super::exchange::{compare, control, place, segment, tell};
-use super::{ECHO, Side, pattern, recv_bytes, recvs, report_every, slots, window};
+use super::exchange::{Slots, compare, control, open_slot, place, segment, tell};
+use super::{ECHO, Side, has_way_back, pattern, recv_bytes, recvs, report_every, slots, window};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
 use crate::verbs::pace::Pace;
@@ -98,9 +98,14 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Payload bytes in all.
+    /// Payload bytes in all, both ways together.
     pub fn bytes(&self) -> u64 {
-        self.operations * u64::from(self.plan.size)
+        self.operations * u64::from(self.plan.size) * self.ways()
+    }
+
+    /// 2 where the server did the same at the same time.
+    pub fn ways(&self) -> u64 {
+        if self.plan.both_ways { 2 } else { 1 }
     }
 
     /// Payload bytes per second over all batches.
@@ -167,7 +172,7 @@ pub async fn connect_idle(
     addr: SocketAddr,
     pool: &Pool,
 ) -> Result<End, MeasureError> {
-    let plan = Plan { op: Op::Send, mode: Mode::Idle, check: false, depth: 1, size: 1 };
+    let plan = Plan { op: Op::Send, mode: Mode::Idle, check: false, both_ways: false, depth: 1, size: 1 };
     open(provider, addr, plan, pool).await
 }
 
@@ -206,12 +211,9 @@ struct Client {
     end: End,
     /// The server's slots.
     theirs: Vec<Segment>,
-    /// Our own, which the server writes.
+    /// Our own, which the server writes or reads.
     ours: Vec<Segment>,
-    /// What is sent or written, where nobody compares it; one per slot.
-    sources: Vec<Bytes>,
-    /// Where Reads go, while none is under way.
-    sinks: Vec<Buf>,
+    slots: Slots,
     /// The number of the next operation.
     next: u64,
     times: Times,
@@ -229,27 +231,16 @@ impl Client {
         pool: &Pool,
     ) -> Result<Client, MeasureError> {
         let end = open(provider, addr, plan, pool).await?;
-        let (mut ours, mut sources, mut sinks) = (Vec::new(), Vec::new(), Vec::new());
-        for slot in 0..slots(&plan) {
-            let mut buf = end.buffer(plan.size as usize)?;
-            pattern::fill(&mut buf, u64::from(slot));
-            match plan.op {
-                Op::Read => sinks.push(buf),
-                Op::Send | Op::Write => sources.push(buf.freeze()),
-            }
-            if plan.op == Op::Write && plan.mode == Mode::Latency {
-                let mut buf = end.buffer(plan.size as usize)?;
-                buf.fill(0);
-                ours.push(end.register(buf, Access::RemoteWrite)?);
-            }
-        }
+        let own_slots = Slots::new(&end, &plan, 0)?;
+        let back = if has_way_back(&plan) { u64::from(slots(&plan)) } else { 0 };
+        let ours = (0..back).map(|slot| open_slot(&end, &plan, slot, ECHO, Access::RemoteWrite));
+        let ours = ours.collect::<Result<_, _>>()?;
         let mut client = Client {
             plan,
             end,
             theirs: Vec::new(),
             ours,
-            sources,
-            sinks,
+            slots: own_slots,
             next: 0,
             times: Times::default(),
             pace: Pace::default(),
@@ -309,14 +300,16 @@ impl Client {
         let mut mismatches = match (self.plan.mode, self.plan.op) {
             (Mode::Latency, _) => self.one_at_a_time(operations, started).await?,
             (_, Op::Send) => self.many_sends(operations).await?,
-            (_, Op::Write) => self.many_writes(operations).await?,
-            (_, Op::Read) => self.many_reads(operations).await?,
+            (_, Op::Write | Op::Read) => {
+                let Client { slots, end, plan, theirs, next, .. } = self;
+                slots.run(end, plan, theirs, *next..*next + operations, 0).await?
+            }
         };
-        // A Read is over when its bytes are here; everything else when the server has it.
+        // A Read is over when its bytes are here; everything else when the server has it, or has done its part as well.
         let read_until = rt::now();
         tell(&self.end, &Message::Finish)?;
         let done = control::<MeasureError>(&mut self.end).await?;
-        let until = if self.plan.op == Op::Read { read_until } else { rt::now() };
+        let until = if self.plan.op == Op::Read && !self.plan.both_ways { read_until } else { rt::now() };
         let Message::Done { mismatches: theirs, cpu_ns, places, .. } = done else {
             return Err(EndError::Peer("it is not done").into());
         };
@@ -336,7 +329,7 @@ impl Client {
         for n in self.next..self.next + operations {
             match self.plan.op {
                 Op::Send => {
-                    self.end.send(self.source(n)?)?;
+                    self.end.send(self.slots.source(&self.end, &self.plan, n)?)?;
                     let echo = self.end.message().await?;
                     if echo.len() != self.plan.size as usize {
                         return Err(EndError::Peer("an echo of another size").into());
@@ -345,47 +338,22 @@ impl Client {
                     self.end.recv(echo)?;
                 }
                 Op::Write => {
-                    let work = self.write(n, false)?;
-                    self.end.post(work)?;
+                    let to = self.theirs[(n % self.theirs.len() as u64) as usize];
+                    let data = self.slots.source(&self.end, &self.plan, n)?.into();
+                    self.end.post(Work::Write { id: n, data, to, signalled: false })?;
                     self.end.send(Bytes::new())?;
                     let bell = self.end.message().await?;
                     self.end.recv(bell)?;
                 }
                 Op::Read => {
-                    self.post_read(n)?;
-                    mismatches += u64::from(!self.take_read().await?);
+                    let Client { slots, end, plan, theirs, .. } = self;
+                    slots.post_read(end, plan, n, theirs)?;
+                    mismatches += u64::from(!slots.take_read(end, plan, 0).await?);
                 }
             }
             let now = rt::now();
             self.times.record(now.since(last));
             last = now;
-        }
-        Ok(mismatches)
-    }
-
-    async fn many_writes(&mut self, operations: u64) -> Result<u64, MeasureError> {
-        let (mut posted, mut done) = (0, 0);
-        while done < operations {
-            while posted < operations && posted - done < u64::from(self.plan.depth) {
-                let work = self.write(self.next + posted, true)?;
-                self.end.post(work)?;
-                posted += 1;
-            }
-            self.end.finished().await?;
-            done += 1;
-        }
-        Ok(0)
-    }
-
-    async fn many_reads(&mut self, operations: u64) -> Result<u64, MeasureError> {
-        let (mut posted, mut done, mut mismatches) = (0, 0, 0);
-        while done < operations {
-            while posted < operations && posted - done < u64::from(self.plan.depth) {
-                self.post_read(self.next + posted)?;
-                posted += 1;
-            }
-            mismatches += u64::from(!self.take_read().await?);
-            done += 1;
         }
         Ok(mismatches)
     }
@@ -398,7 +366,7 @@ impl Client {
                 && posted - done < u64::from(self.plan.depth)
                 && posted - consumed < window(&self.plan)
             {
-                let data = vec![self.source(self.next + posted)?];
+                let data = vec![self.slots.source(&self.end, &self.plan, self.next + posted)?];
                 self.end.post(Work::Send {
                     id: 1,
                     data,
@@ -431,43 +399,9 @@ impl Client {
         Ok(0)
     }
 
-    /// What is sent or written as operation `n`.
-    fn source(&self, n: u64) -> Result<Bytes, EndError> {
-        if !self.plan.check {
-            return Ok(self.sources[(n % self.sources.len() as u64) as usize].clone());
-        }
-        let mut buf = self.end.buffer(self.plan.size as usize)?;
-        pattern::fill(&mut buf, n);
-        Ok(buf.freeze())
-    }
-
-    fn write(&self, n: u64, signalled: bool) -> Result<Work, EndError> {
-        let to = self.theirs[(n % self.theirs.len() as u64) as usize];
-        Ok(Work::Write { id: n, data: self.source(n)?.into(), to, signalled })
-    }
-
-    fn post_read(&mut self, n: u64) -> Result<(), EndError> {
-        let slot = n % self.theirs.len() as u64;
-        let mut into = self.sinks.pop().ok_or(EndError::Memory)?;
-        if self.plan.check {
-            into.fill(0);
-        }
-        self.end.post(Work::Read { id: slot, into, from: self.theirs[slot as usize] })
-    }
-
-    /// The next Read that finished; whether its bytes are those of its slot (true where nobody compares).
-    async fn take_read(&mut self) -> Result<bool, EndError> {
-        let (slot, Done::Read { buf }) = self.end.finished().await? else {
-            return Err(EndError::Peer("something else finished than a Read"));
-        };
-        let right = !self.plan.check || pattern::matches(&buf, slot);
-        self.sinks.push(buf);
-        Ok(right)
-    }
-
     /// What the server wrote here, compared; the next batch tells the server the new tags.
     fn compare_own(&mut self, operations: u64) -> Result<u64, MeasureError> {
-        if !self.plan.check || self.ours.is_empty() {
+        if !self.plan.check || self.ours.is_empty() || self.plan.op == Op::Read {
             return Ok(0);
         }
         let batch = self.next..self.next + operations;

@@ -20,6 +20,8 @@
 //!
 //! Buffers: operations go round as many slots as are under way at a time, on both sides.
 //!
+//! A plan for both ways has the server do the same to the regions of the client, between Go and Done.
+//!
 //! The latency of a Write is that of a Write and an empty Send that tells of it: nobody may look into registered memory.
 
 pub mod client;
@@ -55,6 +57,8 @@ pub fn allowed(plan: &Plan) -> bool {
         && (1..=MAX_DEPTH).contains(&plan.depth)
         && u64::from(slots(plan)) * u64::from(plan.size) <= MAX_FOOTPRINT
         && (plan.mode != Mode::Latency || plan.depth == 1)
+        // Of two sides that send, neither could tell the other's payload from its reports.
+        && (!plan.both_ways || plan.mode == Mode::Bandwidth && plan.op != Op::Send)
 }
 
 /// The largest depth at which operations of `size` bytes keep within the limits.
@@ -76,6 +80,11 @@ fn window(plan: &Plan) -> u64 {
 /// Sends after which the server says that it consumed them.
 fn report_every(plan: &Plan) -> u64 {
     (window(plan) / REPORTS).max(1)
+}
+
+/// Whether the client has regions for the server.
+fn has_way_back(plan: &Plan) -> bool {
+    plan.both_ways || plan.op == Op::Write && plan.mode == Mode::Latency
 }
 
 /// A side of a connection.

@@ -24,9 +24,11 @@ pub struct Row {
     pub mode: &'static str,
     /// Bytes of an operation.
     pub size: u32,
-    /// Operations at a time.
+    /// Operations at a time, each way.
     pub queue_depth: u16,
-    /// Operations counted.
+    /// Whether the server did the same at the same time; what moved is then the sum of both ways.
+    pub bidirectional: bool,
+    /// Operations counted, of the client.
     pub iterations: u64,
     /// Of a Send or Write half the round trip, of a Read all of it; latency rows only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +68,7 @@ impl From<&Measured> for Row {
     fn from(measured: &Measured) -> Row {
         let plan = &measured.plan;
         let size = f64::from(plan.size);
+        let both = measured.ways() as f64;
         let ways = if plan.op == Op::Read { 1.0 } else { 2.0 };
         let gib = measured.bytes() as f64 / (1u64 << 30) as f64;
         let rate = measured.bytes_per_second();
@@ -75,10 +78,11 @@ impl From<&Measured> for Row {
             mode: if latency { "latency" } else { "bandwidth" },
             size: plan.size,
             queue_depth: plan.depth,
+            bidirectional: plan.both_ways,
             iterations: measured.operations,
             latency: if latency { measured.times.map(|times| times.divided(ways)) } else { None },
             bandwidth: (!latency).then_some(Bandwidth {
-                peak_bytes_per_s: measured.peak_rate * size,
+                peak_bytes_per_s: measured.peak_rate * size * both,
                 average_bytes_per_s: rate,
                 messages_per_s: rate / size,
             }),

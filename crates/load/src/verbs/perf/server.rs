@@ -7,8 +7,10 @@ use weft_machine::Pool;
 use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Work};
 use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
 
-use super::exchange::{compare, control, place, segment, tell};
-use super::{ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, pattern, recv_bytes, recvs, report_every, slots};
+use super::exchange::{Slots, compare, control, open_slot, place, segment, tell};
+use super::{
+    ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, has_way_back, pattern, recv_bytes, recvs, report_every, slots,
+};
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
 
@@ -65,17 +67,27 @@ struct Server {
     end: End,
     /// The regions of the slots.
     regions: Vec<Segment>,
-    /// Where the client's slots lie, for the way back of a Write.
+    /// Where the client's slots lie, for the way back.
     theirs: Vec<Segment>,
     /// What goes back, where nobody compares it.
     echo: Bytes,
+    /// Of a run both ways.
+    own_slots: Option<Slots>,
     batches: u64,
 }
 
 impl Server {
     fn new(plan: Plan, qp: std::rc::Rc<dyn QueuePair>, pool: Pool) -> Server {
         let end = End::new(qp, pool);
-        Server { plan, end, regions: Vec::new(), theirs: Vec::new(), echo: Bytes::new(), batches: 0 }
+        Server {
+            plan,
+            end,
+            regions: Vec::new(),
+            theirs: Vec::new(),
+            echo: Bytes::new(),
+            own_slots: None,
+            batches: 0,
+        }
     }
 
     /// Ends only with the connection.
@@ -87,9 +99,12 @@ impl Server {
         self.know(places)?;
         self.echo = self.bytes_of(ECHO)?;
         if plan.op != Op::Send && plan.mode != Mode::Idle {
-            for slot in 0..slots(&plan) {
-                self.open_slot(slot)?;
+            for slot in 0..u64::from(slots(&plan)) {
+                self.regions.push(open_slot(&self.end, &plan, slot, 0, Access::RemoteFill)?);
             }
+        }
+        if plan.both_ways {
+            self.own_slots = Some(Slots::new(&self.end, &plan, ECHO)?);
         }
         tell(&self.end, &Message::Ready { places: self.regions.iter().map(place).collect() })?;
         loop {
@@ -114,7 +129,10 @@ impl Server {
             };
             let cpu_ns = self.cpu()?.saturating_sub(before);
             let (mismatches, places) = match (plan.op, plan.check) {
-                (Op::Write, true) => self.compare(operations, first)?,
+                (Op::Write, true) => {
+                    let (wrong, places) = self.compare(operations, first)?;
+                    (mismatches + wrong, places)
+                }
                 _ => (mismatches, Vec::new()),
             };
             tell(&self.end, &Message::Done { operations, mismatches, cpu_ns, places })?;
@@ -122,10 +140,10 @@ impl Server {
         }
     }
 
-    /// Takes note of the client's slots, which only the way back of a Write needs.
+    /// Takes note of the client's slots, which only a way back needs.
     fn know(&mut self, places: Vec<Place>) -> Result<(), EndError> {
-        let back = self.plan.op == Op::Write && self.plan.mode == Mode::Latency;
-        if places.len() != if back { usize::from(slots(&self.plan)) } else { 0 } {
+        let back = if has_way_back(&self.plan) { usize::from(slots(&self.plan)) } else { 0 };
+        if places.len() != back {
             return Err(EndError::Peer("the wrong number of regions"));
         }
         self.theirs = places.into_iter().map(|place| segment(place, self.plan.size)).collect();
@@ -166,8 +184,14 @@ impl Server {
                     self.end.send(Bytes::new())?;
                 }
             }
-            // One-sided: the server has no part in it.
-            (Op::Write | Op::Read, _) | (Op::Send, Mode::Idle) => {}
+            (Op::Write | Op::Read, Mode::Bandwidth) => {
+                // One-sided: the server has no part in it, but its own.
+                if let Some(own) = &mut self.own_slots {
+                    let numbers = ECHO + first..ECHO + first + operations;
+                    mismatches += own.run(&mut self.end, &plan, &self.theirs, numbers, ECHO).await?;
+                }
+            }
+            (Op::Read, Mode::Latency) | (_, Mode::Idle) => {}
         }
         Ok(mismatches)
     }
@@ -177,22 +201,6 @@ impl Server {
         let batch = first..first + operations;
         let mismatches = compare(&self.end, &mut self.regions, Access::RemoteFill, batch, 0)?;
         Ok((mismatches, self.regions.iter().map(place).collect()))
-    }
-
-    fn open_slot(&mut self, slot: u16) -> Result<(), EndError> {
-        let mut buf = self.end.buffer(self.plan.size as usize)?;
-        let access = match self.plan.op {
-            Op::Read => {
-                pattern::fill(&mut buf, u64::from(slot));
-                Access::RemoteRead
-            }
-            Op::Write | Op::Send => {
-                buf.fill(0);
-                Access::RemoteFill
-            }
-        };
-        self.regions.push(self.end.register(buf, access)?);
-        Ok(())
     }
 
     fn bytes_of(&self, n: u64) -> Result<Bytes, EndError> {

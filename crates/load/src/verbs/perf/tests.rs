@@ -25,7 +25,7 @@ fn iwarp(pool: &Pool) -> Rc<dyn Provider> {
 }
 
 fn plan(op: Op, mode: Mode, size: u32, depth: u16) -> Plan {
-    Plan { op, mode, check: true, depth, size }
+    Plan { op, mode, check: true, both_ways: false, depth, size }
 }
 
 async fn run(
@@ -47,10 +47,16 @@ fn every_plan(make: impl FnOnce(&Pool) -> Rc<dyn Provider>) {
         for op in [Op::Send, Op::Write, Op::Read] {
             for (mode, depth) in [(Mode::Latency, 1), (Mode::Bandwidth, 1), (Mode::Bandwidth, 7)] {
                 for (size, count) in [(1, 50), (64, 50), (5000, 50), (300_000, 11)] {
-                    for check in [true, false] {
-                        let plan = Plan { check, ..plan(op, mode, size, depth) };
+                    for (check, both_ways) in [(true, false), (false, false), (true, true), (false, true)] {
+                        let plan = Plan { check, both_ways, ..plan(op, mode, size, depth) };
+                        if !allowed(&plan) {
+                            assert!(both_ways && (op == Op::Send || mode == Mode::Latency));
+                            continue;
+                        }
                         let measured = run(&*provider, addr, plan, count, &pool).await.unwrap();
                         assert_eq!((measured.operations, measured.mismatches), (count, 0), "{plan:?}");
+                        let ways = if both_ways { 2 } else { 1 };
+                        assert_eq!(measured.bytes(), count * u64::from(size) * ways);
                         assert_eq!(measured.times.is_some(), mode == Mode::Latency);
                         assert!(measured.elapsed > Duration::ZERO);
                     }
