@@ -387,6 +387,10 @@ pub trait QueuePair {
     fn post(&self, work: Work) -> Result<(), (PostError, Work)>;
     /// Appends at least one completion to `out`, or ends: `Err` comes after every posted work has completed.
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>>;
+    /// Takes in what has come, as the core's loop would do in its next turn, and does not wait: for a user that polls
+    /// without a pause, as `ibv_poll_cq` is used, and leaves the core to others now and then. What was found is for the
+    /// next `poll` to say.
+    fn look(&self);
     /// What moved so far.
     fn traffic(&self) -> Traffic;
     /// Begins an orderly end: posted Sends go out first; then everything flushes.

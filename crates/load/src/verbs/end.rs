@@ -6,9 +6,11 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Buf, Pool};
+use weft_machine::{Buf, Pool, rt};
 use weft_rdma::{Access, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Work, WorkError};
 
 /// Why a workload on verbs ended early.
@@ -40,17 +42,62 @@ pub struct End {
     messages: VecDeque<Buf>,
     finished: VecDeque<(u64, Done)>,
     news: Vec<Completion>,
+    busy: bool,
+    /// Looks since the core was last left to others.
+    looks: u32,
 }
+
+/// Looks at a queue pair in a row before others of the core have a turn: some hundred microseconds of a socket's, some
+/// tens of a ring's.
+const LOOKS_PER_TURN: u32 = 512;
+/// Busy waiting for one completion that long has not paid: the core may sleep.
+const BUSY_MAX: Duration = Duration::from_millis(1);
 
 impl End {
     /// Takes over a connected queue pair.
     pub fn new(qp: Rc<dyn QueuePair>, pool: Pool) -> End {
-        End { qp, pool, messages: VecDeque::new(), finished: VecDeque::new(), news: Vec::new() }
+        End {
+            qp,
+            pool,
+            messages: VecDeque::new(),
+            finished: VecDeque::new(),
+            news: Vec::new(),
+            busy: false,
+            looks: 0,
+        }
+    }
+
+    /// Whether to wait by asking the queue pair again and again, as perftest asks `ibv_poll_cq`: for one operation at a
+    /// time, whose answer takes about as long as a turn of the core's loop does. Not for long: a peer that says nothing
+    /// for [`BUSY_MAX`] is waited for as usual.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    async fn news(&mut self) -> Result<(), Disconnect> {
+        let mut since = None;
+        while self.busy {
+            while self.looks < LOOKS_PER_TURN {
+                self.looks += 1;
+                let cx = &mut Context::from_waker(Waker::noop());
+                if let Poll::Ready(polled) = self.qp.poll(cx, &mut self.news) {
+                    return polled;
+                }
+                self.qp.look();
+            }
+            self.looks = 0;
+            rt::yield_now().await;
+            let now = rt::now();
+            if now.since(*since.get_or_insert(now)) > BUSY_MAX {
+                break;
+            }
+        }
+        std::future::poll_fn(|cx| self.qp.poll(cx, &mut self.news)).await
     }
 
     /// Waits for at least one completion and sorts what came.
     pub async fn poll(&mut self) -> Result<(), EndError> {
-        let ended = std::future::poll_fn(|cx| self.qp.poll(cx, &mut self.news)).await;
+        let ended = self.news().await;
         for completion in self.news.drain(..) {
             match completion.result {
                 Ok(Done::Received { buf, .. }) => self.messages.push_back(buf),

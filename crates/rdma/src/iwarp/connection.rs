@@ -174,6 +174,11 @@ impl Connection {
         !self.completions.is_empty() || matches!(self.state, State::Ended(_))
     }
 
+    /// Whether the stream has not ended.
+    pub(super) fn may_receive(&self) -> bool {
+        !self.eof
+    }
+
     /// Whether the peer may send something new, and has not begun.
     pub(super) fn is_between_messages(&self) -> bool {
         !self.eof && !self.rx.inside_fpdu()

@@ -147,6 +147,19 @@ impl Link {
         came
     }
 
+    /// [`Link::try_receive`] for a user that polls next: whose business it is to send what follows, and to wake nobody.
+    fn look(&self) {
+        if self.connection.borrow().may_receive() {
+            let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    Poll::Pending
+                }
+                received => Poll::Ready(received),
+            };
+            let _ = self.receive(recv);
+        }
+    }
+
     /// One receive and what follows from it; false at the end of the stream.
     fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
         let mut connection = self.connection.borrow_mut();
@@ -357,6 +370,10 @@ impl QueuePair for Handle {
         }
         link.user.borrow_mut().replace(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn look(&self) {
+        self.0.look();
     }
 
     fn traffic(&self) -> Traffic {

@@ -453,6 +453,9 @@ impl QueuePair for RnicQueuePair {
         self.0.poll(cx, out)
     }
 
+    /// Polling looks at the completion queue itself.
+    fn look(&self) {}
+
     fn traffic(&self) -> Traffic {
         self.0.state.borrow().traffic
     }

@@ -183,6 +183,10 @@ impl QueuePair for Faulty {
         Poll::Pending
     }
 
+    fn look(&self) {
+        self.inner.look();
+    }
+
     fn traffic(&self) -> Traffic {
         self.inner.traffic()
     }

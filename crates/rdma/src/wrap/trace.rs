@@ -190,6 +190,10 @@ impl QueuePair for Traced {
         polled
     }
 
+    fn look(&self) {
+        self.inner.look();
+    }
+
     fn traffic(&self) -> Traffic {
         self.inner.traffic()
     }

@@ -296,6 +296,7 @@ impl Client {
         let Message::Go = control::<MeasureError>(&mut self.end).await? else {
             return Err(EndError::Peer("it does not let us go").into());
         };
+        self.end.set_busy(self.plan.mode == Mode::Latency);
         let started = rt::now();
         let mut mismatches = match (self.plan.mode, self.plan.op) {
             (Mode::Latency, _) => self.one_at_a_time(operations, started).await?,
@@ -307,6 +308,7 @@ impl Client {
         };
         // A Read is over when its bytes are here; everything else when the server has it, or has done its part as well.
         let read_until = rt::now();
+        self.end.set_busy(false);
         tell(&self.end, &Message::Finish)?;
         let done = control::<MeasureError>(&mut self.end).await?;
         let until = if self.plan.op == Op::Read && !self.plan.both_ways { read_until } else { rt::now() };

@@ -123,7 +123,9 @@ impl Server {
             }
             let before = self.cpu()?;
             tell(&self.end, &Message::Go)?;
+            self.end.set_busy(plan.mode == Mode::Latency);
             let mismatches = self.batch(operations, first).await?;
+            self.end.set_busy(false);
             let Message::Finish = control::<PerfError>(&mut self.end).await? else {
                 return Err(EndError::Peer("it did not finish its batch").into());
             };

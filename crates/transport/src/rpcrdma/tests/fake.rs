@@ -273,6 +273,8 @@ impl QueuePair for FakeQp {
         Poll::Pending
     }
 
+    fn look(&self) {}
+
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
