@@ -292,6 +292,11 @@ impl Connection {
     /// `left` bytes arrived in the slots behind the present payload.
     fn received_ahead(&mut self, plan: &Plan, mut left: usize, now: Time) {
         for i in 0..plan.count {
+            // A payload longer than it was taken for goes on where the next one was expected. To place what stands between
+            // them there would be to write over bytes that were not looked at yet.
+            if matches!(self.rx.phase, Phase::Payload { segment, placed, .. } if placed < segment.payload) {
+                return self.guessed_wrong(plan, i, None, left, now);
+            }
             let between = left.min(plan.gap);
             self.rx.ring.put(&self.rx.gaps[i][..between]);
             left -= between;
@@ -308,16 +313,16 @@ impl Connection {
             };
             left -= right;
             if right < here {
-                return self.guessed_wrong(plan, i, right, left, now);
+                return self.guessed_wrong(plan, i, Some(right), left, now);
             }
         }
         self.rx.ring.take_behind(BEHIND_PLAN, left);
         self.work_off(now);
     }
 
-    /// The last `left` bytes are not what they were taken for, from the byte `at` of guess `i` on. They are put together
-    /// elsewhere first: what they are may be the end of the region that they lie in.
-    fn guessed_wrong(&mut self, plan: &Plan, i: usize, at: usize, left: usize, now: Time) {
+    /// The last `left` bytes are not what they were taken for, from the byte `at` of guess `i` on, or from what stands before
+    /// it. They are put together elsewhere first: what they are may be the end of the region that they lie in.
+    fn guessed_wrong(&mut self, plan: &Plan, i: usize, at: Option<usize>, left: usize, now: Time) {
         let mut bytes = vec![0; left];
         let mut filled = 0;
         let mut take = |from: &[u8]| {
@@ -326,11 +331,12 @@ impl Connection {
             filled += part;
         };
         for j in i..plan.count {
-            let skip = if j == i { at } else { 0 };
-            if j > i {
+            let skip = at.filter(|_| j == i);
+            if skip.is_none() {
                 take(&self.rx.gaps[j][..plan.gap]);
             }
             // Nothing has ended the region since the bytes were received into it.
+            let skip = skip.unwrap_or(0);
             let Ok(room) = self.regions.place(plan.place_of(j), skip, plan.lens[j] - skip) else { break };
             take(room);
         }

@@ -473,8 +473,64 @@ fn a_marker_inside_points_at_its_fpdu() {
     }
 }
 
+/// A Write of 1000 bytes to a region to be filled, cut into segments of these lengths, that is received so many bytes at a
+/// time.
+fn filled_by(crc: bool, lens: &[usize], chunk: usize) {
+    let mut probe = Probe::new(crc);
+    let buf = probe.pool.buf_from(&[FILL; 1000]).unwrap();
+    let region = probe.end.register(buf, Access::RemoteFill).unwrap();
+    let data = pattern(3, 1000);
+    let (mut stream, mut at) = (Vec::new(), 0);
+    for (n, len) in lens.iter().enumerate() {
+        let header = tagged(Opcode::Write, region.stag.0, region.offset + at as u64, n + 1 == lens.len());
+        stream.extend(probe.fpdu(&header, &data[at..at + len]));
+        at += len;
+    }
+    assert_eq!(at, 1000);
+    // Something else follows in the same receive.
+    stream.extend(probe.fpdu(&tagged(Opcode::Write, 0, 0, true), &[]));
+    stream.chunks(chunk).for_each(|part| probe.feed(part));
+    assert_eq!(probe.end.ended(), None, "crc {crc}, {lens:?}, {chunk} bytes at a time");
+    let filled = probe.end.invalidate(region.stag, probe.now).unwrap();
+    assert!(filled[..] == data[..], "crc {crc}, {lens:?}, {chunk} bytes at a time");
+}
+
+/// A peer may cut a Write as it likes: what was received ahead, for segments of the same length, is put right. A segment
+/// that was longer than the one before it used to be written over what followed it.
+#[test]
+fn segments_of_any_length_fill_a_region() {
+    let cuts: &[&[usize]] = &[
+        &[100, 101, 100, 699],
+        &[100, 99, 100, 101, 600],
+        &[100, 120, 100, 680],
+        &[100, 119, 121, 660],
+        &[10, 900, 90],
+        &[100, 1, 1, 1, 897],
+        &[300, 0, 300, 400],
+        &[1, 2, 4, 8, 16, 32, 64, 128, 256, 489],
+        &[100; 10],
+    ];
+    for crc in [true, false] {
+        for lens in cuts {
+            [10_000, 1, 7, 150, 333].into_iter().for_each(|chunk| filled_by(crc, lens, chunk));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A Write that is cut anyhow.
+    #[test]
+    fn any_segments_fill_a_region(
+        crc: bool, cuts in proptest::collection::vec(0usize..1000, 0..9), chunk in 1usize..1200,
+    ) {
+        let mut ends = cuts;
+        ends.extend([0, 1000]);
+        ends.sort_unstable();
+        let lens: Vec<usize> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        filled_by(crc, &lens, chunk);
+    }
 
     /// Bytes from anywhere: never a panic, never anything placed.
     #[test]
