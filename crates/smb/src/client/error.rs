@@ -74,6 +74,11 @@ impl Error {
         }
     }
 
+    /// Whether it is the connection that failed, not the request or what it asked for.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Error::Transport(_) | Error::Closed | Error::TimedOut)
+    }
+
     /// Whether the name does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use weft_machine::{Buf, buf};
 use weft_transport::Access;
@@ -24,11 +24,12 @@ use weft_wire::smb2::query_info::{self, InfoType};
 use weft_wire::smb2::rdma_transform::Crypto;
 use weft_wire::smb2::{Command, FileId, Filetime, NtStatus, close, flush, read, set_info, write};
 
+use super::connections::Connection;
 use super::error::Error;
 use super::link::{Permit, Reply};
 use super::payload::{self, Protector};
 use super::region::Region;
-use super::session::CREDIT_BYTES;
+use super::session::{Again, CREDIT_BYTES};
 use super::tree::{Stat, TreeCore};
 
 /// Buffer of one QUERY_INFO.
@@ -46,7 +47,7 @@ impl Drop for FileCore {
         if !self.closed.get() {
             let request = close::Request { flags: close::Flags::NONE, file: self.id };
             let call = self.tree.call(Command::Close, |out| request.emit(out));
-            self.tree.core.link.send_and_forget(call);
+            self.tree.core.connections.any().link.send_and_forget(call);
         }
     }
 }
@@ -81,9 +82,6 @@ impl File {
         }
         check_end(offset, len)?;
         let one = self.read_size(len);
-        if len <= one {
-            return self.read_part(offset, len).await;
-        }
         let mut parts = FuturesUnordered::new();
         for at in (0..len).step_by(one) {
             parts.push(async move {
@@ -91,11 +89,17 @@ impl File {
                 Ok::<_, Error>((at, part))
             });
         }
-        let mut whole = self.0.tree.core.link.pool().alloc(len).await;
-        whole.set_len(len);
+        let mut whole = None;
         // Where the file ends: at the first part that is shorter than asked for.
         let mut end = len;
-        while let Some((at, part)) = parts.try_next().await? {
+        while let Some((at, mut part)) = parts.try_next().await? {
+            if one >= len && part.len() <= 1 {
+                return Ok(part.pop().unwrap_or_default());
+            }
+            let whole = match &mut whole {
+                Some(whole) => whole,
+                None => whole.insert(self.whole(len).await),
+            };
             let mut to = at;
             for bytes in &part {
                 buf::copy(&mut whole[to..to + bytes.len()], bytes);
@@ -105,8 +109,19 @@ impl File {
                 end = end.min(to);
             }
         }
-        whole.set_len(end);
-        Ok(whole.freeze())
+        Ok(match whole {
+            None => Bytes::new(),
+            Some(mut whole) => {
+                whole.set_len(end);
+                whole.freeze()
+            }
+        })
+    }
+
+    async fn whole(&self, len: usize) -> Buf {
+        let mut whole = self.0.tree.core.pool().alloc(len).await;
+        whole.set_len(len);
+        whole
     }
 
     /// Reads until `len` bytes are there or the file ends.
@@ -114,25 +129,52 @@ impl File {
         let mut parts = Vec::with_capacity(1);
         let mut done = 0;
         while done < len {
-            let part = self.read_part(offset + done as u64, len - done).await?;
-            if part.is_empty() {
+            let (part, asked) = self.read_part(offset + done as u64, len - done).await?;
+            let ends = part.len() < asked;
+            done += part.len();
+            if !part.is_empty() {
+                parts.push(part);
+            }
+            if ends {
                 break;
             }
-            done += part.len();
-            parts.push(part);
         }
         Ok(parts)
     }
 
-    /// One READ; the server may give less.
-    async fn read_part(&self, offset: u64, len: usize) -> Result<Bytes, Error> {
-        if len == 0 {
-            return Ok(Bytes::new());
+    /// One READ, by whatever connection lives; the second value is how much it asked for. A server may give less of that
+    /// only where the file ends.
+    async fn read_part(&self, offset: u64, len: usize) -> Result<(Bytes, usize), Error> {
+        let connections = &self.0.tree.core.connections;
+        loop {
+            let (connection, rdma) = self.0.tree.pick();
+            match self.read_by(&connection, rdma, offset, len).await {
+                Err(e) if connections.goes_on(&connection, &e) => {}
+                read => return read,
+            }
         }
+    }
+
+    async fn read_by(
+        &self,
+        connection: &Rc<Connection>,
+        rdma: bool,
+        offset: u64,
+        len: usize,
+    ) -> Result<(Bytes, usize), Error> {
         let core = &self.0.tree.core;
-        let permit = core.link.permit(charge(len)).await?;
+        let by_rdma = rdma && len > core.options.rdma_threshold;
+        let len = len.min(core.io_bytes(connection, connection.negotiated.max_read, by_rdma));
+        let _underway = connection.carry(len);
+        let permit = connection.link.permit(charge(len)).await?;
         let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
-        let region = self.expose_for_read(len).await?;
+        let region = match by_rdma {
+            true => {
+                let buf = self.whole(len).await;
+                Some(Region::expose(connection.link.channel(), buf, Access::RemoteFill)?)
+            }
+            false => None,
+        };
         let dialect = core.negotiated.profile.dialect;
         let request = read::Request {
             padding: read::RESPONSE_DATA_AT as u8,
@@ -145,7 +187,7 @@ impl File {
             channel: region.as_ref().map_or(Channel::None, |r| r.channel(dialect)),
         };
         let call = self.0.tree.call(Command::Read, |out| request.emit(out));
-        let mut pending = core.link.send(permit, call)?;
+        let mut pending = connection.link.send(permit, call)?;
         pending.region = region;
         let reply = (&mut pending).await;
         // In any case before anything else is looked at: from here on the server cannot reach the memory.
@@ -153,135 +195,193 @@ impl File {
         let reply = reply?;
         match reply.header.status {
             NtStatus::SUCCESS | NtStatus::BUFFER_OVERFLOW => {}
-            NtStatus::END_OF_FILE => return Ok(Bytes::new()),
+            NtStatus::END_OF_FILE => return Ok((Bytes::new(), len)),
             status => return Err(Error::Status { command: Command::Read, status }),
         }
         let response = read::Response::parse(&reply.message)?;
-        let by_rdma = response.data_remaining as usize;
+        let moved = response.data_remaining as usize;
         match filled {
-            Some(filled) if by_rdma > 0 => {
+            Some(filled) if moved > 0 => {
                 let mut filled = filled?;
-                if by_rdma > len || !response.data.is_empty() {
+                if moved > len || !response.data.is_empty() {
                     return Err(Error::Violation("READ: more bytes than were asked for"));
                 }
-                filled.set_len(by_rdma);
-                match self.0.tree.transform() {
-                    None => Ok(filled.freeze()),
-                    Some(kind) => {
-                        let security = core.link.security()?;
-                        let protector = Protector { kind, security: &security, pool: core.link.pool() };
-                        protector.restore(response.transform, filled).await
-                    }
-                }
+                filled.set_len(moved);
+                let Some(kind) = self.0.tree.transform() else { return Ok((filled.freeze(), len)) };
+                let security = connection.link.security()?;
+                let protector = Protector { kind, security: &security, pool: core.pool() };
+                Ok((protector.restore(response.transform, filled).await?, len))
             }
-            _ if response.data.len() > len || by_rdma > 0 => {
+            _ if response.data.len() > len || moved > 0 => {
                 Err(Error::Violation("READ: more bytes than were asked for"))
             }
-            _ => Ok(response.data),
+            // What was to go by RDMA may come in the message, as much of it as that holds.
+            Some(_) if !response.data.is_empty() => {
+                let asked = response.data.len();
+                Ok((response.data, asked))
+            }
+            _ => Ok((response.data, len)),
         }
-    }
-
-    async fn expose_for_read(&self, len: usize) -> Result<Option<Region>, Error> {
-        let core = &self.0.tree.core;
-        if !self.by_rdma(len) {
-            return Ok(None);
-        }
-        let mut buf = core.link.pool().alloc(len).await;
-        buf.set_len(len);
-        Region::expose(core.link.channel(), buf, Access::RemoteFill).map(Some)
     }
 
     /// Writes all of `data` at `offset`. With an RDMA channel it is copied once; see [`File::write_buf`].
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), Error> {
+        self.write_split(offset, data, false).await
+    }
+
+    /// `replay`: some of it may have reached the server by a connection that is lost.
+    async fn write_split(&self, offset: u64, data: Bytes, replay: bool) -> Result<(), Error> {
         check_end(offset, data.len())?;
         let one = self.write_size(data.len());
         if data.len() <= one {
-            return self.write_all(offset, data).await;
+            return self.write_all(offset, data, replay).await;
         }
         let mut parts = FuturesUnordered::new();
         for at in (0..data.len()).step_by(one) {
             let part = data.slice(at..data.len().min(at + one));
-            parts.push(self.write_all(offset + at as u64, part));
+            parts.push(self.write_all(offset + at as u64, part, replay));
         }
         while parts.try_next().await?.is_some() {}
         Ok(())
     }
 
-    async fn write_all(&self, mut offset: u64, mut data: Bytes) -> Result<(), Error> {
+    async fn write_all(&self, mut offset: u64, mut data: Bytes, mut replay: bool) -> Result<(), Error> {
+        let core = &self.0.tree.core;
+        let mut again = Again::new(&core.options);
         loop {
-            let permit = self.0.tree.core.link.permit(charge(data.len())).await?;
-            let part = data.split_to(data.len().min(usize::from(permit.charge) * CREDIT_BYTES));
-            let len = part.len();
-            if self.by_rdma(len) {
-                let mut buf = self.0.tree.core.link.pool().alloc(len).await;
-                buf.set_len(len);
-                buf::copy(&mut buf, &part);
-                self.write_region(permit, offset, buf).await?;
-            } else {
-                self.write_inline(permit, offset, part).await?;
-            }
-            offset += len as u64;
-            if data.is_empty() {
-                return Ok(());
+            let (connection, rdma) = self.0.tree.pick();
+            match self.write_by(&connection, rdma, offset, &data, replay).await {
+                Ok(len) => {
+                    offset += len as u64;
+                    data.advance(len);
+                    if data.is_empty() {
+                        return Ok(());
+                    }
+                    replay = false;
+                }
+                Err(e) if core.connections.goes_on(&connection, &e) => replay = true,
+                Err(e) if core.connections.is_too_early(&e) && again.wait().await => replay = true,
+                Err(e) => return Err(e),
             }
         }
     }
 
+    /// One WRITE of the front of `data`; how much it was.
+    async fn write_by(
+        &self,
+        connection: &Rc<Connection>,
+        rdma: bool,
+        offset: u64,
+        data: &Bytes,
+        replay: bool,
+    ) -> Result<usize, Error> {
+        let core = &self.0.tree.core;
+        let by_rdma = rdma && data.len() > core.options.rdma_threshold;
+        let len = data.len().min(core.io_bytes(connection, connection.negotiated.max_write, by_rdma));
+        let _underway = connection.carry(len);
+        let permit = connection.link.permit(charge(len)).await?;
+        let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
+        let part = data.slice(..len);
+        if by_rdma {
+            let mut buf = self.whole(len).await;
+            buf::copy(&mut buf, &part);
+            self.write_region(connection, permit, offset, buf, replay).await.map_err(|(e, _)| e)?;
+        } else {
+            self.write_inline(connection, permit, offset, part, replay).await?;
+        }
+        Ok(len)
+    }
+
     /// Writes all of `data` at `offset` without copying it, and gives it back. On an error it is gone.
     ///
-    /// A buffer longer than one WRITE may be (see [`super::Session::io_sizes`]) is split as [`File::write`] does it.
-    pub async fn write_buf(&self, offset: u64, data: Buf) -> Result<Buf, Error> {
+    /// A buffer longer than one WRITE may be (see [`super::Session::io_sizes`]) is split as [`File::write`] does it. On an
+    /// encrypted session the server reads an encrypted copy.
+    pub async fn write_buf(&self, offset: u64, mut data: Buf) -> Result<Buf, Error> {
         check_end(offset, data.len())?;
+        let core = &self.0.tree.core;
         let len = data.len();
-        if len <= self.write_size(len) && self.by_rdma(len) {
-            let permit = self.0.tree.core.link.permit(charge(len)).await?;
-            if usize::from(permit.charge) * CREDIT_BYTES >= len {
-                return self.write_region(permit, offset, data).await;
+        let mut again = Again::new(&core.options);
+        let mut replay = false;
+        loop {
+            let (connection, rdma) = self.0.tree.pick();
+            let by_rdma = rdma && len > core.options.rdma_threshold;
+            if !by_rdma || len > core.io_bytes(&connection, connection.negotiated.max_write, true) {
+                break;
             }
+            let _underway = connection.carry(len);
+            let permit = match connection.link.permit(charge(len)).await {
+                Err(e) if core.connections.goes_on(&connection, &e) => continue,
+                permit => permit?,
+            };
+            if usize::from(permit.charge) * CREDIT_BYTES < len {
+                break;
+            }
+            data = match self.write_region(&connection, permit, offset, data, replay).await {
+                Ok(data) => return Ok(data),
+                Err((e, Some(data))) if core.connections.goes_on(&connection, &e) => data,
+                Err((e, Some(data))) if core.connections.is_too_early(&e) && again.wait().await => data,
+                Err((e, _)) => return Err(e),
+            };
+            replay = true;
         }
         // Lent to the transport as shared bytes; ours again when it has let go of them.
         let lent = Lent(Arc::new(data));
-        self.write(offset, Bytes::from_owner(Lent(lent.0.clone()))).await?;
+        self.write_split(offset, Bytes::from_owner(Lent(lent.0.clone())), replay).await?;
         match Arc::try_unwrap(lent.0) {
             Ok(buf) => Ok(buf),
             Err(held) => {
-                let mut copy = self.0.tree.core.link.pool().alloc(len).await;
-                copy.set_len(len);
+                let mut copy = self.whole(len).await;
                 buf::copy(&mut copy, &held);
                 Ok(copy)
             }
         }
     }
 
-    /// One WRITE by RDMA; gives the buffer back.
-    async fn write_region(&self, permit: Permit, offset: u64, data: Buf) -> Result<Buf, Error> {
-        let core = &self.0.tree.core;
+    /// One WRITE by RDMA; gives the buffer back, also with an error unless that is what was wrong.
+    async fn write_region(
+        &self,
+        connection: &Rc<Connection>,
+        permit: Permit,
+        offset: u64,
+        data: Buf,
+        replay: bool,
+    ) -> Result<Buf, (Error, Option<Buf>)> {
         let Some(kind) = self.0.tree.transform() else {
-            return self.write_exposed(permit, offset, data, None).await;
+            return self.write_exposed(connection, permit, offset, data, None, replay).await;
         };
-        let security = core.link.security()?;
-        let protector = Protector { kind, security: &security, pool: core.link.pool() };
-        match protector.protect(&data).await? {
-            (crypto, Some(sealed)) => {
-                self.write_exposed(permit, offset, sealed, Some(crypto)).await?;
-                Ok(data)
+        let security = match connection.link.security() {
+            Ok(security) => security,
+            Err(e) => return Err((e, Some(data))),
+        };
+        let protector = Protector { kind, security: &security, pool: self.0.tree.core.pool() };
+        match protector.protect(&data).await {
+            Ok((crypto, Some(sealed))) => {
+                match self.write_exposed(connection, permit, offset, sealed, Some(crypto), replay).await {
+                    Ok(_) => Ok(data),
+                    Err((e, _)) => Err((e, Some(data))),
+                }
             }
-            (crypto, None) => self.write_exposed(permit, offset, data, Some(crypto)).await,
+            Ok((crypto, None)) => {
+                self.write_exposed(connection, permit, offset, data, Some(crypto), replay).await
+            }
+            Err(e) => Err((e, Some(data))),
         }
     }
 
     /// Shows `data` to the server while it writes; gives it back.
     async fn write_exposed(
         &self,
+        connection: &Rc<Connection>,
         permit: Permit,
         offset: u64,
         data: Buf,
         crypto: Option<Crypto>,
-    ) -> Result<Buf, Error> {
-        let core = &self.0.tree.core;
+        replay: bool,
+    ) -> Result<Buf, (Error, Option<Buf>)> {
         let len = data.len();
-        let region = Region::expose(core.link.channel(), data, Access::RemoteRead)?;
-        let channel = region.channel(core.negotiated.profile.dialect);
+        let region = Region::expose(connection.link.channel(), data, Access::RemoteRead);
+        let region = region.map_err(|e| (e, None))?;
+        let channel = region.channel(self.0.tree.core.negotiated.profile.dialect);
         let request = write::Request {
             offset,
             file: self.0.id,
@@ -293,17 +393,31 @@ impl File {
             flags: write::Flags::NONE,
             data: Bytes::new(),
         };
-        let call = self.0.tree.call(Command::Write, |out| request.emit_head(out));
-        let mut pending = core.link.send(permit, call)?;
+        let mut call = self.0.tree.call(Command::Write, |out| request.emit_head(out));
+        call.replay = replay;
+        let mut pending = match connection.link.send(permit, call) {
+            Ok(pending) => pending,
+            Err(e) => return Err((e, region.revoke().ok())),
+        };
         pending.region = Some(region);
         let reply = (&mut pending).await;
-        let data = pending.region.take().map(Region::revoke);
-        written(reply?, len)?;
-        data.unwrap_or(Err(Error::Closed))
+        let data = pending.region.take().and_then(|region| region.revoke().ok());
+        match (reply.and_then(|reply| written(reply, len)), data) {
+            (Ok(()), Some(data)) => Ok(data),
+            (Ok(()), None) => Err((Error::Closed, None)),
+            (Err(e), data) => Err((e, data)),
+        }
     }
 
     /// One WRITE in the message.
-    async fn write_inline(&self, permit: Permit, offset: u64, data: Bytes) -> Result<(), Error> {
+    async fn write_inline(
+        &self,
+        connection: &Rc<Connection>,
+        permit: Permit,
+        offset: u64,
+        data: Bytes,
+        replay: bool,
+    ) -> Result<(), Error> {
         let len = data.len();
         let request = write::Request {
             offset,
@@ -315,21 +429,20 @@ impl File {
         };
         let mut call = self.0.tree.call(Command::Write, |out| request.emit_head(out));
         call.payload = request.data;
-        written(self.0.tree.core.link.send(permit, call)?.await?, len)
-    }
-
-    fn by_rdma(&self, len: usize) -> bool {
-        len > self.0.tree.core.rdma_threshold && self.0.tree.rdma()
+        call.replay = replay;
+        written(connection.link.send(permit, call)?.await?, len)
     }
 
     fn read_size(&self, len: usize) -> usize {
-        let core = &self.0.tree.core;
-        core.io_bytes(core.negotiated.max_read, self.by_rdma(len))
+        let (core, (connection, rdma)) = (&self.0.tree.core, self.0.tree.pick());
+        let by_rdma = rdma && len > core.options.rdma_threshold;
+        core.io_bytes(&connection, connection.negotiated.max_read, by_rdma)
     }
 
     fn write_size(&self, len: usize) -> usize {
-        let core = &self.0.tree.core;
-        core.io_bytes(core.negotiated.max_write, self.by_rdma(len))
+        let (core, (connection, rdma)) = (&self.0.tree.core, self.0.tree.pick());
+        let by_rdma = rdma && len > core.options.rdma_threshold;
+        core.io_bytes(&connection, connection.negotiated.max_write, by_rdma)
     }
 
     /// Makes what was written durable.
@@ -344,9 +457,18 @@ impl File {
     pub async fn close(self) -> Result<(), Error> {
         self.0.closed.set(true);
         let request = close::Request { flags: close::Flags::NONE, file: self.0.id };
-        let message = self.call(Command::Close, |out| request.emit(out)).await?;
-        close::Response::parse(&message)?;
-        Ok(())
+        let lost = self.0.tree.core.connections.lost();
+        match self.call(Command::Close, |out| request.emit(out)).await {
+            Ok(message) => close::Response::parse(&message).map(drop).map_err(Error::from),
+            // Carried out by a connection that was lost before it could tell.
+            Err(e)
+                if e.status() == Some(NtStatus::FILE_CLOSED)
+                    && self.0.tree.core.connections.lost() > lost =>
+            {
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// What the file is now.
@@ -419,7 +541,7 @@ impl File {
     }
 
     async fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Result<Bytes, Error> {
-        self.0.tree.core.link.call(self.0.tree.call(command, emit)).await?.success()
+        self.0.tree.core.call(self.0.tree.call(command, emit)).await?.success()
     }
 }
 

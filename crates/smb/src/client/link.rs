@@ -9,7 +9,7 @@
 //! Errors: a response that breaks a rule or fails its signature ends the connection for all ([MS-SMB2] 3.2.5.1.3
 //! allows it, and nothing that follows could be trusted).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use weft_machine::{Buf, Pool, buf};
 use weft_transport::{Channel, Outgoing, Part, Sending, To};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
-use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound};
+use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound, echo};
 
 use super::credits::{Credits, Place};
 use super::error::Error;
@@ -48,6 +48,7 @@ pub(super) struct Security {
 }
 
 /// A request, all but its numbers.
+#[derive(Clone)]
 pub(super) struct Call {
     pub command: Command,
     pub tree: u32,
@@ -56,6 +57,8 @@ pub(super) struct Call {
     pub message: Vec<u8>,
     /// What follows the body: a WRITE's data.
     pub payload: Bytes,
+    /// It was sent before, by a connection that is lost.
+    pub replay: bool,
 }
 
 impl Call {
@@ -66,7 +69,7 @@ impl Call {
         let mut message = Vec::with_capacity(ROOM);
         message.resize(HEADER_LEN, 0);
         emit(&mut message);
-        Call { command, tree, protection, message, payload: Bytes::new() }
+        Call { command, tree, protection, message, payload: Bytes::new(), replay: false }
     }
 }
 
@@ -111,6 +114,8 @@ struct State {
     next_message_id: u64,
     multi_credit: bool,
     security: Option<Rc<Security>>,
+    /// ChannelSequence (3.x).
+    sequence: Option<Rc<Cell<u16>>>,
     /// Why the connection has ended.
     ended: Option<Error>,
     /// Counts messages received, for the watchdog.
@@ -121,7 +126,7 @@ struct State {
 pub(super) struct Link {
     shared: Rc<Shared>,
     _receiver: Task<()>,
-    _watchdog: Task<()>,
+    watchdog: RefCell<Task<()>>,
 }
 
 struct Shared {
@@ -157,21 +162,18 @@ impl Link {
                 next_message_id: 0,
                 multi_credit: false,
                 security: None,
+                sequence: None,
                 ended: None,
                 received: 0,
             }),
         });
         let _receiver = rt::spawn(receive(shared.clone()));
-        let _watchdog = rt::spawn(watch(shared.clone(), timeout));
-        Link { shared, _receiver, _watchdog }
+        let watchdog = rt::spawn(watch(shared.clone(), timeout, None));
+        Link { shared, _receiver, watchdog: RefCell::new(watchdog) }
     }
 
     pub fn channel(&self) -> &Rc<dyn Channel> {
         &self.shared.channel
-    }
-
-    pub fn pool(&self) -> &Pool {
-        &self.shared.pool
     }
 
     /// The dialect has requests of several credits from now on.
@@ -180,14 +182,29 @@ impl Link {
     }
 
     /// The session is established: from now on its keys protect.
-    pub fn set_security(&self, security: Security) {
-        self.shared.state.borrow_mut().security = Some(Rc::new(security));
+    pub fn set_security(&self, security: Rc<Security>) {
+        self.shared.state.borrow_mut().security = Some(security);
     }
 
     /// The session's keys, once it is established.
     pub fn security(&self) -> Result<Rc<Security>, Error> {
         let security = self.shared.state.borrow().security.clone();
         security.ok_or(Error::Misuse("protection before a session is established"))
+    }
+
+    /// Requests carry this ChannelSequence from now on; only in 3.x, where the field means that.
+    pub fn set_sequence(&self, sequence: Rc<Cell<u16>>) {
+        self.shared.state.borrow_mut().sequence = Some(sequence);
+    }
+
+    /// Gives the server up sooner, because there are other connections, but asks it for a sign of life before.
+    pub fn set_patience(&self, limit: Duration, probe: Protection) {
+        *self.watchdog.borrow_mut() = rt::spawn(watch(self.shared.clone(), limit, Some(probe)));
+    }
+
+    /// Whether nothing more can be sent.
+    pub fn is_ended(&self) -> bool {
+        self.shared.state.borrow().ended.is_some()
     }
 
     /// Credits in all, at least 1.
@@ -245,64 +262,41 @@ impl Link {
     }
 
     fn launch(&self, message_id: u64, outgoing: Outgoing) -> Pending {
-        let sending = Some(self.shared.channel.send(outgoing)).filter(|sending| !sending.is_taken());
-        Pending { shared: self.shared.clone(), message_id, sending, region: None }
+        launch(&self.shared, message_id, outgoing)
     }
 
-    /// Gives a request its numbers and its protection; from now on its response is awaited.
-    fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
-        let charge = std::mem::take(&mut permit.charge);
-        let Call { command, tree, protection, mut message, payload } = call;
-        let (message_id, security) = {
-            let state = &mut *self.shared.state.borrow_mut();
-            let credits = state.credits.sent(charge);
-            if let Some(e) = &state.ended {
-                return Err(e.clone());
-            }
-            let message_id = state.next_message_id;
-            state.next_message_id += u64::from(charge);
-            let header = Header {
-                // 3.2.4.1.5: 0 in dialects without multi-credit requests.
-                credit_charge: if state.multi_credit { charge } else { 0 },
-                credits,
-                id: Id::tree(tree),
-                session_id: state.security.as_ref().map_or(session_id, |s| s.session_id),
-                ..Header::request(command, message_id)
-            };
-            message[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-            let waiting = SlotState::Waiting(None);
-            let slot = Slot { command, protection, tree, charge, state: waiting, async_id: None };
-            state.pending.insert(message_id, slot);
-            (message_id, state.security.clone())
-        };
-        match self.shared.protect(security.as_deref(), protection, message, payload) {
-            Ok(outgoing) => Ok((message_id, outgoing)),
-            Err(e) => {
-                // Its number is used up and will never be seen by the server, whose window then closes.
-                self.shared.end(e.clone());
-                Err(e)
-            }
-        }
+    fn compose(&self, permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
+        self.shared.compose(permit, call, session_id)
     }
 
-    /// Sends a request for whose response nobody waits, if a credit is free (handles that are dropped).
+    /// See [`send_and_forget`].
     pub fn send_and_forget(&self, call: Call) {
-        let permit = {
-            let state = &mut *self.shared.state.borrow_mut();
-            if state.ended.is_some() {
-                return;
-            }
-            let mut cx = Context::from_waker(Waker::noop());
-            let mut place = Place::default();
-            match state.credits.poll_take(&mut cx, 1, &mut place) {
-                Poll::Ready(Ok(charge)) => Permit { shared: self.shared.clone(), charge },
-                _ => return state.credits.leave(&place),
-            }
-        };
-        if let Ok(pending) = self.send(permit, call) {
-            pending.forget();
-        }
+        send_and_forget(&self.shared, call);
     }
+}
+
+/// Sends a request for whose response nobody waits, if a credit is free (handles that are dropped, signs of life).
+fn send_and_forget(shared: &Rc<Shared>, call: Call) {
+    let permit = {
+        let state = &mut *shared.state.borrow_mut();
+        if state.ended.is_some() {
+            return;
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut place = Place::default();
+        match state.credits.poll_take(&mut cx, 1, &mut place) {
+            Poll::Ready(Ok(charge)) => Permit { shared: shared.clone(), charge },
+            _ => return state.credits.leave(&place),
+        }
+    };
+    if let Ok((message_id, outgoing)) = shared.compose(permit, call, 0) {
+        launch(shared, message_id, outgoing).forget();
+    }
+}
+
+fn launch(shared: &Rc<Shared>, message_id: u64, outgoing: Outgoing) -> Pending {
+    let sending = Some(shared.channel.send(outgoing)).filter(|sending| !sending.is_taken());
+    Pending { shared: shared.clone(), message_id, sending, region: None }
 }
 
 impl Drop for Link {
@@ -312,6 +306,48 @@ impl Drop for Link {
 }
 
 impl Shared {
+    /// Gives a request its numbers and its protection; from now on its response is awaited.
+    fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
+        let charge = std::mem::take(&mut permit.charge);
+        let Call { command, tree, protection, mut message, payload, replay } = call;
+        let (message_id, security) = {
+            let state = &mut *self.state.borrow_mut();
+            let credits = state.credits.sent(charge);
+            if let Some(e) = &state.ended {
+                return Err(e.clone());
+            }
+            let message_id = state.next_message_id;
+            state.next_message_id += u64::from(charge);
+            let mut header = Header {
+                // 3.2.4.1.5: 0 in dialects without multi-credit requests.
+                credit_charge: if state.multi_credit { charge } else { 0 },
+                credits,
+                id: Id::tree(tree),
+                session_id: state.security.as_ref().map_or(session_id, |s| s.session_id),
+                ..Header::request(command, message_id)
+            };
+            if let Some(sequence) = &state.sequence {
+                header.set_channel_sequence(sequence.get());
+            }
+            if replay {
+                header.flags |= Flags::REPLAY_OPERATION;
+            }
+            message[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+            let waiting = SlotState::Waiting(None);
+            let slot = Slot { command, protection, tree, charge, state: waiting, async_id: None };
+            state.pending.insert(message_id, slot);
+            (message_id, state.security.clone())
+        };
+        match self.protect(security.as_deref(), protection, message, payload) {
+            Ok(outgoing) => Ok((message_id, outgoing)),
+            Err(e) => {
+                // Its number is used up and will never be seen by the server, whose window then closes.
+                self.end(e.clone());
+                Err(e)
+            }
+        }
+    }
+
     /// Signs or encrypts.
     fn protect(
         &self,
@@ -454,6 +490,8 @@ fn check_protection(
         // The tag has been verified over all of it, and the signature field is not used.
         _ if sealed => return Ok(()),
         Protection::Sealed => return Err(Error::Tampered("an unencrypted answer to an encrypted request")),
+        // A server that does not know the session that a connection is to be bound to has nothing to sign with.
+        Protection::Signed if header.command == Command::SessionSetup && header.status.is_error() => {}
         // 3.2.5.1.3: interim responses may go unsigned; they carry credits and an AsyncId, nothing else.
         Protection::Signed if !interim && !header.flags.contains(Flags::SIGNED) => {
             return Err(Error::Tampered("an unsigned answer to a signed request"));
@@ -461,6 +499,8 @@ fn check_protection(
         _ => {}
     }
     match security {
+        // The set-up of a further channel verifies it with that channel's key, which is not here yet.
+        _ if header.command == Command::SessionSetup && header.status == NtStatus::SUCCESS => Ok(()),
         Some(security) if header.flags.contains(Flags::SIGNED) => {
             match security.keys.signing.verify(Sender::Server, message) {
                 true => Ok(()),
@@ -505,10 +545,12 @@ async fn receive(shared: Rc<Shared>) {
 
 /// Ends a connection whose server owes an answer and says nothing. Costs nothing per request. Requests that the
 /// server has answered "pending" may take as long as they like.
-async fn watch(shared: Rc<Shared>, timeout: Duration) {
+///
+/// With a `probe` the server is asked for a sign of life, an ECHO under this protection, before it is given up.
+async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
     let mut seen = None;
     loop {
-        rt::sleep(timeout / 2).await;
+        rt::sleep(limit / 2).await;
         let (owed, received) = {
             let state = shared.state.borrow();
             (state.pending.values().any(|slot| slot.async_id.is_none()), state.received)
@@ -517,7 +559,14 @@ async fn watch(shared: Rc<Shared>, timeout: Duration) {
             // Silent for half the time before, and for this half.
             Some((2.., before)) if owed && before == received => return shared.end(Error::TimedOut),
             Some((n, before)) if owed && before == received => seen = Some((n + 1, received)),
-            _ => seen = owed.then_some((1, received)),
+            _ => {
+                seen = owed.then_some((1, received));
+                // What it is asked for may take long; this does not.
+                if let (true, Some(protection)) = (owed, probe) {
+                    let call = Call::new(Command::Echo, 0, protection, |out| echo::Request.emit(out));
+                    send_and_forget(&shared, call);
+                }
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! An SMB client, dialects 2.1 to 3.1.1, over any [`weft_transport::Channel`]: [`Session`], [`Tree`], [`File`].
 //!
 //! Spec: [MS-SMB2] 3.2.
-//! Owns: one connection with one session. Does not: find servers, reconnect, follow DFS, cache, take oplocks or leases.
+//! Owns: the connections of one session. Does not: find servers, reconnect, follow DFS, cache, take oplocks or leases.
 //! Runs on one core: clones share by `Rc`. Needs a running [`weft_machine::rt`] loop.
 
+mod connections;
 mod credits;
 mod error;
 mod file;
@@ -19,7 +20,7 @@ mod tree;
 pub use error::{Denial, Error};
 pub use file::File;
 pub use options::{Options, Wish};
-pub use session::{Description, Endpoint, Session};
+pub use session::{Carrier, Description, Endpoint, Session};
 pub use tree::{Entry, OpenOptions, Space, Stat, Tree};
 pub use weft_wire::smb2::ioctl::{CtlCode, NetworkInterface};
 

@@ -45,6 +45,27 @@ impl Negotiated {
             || self.server_security_mode.contains(SecurityMode::SIGNING_REQUIRED)
     }
 
+    /// Our ClientGuid.
+    pub fn client_guid(&self) -> Guid {
+        self.request.client_guid
+    }
+
+    /// Whether a session may have several connections.
+    pub fn multichannel(&self) -> bool {
+        self.profile.dialect >= Dialect::V3_0
+            && self.server_capabilities.contains(Capabilities::MULTI_CHANNEL)
+    }
+
+    /// 3.2.5.2: what another connection to the same server must have in common with the first. The algorithm of signing is
+    /// each connection's own.
+    pub fn agrees(&self, first: &Negotiated) -> bool {
+        self.server_guid == first.server_guid
+            && self.profile.dialect == first.profile.dialect
+            && self.profile.cipher == first.profile.cipher
+            && self.server_capabilities == first.server_capabilities
+            && self.server_security_mode == first.server_security_mode
+    }
+
     /// Our mode, which SESSION_SETUP repeats.
     pub fn security_mode(&self) -> SecurityMode {
         self.request.security_mode
@@ -78,7 +99,7 @@ impl Negotiated {
     }
 }
 
-fn request(options: &Options, rdma: bool) -> Result<Request, Error> {
+fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request, Error> {
     const ALL: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
     let dialects: Vec<_> = ALL.into_iter().filter(|d| options.dialects.contains(d)).collect();
     if dialects.is_empty() {
@@ -89,6 +110,9 @@ fn request(options: &Options, rdma: bool) -> Result<Request, Error> {
         security_mode |= SecurityMode::SIGNING_REQUIRED;
     }
     let mut capabilities = Capabilities::LARGE_MTU;
+    if dialects.iter().any(|dialect| *dialect >= Dialect::V3_0) {
+        capabilities |= Capabilities::MULTI_CHANNEL;
+    }
     // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says it all, but Samba answers that only to
     // clients that set the bit as well.
     let last = dialects[dialects.len() - 1];
@@ -117,7 +141,8 @@ fn request(options: &Options, rdma: bool) -> Result<Request, Error> {
             contexts.push(Context::Netname(options.host.clone()));
         }
     }
-    Ok(Request { security_mode, capabilities, client_guid: random()?, dialects, contexts })
+    let client_guid = guid.map_or_else(random, Ok)?;
+    Ok(Request { security_mode, capabilities, client_guid, dialects, contexts })
 }
 
 /// Random bytes; the system has always some.
@@ -128,8 +153,13 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
 }
 
 /// Sends NEGOTIATE and judges the answer.
-pub(super) async fn negotiate(link: &Link, options: &Options) -> Result<Negotiated, Error> {
-    let request = request(options, link.channel().limits().max_rdma.is_some())?;
+/// `guid` is ours where the server knows us already.
+pub(super) async fn negotiate(
+    link: &Link,
+    options: &Options,
+    guid: Option<Guid>,
+) -> Result<Negotiated, Error> {
+    let request = request(options, link.channel().limits().max_rdma.is_some(), guid)?;
     let call = Call::new(Command::Negotiate, 0, Protection::None, |out| request.emit(out));
     let permit = link.permit(1).await?;
     let (pending, sent) = link.send_recorded(permit, call, 0)?;

@@ -54,6 +54,8 @@ pub struct Options {
     pub rdma_threshold: usize,
     /// How long the server may be silent while it owes an answer.
     pub timeout: Duration,
+    /// The same while the session has other connections, by which requests then go again.
+    pub failover: Duration,
 }
 
 impl Options {
@@ -79,6 +81,7 @@ impl Options {
             credits: 512,
             rdma_threshold: 4096,
             timeout: Duration::from_secs(60),
+            failover: Duration::from_secs(10),
         }
     }
 }

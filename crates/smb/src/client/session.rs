@@ -1,27 +1,30 @@
-//! A session: one authenticated connection, and the shares entered through it.
+//! A session: one log-on over one or more connections, and the shares entered through it.
 //!
 //! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.20 (IOCTL), 3.2.4.23 (logging off), 3.2.5.5 (tree connect, validation).
-//! Owns: the connection, shared with its trees and files; the last of them closes it.
+//! Owns: the connections, shared with its trees and files; the last of them closes them.
 //! Does not: reconnect.
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::{Pool, rt};
 use weft_transport::{Channel, Kind, Traffic};
 use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::session_setup::SessionFlags;
 use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags, ShareType};
-use weft_wire::smb2::{Command, Dialect, FileId, Guid, echo, logoff};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, echo, logoff};
 
+use super::connections::{Connection, Connections};
 use super::error::{Denial, Error};
-use super::link::{Call, Link, Protection};
+use super::link::{Call, Link, Protection, Reply, Security};
 use super::negotiate::{Negotiated, negotiate};
 use super::options::{Options, Wish};
-use super::setup::authenticate;
+use super::setup::{authenticate, bind};
 use super::tree::Tree;
 
 /// Bytes of a credit ([MS-SMB2] 3.1.5.2).
@@ -33,14 +36,16 @@ const IOCTL_OUTPUT: u32 = 64 << 10;
 
 /// What session, trees and files share.
 pub(super) struct Core {
-    pub link: Link,
-    pub negotiated: Negotiated,
-    pub host: String,
+    pub connections: Connections,
+    /// What the first connection negotiated; the others agree with it.
+    pub negotiated: Rc<Negotiated>,
+    pub options: Options,
+    /// The keys of the session, which bind further connections.
+    security: Rc<Security>,
     /// Everything is encrypted, because we want it or the server does.
     pub sealed: bool,
     /// Everything is signed.
     pub signed: bool,
-    pub rdma_threshold: usize,
     /// A tree for IOCTLs that need none in particular; 0 for none yet.
     any_tree: Cell<u32>,
     validated: Cell<bool>,
@@ -64,18 +69,45 @@ impl Core {
         }
     }
 
-    /// How many bytes a READ may ask for, or a WRITE carry, in one request.
-    pub fn io_bytes(&self, server: u32, by_rdma: bool) -> usize {
-        let limits = self.link.channel().limits();
+    /// How many bytes a READ may ask for, or a WRITE carry, in one request on this connection.
+    pub fn io_bytes(&self, connection: &Connection, server: u32, by_rdma: bool) -> usize {
+        let limits = connection.link.channel().limits();
         let carried = match limits.max_rdma {
             Some(max) if by_rdma => max,
             _ => limits.max_message.saturating_sub(OVERHEAD),
         };
-        let paid = match self.negotiated.multi_credit {
-            true => CREDIT_BYTES.saturating_mul(self.link.window().min(u32::from(u16::MAX)) as usize),
+        let paid = match connection.negotiated.multi_credit {
+            true => CREDIT_BYTES.saturating_mul(connection.link.window().min(u32::from(u16::MAX)) as usize),
             false => CREDIT_BYTES,
         };
         (server as usize).min(carried).min(paid).clamp(1, weft_machine::buf::MAX_BUF)
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.options.pool
+    }
+
+    /// The connection for payload: one with RDMA where there is one.
+    pub fn pick(&self, sealed_tree: bool) -> Rc<Connection> {
+        self.connections.pick(|connection| u32::from(self.rdma_by(connection, sealed_tree)))
+    }
+
+    /// One request without payload; made again by another connection when its own is lost.
+    pub async fn call(&self, mut call: Call) -> Result<Reply, Error> {
+        let mut again = Again::new(&self.options);
+        loop {
+            let connection = self.connections.any();
+            if self.connections.len() == 1 && self.connections.lost() == 0 {
+                return connection.link.call(call).await;
+            }
+            match connection.link.call(call.clone()).await {
+                Err(e) if self.connections.goes_on(&connection, &e) => {}
+                Ok(reply) if reply.header.status == NtStatus::FILE_NOT_AVAILABLE && again.wait().await => {}
+                answered => return answered,
+            }
+            call.replay = true;
+        }
     }
 
     /// One IOCTL.
@@ -86,42 +118,47 @@ impl Core {
         request: &ioctl::Request,
     ) -> Result<Bytes, Error> {
         let call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
-        let message = self.link.call(call).await?.success()?;
+        let message = self.call(call).await?.success()?;
         Ok(ioctl::Response::parse(&message)?.output)
     }
 
     /// 3.2.5.5: in 3.0 and 3.0.2, whose NEGOTIATE nothing else protects, the server repeats under signature what it
     /// answered.
     async fn validate(&self, tree: u32) -> Result<(), Error> {
+        if !self.validated.get() {
+            self.validate_on(&self.connections.any(), tree).await?;
+            self.validated.set(true);
+        }
+        Ok(())
+    }
+
+    async fn validate_on(&self, connection: &Connection, tree: u32) -> Result<(), Error> {
         let dialect = self.negotiated.profile.dialect;
-        if self.validated.get() || dialect < Dialect::V3_0 || dialect >= Dialect::V3_1_1 {
+        if dialect < Dialect::V3_0 || dialect >= Dialect::V3_1_1 {
             return Ok(());
         }
         let request = ioctl::Request {
             code: CtlCode::VALIDATE_NEGOTIATE_INFO,
             file: FileId::RELATED,
-            input: self.negotiated.validation(),
+            input: connection.negotiated.validation(),
             max_input_response: 0,
             max_output_response: 24,
             flags: ioctl::Flags::IS_FSCTL,
         };
-        let output = match self.ioctl(tree, self.at_least_signed(), &request).await {
-            Ok(output) => output,
+        let call = Call::new(Command::Ioctl, tree, self.at_least_signed(), |out| request.emit(out));
+        let reply = connection.link.call(call).await?;
+        let output = match reply.success() {
+            Ok(message) => ioctl::Response::parse(&message)?.output,
             // 3.2.5.14.12: a signed refusal comes from a server that does not know the request; anything unsigned was
             // refused before it came here.
-            Err(e) if e.status().is_some_and(|s| s != weft_wire::smb2::NtStatus::ACCESS_DENIED) => {
-                self.validated.set(true);
-                return Ok(());
-            }
+            Err(e) if e.status().is_some_and(|s| s != NtStatus::ACCESS_DENIED) => return Ok(()),
             Err(e) => return Err(e),
         };
-        self.negotiated.validate(&output)?;
-        self.validated.set(true);
-        Ok(())
+        connection.negotiated.validate(&output)
     }
 }
 
-/// An authenticated connection to a server. Cloning shares it; the last clone, tree and file closes it.
+/// A log-on at a server. Cloning shares it; the last clone, tree and file closes its connections.
 ///
 /// ```no_run
 /// # async fn example(channel: std::rc::Rc<dyn weft_transport::Channel>, pool: weft_machine::Pool)
@@ -148,7 +185,7 @@ impl Session {
     /// `options` insists on is not to be had.
     pub async fn connect(channel: Rc<dyn Channel>, options: Options) -> Result<Session, Error> {
         let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
-        let negotiated = negotiate(&link, &options).await?;
+        let negotiated = Rc::new(negotiate(&link, &options, None).await?);
         if options.encryption == Wish::Required && negotiated.profile.cipher.is_none() {
             return Err(Denial::Encryption.into());
         }
@@ -160,17 +197,77 @@ impl Session {
         if sealed && security.keys.sealer.is_none() {
             return Err(Denial::Encryption.into());
         }
-        link.set_security(security);
+        let security = Rc::new(security);
+        link.set_security(security.clone());
         Ok(Session(Rc::new(Core {
             signed: negotiated.signing_required(),
-            link,
+            connections: Connections::new(Connection::new(link, negotiated.clone())),
             negotiated,
-            host: options.host,
+            options,
+            security,
             sealed,
-            rdma_threshold: options.rdma_threshold,
             any_tree: Cell::new(0),
             validated: Cell::new(false),
         })))
+    }
+
+    /// Whether the session may have more connections (see [`Session::add`]).
+    pub fn is_multichannel(&self) -> bool {
+        self.0.negotiated.multichannel()
+    }
+
+    /// Binds one more connection to the session, over a channel on which nothing was sent yet. Payload takes the
+    /// connections with RDMA, if there are any, and among those the one with the least underway; a connection that is
+    /// lost is left out from then on, and what it had not answered is asked again by another one.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] when the server or the dialect has no multichannel; [`Error::Violation`] when another server
+    /// answers there. The session goes on as it was.
+    pub async fn add(&self, channel: Rc<dyn Channel>) -> Result<(), Error> {
+        let core = &self.0;
+        if !self.is_multichannel() {
+            return Err(Error::Misuse("the server has one connection per session: no multichannel"));
+        }
+        let options = &core.options;
+        let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
+        let negotiated = negotiate(&link, options, Some(core.negotiated.client_guid())).await?;
+        if !negotiated.agrees(&core.negotiated) {
+            return Err(Error::Violation("another server answers there, or the same one otherwise"));
+        }
+        if negotiated.multi_credit {
+            link.set_multi_credit();
+        }
+        let security = bind(&link, &negotiated, options, &core.security).await?;
+        link.set_security(Rc::new(security));
+        let connection = Connection::new(link, Rc::new(negotiated));
+        if core.validated.get() {
+            core.validate_on(&connection, core.any_tree.get()).await?;
+        }
+        core.connections.add(connection);
+        for connection in core.connections.live() {
+            connection.link.set_patience(options.failover.min(options.timeout), core.protection(false));
+        }
+        Ok(())
+    }
+
+    /// The connections of the session that live, oldest first.
+    pub fn carriers(&self) -> Vec<Carrier> {
+        let carrier = |connection: Rc<Connection>| {
+            let channel = connection.link.channel();
+            Carrier {
+                peer: channel.peer(),
+                transport: channel.kind(),
+                medium: channel.medium(),
+                rdma: self.0.rdma_by(&connection, false),
+                traffic: channel.traffic(),
+            }
+        };
+        self.0.connections.live().into_iter().filter(|c| !c.link.is_ended()).map(carrier).collect()
+    }
+
+    /// How many connections were lost, with others left to go on.
+    pub fn lost_connections(&self) -> u32 {
+        self.0.connections.lost()
     }
 
     /// Enters a share.
@@ -179,15 +276,17 @@ impl Session {
             return Err(Error::Misuse("a share's name is one word, without slashes"));
         }
         let core = &self.0;
-        let request =
-            tree_connect::Request { flags: RequestFlags::NONE, path: format!(r"\\{}\{share}", core.host) };
+        let request = tree_connect::Request {
+            flags: RequestFlags::NONE,
+            path: format!(r"\\{}\{share}", core.options.host),
+        };
         // 3.2.4.1.1: in 3.1.1 this request is signed even where others are not.
         let protection = match core.negotiated.profile.dialect >= Dialect::V3_1_1 {
             true => core.at_least_signed(),
             false => core.protection(false),
         };
         let call = Call::new(Command::TreeConnect, 0, protection, |out| request.emit(out));
-        let reply = core.link.call(call).await?;
+        let reply = core.call(call).await?;
         let id = reply.header.tree_id().ok_or(Error::Violation("TREE_CONNECT: no TreeId"))?;
         let response = tree_connect::Response::parse(&reply.success()?)?;
         core.validate(id).await?;
@@ -240,7 +339,7 @@ impl Session {
     /// One round trip that does nothing.
     pub async fn echo(&self) -> Result<(), Error> {
         let call = Call::new(Command::Echo, 0, self.0.protection(false), |out| echo::Request.emit(out));
-        let message = self.0.link.call(call).await?.success()?;
+        let message = self.0.call(call).await?.success()?;
         echo::Response::parse(&message)?;
         Ok(())
     }
@@ -248,7 +347,7 @@ impl Session {
     /// Ends the session: the server closes what is open.
     pub async fn logoff(&self) -> Result<(), Error> {
         let call = Call::new(Command::Logoff, 0, self.0.protection(false), |out| logoff::Request.emit(out));
-        let message = self.0.link.call(call).await?.success()?;
+        let message = self.0.connections.any().link.call(call).await?.success()?;
         logoff::Response::parse(&message)?;
         Ok(())
     }
@@ -256,8 +355,9 @@ impl Session {
     /// What was agreed on.
     pub fn describe(&self) -> Description {
         let core = &self.0;
-        let channel = core.link.channel();
-        let profile = &core.negotiated.profile;
+        let connection = core.pick(false);
+        let channel = connection.link.channel();
+        let profile = &connection.negotiated.profile;
         Description {
             peer: channel.peer(),
             transport: channel.kind(),
@@ -265,34 +365,39 @@ impl Session {
             dialect: profile.dialect,
             signing: (core.signed && !core.sealed).then_some(profile.signing),
             cipher: profile.cipher.filter(|_| core.sealed),
-            rdma: core.rdma(false),
+            rdma: core.rdma_by(&connection, false),
             server_guid: core.negotiated.server_guid,
+            connections: core.connections.len(),
         }
     }
 
-    /// What moved so far, by RDMA and by messages.
+    /// What moved so far, by RDMA and by messages, over all connections.
     pub fn traffic(&self) -> Traffic {
-        self.0.link.channel().traffic()
+        self.0.connections.traffic()
     }
 
     /// Largest READ and largest WRITE that go out as one request, in bytes. Longer ones are split.
     pub fn io_sizes(&self) -> (usize, usize) {
-        let (core, rdma) = (&self.0, self.0.rdma(false));
-        (core.io_bytes(core.negotiated.max_read, rdma), core.io_bytes(core.negotiated.max_write, rdma))
+        let (core, connection) = (&self.0, self.0.pick(false));
+        let (negotiated, rdma) = (&connection.negotiated, core.rdma_by(&connection, false));
+        (
+            core.io_bytes(&connection, negotiated.max_read, rdma),
+            core.io_bytes(&connection, negotiated.max_write, rdma),
+        )
     }
 }
 
 impl Core {
-    /// Whether payload may travel by RDMA: where messages are signed or encrypted only if it can be so too, which
-    /// NEGOTIATE says (RDMA transforms).
-    pub fn rdma(&self, sealed_tree: bool) -> bool {
+    /// Whether payload may travel by RDMA on this connection: where messages are signed or encrypted only if it can be
+    /// so too, which NEGOTIATE says (RDMA transforms).
+    pub fn rdma_by(&self, connection: &Connection, sealed_tree: bool) -> bool {
         let protected = match self.transform(sealed_tree) {
-            Some(kind) => self.negotiated.transforms.contains(&kind),
+            Some(kind) => connection.negotiated.transforms.contains(&kind),
             None => true,
         };
         protected
             && self.negotiated.profile.dialect >= Dialect::V3_0
-            && self.link.channel().limits().max_rdma.is_some()
+            && connection.link.channel().limits().max_rdma.is_some()
     }
 
     /// What has to be done to payload that travels by RDMA.
@@ -303,6 +408,45 @@ impl Core {
             Protection::Sealed => Some(RdmaTransformId::ENCRYPTION),
         }
     }
+}
+
+/// When a request that was refused because its original is still being carried out is made again.
+pub(super) struct Again {
+    next: Duration,
+    left: Duration,
+}
+
+impl Again {
+    pub fn new(options: &Options) -> Again {
+        Again { next: Duration::from_millis(5), left: options.timeout }
+    }
+
+    /// Waits, each time longer; false when it has been long enough.
+    pub async fn wait(&mut self) -> bool {
+        if self.left.is_zero() {
+            return false;
+        }
+        let wait = self.next.min(self.left);
+        rt::sleep(wait).await;
+        self.left -= wait;
+        self.next = (self.next * 2).min(Duration::from_secs(1));
+        true
+    }
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    /// The server's address.
+    pub peer: String,
+    /// SMB over TCP or SMB Direct.
+    pub transport: Kind,
+    /// "tcp", "iwarp", "shm", "rnic".
+    pub medium: &'static str,
+    /// Whether payload can go by RDMA.
+    pub rdma: bool,
+    /// What moved over it so far.
+    pub traffic: Traffic,
 }
 
 /// One way to reach a Weft server.
@@ -340,6 +484,8 @@ pub struct Description {
     pub rdma: bool,
     /// The server's identity.
     pub server_guid: Guid,
+    /// Connections of the session.
+    pub connections: usize,
 }
 
 impl fmt::Display for Description {
@@ -354,6 +500,10 @@ impl fmt::Display for Description {
             (None, Some(signing)) => write!(f, ", signed ({signing:?})")?,
             (None, None) => f.write_str(", neither signed nor encrypted")?,
         }
-        f.write_str(if self.rdma { ", payload by RDMA" } else { ", payload in messages" })
+        f.write_str(if self.rdma { ", payload by RDMA" } else { ", payload in messages" })?;
+        match self.connections {
+            1 => Ok(()),
+            n => write!(f, ", {n} connections"),
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 in SPNEGO (see [`crate::auth`]).
 //! Owns: nothing afterwards. Does not: accept guests.
 
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use weft_wire::smb2::header::Flags;
@@ -16,7 +18,7 @@ use super::link::{Call, Link, Protection, Reply, Security};
 use super::negotiate::{Negotiated, random};
 use super::options::Options;
 use crate::auth::{Credentials, Initiator, Nonces};
-use crate::crypto::{Role, Sender, SessionKeys};
+use crate::crypto::{Role, Sender, SessionKeys, signing_key};
 
 /// NTLM needs two legs; a server that asks for more than this plays with us.
 const MAX_LEGS: usize = 8;
@@ -27,6 +29,31 @@ pub(super) async fn authenticate(
     negotiated: &Negotiated,
     options: &Options,
 ) -> Result<(Security, SessionFlags), Error> {
+    legs(link, negotiated, options, None).await
+}
+
+/// Binds the connection of `link` to the session that `session` has the keys of; returns the keys as they are on this
+/// connection: its own for signing, the session's for encryption (3.2.5.3.3).
+pub(super) async fn bind(
+    link: &Link,
+    negotiated: &Negotiated,
+    options: &Options,
+    session: &Security,
+) -> Result<Security, Error> {
+    link.set_security(Rc::new(Security { session_id: session.session_id, keys: session.keys.clone() }));
+    legs(link, negotiated, options, Some(session)).await.map(|(security, _)| security)
+}
+
+async fn legs(
+    link: &Link,
+    negotiated: &Negotiated,
+    options: &Options,
+    session: Option<&Security>,
+) -> Result<(Security, SessionFlags), Error> {
+    let (flags, protection) = match session {
+        None => (RequestFlags::NONE, Protection::None),
+        Some(_) => (RequestFlags::BINDING, Protection::Signed),
+    };
     let credentials = Credentials {
         user: options.user.clone(),
         domain: options.domain.clone(),
@@ -38,13 +65,13 @@ pub(super) async fn authenticate(
     let mut session_id = 0;
     for _ in 0..MAX_LEGS {
         let request = Request {
-            flags: RequestFlags::NONE,
+            flags,
             security_mode: negotiated.security_mode(),
             capabilities: Capabilities::NONE,
             previous_session_id: 0,
             token: token.into(),
         };
-        let call = Call::new(Command::SessionSetup, 0, Protection::None, |out| request.emit(out));
+        let call = Call::new(Command::SessionSetup, 0, protection, |out| request.emit(out));
         let permit = link.permit(1).await?;
         let (pending, sent) = link.send_recorded(permit, call, session_id)?;
         preauth.update(&sent);
@@ -66,9 +93,18 @@ pub(super) async fn authenticate(
                 if initiator.step(&response.token, now())?.is_some() {
                     return Err(Error::Violation("SESSION_SETUP ends before authentication is complete"));
                 }
-                let keys =
-                    SessionKeys::derive(Role::Client, &negotiated.profile, initiator.session_key(), &preauth);
-                check_last(&reply, &keys, negotiated)?;
+                let (profile, key) = (&negotiated.profile, initiator.session_key());
+                let keys = match session {
+                    None => SessionKeys::derive(Role::Client, profile, key, &preauth),
+                    Some(session) => SessionKeys {
+                        signing: Arc::new(signing_key(profile, key, &preauth)),
+                        ..session.keys.clone()
+                    },
+                };
+                let must = session.is_some()
+                    || negotiated.profile.dialect >= Dialect::V3_1_1
+                    || negotiated.signing_required();
+                check_last(&reply, &keys, must)?;
                 let security = Security { session_id: reply.header.session_id, keys };
                 return Ok((security, response.flags));
             }
@@ -80,9 +116,8 @@ pub(super) async fn authenticate(
 
 /// 3.2.5.3.1 and 3.3.5.5.3: the last response is signed, in 3.1.1 always. It proves that the server knows the
 /// password and that nobody changed what was negotiated.
-fn check_last(reply: &Reply, keys: &SessionKeys, negotiated: &Negotiated) -> Result<(), Error> {
+fn check_last(reply: &Reply, keys: &SessionKeys, must: bool) -> Result<(), Error> {
     let signed = reply.header.flags.contains(Flags::SIGNED);
-    let must = negotiated.profile.dialect >= Dialect::V3_1_1 || negotiated.signing_required();
     match signed {
         true if keys.signing.verify(Sender::Server, &reply.message) => Ok(()),
         true => Err(Error::Tampered("wrong signature of the last SESSION_SETUP response")),

@@ -2,6 +2,7 @@
 
 mod direct;
 mod foreign;
+mod multichannel;
 mod own;
 mod story;
 

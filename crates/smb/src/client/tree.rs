@@ -8,14 +8,17 @@ use std::rc::Rc;
 
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
 use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
 use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, tree_disconnect};
 
+use super::connections::Connection;
 use super::error::Error;
 use super::file::{self, File};
 use super::link::{Call, Protection};
+use super::negotiate::random;
 use super::session::Core;
 
 /// Entries of one directory that we keep at most: about 1 GiB of memory.
@@ -39,8 +42,11 @@ impl TreeCore {
         self.core.protection(self.sealed)
     }
 
-    pub fn rdma(&self) -> bool {
-        self.core.rdma(self.sealed)
+    /// The connection for payload, and whether that goes by RDMA.
+    pub fn pick(&self) -> (Rc<Connection>, bool) {
+        let connection = self.core.pick(self.sealed);
+        let rdma = self.core.rdma_by(&connection, self.sealed);
+        (connection, rdma)
     }
 
     /// See [`Core::transform`].
@@ -57,7 +63,7 @@ impl Drop for TreeCore {
     fn drop(&mut self) {
         if !self.kept.get() {
             let call = self.call(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
-            self.core.link.send_and_forget(call);
+            self.core.connections.any().link.send_and_forget(call);
         }
     }
 }
@@ -205,12 +211,22 @@ impl Tree {
             disposition: options.disposition,
             options: options.options,
             name,
-            contexts: Vec::new(),
+            contexts: self.create_guid()?,
         };
         let call = self.0.call(Command::Create, |out| request.emit(out));
-        let message = self.0.core.link.call(call).await?.success()?;
+        let message = self.0.core.call(call).await?.success()?;
         let response = create::Response::parse(&message)?;
         Ok(File::new(self.0.clone(), response.file, response.summary.into()))
+    }
+
+    /// A name for the open, by which the server knows a CREATE that comes again over another connection (3.2.4.3.5).
+    fn create_guid(&self) -> Result<Vec<RequestContext>, Error> {
+        let core = &self.0.core;
+        if !core.negotiated.multichannel() {
+            return Ok(Vec::new());
+        }
+        let create_guid = random()?;
+        Ok(vec![RequestContext::DurableV2 { timeout_ms: 0, flags: DurableFlags::NONE, create_guid }])
     }
 
     /// What is known of a file or directory.
@@ -238,7 +254,17 @@ impl Tree {
             };
             flags = query_directory::Flags::NONE;
             let call = self.0.call(Command::QueryDirectory, |out| request.emit(out));
-            let reply = self.0.core.link.call(call).await?;
+            let connections = &self.0.core.connections;
+            let connection = connections.any();
+            let reply = match connection.link.call(call).await {
+                // Nobody knows how far the listing is now: from the beginning.
+                Err(e) if connections.goes_on(&connection, &e) => {
+                    entries.clear();
+                    flags = query_directory::Flags::RESTART_SCANS;
+                    continue;
+                }
+                reply => reply?,
+            };
             // An empty directory may end with either.
             if matches!(reply.header.status, NtStatus::NO_MORE_FILES | NtStatus::NO_SUCH_FILE) {
                 break;

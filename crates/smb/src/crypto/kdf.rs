@@ -34,14 +34,15 @@ pub struct Profile {
     pub cipher: Option<CipherId>,
 }
 
-/// The expanded keys of a session.
+/// The expanded keys of a session. Cloned for a further connection they share the counter of nonces.
+#[derive(Clone)]
 pub struct SessionKeys {
     /// Signs and verifies. Shared with the session's first channel, whose key it is.
     pub signing: Arc<SigningKey>,
     /// Encrypts what we send; `None` without a cipher.
-    pub sealer: Option<Sealer>,
+    pub sealer: Option<Arc<Sealer>>,
     /// Decrypts what we receive.
-    pub opener: Option<Opener>,
+    pub opener: Option<Arc<Opener>>,
 }
 
 impl SessionKeys {
@@ -65,8 +66,8 @@ impl SessionKeys {
         };
         SessionKeys {
             signing,
-            sealer: Some(Sealer::new(cipher, &ours)),
-            opener: Some(Opener::new(cipher, &theirs)),
+            sealer: Some(Arc::new(Sealer::new(cipher, &ours))),
+            opener: Some(Arc::new(Opener::new(cipher, &theirs))),
         }
     }
 }

@@ -21,15 +21,15 @@ use super::{Between, CIPHERS, story};
 use crate::auth::Secret;
 use crate::server::{self, Server};
 
-struct Own {
-    server: Arc<Server>,
-    pool: Pool,
+pub(super) struct Own {
+    pub server: Arc<Server>,
+    pub pool: Pool,
 }
 
 const ENDPOINTS: &str = "iwarp 127.0.0.1:5445\nshm 5445\nnfs 127.0.0.1:2049\n";
 
 impl Own {
-    fn new(adjust: impl FnOnce(&mut server::Config)) -> Own {
+    pub fn new(adjust: impl FnOnce(&mut server::Config)) -> Own {
         let pool = Pool::new(512 << 20);
         let mut config = server::Config {
             server_guid: *b"a server's guid!",
@@ -55,12 +55,12 @@ impl Own {
         Own { server: Server::new(config), pool }
     }
 
-    fn serve(&self, channel: Rc<dyn Channel>) {
+    pub fn serve(&self, channel: Rc<dyn Channel>) {
         let server = self.server.clone();
         rt::spawn(async move { server.serve(channel).await }).detach();
     }
 
-    async fn tcp(&self) -> Rc<Between> {
+    pub async fn tcp(&self) -> Rc<Between> {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (server, client) = futures_util::join!(listener.accept(), Stream::connect(listener.local_addr()));
         let server = Stream::from_socket(server.unwrap()).unwrap();
@@ -68,13 +68,13 @@ impl Own {
         Between::new(Nbss::new(client.unwrap(), self.pool.clone(), NbssConfig::default()))
     }
 
-    fn rdma(&self) -> (Rc<Between>, Rc<Direct>) {
+    pub fn rdma(&self) -> (Rc<Between>, Rc<Direct>) {
         let (server, client) = direct::pair(&self.pool);
         self.serve(server);
         (Between::new(client.clone()), client)
     }
 
-    fn options(&self) -> Options {
+    pub fn options(&self) -> Options {
         Options::new("server", "alice", "secret", self.pool.clone())
     }
 }

@@ -15,7 +15,6 @@ use weft_wire::smb2::read::{RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::opens;
-use crate::crypto::Sealer;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Up to this many bytes travel in a gathered message anyway, not by sendfile: they are read at once.
@@ -173,7 +172,9 @@ impl Route {
     fn emit_head(&self, cx: &OpContext, len: u32, reply: &mut Reply) {
         let nonce_len = match self.transform {
             None => return Response::emit_head(0, len, &mut reply.message),
-            Some(RdmaTransformId::ENCRYPTION) => cx.session.keys.sealer.as_ref().map_or(0, Sealer::nonce_len),
+            Some(RdmaTransformId::ENCRYPTION) => {
+                cx.session.keys.sealer.as_ref().map_or(0, |sealer| sealer.nonce_len())
+            }
             Some(_) => cx.signed.as_ref().map_or(0, |key| key.payload_nonce_len()),
         };
         Response::emit_transformed(nonce_len, len, &mut reply.message);
