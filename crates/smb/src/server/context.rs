@@ -73,6 +73,33 @@ impl Drop for OpContext {
 }
 
 impl OpContext {
+    /// The same request for a task of its own, which may outlast the connection that it came by. What it learns of
+    /// FileId and AsyncId is taken over by [`OpContext::adopt`].
+    pub fn detach(&self) -> OpContext {
+        OpContext {
+            server: self.server.clone(),
+            connection: self.connection.clone(),
+            session: self.session.clone(),
+            tree: self.tree.clone(),
+            header: self.header,
+            message: self.message.clone(),
+            encrypted: self.encrypted,
+            signed: self.signed.clone(),
+            file_id: self.file_id.clone(),
+            async_id: self.async_id.clone(),
+            outstanding: RefCell::new(None),
+            last: self.last,
+            cancel: OnceCell::new(),
+        }
+    }
+
+    /// The end of a request that was detached.
+    pub fn adopt(&self, detached: &OpContext) {
+        self.file_id.set(detached.file_id.get());
+        self.async_id.set(detached.async_id.get());
+        self.outstanding.replace(detached.outstanding.take());
+    }
+
     /// The FileId that the request means: the one that it carries, or the compound's when it is related and carries
     /// all ones. Remembers it for the requests that follow.
     pub fn file_id(&self, carried: FileId) -> FileId {

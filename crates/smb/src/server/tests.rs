@@ -4,6 +4,7 @@ mod channels;
 mod compound;
 mod damage;
 mod flow;
+mod handles;
 mod harness;
 mod negotiation;
 mod protection;

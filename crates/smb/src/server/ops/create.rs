@@ -7,11 +7,15 @@
 
 mod again;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
+use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Rights};
-use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
+use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
@@ -21,7 +25,7 @@ use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 use super::caching::{self, Caching, Wanted};
 use super::opens::Open;
 use super::path::Path;
-use super::replay::Begin;
+use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
 use super::{attributes, durable, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
@@ -45,24 +49,58 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
-    let durable = durable::Wanted::of(&request.contexts, cx.dialect())?;
-    let begun = match durable {
-        durable::Wanted::Reconnect { file } => {
-            return again::reconnect(cx, share, &request, file, None).await;
-        }
+    match durable::Wanted::of(&request.contexts, cx.dialect())? {
+        durable::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
         durable::Wanted::ReconnectV2 { file, create_guid, .. } => {
-            return again::reconnect(cx, share, &request, file, Some(create_guid)).await;
+            again::reconnect(cx, share, &request, file, Some(create_guid)).await
         }
-        durable::Wanted::V2 { create_guid, .. } => {
+        durable @ durable::Wanted::V2 { create_guid, .. } => {
             let replay = cx.header.flags.contains(Flags::REPLAY_OPERATION);
             match cx.server.handles.creates.begin((cx.session.client_guid, create_guid), replay)? {
-                Begin::First(begun) => Some(begun),
-                Begin::Again(open) => return again::replay(cx, share, &request, &open).await,
+                Begin::First(begun) => outlasting(cx, request, durable, begun).await,
+                Begin::Again(open) => again::replay(cx, share, &request, &open).await,
             }
         }
-        durable::Wanted::Nothing | durable::Wanted::V1 => None,
-    };
-    let wish = Wish::of(&request, cx.dialect())?;
+        durable => first(cx, share, &request, &durable).await.map(|(_, reply)| reply),
+    }
+}
+
+/// A CREATE that its client can repeat goes on when the connection that it came by is lost while it waits: the client
+/// asks again on another channel of the session, and gets what this opened.
+async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, begun: Begun) -> Answer {
+    let own = cx.detach();
+    let result = Rc::new(RefCell::new(None));
+    let done = result.clone();
+    let work: LocalBoxFuture<'static, ()> = Box::pin(async move {
+        let answer = match &own.tree.share {
+            Some(share) => first(&own, share, &request, &durable).await,
+            None => Err(NtStatus::FILE_CLOSED.into()),
+        };
+        let answer = answer.map(|(open, reply)| {
+            begun.done(&open, &own.session.user);
+            reply
+        });
+        done.replace(Some((answer, own)));
+    });
+    let mut work = work.shared();
+    if poll_immediate(&mut work).await.is_none() {
+        // Where nobody waits any more the open is in the session's table, for whoever asks again.
+        rt::spawn(work.clone()).detach();
+        work.await;
+    }
+    let (answer, own) = result.take().ok_or(NtStatus::CANCELLED)?;
+    cx.adopt(&own);
+    answer
+}
+
+/// Opens what is open to nobody by this request yet.
+async fn first(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    durable: &durable::Wanted,
+) -> Result<(Arc<Open>, Reply), Failure> {
+    let wish = Wish::of(request, cx.dialect())?;
     let (opened, action) =
         open(cx, &share.vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, &opened.place.1);
@@ -84,13 +122,10 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
     let file = enter(cx, &open).await?;
     // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
     let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
-    durable::make(cx, &open, &durable, &mut contexts);
-    if let Some(begun) = begun {
-        begun.done(&open);
-    }
+    durable::make(cx, &open, durable, &mut contexts);
     let mut reply = Reply::with_capacity(256);
     Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
-    Ok(reply)
+    Ok((open, reply))
 }
 
 /// Enters an open into the session's table.
@@ -412,6 +447,9 @@ async fn take(
         ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
     };
     let (claim, waited) = caching::patiently(cx, vfs.opens().open(attr.node, &opening)).await?;
+    if waited && cx.session.is_ended() {
+        return Err(NtStatus::USER_SESSION_DELETED.into());
+    }
     // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
     let attr = &match waited {
         true if attr.node != NodeId::ROOT => match vfs.lookup(place.0, &place.1, false).await {

@@ -9,7 +9,8 @@ use weft_wire::smb2::ioctl::{
 };
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
-use super::{opens, status, symlink};
+use super::opens::{self, Open};
+use super::{create, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
@@ -121,6 +122,23 @@ fn interfaces(cx: &OpContext) -> Result<Vec<u8>, Failure> {
     Ok(output)
 }
 
+/// FILE_OBJECTID_BUFFER ([MS-FSCC] 2.1.3.1): what names a file wherever its name moves, from what names it and its
+/// volume anyway. There is no domain.
+fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> {
+    const LEN: usize = 64;
+    if (max as usize) < LEN {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let volume = cx.tree.share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    let [volume, file] = [volume.to_le_bytes(), open.node.0.to_le_bytes()];
+    let mut output = Vec::with_capacity(LEN);
+    for part in [volume, file, volume, [0; 8], volume, file] {
+        output.extend_from_slice(&part);
+    }
+    output.resize(LEN, 0);
+    Ok(output)
+}
+
 /// Controls that concern a file.
 async fn on_file(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
     let open = opens::find(cx, request.file)?;
@@ -135,6 +153,7 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
             // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
             _ => Ok(vec![0; 16]),
         },
+        CtlCode::CREATE_OR_GET_OBJECT_ID => object_id(cx, &open, request.max_output_response),
         // 3.3.5.15.3, 3.3.5.15.4: not a share of pipes.
         CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(NtStatus::NOT_SUPPORTED.into()),
         // Known, but not to this file system (3.3.5.15).

@@ -13,14 +13,14 @@ use weft_store::opens::{Open as Claim, Removal};
 use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
-use weft_wire::smb2::{FileId, Guid, NtStatus};
+use weft_wire::smb2::{FileId, NtStatus};
 
 use super::caching::Caching;
 use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
 use super::query_directory::Scan;
-use super::replay::{Creates, LockSequences};
+use super::replay::{LockSequences, Repeatable};
 use crate::server::context::{Failure, OpContext};
 
 /// A file or directory that a client has open.
@@ -45,8 +45,8 @@ pub(crate) struct Open {
     pub(super) caching: Caching,
     /// Set when it may outlive its session.
     pub(super) durable: OnceLock<Durable>,
-    /// Under which CreateGuid its CREATE can come again; ClientGuid first.
-    pub(super) create: OnceLock<(Arc<Creates>, (Guid, Guid))>,
+    /// Under which name its CREATE can come again.
+    pub(super) create: OnceLock<Repeatable>,
     /// What the CREATE did, to be told again.
     pub(super) action: CreateAction,
     /// IsReplayEligible.
@@ -187,8 +187,8 @@ impl Open {
     /// fails: as on Windows, CLOSE succeeds.
     pub(super) async fn close(&self) {
         self.notify.close();
-        if let Some((creates, name)) = self.create.get() {
-            creates.forget(*name, self);
+        if let Some(create) = self.create.get() {
+            create.forget(self);
         }
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
         if let Some(mtime) = mtime {

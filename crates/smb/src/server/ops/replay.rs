@@ -65,27 +65,39 @@ impl Creates {
         creates.insert(name, Known::InProgress);
         Ok(Begin::First(Begun { table: self.clone(), name }))
     }
+}
+
+/// How an open is found when its CREATE comes again.
+pub(super) struct Repeatable {
+    table: Arc<Creates>,
+    name: Name,
+    user: Arc<str>,
+}
+
+impl Repeatable {
+    /// Whether it was opened by this user.
+    pub(super) fn is_of(&self, user: &str) -> bool {
+        *self.user == *user
+    }
 
     /// The open is closed.
-    pub(super) fn forget(&self, name: Name, open: &Open) {
-        let mut creates = lock(&self.0);
+    pub(super) fn forget(&self, open: &Open) {
+        let mut creates = lock(&self.table.0);
         let mine = |known: &Known| matches!(known, Known::Done(known) if std::ptr::eq(known.as_ptr(), open));
-        if creates.get(&name).is_some_and(mine) {
-            creates.remove(&name);
+        if creates.get(&self.name).is_some_and(mine) {
+            creates.remove(&self.name);
         }
     }
 }
 
 impl Begun {
-    /// It succeeded, and can be repeated as long as nothing else was done with its open, if that is durable
-    /// (3.3.5.9.10). Otherwise it is forgotten.
-    pub(super) fn done(self, open: &Arc<Open>) {
-        if open.durable.get().is_none() {
-            return;
-        }
+    /// It succeeded, and can be repeated by its user as long as nothing else was done with its open; also where that is
+    /// not durable, which 3.3.5.9.10 asks for, and without which a client would open twice what it opened once.
+    pub(super) fn done(self, open: &Arc<Open>, user: &Arc<str>) {
         open.set_replayable();
         lock(&self.table.0).insert(self.name, Known::Done(Arc::downgrade(open)));
-        let first = open.create.set((self.table.clone(), self.name)).is_ok();
+        let create = Repeatable { table: self.table.clone(), name: self.name, user: user.clone() };
+        let first = open.create.set(create).is_ok();
         debug_assert!(first, "an open comes from one CREATE");
     }
 }

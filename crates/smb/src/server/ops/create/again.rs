@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use weft_store::vfs::Share;
-use weft_wire::smb2::create::{CreateAction, Request, Response};
-use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::create::{CreateAction, OplockLevel, Request, Response};
+use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
-use super::super::caching::{self, Caching};
+use super::super::caching::{self, Caching, Wanted, level_of};
 use super::super::durable::Claim;
 use super::super::opens::Open;
 use super::super::path::Path;
@@ -51,21 +51,21 @@ pub(super) async fn reconnect(
     let file = super::enter(cx, &open).await?;
     caching::reconnect(cx, &open, file);
     // That it is durable is not said again.
-    answer(cx, share, request, &open, file, CreateAction::OPENED, Vec::new()).await
+    let mut reply = Reply::with_capacity(256);
+    describe(cx, share, request, &open, file).await?.emit(&mut reply.message);
+    Ok(reply)
 }
 
 /// Answers a CREATE that was carried out before.
 pub(super) async fn replay(cx: &OpContext, share: &Share, request: &Request, open: &Arc<Open>) -> Answer {
-    let lease = request.contexts.iter().find_map(|context| match context {
-        RequestContext::Lease(lease) => Some(lease.key),
-        _ => None,
-    });
-    let same_lease = match &open.caching {
-        Caching::Lease(known) => lease == Some(known.key()),
+    let wanted = Wanted::of(request, cx.dialect());
+    let same_kind = match (&open.caching, &wanted) {
+        (Caching::Lease(known), Wanted::Lease(lease)) => lease.key == known.key(),
+        (Caching::Lease(_), _) | (Caching::Oplock(_), Wanted::Lease(_)) => false,
         _ => true,
     };
-    let owner = open.durable.get().is_some_and(|durable| durable.is_of(&cx.session.user));
-    if !owner || !same_lease {
+    let owner = open.create.get().is_some_and(|create| create.is_of(&cx.session.user));
+    if !owner || !same_kind {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     // Of another session, or without one.
@@ -73,28 +73,37 @@ pub(super) async fn replay(cx: &OpContext, share: &Share, request: &Request, ope
     if tree != cx.tree.id {
         return Err(NtStatus::DUPLICATE_OBJECTID.into());
     }
-    cx.set_file_id(file);
-    let durable = open.durable.get().map(|durable| durable.describe());
-    answer(cx, share, request, open, file, open.action, durable.into_iter().collect()).await
+    // As Windows has it: a lower level than that of the first CREATE is answered as if it had been granted, with what
+    // follows from it; the open stays what it is.
+    let (has, _) = open.vfs.opens().caching(open.node, open.claim.key());
+    let (says, kept) = match wanted {
+        Wanted::Nothing => (Some(OplockLevel::NONE), false),
+        Wanted::Oplock(rights) => (has.contains(rights).then(|| level_of(rights)), rights.handle),
+        Wanted::Lease(_) => (None, true),
+    };
+    let durable = open.durable.get().filter(|_| kept).map(|durable| durable.describe());
+    let mut reply = Reply::with_capacity(256);
+    let mut response = describe(cx, share, request, open, file).await?;
+    response.contexts.extend(durable);
+    Response { oplock: says.unwrap_or(response.oplock), action: open.action, ..response }
+        .emit(&mut reply.message);
+    Ok(reply)
 }
 
-async fn answer(
+/// What there is to say about an open, as if it had just been opened.
+async fn describe(
     cx: &OpContext,
     share: &Share,
     request: &Request,
     open: &Open,
     file: FileId,
-    action: CreateAction,
-    mut contexts: Vec<ResponseContext>,
-) -> Result<Reply, Failure> {
+) -> Result<Response, Failure> {
     cx.set_file_id(file);
     let attr = open.vfs.getattr(open.node).await?;
     let summary = attributes::summary(&attr, &open.name());
     let about = (&open.vfs, &attr, open.place().await?.0);
     let changed = summary.change_time;
-    contexts.extend(super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?);
+    let mut contexts = super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?;
     let oplock = caching::describe(open, &mut contexts);
-    let mut reply = Reply::with_capacity(256);
-    Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
-    Ok(reply)
+    Ok(Response { oplock, flags: 0, action: CreateAction::OPENED, summary, file, contexts })
 }

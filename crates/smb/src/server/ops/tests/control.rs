@@ -50,7 +50,6 @@ fn controls_that_are_not_here_say_what_the_specification_says() {
             (CtlCode::QUERY_NETWORK_INTERFACE_INFO, file, NtStatus::INVALID_PARAMETER),
             (CtlCode::PIPE_WAIT, none, NtStatus::OBJECT_NAME_NOT_FOUND),
             (CtlCode::PIPE_TRANSCEIVE, file, NtStatus::NOT_SUPPORTED),
-            (CtlCode::CREATE_OR_GET_OBJECT_ID, file, NtStatus::INVALID_DEVICE_REQUEST),
             (CtlCode::SRV_REQUEST_RESUME_KEY, file, NtStatus::INVALID_DEVICE_REQUEST),
             (CtlCode::SET_SPARSE, file, NtStatus::INVALID_DEVICE_REQUEST),
             (CtlCode::GET_REPARSE_POINT, file, NtStatus::NOT_A_REPARSE_POINT),

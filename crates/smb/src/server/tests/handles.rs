@@ -1,0 +1,417 @@
+//! What clients hold beyond a request: oplocks, leases, durable handles; who takes them away, and who tries to.
+
+use std::time::Duration;
+
+use weft_machine::rt;
+use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptions, OplockLevel};
+use weft_wire::smb2::create_context::{
+    DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
+};
+use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Acknowledgment, Notification};
+use weft_wire::smb2::{Command, FileId, Guid, Header, Id, NtStatus, logoff, tree_disconnect};
+
+use super::harness::*;
+
+const KEY: Guid = [0x11; 16];
+const CREATE: Guid = [0x22; 16];
+const RWH: LeaseState =
+    LeaseState(LeaseState::READ_CACHING.0 | LeaseState::WRITE_CACHING.0 | LeaseState::HANDLE_CACHING.0);
+const RH: LeaseState = LeaseState(LeaseState::READ_CACHING.0 | LeaseState::HANDLE_CACHING.0);
+
+/// A client of its own, with its own ClientGuid, logged on as `user`.
+async fn client(world: &World, guid: u8, user: &str) -> Client {
+    let mut client = world.connect();
+    client.negotiate(Offer { guid: [guid; 16], ..Offer::default() }).await;
+    client.log_on(user, PASSWORD).await.unwrap();
+    client.tree().await;
+    client
+}
+
+fn with_oplock(oplock: OplockLevel, contexts: Vec<RequestContext>) -> create::Request {
+    create::Request { oplock, contexts, ..create_request("f", CreateOptions::NONE) }
+}
+
+fn lease(key: Guid, state: LeaseState) -> RequestContext {
+    let v2 = Some(LeaseV2 { parent_key: [0; 16], epoch: 7 });
+    RequestContext::Lease(Lease { key, state, flags: LeaseFlags::NONE, v2 })
+}
+
+fn durable(timeout_ms: u32) -> RequestContext {
+    RequestContext::DurableV2 { timeout_ms, flags: DurableFlags::NONE, create_guid: CREATE }
+}
+
+fn reconnect(file: FileId) -> RequestContext {
+    RequestContext::DurableReconnectV2 { file, create_guid: CREATE, flags: DurableFlags::NONE }
+}
+
+async fn create(client: &mut Client, request: &create::Request) -> Result<create::Response, NtStatus> {
+    let (header, body) = client.call(Command::Create, |out| request.emit(out)).await;
+    finished(&header, &body)
+}
+
+fn finished(header: &Header, body: &bytes::Bytes) -> Result<create::Response, NtStatus> {
+    match header.status {
+        NtStatus::SUCCESS => Ok(create::Response::parse(body).unwrap()),
+        status => Err(status),
+    }
+}
+
+/// Sends a CREATE that has to wait: there is an interim answer.
+async fn begin(client: &mut Client, request: &create::Request) {
+    let (header, _) = client.call(Command::Create, |out| request.emit(out)).await;
+    assert_eq!(header.status, NtStatus::PENDING);
+    assert!(matches!(header.id, Id::Async(_)));
+}
+
+async fn end(client: &mut Client) -> Result<create::Response, NtStatus> {
+    let (header, body) = client.recv().await.unwrap();
+    finished(&header, &body)
+}
+
+async fn told(client: &mut Client) -> Notification {
+    let (header, body) = client.recv().await.unwrap();
+    assert_eq!((header.command, header.message_id), (Command::OplockBreak, u64::MAX));
+    Notification::parse(&body).unwrap()
+}
+
+async fn acknowledge(client: &mut Client, what: Acknowledgment) -> NtStatus {
+    client.status(Command::OplockBreak, |out| what.emit(out)).await
+}
+
+fn lease_of(response: &create::Response) -> Lease {
+    let lease = response.contexts.iter().find_map(|context| match context {
+        ResponseContext::Lease(lease) => Some(*lease),
+        _ => None,
+    });
+    lease.expect("a lease")
+}
+
+fn is_durable(response: &create::Response) -> bool {
+    response
+        .contexts
+        .iter()
+        .any(|c| matches!(c, ResponseContext::DurableV2 { .. } | ResponseContext::Durable))
+}
+
+/// A durable handle of alice's, and its client gone.
+async fn lost(world: &World, timeout_ms: u32) -> create::Response {
+    let mut alice = client(world, 1, "alice").await;
+    let request = with_oplock(OplockLevel::BATCH, vec![durable(timeout_ms)]);
+    let opened = create(&mut alice, &request).await.unwrap();
+    assert!(is_durable(&opened));
+    assert_eq!(alice.write(opened.file, b"content").await, NtStatus::SUCCESS);
+    alice.wire.hang_up();
+    alice.assert_closed().await;
+    rt::yield_now().await;
+    opened
+}
+
+async fn back(client: &mut Client, file: FileId) -> Result<create::Response, NtStatus> {
+    create(client, &with_oplock(OplockLevel::NONE, vec![reconnect(file)])).await
+}
+
+#[test]
+fn an_oplock_is_broken_before_another_opens_the_file() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let held = create(&mut alice, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
+        assert_eq!(held.oplock, OplockLevel::BATCH);
+        begin(&mut bob, &with_oplock(OplockLevel::II, Vec::new())).await;
+        assert_eq!(told(&mut alice).await, Notification::Oplock { level: OplockLevel::II, file: held.file });
+        // What was kept back is written now, and bob sees it.
+        assert_eq!(alice.write(held.file, b"kept back").await, NtStatus::SUCCESS);
+        let agreed = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
+        let opened = end(&mut bob).await.unwrap();
+        assert_eq!((opened.oplock, opened.summary.end_of_file), (OplockLevel::II, 9));
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
+        // A write takes both, without asking.
+        assert_eq!(bob.write(opened.file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(
+            told(&mut alice).await,
+            Notification::Oplock { level: OplockLevel::NONE, file: held.file }
+        );
+        let none = Notification::Oplock { level: OplockLevel::NONE, file: opened.file };
+        assert_eq!(told(&mut bob).await, none);
+    });
+}
+
+#[test]
+fn an_open_that_waits_for_an_oplock_is_cancelled_or_outlasts_it() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let held = create(&mut alice, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
+        let wish = with_oplock(OplockLevel::NONE, Vec::new());
+        let (header, _) = bob.call(Command::Create, |out| wish.emit(out)).await;
+        told(&mut alice).await;
+        let mut cancel = Header::request(Command::Cancel, header.message_id);
+        (cancel.session_id, cancel.id) = (bob.session, header.id);
+        let mut message = cancel.to_bytes().to_vec();
+        weft_wire::smb2::cancel::Request.emit(&mut message);
+        bob.send(message);
+        assert_eq!(end(&mut bob).await.unwrap_err(), NtStatus::CANCELLED);
+        // Alice never answers: 35 seconds are enough for everybody.
+        let begun = rt::now();
+        begin(&mut bob, &wish).await;
+        end(&mut bob).await.unwrap();
+        assert!((rt::now() - begun).as_secs() <= 35);
+        let late = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
+        assert_eq!(acknowledge(&mut alice, late).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
+    });
+}
+
+#[test]
+fn a_lease_is_one_for_all_opens_of_its_key() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let first = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RH)]);
+        let opened = create(&mut alice, &first).await.unwrap();
+        assert_eq!((opened.oplock, lease_of(&opened).state), (OplockLevel::LEASE, RH));
+        let more = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RWH)]);
+        let again = create(&mut alice, &more).await.unwrap();
+        assert_eq!(lease_of(&again).state, RWH);
+        assert_eq!(lease_of(&again).v2.unwrap().epoch, lease_of(&opened).v2.unwrap().epoch + 1);
+        // The key is for this file, also while there is no other.
+        let other = create::Request { name: "g".into(), ..more.clone() };
+        assert_eq!(create(&mut alice, &other).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
+        assert_eq!(
+            create(&mut alice, &create_request("g", CreateOptions::NONE)).await.unwrap().action,
+            CreateAction::CREATED
+        );
+        // Bob's key of the same value is another.
+        begin(&mut bob, &more).await;
+        let epoch = lease_of(&again).v2.unwrap().epoch + 1;
+        let expected = Notification::Lease { epoch, flags: ACK_REQUIRED, key: KEY, current: RWH, new: RH };
+        assert_eq!(told(&mut alice).await, expected);
+        let breaking = create(&mut alice, &first).await.unwrap();
+        assert!(lease_of(&breaking).flags.contains(LeaseFlags::BREAK_IN_PROGRESS));
+        let keep = |state| Acknowledgment::Lease { key: KEY, state };
+        assert_eq!(acknowledge(&mut bob, keep(RH)).await, NtStatus::UNSUCCESSFUL);
+        let nobodys = Acknowledgment::Lease { key: [0x44; 16], state: RH };
+        assert_eq!(acknowledge(&mut bob, nobodys).await, NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(acknowledge(&mut alice, keep(RWH)).await, NtStatus::REQUEST_NOT_ACCEPTED);
+        assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::SUCCESS);
+        assert_eq!(acknowledge(&mut alice, keep(RH)).await, NtStatus::UNSUCCESSFUL);
+        assert_eq!(lease_of(&end(&mut bob).await.unwrap()).state, RH);
+    });
+}
+
+#[test]
+fn a_durable_handle_comes_back_once_to_whom_it_belongs() {
+    story(async {
+        let world = World::new();
+        let opened = lost(&world, 0).await;
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        // Not to another user, nor under another CREATE, nor for the asking.
+        assert_eq!(back(&mut bob, opened.file).await.unwrap_err(), NtStatus::ACCESS_DENIED);
+        let wrong = RequestContext::DurableReconnectV2 {
+            file: opened.file,
+            create_guid: [0x33; 16],
+            flags: DurableFlags::NONE,
+        };
+        let wrong = with_oplock(OplockLevel::NONE, vec![wrong]);
+        assert_eq!(create(&mut alice, &wrong).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        let nobodys = FileId { persistent: opened.file.persistent + 1, ..opened.file };
+        assert_eq!(back(&mut alice, nobodys).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        let leased = with_oplock(OplockLevel::LEASE, vec![reconnect(opened.file), lease(KEY, RWH)]);
+        assert_eq!(create(&mut alice, &leased).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        // The old name of the handle is of no use to anybody before.
+        assert_eq!(alice.read(opened.file, 7).await.0, NtStatus::FILE_CLOSED);
+        let returned = back(&mut alice, opened.file).await.unwrap();
+        assert_eq!(returned.file.persistent, opened.file.persistent);
+        assert_eq!((returned.oplock, returned.action), (OplockLevel::BATCH, CreateAction::OPENED));
+        assert_eq!(&alice.read(returned.file, 7).await.1[..], b"content");
+        // While somebody has it nobody gets it.
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(alice.close(returned.file).await, NtStatus::SUCCESS);
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn a_durable_handle_waits_as_long_as_it_was_promised() {
+    story(async {
+        let world = World::new();
+        let opened = lost(&world, 10_000).await;
+        rt::sleep(Duration::from_millis(9_900)).await;
+        let mut alice = client(&world, 1, "alice").await;
+        let returned = back(&mut alice, opened.file).await.unwrap();
+        // Lost again: the time starts anew, and the scavenger of before finds nothing to close.
+        alice.wire.hang_up();
+        rt::sleep(Duration::from_millis(9_900)).await;
+        let mut alice = client(&world, 1, "alice").await;
+        back(&mut alice, returned.file).await.unwrap();
+        alice.wire.hang_up();
+        rt::sleep(Duration::from_millis(10_100)).await;
+        let mut alice = client(&world, 1, "alice").await;
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        // Its oplock is gone with it: nobody waits.
+        create(&mut alice, &with_oplock(OplockLevel::NONE, Vec::new())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_break_that_nobody_can_be_told_of_ends_a_durable_handle() {
+    story(async {
+        let world = World::new();
+        let opened = lost(&world, 0).await;
+        let mut bob = client(&world, 2, "bob").await;
+        begin(&mut bob, &with_oplock(OplockLevel::BATCH, Vec::new())).await;
+        let his = end(&mut bob).await.unwrap();
+        assert_eq!(his.oplock, OplockLevel::BATCH);
+        let mut alice = client(&world, 1, "alice").await;
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        // The same for a lease.
+        assert_eq!(bob.close(his.file).await, NtStatus::SUCCESS);
+        let request = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RWH), durable(0)]);
+        let opened = create(&mut alice, &request).await.unwrap();
+        assert!(is_durable(&opened));
+        alice.wire.hang_up();
+        alice.assert_closed().await;
+        begin(&mut bob, &with_oplock(OplockLevel::BATCH, Vec::new())).await;
+        assert_eq!(end(&mut bob).await.unwrap().oplock, OplockLevel::BATCH);
+        let mut alice = client(&world, 1, "alice").await;
+        let request = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RWH), reconnect(opened.file)]);
+        assert_eq!(create(&mut alice, &request).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn a_reconnect_and_a_break_meet() {
+    // The handle goes to one of the two, whoever comes first; the other learns so.
+    for seed in 0..50 {
+        weft_machine::sim::Sim::new(seed).run(async {
+            let world = World::new();
+            let opened = lost(&world, 0).await;
+            let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+            let wish = with_oplock(OplockLevel::NONE, Vec::new());
+            let again = with_oplock(OplockLevel::NONE, vec![reconnect(opened.file)]);
+            let (mine, theirs) = (
+                alice.request(Command::Create, |out| again.emit(out)),
+                bob.request(Command::Create, |out| wish.emit(out)),
+            );
+            match seed % 2 {
+                0 => (alice.send(mine), bob.send(theirs)),
+                _ => (bob.send(theirs), alice.send(mine)),
+            };
+            let (header, body) = alice.recv().await.unwrap();
+            let (interim, _) = bob.recv().await.unwrap();
+            assert_eq!(interim.status, NtStatus::PENDING);
+            if let Ok(returned) = finished(&header, &body) {
+                // She has it, and is told of him.
+                assert!(matches!(told(&mut alice).await, Notification::Oplock { .. }));
+                let agreed = Acknowledgment::Oplock { level: OplockLevel::NONE, file: returned.file };
+                assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
+                assert_eq!(&alice.read(returned.file, 7).await.1[..], b"content");
+            } else {
+                assert_eq!(header.status, NtStatus::OBJECT_NAME_NOT_FOUND);
+            }
+            end(&mut bob).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_is_not_kept() {
+    story(async {
+        let world = World::new();
+        let mut alice = client(&world, 1, "alice").await;
+        // Without the right to keep handles nothing is durable.
+        for oplock in [OplockLevel::NONE, OplockLevel::II, OplockLevel::EXCLUSIVE] {
+            let opened =
+                create(&mut alice, &with_oplock(oplock, vec![RequestContext::Durable])).await.unwrap();
+            assert!(!is_durable(&opened), "{oplock:?}");
+            assert_eq!(alice.close(opened.file).await, NtStatus::SUCCESS);
+        }
+        // Contexts that contradict each other.
+        for contexts in [
+            vec![durable(0), RequestContext::Durable],
+            vec![durable(0), reconnect(FileId { persistent: 1, volatile: 1 })],
+        ] {
+            let answer = create(&mut alice, &with_oplock(OplockLevel::BATCH, contexts)).await;
+            assert_eq!(answer.unwrap_err(), NtStatus::INVALID_PARAMETER);
+        }
+        // A tree that is left takes its handles along; a session that is left does not.
+        let request = with_oplock(OplockLevel::BATCH, vec![durable(0)]);
+        let opened = create(&mut alice, &request).await.unwrap();
+        let left = alice.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(left, NtStatus::SUCCESS);
+        alice.tree().await;
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+        let opened = create(&mut alice, &request).await.unwrap();
+        assert_eq!(alice.status(Command::Logoff, |out| logoff::Request.emit(out)).await, NtStatus::SUCCESS);
+        let mut alice = client(&world, 1, "alice").await;
+        back(&mut alice, opened.file).await.unwrap();
+    });
+}
+
+#[test]
+fn a_file_to_be_deleted_goes_with_its_durable_handle() {
+    story(async {
+        let world = World::new();
+        let mut alice = client(&world, 1, "alice").await;
+        let options = CreateOptions::DELETE_ON_CLOSE;
+        let request = with_oplock(OplockLevel::BATCH, vec![durable(0)]);
+        let opened = create(&mut alice, &create::Request { options, ..request }).await.unwrap();
+        assert_eq!(alice.write(opened.file, b"content").await, NtStatus::SUCCESS);
+        alice.wire.hang_up();
+        alice.assert_closed().await;
+        // Whoever comes next does not see it any more, and makes a new one.
+        let mut bob = client(&world, 2, "bob").await;
+        begin(&mut bob, &with_oplock(OplockLevel::NONE, Vec::new())).await;
+        let made = end(&mut bob).await.unwrap();
+        assert_eq!((made.action, made.summary.end_of_file), (CreateAction::CREATED, 0));
+    });
+}
+
+#[test]
+fn a_create_that_comes_again_opens_nothing_twice() {
+    story(async {
+        let world = World::new();
+        let mut alice = client(&world, 1, "alice").await;
+        let disposition = CreateDisposition::Create;
+        let request = create::Request { disposition, ..with_oplock(OplockLevel::BATCH, vec![durable(0)]) };
+        let opened = create(&mut alice, &request).await.unwrap();
+        alice.replay = true;
+        let again = create(&mut alice, &request).await.unwrap();
+        assert_eq!((again.file, again.action), (opened.file, CreateAction::CREATED));
+        assert!(is_durable(&again));
+        // Another client's CREATE of that name is its own.
+        let mut bob = client(&world, 2, "bob").await;
+        bob.replay = true;
+        assert_eq!(create(&mut bob, &request).await.unwrap_err(), NtStatus::OBJECT_NAME_COLLISION);
+        // Without the flag it is no repetition, and once the handle was used there is nothing to be repeated.
+        alice.replay = false;
+        assert_eq!(create(&mut alice, &request).await.unwrap_err(), NtStatus::DUPLICATE_OBJECTID);
+        assert_eq!(alice.write(opened.file, b"x").await, NtStatus::SUCCESS);
+        alice.replay = true;
+        assert_eq!(create(&mut alice, &request).await.unwrap_err(), NtStatus::OBJECT_NAME_COLLISION);
+    });
+}
+
+#[test]
+fn a_create_outlasts_the_channel_that_it_came_by() {
+    story(async {
+        let world = World::new();
+        let (mut bob, mut alice) = (client(&world, 2, "bob").await, client(&world, 1, "alice").await);
+        let mut other = world.connect();
+        other.negotiate(Offer { guid: [1; 16], ..Offer::default() }).await;
+        other.bind(&alice).await.unwrap();
+        (other.tree, other.sign, other.replay) = (alice.tree, true, true);
+        let held = create(&mut bob, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
+        let request = with_oplock(OplockLevel::NONE, vec![durable(0)]);
+        begin(&mut alice, &request).await;
+        told(&mut bob).await;
+        assert_eq!(create(&mut other, &request).await.unwrap_err(), NtStatus::FILE_NOT_AVAILABLE);
+        alice.wire.hang_up();
+        alice.assert_closed().await;
+        assert_eq!(create(&mut other, &request).await.unwrap_err(), NtStatus::FILE_NOT_AVAILABLE);
+        assert_eq!(bob.close(held.file).await, NtStatus::SUCCESS);
+        rt::yield_now().await;
+        let opened = create(&mut other, &request).await.unwrap();
+        assert_eq!(other.close(opened.file).await, NtStatus::SUCCESS);
+    });
+}
