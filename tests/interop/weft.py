@@ -26,6 +26,8 @@ class Server:
         ]
         for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
             self.command += [f"--{name}-port", (ports or {}).get(name, 0)]
+        # The tests may run as root, and then so do the NFS clients that they start.
+        self.command += ["--no-root-squash"]
         self.command += options
         self.start()
 

@@ -41,7 +41,7 @@ def main():
         write_file(data / "file.bin", arguments.span)
         servers = {
             "ganesha": Ganesha(work, data),
-            "weft": Weft(data, "--nfs-port", "0", "--mountd-port", "0", *arguments.weft_option),
+            "weft": Weft(data, "--nfs-port", "0", "--mountd-port", "0", "--no-root-squash", *arguments.weft_option),
         }
         servers["weft"].put(data / "file.bin", "ram")
         judge(wanted(lines(), arguments), servers, loader, arguments)

@@ -16,7 +16,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).ok_or("usage: serve DIR")?;
     let pool = Pool::new(256 << 20);
     let share = Share::new("data", Vfs::new(Dir::open(dir)?));
-    let server = Server::new(Config { shares: vec![share], pool: pool.clone(), limits: Limits::default() });
+    let server = Server::new(Config {
+        shares: vec![share],
+        pool: pool.clone(),
+        limits: Limits::default(),
+        policy: weft_nfs::server::Policy { decides: false, squash_root: true },
+    });
     rt::block_on(async move {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let tcp = Listener::bind(any)?;

@@ -47,7 +47,12 @@ impl World {
             Share::new("data", Vfs::new(Dir::open(dir.path()).unwrap())),
             Share::new("fast", Vfs::new(Ram::new(64 << 20))),
         ];
-        let server = Server::new(Config { shares, pool: pool.clone(), limits: Limits::default() });
+        let server = Server::new(Config {
+            shares,
+            pool: pool.clone(),
+            limits: Limits::default(),
+            policy: weft_nfs::server::Policy { decides: false, squash_root: true },
+        });
         World { pool, server, dir, sockets: tempfile::tempdir().unwrap(), served: RefCell::default() }
     }
 

@@ -61,7 +61,20 @@ pub enum Kind {
     /// A symbolic link; never followed by the store.
     Symlink,
     /// Device, socket or pipe: listed, not opened.
-    Other,
+    Special(Special),
+}
+
+/// What is a file by name alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Special {
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A block device with its major and minor number.
+    Block(u32, u32),
+    /// A character device with its major and minor number.
+    Char(u32, u32),
 }
 
 /// Attributes of a node.
@@ -69,6 +82,8 @@ pub enum Kind {
 pub struct Attr {
     /// Which node.
     pub node: NodeId,
+    /// Its number in the file system, which outlives this run where the file does.
+    pub fileid: u64,
     /// What it is.
     pub kind: Kind,
     /// Bytes (0 for directories).
@@ -179,6 +194,8 @@ pub enum Make {
     Dir,
     /// A symbolic link to this target.
     Symlink(Vec<u8>),
+    /// A pipe, socket or device. Whether somebody may make a device is for the protocol to decide, then for the kernel.
+    Special(Special),
 }
 
 /// One request to a backend.
@@ -306,6 +323,9 @@ pub enum Error {
     /// The user may not.
     #[error("access denied")]
     Access,
+    /// Only the owner, or root, may.
+    #[error("operation not permitted")]
+    NotPermitted,
     /// A name that no file can have (empty, `/`, NUL, too long) or one that leaves the share.
     #[error("bad name")]
     BadName,

@@ -98,6 +98,9 @@ pub(crate) struct Serve {
     /// TCP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
+    /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
+    #[arg(long)]
+    pub no_root_squash: bool,
     /// RDMA providers to serve with
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
     pub rdma: Vec<ProviderKind>,

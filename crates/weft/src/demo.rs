@@ -225,7 +225,7 @@ impl ServerProcess {
         let args = [
             &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
             &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
-            &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0"],
+            &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0", "--no-root-squash"],
         ]
         .concat();
         let variable = Some((crate::password::VARIABLE, &password[..]));

@@ -212,6 +212,10 @@ impl Plan {
             shares: in_the_clear,
             pool: pool.clone(),
             limits: weft_nfs::server::Limits::default(),
+            policy: weft_nfs::server::Policy {
+                decides: weft_store::is_root(),
+                squash_root: !args.no_root_squash,
+            },
         });
 
         let tended = nfs.clone();

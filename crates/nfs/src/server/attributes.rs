@@ -2,7 +2,7 @@
 //!
 //! Spec: RFC 1813 2.5, 2.6. Owns: nothing. Does not: ask the store.
 
-use weft_store::{self as store, Attr, Kind, SetAttr, Timestamp};
+use weft_store::{self as store, Attr, Kind, SetAttr, Special, Timestamp};
 use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
 
 /// fattr3 of a node of the share with this number.
@@ -12,8 +12,10 @@ pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
             Kind::File => FileType::Reg,
             Kind::Dir => FileType::Dir,
             Kind::Symlink => FileType::Lnk,
-            // Devices, sockets and pipes are listed and refused; a pipe needs no numbers.
-            Kind::Other => FileType::Fifo,
+            Kind::Special(Special::Fifo) => FileType::Fifo,
+            Kind::Special(Special::Socket) => FileType::Sock,
+            Kind::Special(Special::Block(..)) => FileType::Blk,
+            Kind::Special(Special::Char(..)) => FileType::Chr,
         },
         mode: attr.mode & 0o7777,
         nlink: attr.nlink,
@@ -21,9 +23,14 @@ pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
         gid: attr.gid,
         size: attr.size,
         used: attr.allocated,
-        rdev: SpecData::default(),
+        rdev: match attr.kind {
+            Kind::Special(Special::Block(major, minor) | Special::Char(major, minor)) => {
+                SpecData { major, minor }
+            }
+            _ => SpecData::default(),
+        },
         fsid: share as u64 + 1,
-        fileid: attr.node.0,
+        fileid: attr.fileid,
         atime: time(attr.atime),
         mtime: time(attr.mtime),
         ctime: time(attr.ctime),
@@ -66,6 +73,7 @@ pub(super) fn status(e: &store::Error) -> Status {
     match e {
         store::Error::NotFound => Status::NOENT,
         store::Error::Stale => Status::STALE,
+        store::Error::NotPermitted => Status::PERM,
         store::Error::Exists => Status::EXIST,
         store::Error::NotDir => Status::NOTDIR,
         store::Error::IsDir => Status::ISDIR,

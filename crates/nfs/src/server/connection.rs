@@ -13,8 +13,10 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
+use weft_wire::rpc::Credential;
 
 use super::Server;
+use super::caller::Caller;
 use super::dispatch::{self, NotRpc};
 
 /// Messages taken between two looks at what is running.
@@ -32,7 +34,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(
     let peer = channel.peer();
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
     let limits = channel.limits();
-    let connection = dispatch::Connection { server, peer, limits };
+    let caller = Caller::of(&Credential::None, server.policy);
+    let connection = dispatch::Connection { server, peer: peer.into(), limits, caller };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
     let mut place = server.drain.join();

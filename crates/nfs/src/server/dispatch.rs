@@ -5,8 +5,10 @@
 //! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
+use std::rc::Rc;
+
 use weft_machine::Payload;
-use weft_store::{NodeId, Share};
+use weft_store::{Error, NodeId, Share};
 use weft_transport::{Limits, Message, Outgoing, Part, To};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
@@ -14,6 +16,8 @@ use weft_wire::rpc::{AuthStat, Call, Credential, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4};
 
+use super::caller::Caller;
+use super::handles::Named;
 use super::{Server, mount as mountd, ops, v4};
 
 /// Room for the header and the attributes of most replies.
@@ -26,10 +30,13 @@ const HEADER_BYTES: usize = 4096;
 pub(super) struct NotRpc(pub &'static str);
 
 /// What the requests of a connection share.
+#[derive(Clone)]
 pub(super) struct Connection<'a> {
     pub server: &'a Server,
-    pub peer: String,
+    pub peer: Rc<str>,
     pub limits: Limits,
+    /// Who asks; each call has a copy of all this with its own.
+    pub caller: Caller,
 }
 
 /// Results behind their header.
@@ -93,13 +100,15 @@ impl<'a> Connection<'a> {
         }
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);
+        let caller = Caller::of(&call.credential, self.server.policy);
+        let cx = Connection { caller, ..self.clone() };
         match (call.program, call.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => self.nfs(call.procedure, d, body).await,
-            (mount::PROGRAM, mount::VERSION) => self.mount(call.procedure, d, body).await,
+            (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
+            (mount::PROGRAM, mount::VERSION) => cx.mount(call.procedure, d, body).await,
             (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
                 nfs4::NULL => Ok(Results::new(body, None)),
                 // In a box: version 3 does not carry the room for compounds about.
-                nfs4::COMPOUND => Box::pin(v4::compound(self, call, d, body)).await,
+                nfs4::COMPOUND => Box::pin(v4::compound(&cx, call, d, body)).await,
                 _ => Err(Reply::ProcedureUnavailable),
             },
             (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs4::VERSION }),
@@ -150,10 +159,17 @@ impl<'a> Connection<'a> {
     }
 
     /// What a handle names.
-    pub fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
-        let (number, id) = self.server.handles.open(handle)?;
+    pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
+        let named = self.server.handles.open(&self.server.shares, handle).await?;
+        // The root of all shares is for version 4 alone.
+        let Named::Node(number, id) = named else { return Err(Status::STALE) };
         let share = self.server.shares.get(number).ok_or(Status::STALE)?;
         Ok(Node { share, number, id })
+    }
+
+    /// The handle of a node of the share with this number.
+    pub async fn handle(&self, number: usize, node: NodeId) -> Result<Handle, Error> {
+        self.server.handles.make(&self.server.shares, number, node).await
     }
 
     /// Largest READ and WRITE on this connection.

@@ -1,90 +1,197 @@
-//! File handles: which share, which node, and a proof that this server made them.
+//! File handles: which share, which file, and a proof that this server made them.
 //!
-//! Spec: RFC 1813 2.3.3 (opaque to clients). Owns: the key, which lives as long as the server.
-//! Does not: keep state per handle.
+//! Spec: RFC 1813 2.3.3, RFC 8881 4.2 (persistent handles; opaque to clients). Owns: the key; nodes of handles seen lately.
+//! Does not: keep a handle alive. A file that was removed, or a share that is gone, is stale.
 //!
 //! ```text
-//! 0        1           4           8                 16                24
-//! | layout | 0   0   0 | share, BE | node, BE        | tag, BE         |
+//! 0        1                  8                       32                40
+//! | layout | share, 56 bits   | the store's identity  | tag, BE         |
 //! ```
-//! The tag is SipHash-2-4 over the first 16 bytes: whoever guesses node numbers opens nothing.
+//! The share is a hash of its name and the identity is the file's own, so a handle means the same after a restart if
+//! the key does. The tag is SipHash-2-4 over what is before it: whoever guesses identities opens nothing.
 
-use weft_store::NodeId;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weft_store::{Error, NodeId, Share, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
+use super::attributes::status;
 use super::siphash::siphash;
 
-const LAYOUT: u8 = 1;
-const TAGGED: usize = 16;
-const BYTES: usize = TAGGED + 8;
+const NODE: u8 = 2;
+const ROOT: u8 = 3;
+const TAGGED: usize = 32;
+/// Bytes of a handle.
+pub(super) const BYTES: usize = TAGGED + 8;
+/// Handles whose nodes are known without asking the store; about 100 bytes each.
+const MAX_KNOWN: usize = 1 << 18;
+const SHARDS: usize = 64;
+
+type Key = (usize, Stable);
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// The directory of shares that NFSv4 begins with.
+    Root,
+    /// A node of the share with this number.
+    Node(usize, NodeId),
+}
 
 /// Makes and opens handles.
 pub(super) struct Handles {
     key: [u8; 16],
+    /// Of each share by number.
+    shares: Vec<[u8; 7]>,
+    known: [Mutex<HashMap<Key, NodeId>>; SHARDS],
 }
 
 impl Handles {
-    pub fn new(key: [u8; 16]) -> Handles {
-        Handles { key }
+    pub fn new(key: [u8; 16], shares: &[Share]) -> Handles {
+        let name = |share: &Share| {
+            let [_, name @ ..] = siphash(&[0; 16], share.name.as_bytes()).to_be_bytes();
+            name
+        };
+        let known = std::array::from_fn(|_| Mutex::default());
+        Handles { key, shares: shares.iter().map(name).collect(), known }
+    }
+
+    // A map's insert or clear leaves it usable even if it panicked.
+    fn shard(&self, stable: &Stable) -> MutexGuard<'_, HashMap<Key, NodeId>> {
+        let spread = stable.0[0] ^ stable.0[8] ^ stable.0[16];
+        self.known[spread as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn know(&self, key: Key, node: NodeId) {
+        let mut shard = self.shard(&key.1);
+        if shard.len() >= MAX_KNOWN / SHARDS && !shard.contains_key(&key) {
+            // They come back one by one when they are used.
+            shard.clear();
+        }
+        shard.insert(key, node);
+    }
+
+    fn sealed(&self, layout: u8, share: [u8; 7], stable: Stable) -> Handle {
+        let mut bytes = [0; BYTES];
+        bytes[0] = layout;
+        bytes[1..8].copy_from_slice(&share);
+        bytes[8..TAGGED].copy_from_slice(&stable.0);
+        let tag = siphash(&self.key, &bytes[..TAGGED]);
+        bytes[TAGGED..].copy_from_slice(&tag.to_be_bytes());
+        Handle::new(&bytes).expect("40 bytes are at most 64")
     }
 
     /// The handle of a node of the share with this number.
-    pub fn make(&self, share: usize, node: NodeId) -> Handle {
-        let mut bytes = [0; BYTES];
-        bytes[0] = LAYOUT;
-        // Shares are counted when the server starts; nobody has 2^32 of them.
-        bytes[4..8].copy_from_slice(&(share as u32).to_be_bytes());
-        bytes[8..16].copy_from_slice(&node.0.to_be_bytes());
-        let tag = siphash(&self.key, &bytes[..TAGGED]);
-        bytes[TAGGED..].copy_from_slice(&tag.to_be_bytes());
-        Handle::new(&bytes).expect("24 bytes are at most 64")
+    pub async fn make(&self, shares: &[Share], number: usize, node: NodeId) -> Result<Handle, Error> {
+        let (Some(share), Some(name)) = (shares.get(number), self.shares.get(number)) else {
+            return Err(Error::Stale);
+        };
+        let stable = share.vfs.stable(node).await?;
+        self.know((number, stable), node);
+        Ok(self.sealed(NODE, *name, stable))
     }
 
-    /// What a handle names. One that is shaped like ours and bears another tag was made before a restart, or forged:
+    /// The handle of the directory of shares.
+    pub fn root(&self) -> Handle {
+        self.sealed(ROOT, [0; 7], Stable([0; 24]))
+    }
+
+    /// What a handle names. One that is shaped like ours and bears another tag was made by another server, or forged:
     /// the client is told to look the name up again.
-    pub fn open(&self, handle: &Handle) -> Result<(usize, NodeId), Status> {
+    pub async fn open(&self, shares: &[Share], handle: &Handle) -> Result<Named, Status> {
         let bytes: &[u8; BYTES] = handle.as_bytes().try_into().map_err(|_| Status::BADHANDLE)?;
-        let [LAYOUT, 0, 0, 0, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7, tag @ ..] = *bytes else {
+        let [layout @ (NODE | ROOT), s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else {
             return Err(Status::BADHANDLE);
         };
+        let (stable, tag) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
+        let tag: [u8; 8] = tag.try_into().map_err(|_| Status::BADHANDLE)?;
         // One comparison of words: its time says nothing about where they differ.
         if u64::from_be_bytes(tag) != siphash(&self.key, &bytes[..TAGGED]) {
             return Err(Status::STALE);
         }
-        let share = u32::from_be_bytes([s0, s1, s2, s3]) as usize;
-        Ok((share, NodeId(u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]))))
+        if *layout == ROOT {
+            return Ok(Named::Root);
+        }
+        let name = [*s0, *s1, *s2, *s3, *s4, *s5, *s6];
+        let number = self.shares.iter().position(|share| *share == name).ok_or(Status::STALE)?;
+        let key = (number, Stable(*stable));
+        let known = self.shard(&key.1).get(&key).copied();
+        if let Some(node) = known {
+            return Ok(Named::Node(number, node));
+        }
+        let share = shares.get(number).ok_or(Status::STALE)?;
+        let found = share.vfs.find(key.1).await.map_err(|e| status(&e))?;
+        self.know(key, found.node);
+        Ok(Named::Node(number, found.node))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use weft_machine::rt;
+    use weft_store::backend::{Dir, Ram};
+    use weft_store::{Exists, Make, SetAttr, Vfs};
+
     use super::*;
 
-    #[test]
-    fn a_handle_opens_what_it_was_made_for() {
-        let handles = Handles::new([7; 16]);
-        let handle = handles.make(3, NodeId(1 << 40));
-        assert_eq!(handles.open(&handle), Ok((3, NodeId(1 << 40))));
+    fn share(name: &str, vfs: Vfs) -> Share {
+        Share::new(name, vfs)
     }
 
     #[test]
     fn no_bit_of_a_handle_can_be_changed() {
-        let handles = Handles::new([7; 16]);
-        let good = handles.make(0, NodeId(2));
-        for bit in 0..BYTES * 8 {
-            let mut bytes = good.as_bytes().to_vec();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(handles.open(&Handle::new(&bytes).unwrap()).is_err(), "bit {bit}");
-        }
+        rt::block_on(async {
+            let shares = [share("ram", Vfs::new(Ram::new(1 << 20)))];
+            let handles = Handles::new([7; 16], &shares);
+            let good = handles.make(&shares, 0, NodeId::ROOT).await.unwrap();
+            assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(0, NodeId::ROOT)));
+            assert_eq!(handles.open(&shares, &handles.root()).await, Ok(Named::Root));
+            for handle in [good, handles.root()] {
+                for bit in 0..BYTES * 8 {
+                    let mut bytes = handle.as_bytes().to_vec();
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                    let changed = Handle::new(&bytes).unwrap();
+                    assert!(handles.open(&shares, &changed).await.is_err(), "bit {bit}");
+                }
+            }
+            for len in (0..=64).filter(|len| *len != BYTES) {
+                let foreign = Handle::new(&vec![2; len]).unwrap();
+                assert_eq!(handles.open(&shares, &foreign).await, Err(Status::BADHANDLE));
+            }
+        })
+        .unwrap();
     }
 
     #[test]
-    fn a_handle_of_an_earlier_run_is_stale_and_a_foreign_one_is_bad() {
-        let old = Handles::new([1; 16]).make(0, NodeId(2));
-        let handles = Handles::new([7; 16]);
-        assert_eq!(handles.open(&old), Err(Status::STALE));
-        for len in (0..=64).filter(|len| *len != BYTES) {
-            assert_eq!(handles.open(&Handle::new(&vec![1; len]).unwrap()), Err(Status::BADHANDLE));
-        }
+    fn a_handle_means_the_same_file_after_a_restart_if_the_key_does() {
+        rt::block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let open = || Vfs::new(Dir::open(folder.path()).unwrap());
+            let before = [share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())];
+            let vfs = &before[1].vfs;
+            let (made, _) = vfs
+                .create(NodeId::ROOT, b"file", Make::File, Exists::Fail, SetAttr::default())
+                .await
+                .unwrap();
+            let old = Handles::new([7; 16], &before);
+            let handle = old.make(&before, 1, made.node).await.unwrap();
+            let lost = old.make(&before, 0, NodeId::ROOT).await;
+            // Another run: the share has another number, its nodes too.
+            let after = [share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))];
+            let handles = Handles::new([7; 16], &after);
+            let Ok(Named::Node(0, node)) = handles.open(&after, &handle).await else { panic!("not found") };
+            assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, node);
+            assert_eq!(handles.make(&after, 0, node).await.unwrap(), handle);
+            // What was in memory is gone.
+            assert_eq!(handles.open(&after, &lost.unwrap()).await, Err(Status::STALE));
+            assert_eq!(Handles::new([8; 16], &after).open(&after, &handle).await, Err(Status::STALE));
+            after[0].vfs.remove(NodeId::ROOT, b"file").await.unwrap();
+            let again = Handles::new([7; 16], &after);
+            assert_eq!(again.open(&after, &handle).await, Err(Status::STALE));
+        })
+        .unwrap();
     }
 }

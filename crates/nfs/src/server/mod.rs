@@ -4,9 +4,11 @@
 //! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the write verifier, the cache of open files.
 //! Does not: listen, register with rpcbind, know which transport carries a call, lock (NLM).
 //!
-//! Identity: every operation runs as the user of this process; AUTH_SYS ids are parsed and not acted upon.
+//! Identity: a server that is not root acts as itself for everybody. One that is root believes the ids of AUTH_SYS (but
+//! root's, unless told to) and decides by the mode bits: see `caller`.
 
 mod attributes;
+mod caller;
 mod connection;
 mod dispatch;
 mod files;
@@ -26,6 +28,7 @@ use weft_store::{Share, Timestamp};
 use weft_transport::{Channel, Error};
 use weft_wire::nfs3::Verifier;
 
+pub use caller::Policy;
 use files::OpenFiles;
 use handles::Handles;
 use mount::Mounts;
@@ -39,6 +42,8 @@ pub struct Config {
     pub pool: Pool,
     /// Bounds.
     pub limits: Limits,
+    /// What callers may do.
+    pub policy: Policy,
 }
 
 /// Bounds of what clients can make the server hold.
@@ -79,6 +84,7 @@ pub struct Server {
     shares: Vec<Share>,
     limits: Limits,
     pool: Pool,
+    policy: Policy,
     /// What version 4 remembers of its clients.
     states: States,
     /// Tells this server from others.
@@ -99,7 +105,7 @@ impl Server {
     /// # Panics
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
-        let Config { shares, pool, limits } = config;
+        let Config { shares, pool, limits, policy } = config;
         let (mut key, mut identity, mut verifier) = ([0; 16], [0; 16], [0; 8]);
         for bytes in [&mut key[..], &mut identity, &mut verifier] {
             getrandom::fill(bytes).expect("random numbers");
@@ -110,13 +116,14 @@ impl Server {
         let [e0, e1, e2, e3, ..] = verifier;
         let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
         Arc::new(Server {
+            handles: Handles::new(key, &shares),
             shares,
             limits,
             pool,
+            policy,
             states: States::new(state_limits, epoch, Vec::new(), rt::now()),
             identity,
             born,
-            handles: Handles::new(key),
             files: OpenFiles::new(limits.open_files),
             mounts: Mounts::new(limits.mounts),
             drain: Drain::default(),

@@ -39,17 +39,23 @@ fn host(cx: &Connection<'_>) -> String {
 pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
         Ok((share, node)) => {
-            let mounts = &cx.server.mounts;
-            // A copy: a slice would keep the receive buffer that the call came in.
-            let entry = (host(cx), DirPath(Bytes::copy_from_slice(&path.0)));
-            let mut entries = mounts.entries();
-            if entries.len() < mounts.limit && !entries.contains(&entry) {
-                entries.push(entry);
+            remember(cx, &path);
+            match cx.handle(share, node).await {
+                Ok(handle) => MountResult::Ok { handle, flavors: vec![Flavor::SYS, Flavor::NONE] },
+                Err(_) => MountResult::Failed(MountStatus::IO),
             }
-            let handle = cx.server.handles.make(share, node);
-            MountResult::Ok { handle, flavors: vec![Flavor::SYS, Flavor::NONE] }
         }
         Err(status) => MountResult::Failed(status),
+    }
+}
+
+fn remember(cx: &Connection<'_>, path: &DirPath) {
+    let mounts = &cx.server.mounts;
+    // A copy: a slice would keep the receive buffer that the call came in.
+    let entry = (host(cx), DirPath(Bytes::copy_from_slice(&path.0)));
+    let mut entries = mounts.entries();
+    if entries.len() < mounts.limit && !entries.contains(&entry) {
+        entries.push(entry);
     }
 }
 

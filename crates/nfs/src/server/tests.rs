@@ -71,11 +71,26 @@ impl Channel for Script {
 }
 
 fn server() -> Arc<Server> {
+    server_where(Policy { decides: false, squash_root: true })
+}
+
+fn server_where(policy: Policy) -> Arc<Server> {
     let shares = vec![
         Share::new("ram", Vfs::new(Ram::new(16 << 20))),
         Share::new("other", Vfs::new(Ram::new(16 << 20))),
     ];
-    Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default() })
+    Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy })
+}
+
+pub(super) fn node_of(server: &Server, handle: &Handle) -> NodeId {
+    match rt::block_on(server.handles.open(&server.shares, handle)).unwrap() {
+        Ok(handles::Named::Node(_, node)) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
+    rt::block_on(server.handles.make(&server.shares, share, node)).unwrap().unwrap()
 }
 
 /// Everything that the server answers to these messages, and how the connection ended.
@@ -236,7 +251,7 @@ fn a_read_is_a_range_of_the_file_and_never_longer_than_the_channel_carries() {
     let server = server();
     let file = make(&server, b"f");
     let vfs = &server.shares[0].vfs;
-    let node = server.handles.open(&file).unwrap().1;
+    let node = node_of(&server, &file);
     let content = vec![5; 3 << 20];
     rt::block_on(async {
         vfs.open(node, true).await.unwrap().write(0, &[Bytes::from(content)]).await.unwrap();
@@ -284,7 +299,7 @@ fn the_write_verifier_changes_with_the_server() {
 fn share_modes_of_others_are_respected_and_pass() {
     let server = server();
     let file = make(&server, b"f");
-    let node = server.handles.open(&file).unwrap().1;
+    let node = node_of(&server, &file);
     let opens = server.shares[0].vfs.opens().clone();
     let read = ReadArgs { file, offset: 0, count: 1 };
     let ask = || reply_to(&server, nfs(procedure::READ, &read)).1.u32().map(Status).unwrap();
@@ -376,7 +391,7 @@ fn a_listing_keeps_to_its_room_and_says_when_there_is_none() {
 fn links_and_renames_stay_inside_their_share() {
     let server = server();
     let file = make(&server, b"f");
-    let other = server.handles.make(1, NodeId::ROOT);
+    let other = handle_of(&server, 1, NodeId::ROOT);
     let name = |dir| DirOp { dir, name: Name(Bytes::from_static(b"f")) };
     let link = nfs(procedure::LINK, &LinkArgs { file, link: name(other) });
     assert_eq!(status(results::<Outcome<LinkWcc, LinkWcc>>(&server, link)), Status::XDEV);
@@ -385,13 +400,13 @@ fn links_and_renames_stay_inside_their_share() {
 }
 
 #[test]
-fn devices_are_not_made() {
-    let server = server();
-    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"null")) };
+fn devices_are_made_by_root_alone() {
+    let server = server_where(Policy { decides: true, squash_root: true });
+    let object = DirOp { dir: handle_of(&server, 0, NodeId::ROOT), name: Name(Bytes::from_static(b"null")) };
     let numbers = SpecData { major: 1, minor: 3 };
     let node = Node::Device(FileType::Chr, SetAttributes::default(), numbers);
     let mknod = nfs(procedure::MKNOD, &MknodArgs { object, node });
-    assert_eq!(status(results::<Outcome<CreateOk, WccOnly>>(&server, mknod)), Status::NOTSUPP);
+    assert_eq!(status(results::<Outcome<CreateOk, WccOnly>>(&server, mknod)), Status::PERM);
 }
 
 #[test]
@@ -441,7 +456,7 @@ fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
 }
 
 fn messages() -> Vec<Bytes> {
-    let handle = Handle::new(&[1; 24]).unwrap();
+    let handle = Handle::new(&[1; 40]).unwrap();
     let object = || DirOp { dir: handle, name: Name(Bytes::from_static(b"name")) };
     vec![
         nfs(procedure::LOOKUP, &LookupArgs { what: object() }),
@@ -466,8 +481,8 @@ proptest! {
         for message in messages() {
             let mut message = message.to_vec();
             // A good handle, so that some of them get far.
-            if let Some(at) = message.windows(24).position(|w| w == [1; 24]) {
-                message[at..at + 24].copy_from_slice(root.as_bytes());
+            if let Some(at) = message.windows(40).position(|w| w == [1; 40]) {
+                message[at..at + 40].copy_from_slice(root.as_bytes());
             }
             for (at, flip) in &flips {
                 let at = at.index(message.len());

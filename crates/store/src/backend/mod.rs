@@ -40,7 +40,7 @@ const DIR_MODE: u32 = 0o755;
 /// Whether an existing name answers a CREATE.
 fn may_reuse(attr: &Attr, make: &Make, exists: Exists) -> Result<(), Error> {
     match (exists, make, attr.kind) {
-        (Exists::Fail, ..) | (_, Make::Symlink(_), _) => Err(Error::Exists),
+        (Exists::Fail, ..) | (_, Make::Symlink(_) | Make::Special(_), _) => Err(Error::Exists),
         (Exists::Reuse, Make::File, Kind::File) | (Exists::Reuse, Make::Dir, Kind::Dir) => Ok(()),
         (Exists::Reuse, Make::File, Kind::Dir) => Err(Error::IsDir),
         (Exists::Reuse, ..) => Err(Error::Exists),

@@ -1,17 +1,17 @@
 //! ACCESS. Spec: RFC 1813 3.3.4.
 //!
-//! All users act as the user of this process, so what the mode bits say about the caller decides nothing: every right
-//! that makes sense for the kind of node is granted, and the operation itself finds out. Executing is left to the mode
-//! bits, since the client does it without asking again.
+//! A server that is not root grants every right that makes sense for the kind of node, and the operation itself finds
+//! out; executing is left to the mode bits, since the client does it without asking again.
 
 use weft_store::Kind;
 use weft_wire::nfs3::{AccessArgs, AccessOk, AttrOnly, Outcome, access};
 
 use super::{failed, failed_at};
+use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::dispatch::Connection;
 
 pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> Outcome<AccessOk, AttrOnly> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };
@@ -19,13 +19,20 @@ pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> 
         Ok(attr) => attr,
         Err(e) => return failed_at(&node, &e).await,
     };
-    let possible = match attr.kind {
-        Kind::Dir => access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE,
-        Kind::File if attr.mode & 0o111 != 0 => {
-            access::READ | access::MODIFY | access::EXTEND | access::EXECUTE
+    let granted = cx.caller.granted(&attr);
+    let mut possible = 0;
+    let mut add = |class: u32, bits: u32| possible |= if granted & class != 0 { bits } else { 0 };
+    add(READ, access::READ);
+    match attr.kind {
+        Kind::Dir => {
+            add(WRITE, access::MODIFY | access::EXTEND | access::DELETE);
+            add(EXECUTE, access::LOOKUP);
         }
-        Kind::File => access::READ | access::MODIFY | access::EXTEND,
-        Kind::Symlink | Kind::Other => access::READ,
-    };
+        Kind::File => {
+            add(WRITE, access::MODIFY | access::EXTEND);
+            add(EXECUTE, access::EXECUTE);
+        }
+        Kind::Symlink | Kind::Special(_) => {}
+    }
     Ok(AccessOk { attributes: Some(node.attributes(&attr)), access: args.access & possible })
 }

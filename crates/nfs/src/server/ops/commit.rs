@@ -9,7 +9,7 @@ use super::{failed, status, wcc};
 use crate::server::dispatch::Connection;
 
 pub(in crate::server) async fn commit(cx: &Connection<'_>, args: CommitArgs) -> Outcome<CommitOk, WccOnly> {
-    let node = match cx.node(&args.file) {
+    let node = match cx.node(&args.file).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };

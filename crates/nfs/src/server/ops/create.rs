@@ -4,8 +4,9 @@ use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Exists, Make, SetAttr};
 use weft_wire::nfs3::{CreateArgs, CreateHow, CreateOk, Outcome, WccOnly};
 
-use super::{begin, created, failed};
+use super::{begin, created, failed, make_in};
 use crate::server::attributes::changes;
+use crate::server::caller::WRITE;
 use crate::server::dispatch::{Connection, Node};
 
 pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> Outcome<CreateOk, WccOnly> {
@@ -22,16 +23,25 @@ pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> 
         Ok(how) => how,
         Err(status) => return failed(status, WccOnly { wcc: dir.wcc(before).await }),
     };
-    let made = make(&dir, &args.object.name.0, exists, set).await;
+    let made = make(cx, &dir, &args.object.name.0, exists, set).await;
     created(cx, &dir, before, made).await
 }
 
-async fn make(dir: &Node<'_>, name: &[u8], exists: Exists, set: SetAttr) -> Result<Attr, Error> {
-    // An existing file that would be truncated: those who have it open may forbid that.
-    if exists == Exists::Reuse
-        && set.size.is_some()
-        && let Ok(known) = dir.vfs().lookup(dir.id, name, false).await
-    {
+async fn make(
+    cx: &Connection<'_>,
+    dir: &Node<'_>,
+    name: &[u8],
+    exists: Exists,
+    set: SetAttr,
+) -> Result<Attr, Error> {
+    let known = match exists {
+        Exists::Reuse => dir.vfs().lookup(dir.id, name, false).await.ok(),
+        Exists::Fail | Exists::Verifier(_) => None,
+    };
+    let Some(known) = known else { return make_in(cx, dir, name, Make::File, exists, set).await };
+    // An existing file that would be truncated: those who have it open may forbid that, and so may its mode.
+    if set.size.is_some() {
+        cx.caller.check_data(&known, WRITE)?;
         dir.vfs().opens().pass(known.node, Access::Overwrite, Rights::WRITE).await?;
     }
     dir.vfs().create(dir.id, name, Make::File, exists, set).await.map(|(attr, _)| attr)

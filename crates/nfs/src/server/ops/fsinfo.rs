@@ -13,7 +13,7 @@ pub(in crate::server) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 const MULTIPLE: u32 = 4096;
 
 pub(in crate::server) async fn fsinfo(cx: &Connection<'_>, args: ObjectArgs) -> Outcome<FsinfoOk, AttrOnly> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };

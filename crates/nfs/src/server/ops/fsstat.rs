@@ -6,7 +6,7 @@ use super::{failed, failed_at};
 use crate::server::dispatch::Connection;
 
 pub(in crate::server) async fn fsstat(cx: &Connection<'_>, args: ObjectArgs) -> Outcome<FsstatOk, AttrOnly> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };

@@ -6,7 +6,7 @@ use super::{failed, status};
 use crate::server::dispatch::Connection;
 
 pub(in crate::server) async fn getattr(cx: &Connection<'_>, args: GetattrArgs) -> Outcome<GetattrOk, ()> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, ()),
     };

@@ -6,12 +6,16 @@ use super::{begin, failed, status};
 use crate::server::dispatch::Connection;
 
 pub(in crate::server) async fn link(cx: &Connection<'_>, args: LinkArgs) -> Outcome<LinkWcc, LinkWcc> {
-    let (file, (dir, before)) = match (cx.node(&args.file), begin(cx, &args.link.dir).await) {
+    let (file, (dir, before)) = match (cx.node(&args.file).await, begin(cx, &args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
         (Err(status), _) | (_, Err(status)) => return failed(status, LinkWcc::default()),
     };
     let done = if file.number == dir.number {
-        dir.vfs().link(file.id, dir.id, &args.link.name.0).await.map_err(|e| status(&e))
+        let linked = async {
+            cx.caller.check_make(&dir.getattr().await?)?;
+            dir.vfs().link(file.id, dir.id, &args.link.name.0).await
+        };
+        linked.await.map_err(|e| status(&e))
     } else {
         Err(Status::XDEV)
     };

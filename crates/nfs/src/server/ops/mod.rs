@@ -106,7 +106,7 @@ async fn failed_at<T>(node: &Node<'_>, e: &Error) -> Outcome<T, AttrOnly> {
 
 /// The directory of a change to one of its names, and how it was before.
 async fn begin<'a>(cx: &Connection<'a>, dir: &Handle) -> Result<(Node<'a>, Option<WccAttr>), Status> {
-    let dir = cx.node(dir)?;
+    let dir = cx.node(dir).await?;
     let before = dir.before().await;
     Ok((dir, before))
 }
@@ -121,7 +121,7 @@ async fn created(
     let wcc = dir.wcc(before).await;
     match made {
         Ok(attr) => Ok(CreateOk {
-            object: Some(cx.server.handles.make(dir.number, attr.node)),
+            object: cx.handle(dir.number, attr.node).await.ok(),
             attributes: Some(dir.attributes(&attr)),
             dir: wcc,
         }),
@@ -144,14 +144,34 @@ async fn make(
         Ok(set) => set,
         Err(status) => return failed(status, WccOnly { wcc: dir.wcc(before).await }),
     };
-    let exists = weft_store::Exists::Fail;
-    let made = dir.vfs().create(dir.id, &object.name.0, make, exists, set).await.map(|(attr, _)| attr);
+    let made = make_in(cx, &dir, &object.name.0, make, weft_store::Exists::Fail, set).await;
     created(cx, &dir, before, made).await
 }
 
+/// A new node, the caller's own.
+async fn make_in(
+    cx: &Connection<'_>,
+    dir: &Node<'_>,
+    name: &[u8],
+    make: Make,
+    exists: weft_store::Exists,
+    set: SetAttr,
+) -> Result<Attr, Error> {
+    let attr = dir.getattr().await?;
+    cx.caller.check_make(&attr)?;
+    let set = cx.caller.owned(set, &attr);
+    dir.vfs().create(dir.id, name, make, exists, set).await.map(|(attr, _)| attr)
+}
+
 /// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
-async fn removable(dir: &Node<'_>, name: &[u8], access: Access) -> Result<NodeId, Error> {
+async fn removable(
+    cx: &Connection<'_>,
+    dir: &Node<'_>,
+    name: &[u8],
+    access: Access,
+) -> Result<NodeId, Error> {
     let attr = dir.vfs().lookup(dir.id, name, false).await?;
+    cx.caller.check_unmake(&dir.getattr().await?, &attr)?;
     dir.vfs().opens().pass(attr.node, access, Rights::DELETE).await?;
     Ok(attr.node)
 }

@@ -14,7 +14,7 @@ pub(in crate::server) async fn pathconf(
     cx: &Connection<'_>,
     args: ObjectArgs,
 ) -> Outcome<PathconfOk, AttrOnly> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),
     };

@@ -10,10 +10,11 @@ use weft_wire::nfs3::{AttrOnly, Outcome, ReadArgs, ReadHead, Status, Xdr};
 use weft_wire::xdr::Encoder;
 
 use super::{failed, failed_at};
+use crate::server::caller::READ;
 use crate::server::dispatch::{Connection, Node, Results};
 
 pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut body: Encoder) -> Results {
-    let failure: Outcome<(), AttrOnly> = match cx.node(&args.file) {
+    let failure: Outcome<(), AttrOnly> = match cx.node(&args.file).await {
         Err(status) => failed(status, AttrOnly::default()),
         Ok(node) => match fetch(cx, &node, &args).await {
             Ok((head, data)) => {
@@ -34,8 +35,9 @@ async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<
     match attr.kind {
         Kind::File => {}
         Kind::Dir => return Err(Error::IsDir),
-        Kind::Symlink | Kind::Other => return Err(Error::Invalid),
+        Kind::Symlink | Kind::Special(_) => return Err(Error::Invalid),
     }
+    cx.caller.check_data(&attr, READ)?;
     let file = node.open(cx, false).await?;
     let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize);
     let count = data.len() as u32;

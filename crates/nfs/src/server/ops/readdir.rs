@@ -11,6 +11,7 @@ use weft_wire::nfs3::{
 use weft_wire::xdr::pad;
 
 use super::{failed, failed_at};
+use crate::server::caller::READ;
 use crate::server::dispatch::{Connection, Node};
 
 pub(super) const VERIFIER: Verifier = [0; 8];
@@ -43,13 +44,19 @@ pub(super) struct Names {
 }
 
 /// At most `max` names behind `cookie`.
-pub(super) async fn names(dir: &Node<'_>, cookie: u64, max: usize) -> Result<Names, Error> {
+pub(super) async fn names(
+    cx: &Connection<'_>,
+    dir: &Node<'_>,
+    cookie: u64,
+    max: usize,
+) -> Result<Names, Error> {
     let mut found = Vec::new();
+    let attr = dir.getattr().await?;
+    if attr.kind != Kind::Dir {
+        return Err(Error::NotDir);
+    }
+    cx.caller.check(&attr, READ)?;
     if cookie < 1 {
-        let attr = dir.getattr().await?;
-        if attr.kind != Kind::Dir {
-            return Err(Error::NotDir);
-        }
         found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
     }
     if cookie < 2 {
@@ -86,13 +93,13 @@ pub(in crate::server) async fn readdir(
     cx: &Connection<'_>,
     args: ReaddirArgs,
 ) -> Outcome<ReaddirOk, AttrOnly> {
-    let dir = match cx.node(&args.dir) {
+    let dir = match cx.node(&args.dir).await {
         Ok(dir) => dir,
         Err(status) => return failed(status, AttrOnly::default()),
     };
     let room = args.count.min(cx.server.limits.max_listing) as usize;
     // An entry takes at least 28 bytes.
-    let names = match names(&dir, args.cookie, room / 28).await {
+    let names = match names(cx, &dir, args.cookie, room / 28).await {
         Ok(names) => names,
         Err(e) => return failed_at(&dir, &e).await,
     };
@@ -104,7 +111,7 @@ pub(in crate::server) async fn readdir(
     let attributes = dir.post().await;
     match fit(names, fits) {
         Ok(names) => Ok(listing(attributes, names, |found| Entry {
-            fileid: found.attr.node.0,
+            fileid: found.attr.fileid,
             name: Name(found.name),
             cookie: found.cookie,
         })),

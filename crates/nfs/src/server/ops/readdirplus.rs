@@ -5,21 +5,22 @@ use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, Readd
 use super::readdir::{EMPTY_LISTING, Found, fit, listing, names};
 use super::{failed, failed_at};
 use crate::server::dispatch::Connection;
+use crate::server::handles::BYTES;
 
 /// What an entryplus3 has beyond an entry3: post_op_attr and post_op_fh3 with our handles.
-const PLUS: usize = 4 + 84 + 4 + 4 + 24;
+const PLUS: usize = 4 + 84 + 4 + 4 + BYTES;
 
 pub(in crate::server) async fn readdirplus(
     cx: &Connection<'_>,
     args: ReaddirplusArgs,
 ) -> Outcome<ReaddirplusOk, AttrOnly> {
-    let dir = match cx.node(&args.dir) {
+    let dir = match cx.node(&args.dir).await {
         Ok(dir) => dir,
         Err(status) => return failed(status, AttrOnly::default()),
     };
     let limit = cx.server.limits.max_listing;
     let (dir_room, room) = (args.dircount.min(limit) as usize, args.maxcount.min(limit) as usize);
-    let names = match names(&dir, args.cookie, room / (28 + PLUS)).await {
+    let names = match names(cx, &dir, args.cookie, room / (28 + PLUS)).await {
         Ok(names) => names,
         Err(e) => return failed_at(&dir, &e).await,
     };
@@ -33,13 +34,20 @@ pub(in crate::server) async fn readdirplus(
     };
     let attributes = dir.post().await;
     match fit(names, fits) {
-        Ok(names) => Ok(listing(attributes, names, |found| EntryPlus {
-            fileid: found.attr.node.0,
-            name: Name(found.name),
-            cookie: found.cookie,
-            attributes: Some(dir.attributes(&found.attr)),
-            handle: Some(cx.server.handles.make(dir.number, found.attr.node)),
-        })),
+        Ok(names) => {
+            let mut handles = Vec::with_capacity(names.found.len());
+            for found in &names.found {
+                handles.push(cx.handle(dir.number, found.attr.node).await.ok());
+            }
+            let mut handles = handles.into_iter();
+            Ok(listing(attributes, names, |found| EntryPlus {
+                fileid: found.attr.fileid,
+                name: Name(found.name),
+                cookie: found.cookie,
+                attributes: Some(dir.attributes(&found.attr)),
+                handle: handles.next().flatten(),
+            }))
+        }
         Err(status) => failed(status, AttrOnly { attributes }),
     }
 }

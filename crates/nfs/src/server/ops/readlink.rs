@@ -12,7 +12,7 @@ pub(in crate::server) async fn readlink(
     args: ReadlinkArgs,
     mut body: Encoder,
 ) -> Results {
-    let failure: Outcome<(), AttrOnly> = match cx.node(&args.symlink) {
+    let failure: Outcome<(), AttrOnly> = match cx.node(&args.symlink).await {
         Err(status) => failed(status, AttrOnly::default()),
         Ok(node) => match node.vfs().readlink(node.id).await {
             Ok(target) => {

@@ -33,10 +33,13 @@ async fn replace(
     (from, from_name): (&Node<'_>, &[u8]),
     (to, to_name): (&Node<'_>, &[u8]),
 ) -> Result<(), Error> {
-    let moved = removable(from, from_name, Access::Rename).await?;
-    let replaced = match removable(to, to_name, Access::Handle).await {
+    let moved = removable(cx, from, from_name, Access::Rename).await?;
+    let replaced = match removable(cx, to, to_name, Access::Handle).await {
         Ok(node) => Some(node),
-        Err(Error::NotFound) => None,
+        Err(Error::NotFound) => {
+            cx.caller.check_make(&to.getattr().await?)?;
+            None
+        }
         Err(e) => return Err(e),
     };
     from.vfs().rename((from.id, from_name), (to.id, to_name), true).await?;

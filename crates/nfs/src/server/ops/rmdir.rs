@@ -15,7 +15,7 @@ pub(in crate::server) async fn rmdir(cx: &Connection<'_>, args: RemoveArgs) -> O
     let done = match &args.object.name.0[..] {
         b"." => Err(Status::INVAL),
         b".." => Err(Status::EXIST),
-        name => remove(&dir, name).await.map_err(|e| status(&e)),
+        name => remove(cx, &dir, name).await.map_err(|e| status(&e)),
     };
     let wcc = dir.wcc(before).await;
     match done {
@@ -24,7 +24,7 @@ pub(in crate::server) async fn rmdir(cx: &Connection<'_>, args: RemoveArgs) -> O
     }
 }
 
-async fn remove(dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
-    removable(dir, name, Access::Handle).await?;
+async fn remove(cx: &Connection<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
+    removable(cx, dir, name, Access::Handle).await?;
     dir.vfs().rmdir(dir.id, name).await
 }

@@ -1,15 +1,16 @@
 //! SETATTR. Spec: RFC 1813 3.3.2.
 
-use weft_store::Error;
 use weft_store::opens::{Access, Rights};
+use weft_store::{Attr, Error};
 use weft_wire::nfs3::{Outcome, SetattrArgs, Status, WccOnly};
 
 use super::{failed, status, wcc};
 use crate::server::attributes::{changes, time};
+use crate::server::caller::WRITE;
 use crate::server::dispatch::{Connection, Node};
 
 pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -> Outcome<WccOnly, WccOnly> {
-    let node = match cx.node(&args.object) {
+    let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };
@@ -21,7 +22,7 @@ pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -
         Err(Status::NOT_SYNC)
     } else {
         match changes(&args.attributes) {
-            Ok(set) => change(&node, set).await.map_err(|e| status(&e)),
+            Ok(set) => change(cx, &node, &before, set).await.map_err(|e| status(&e)),
             Err(status) => Err(status),
         }
     };
@@ -32,8 +33,15 @@ pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -
     }
 }
 
-async fn change(node: &Node<'_>, set: weft_store::SetAttr) -> Result<(), Error> {
+async fn change(
+    cx: &Connection<'_>,
+    node: &Node<'_>,
+    before: &Attr,
+    set: weft_store::SetAttr,
+) -> Result<(), Error> {
+    cx.caller.check_set(before, &set)?;
     if set.size.is_some() {
+        cx.caller.check_data(before, WRITE)?;
         node.pass(Access::Write, Rights::WRITE).await?;
     }
     node.vfs().setattr(node.id, set).await.map(drop)

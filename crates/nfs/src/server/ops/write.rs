@@ -1,14 +1,15 @@
 //! WRITE. Spec: RFC 1813 3.3.7.
 
 use weft_store::opens::{Access, Rights};
-use weft_store::{Error, Kind};
+use weft_store::{Attr, Error, Kind};
 use weft_wire::nfs3::{Outcome, Stable, Status, WccOnly, WriteArgs, WriteOk};
 
 use super::{failed, status, wcc};
+use crate::server::caller::WRITE;
 use crate::server::dispatch::{Connection, Node};
 
 pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Outcome<WriteOk, WccOnly> {
-    let node = match cx.node(&args.head.file) {
+    let node = match cx.node(&args.head.file).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
     };
@@ -17,7 +18,7 @@ pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Ou
         Err(e) => return failed(status(&e), WccOnly::default()),
     };
     let (count, committed) = (args.head.count, args.head.stable);
-    let done = match store(cx, &node, before.kind, args).await {
+    let done = match store(cx, &node, &before, args).await {
         Some(done) => done.map_err(|e| status(&e)),
         None => Err(Status::FBIG),
     };
@@ -32,15 +33,16 @@ pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Ou
 async fn store(
     cx: &Connection<'_>,
     node: &Node<'_>,
-    kind: Kind,
+    before: &Attr,
     args: WriteArgs,
 ) -> Option<Result<(), Error>> {
     let WriteArgs { head, data } = args;
-    if data.len() as u64 != u64::from(head.count) || kind != Kind::File {
+    if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
     }
     head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
     let written = async {
+        cx.caller.check_data(before, WRITE)?;
         node.pass(Access::Write, Rights::WRITE).await?;
         let file = node.open(cx, true).await?;
         file.write(head.offset, &[data]).await?;

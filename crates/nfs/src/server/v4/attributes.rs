@@ -6,7 +6,7 @@
 //! with AUTH_SYS write them.
 
 use bytes::Bytes;
-use weft_store::{self as store, Attr, Kind, SetAttr, Space, Timestamp};
+use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp};
 use weft_wire::nfs4::{
     Attributes, Bitmap, Fattr, FileType, Fsid, SetTime, SpecData, Status, Text, Time, attr,
 };
@@ -74,7 +74,13 @@ pub(super) async fn of_place(
     wanted: Bitmap,
 ) -> Result<Attributes, Status> {
     match place {
-        Place::Root => Ok(of_root(cx, wanted)),
+        Place::Root => {
+            let mut values = of_root(cx, wanted);
+            if wanted.has(attr::FILEHANDLE) {
+                values.filehandle = Some(Place::Root.handle(cx.cx).await?);
+            }
+            Ok(values)
+        }
         Place::Node(node) => {
             let attr = node.attr().await?;
             of_node(cx, node, &attr, wanted).await
@@ -86,7 +92,7 @@ pub(super) async fn of_place(
 pub(super) async fn of_node(
     cx: &Compound<'_>,
     node: &Node<'_>,
-    attr: &Attr,
+    known: &Attr,
     wanted: Bitmap,
 ) -> Result<Attributes, Status> {
     let space = if wanted.and(SPACE).is_empty() {
@@ -94,7 +100,11 @@ pub(super) async fn of_node(
     } else {
         Some(node.share.vfs.statfs().await.map_err(|e| status(&e))?)
     };
-    Ok(node_values(cx, node, attr, wanted, space))
+    let mut values = node_values(cx, node, known, wanted, space);
+    if wanted.has(attr::FILEHANDLE) {
+        values.filehandle = Some(Place::Node(Node { id: known.node, ..*node }).handle(cx.cx).await?);
+    }
+    Ok(values)
 }
 
 /// Without waiting: the caller has asked for the space if anybody wants it.
@@ -106,8 +116,6 @@ fn node_values(
     space: Option<Space>,
 ) -> Attributes {
     let mut v = common(cx, wanted);
-    let handle = || Place::Node(Node { id: known.node, ..*node }).handle(cx.cx);
-    let fileid = known.node.0;
     macro_rules! give {
         ($($field:ident $number:ident = $value:expr;)*) => {
             $(if wanted.has(attr::$number) { v.$field = Some($value); })*
@@ -118,13 +126,12 @@ fn node_values(
         change CHANGE = change(known);
         size SIZE = known.size;
         fsid FSID = Fsid { major: node.number as u64 + 1, minor: 0 };
-        filehandle FILEHANDLE = handle();
-        fileid FILEID = fileid;
+        fileid FILEID = known.fileid;
         mode MODE = known.mode & 0o7777;
         numlinks NUMLINKS = known.nlink;
         owner OWNER = number(known.uid);
         owner_group OWNER_GROUP = number(known.gid);
-        rawdev RAWDEV = SpecData::default();
+        rawdev RAWDEV = device(known.kind);
         space_used SPACE_USED = known.allocated;
         time_access TIME_ACCESS = time(known.atime);
         time_create TIME_CREATE = time(known.btime);
@@ -147,7 +154,7 @@ fn node_values(
 
 /// The root of a share hangs in the pseudo file system under a number of its own there.
 fn mounted_on(node: &Node<'_>, known: &Attr) -> u64 {
-    if known.node == store::NodeId::ROOT { node.number as u64 + 2 } else { known.node.0 }
+    if known.node == store::NodeId::ROOT { node.number as u64 + 2 } else { known.fileid }
 }
 
 /// Of the pseudo file system's root.
@@ -164,7 +171,6 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
         change CHANGE = nanos(born);
         size SIZE = 0;
         fsid FSID = Fsid::default();
-        filehandle FILEHANDLE = Place::Root.handle(cx.cx);
         fileid FILEID = 1;
         mode MODE = 0o555;
         numlinks NUMLINKS = 2 + cx.cx.server.shares.len() as u32;
@@ -232,8 +238,19 @@ fn file_type(kind: Kind) -> FileType {
         Kind::File => FileType::REG,
         Kind::Dir => FileType::DIR,
         Kind::Symlink => FileType::LNK,
-        // Devices, sockets and pipes are listed and refused; a pipe needs no numbers.
-        Kind::Other => FileType::FIFO,
+        Kind::Special(Special::Fifo) => FileType::FIFO,
+        Kind::Special(Special::Socket) => FileType::SOCK,
+        Kind::Special(Special::Block(..)) => FileType::BLK,
+        Kind::Special(Special::Char(..)) => FileType::CHR,
+    }
+}
+
+fn device(kind: Kind) -> SpecData {
+    match kind {
+        Kind::Special(Special::Block(major, minor) | Special::Char(major, minor)) => {
+            SpecData { major, minor }
+        }
+        _ => SpecData::default(),
     }
 }
 

@@ -331,7 +331,7 @@ impl<'a> Compound<'a> {
                 self.put(n, result)
             }
             Op::Putfh(handle) => {
-                let result = Place::open(self.cx, &handle).map(|place| self.go(place));
+                let result = Place::open(self.cx, &handle).await.map(|place| self.go(place));
                 self.put(n, result)
             }
             Op::Putrootfh | Op::Putpubfh => {
@@ -339,7 +339,10 @@ impl<'a> Compound<'a> {
                 self.put(n, Ok(()))
             }
             Op::Getfh => {
-                let result = self.place().map(|place| place.handle(self.cx));
+                let result = match self.place() {
+                    Ok(place) => place.handle(self.cx).await,
+                    Err(status) => Err(status),
+                };
                 self.put(n, result)
             }
             Op::Savefh => {

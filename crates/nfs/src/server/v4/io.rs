@@ -13,6 +13,7 @@ use super::compound::Compound;
 use super::names::status;
 use super::place::no_file;
 use super::state::State;
+use crate::server::caller::{READ, WRITE};
 use crate::server::dispatch::Node;
 
 /// What is about to be done.
@@ -96,6 +97,8 @@ async fn without_open(
     if attr.kind != Kind::File {
         return Err(no_file(attr.kind, c.minor));
     }
+    let wanted = if intent.writes() { WRITE } else { READ };
+    c.cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
     if c.cx.server.states.grace.lasts(c.now) {
         return Err(Status::GRACE);
     }

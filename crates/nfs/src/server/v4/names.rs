@@ -42,6 +42,7 @@ pub(super) fn status(e: &Error) -> Status {
         Error::IsDir => Status::ISDIR,
         Error::NotEmpty => Status::NOTEMPTY,
         Error::Access => Status::ACCESS,
+        Error::NotPermitted => Status::PERM,
         Error::BadName => Status::BADNAME,
         Error::NameTooLong => Status::NAMETOOLONG,
         Error::Invalid => Status::INVAL,

@@ -7,9 +7,7 @@ use weft_wire::nfs4::{Handle, Status};
 
 use super::names::status;
 use crate::server::dispatch::{Connection, Node};
-
-/// What stands in a handle of the root for the number of a share; no share has it.
-const ROOT_SHARE: usize = u32::MAX as usize;
+use crate::server::handles::Named;
 
 /// The current or the saved file handle.
 #[derive(Clone, Copy)]
@@ -22,23 +20,22 @@ pub(super) enum Place<'a> {
 
 impl<'a> Place<'a> {
     /// PUTFH.
-    pub fn open(cx: &Connection<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
+    pub async fn open(cx: &Connection<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
-        let (number, id) = cx.server.handles.open(&bytes).map_err(|e| Status(e.0))?;
-        if number == ROOT_SHARE {
-            return Ok(Place::Root);
-        }
+        // The numbers of version 3's errors mean the same in version 4.
+        let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
+        let Named::Node(number, id) = named else { return Ok(Place::Root) };
         let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
         Ok(Place::Node(Node { share, number, id }))
     }
 
     /// GETFH.
-    pub fn handle(&self, cx: &Connection<'_>) -> Handle {
-        let (share, id) = match self {
-            Place::Root => (ROOT_SHARE, weft_store::NodeId::ROOT),
-            Place::Node(node) => (node.number, node.id),
+    pub async fn handle(&self, cx: &Connection<'_>) -> Result<Handle, Status> {
+        let handle = match self {
+            Place::Root => cx.server.handles.root(),
+            Place::Node(node) => cx.handle(node.number, node.id).await.map_err(|e| status(&e))?,
         };
-        Handle::new(cx.server.handles.make(share, id).as_bytes()).expect("ours are short")
+        Ok(Handle::new(handle.as_bytes()).expect("ours are short"))
     }
 
     /// A node inside a share; the root is read-only to whoever wants to change it.
@@ -63,7 +60,7 @@ pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
         Kind::Dir => Status::ISDIR,
         _ if minor == 0 => Status::INVAL,
         Kind::Symlink => Status::SYMLINK,
-        Kind::File | Kind::Other => Status::WRONG_TYPE,
+        Kind::File | Kind::Special(_) => Status::WRONG_TYPE,
     }
 }
 

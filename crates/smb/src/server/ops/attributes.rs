@@ -45,7 +45,7 @@ pub(super) fn attributes(attr: &Attr, name: &[u8]) -> FileAttributes {
         Kind::Dir => FileAttributes::DIRECTORY,
         Kind::File => FileAttributes::ARCHIVE,
         Kind::Symlink => FileAttributes::REPARSE_POINT,
-        Kind::Other => FileAttributes::SYSTEM,
+        Kind::Special(_) => FileAttributes::SYSTEM,
     };
     if is_readonly(attr) {
         attributes |= FileAttributes::READONLY;
@@ -83,6 +83,7 @@ mod tests {
     fn attr(kind: Kind, mode: u32) -> Attr {
         let t = Timestamp { secs: 1_700_000_000, nanos: 123_456_700 };
         Attr {
+            fileid: 1,
             node: NodeId(2),
             kind,
             size: 5,

@@ -424,8 +424,8 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         _ if wish.wants_directory() || wish.path.directory => NtStatus::NOT_A_DIRECTORY,
         Kind::File => return Ok(()),
         // Links and devices have no data to offer; their attributes and names can be had.
-        Kind::Symlink | Kind::Other if wish.truncates() => NtStatus::ACCESS_DENIED,
-        Kind::Symlink | Kind::Other => return Ok(()),
+        Kind::Symlink | Kind::Special(_) if wish.truncates() => NtStatus::ACCESS_DENIED,
+        Kind::Symlink | Kind::Special(_) => return Ok(()),
     };
     Err(status.into())
 }

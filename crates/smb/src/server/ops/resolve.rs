@@ -37,7 +37,7 @@ pub(super) async fn resolve(vfs: &Vfs, path: &Path) -> Result<Resolved, Failure>
         match attr.kind {
             Kind::Dir => dir = attr.node,
             Kind::Symlink => return Err(symlink::stopped(vfs, attr.node, &path.names[i + 1..]).await),
-            Kind::File | Kind::Other => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+            Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
     let found = find(vfs, dir, last).await?;

@@ -25,7 +25,7 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::NotDir => NtStatus::NOT_A_DIRECTORY,
         Error::IsDir => NtStatus::FILE_IS_A_DIRECTORY,
         Error::NotEmpty => NtStatus::DIRECTORY_NOT_EMPTY,
-        Error::Access => NtStatus::ACCESS_DENIED,
+        Error::Access | Error::NotPermitted => NtStatus::ACCESS_DENIED,
         Error::BadName | Error::NameTooLong => NtStatus::OBJECT_NAME_INVALID,
         Error::Invalid => NtStatus::INVALID_PARAMETER,
         Error::NoSpace => NtStatus::DISK_FULL,

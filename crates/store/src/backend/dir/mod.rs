@@ -254,7 +254,7 @@ impl Dir {
             Kind::File => {}
             Kind::Dir => return Err(Error::IsDir),
             // Opening a device or a pipe can block or act.
-            Kind::Symlink | Kind::Other => return Err(Error::Invalid),
+            Kind::Symlink | Kind::Special(_) => return Err(Error::Invalid),
         }
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         Ok(self.proc.reopen(fd.as_fd(), flags)?)
@@ -285,6 +285,10 @@ impl Dir {
             Make::File => sys::create_file(fd.as_fd(), name, creation_mode(&set, super::FILE_MODE)).map(Some),
             Make::Dir => rustix::fs::mkdirat(&*fd, name, creation_mode(&set, super::DIR_MODE)).map(|()| None),
             Make::Symlink(target) => rustix::fs::symlinkat(target, &*fd, name).map(|()| None),
+            Make::Special(special) => {
+                let mode = creation_mode(&set, super::FILE_MODE);
+                sys::make_special(fd.as_fd(), name, *special, mode).map(|()| None)
+            }
         });
         let stat = match made {
             Ok(Some(file)) => sys::stat(file.as_fd())?,
@@ -385,7 +389,7 @@ impl Dir {
                 Ok(stat) => {
                     let beside = beside.then(|| match stat.kind() {
                         Kind::File | Kind::Dir => xattr::beside_entry(fd.as_fd(), &raw.name),
-                        Kind::Symlink | Kind::Other => Beside::default(),
+                        Kind::Symlink | Kind::Special(_) => Beside::default(),
                     });
                     Some(Ok((raw, stat, beside)))
                 }
@@ -508,7 +512,7 @@ impl Dir {
     fn xattr_fd(&self, node: NodeId) -> Result<Option<Arc<OwnedFd>>, Error> {
         match self.table().kind(node)? {
             Kind::File | Kind::Dir => {}
-            Kind::Symlink | Kind::Other => return Ok(None),
+            Kind::Symlink | Kind::Special(_) => return Ok(None),
         }
         self.fd(node).map(Some)
     }

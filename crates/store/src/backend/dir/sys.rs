@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 
 use super::folds::Stamp;
-use crate::vfs::{Attr, Kind, NodeId, SetTime, Stable, Timestamp};
+use crate::vfs::{Attr, Kind, NodeId, SetTime, Special, Stable, Timestamp};
 
 /// How openat2 may resolve: one component, no link of any kind, not out of the directory.
 const CONFINED: ResolveFlags =
@@ -101,7 +101,17 @@ impl Stat {
             rustix::fs::FileType::RegularFile => Kind::File,
             rustix::fs::FileType::Directory => Kind::Dir,
             rustix::fs::FileType::Symlink => Kind::Symlink,
-            _ => Kind::Other,
+            other => Kind::Special(self.special(other)),
+        }
+    }
+
+    fn special(&self, kind: FileType) -> Special {
+        let (major, minor) = (self.0.stx_rdev_major, self.0.stx_rdev_minor);
+        match kind {
+            FileType::BlockDevice => Special::Block(major, minor),
+            FileType::CharacterDevice => Special::Char(major, minor),
+            FileType::Socket => Special::Socket,
+            _ => Special::Fifo,
         }
     }
 
@@ -111,6 +121,7 @@ impl Stat {
         let (atime, mtime, ctime) = (timestamp(s.stx_atime), timestamp(s.stx_mtime), timestamp(s.stx_ctime));
         Attr {
             node,
+            fileid: s.stx_ino,
             kind,
             size: if kind == Kind::Dir { 0 } else { s.stx_size },
             allocated: s.stx_blocks.saturating_mul(512),
@@ -143,6 +154,17 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
 /// Attributes of a name in a directory.
 pub(super) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat> {
     statx(dir, name, AtFlags::empty())
+}
+
+/// Makes a pipe, socket or device.
+pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, mode: Mode) -> Result<()> {
+    let (kind, device) = match special {
+        Special::Fifo => (FileType::Fifo, 0),
+        Special::Socket => (FileType::Socket, 0),
+        Special::Block(major, minor) => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+        Special::Char(major, minor) => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
+    };
+    rustix::fs::mknodat(dir, name, kind, mode, device)
 }
 
 /// A descriptor that names a file without opening it.

@@ -112,6 +112,7 @@ impl Ram {
                 names::check_target(&target)?;
                 (Body::Symlink(target), 0o777)
             }
+            Make::Special(special) => (Body::Special(special), super::FILE_MODE),
         };
         let is_dir = matches!(body, Body::Dir(_));
         let node = tree.add(dir, name, body, mode)?;

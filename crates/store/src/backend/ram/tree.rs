@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
 use crate::backend::names::{fold, fold_hash};
-use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Timestamp};
+use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Special, Timestamp};
 
 /// Hard links of one file.
 pub(super) const MAX_LINKS: usize = 1024;
@@ -32,6 +32,8 @@ pub(super) enum Body {
     Dir(Entries),
     /// A target.
     Symlink(Vec<u8>),
+    /// A pipe, socket or device, by name alone.
+    Special(Special),
 }
 
 /// The entries of a directory, by name and by cookie.
@@ -114,6 +116,7 @@ impl Node {
             Body::File(_) => Kind::File,
             Body::Dir(_) => Kind::Dir,
             Body::Symlink(_) => Kind::Symlink,
+            Body::Special(special) => Kind::Special(special),
         }
     }
 
@@ -124,6 +127,7 @@ impl Node {
     pub(super) fn attr(&self, node: NodeId) -> Result<Attr, Error> {
         let links = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         let mut attr = Attr {
+            fileid: node.0,
             node,
             kind: self.kind(),
             size: 0,
@@ -138,7 +142,7 @@ impl Node {
             btime: self.btime,
         };
         match &self.body {
-            Body::File(None) => {}
+            Body::File(None) | Body::Special(_) => {}
             Body::File(Some((data, made))) => {
                 let stat = stat(data)?;
                 (attr.size, attr.allocated) = (stat.size, stat.allocated);
@@ -165,7 +169,7 @@ impl Node {
                 Ok(data)
             }
             Body::Dir(_) => Err(Error::IsDir),
-            Body::Symlink(_) => Err(Error::Invalid),
+            Body::Symlink(_) | Body::Special(_) => Err(Error::Invalid),
         }
     }
 
@@ -232,7 +236,8 @@ impl Tree {
     /// A root and nothing else.
     pub(super) fn new(max_names: usize) -> Tree {
         let mut tree = Tree { nodes: HashMap::new(), next: NodeId::ROOT.0 + 1, names: 0, max_names };
-        tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o755));
+        // Whoever may use a memory disk may use all of it, as with /tmp.
+        tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o1777));
         tree
     }
 
@@ -333,7 +338,7 @@ impl Tree {
         match (&self.node(id)?.body, want_dir) {
             (Body::Dir(entries), true) if !entries.is_empty() => return Err(Error::NotEmpty),
             (Body::Dir(_), false) => return Err(Error::IsDir),
-            (Body::File(_) | Body::Symlink(_), true) => return Err(Error::NotDir),
+            (Body::File(_) | Body::Symlink(_) | Body::Special(_), true) => return Err(Error::NotDir),
             _ => {}
         }
         self.detach(id, dir, name);
@@ -374,7 +379,7 @@ impl Tree {
         if let Some(target) = target {
             match (is_dir, &self.node(target)?.body) {
                 (true, Body::Dir(entries)) if !entries.is_empty() => return Err(Error::NotEmpty),
-                (true, Body::File(_) | Body::Symlink(_)) => return Err(Error::NotDir),
+                (true, Body::File(_) | Body::Symlink(_) | Body::Special(_)) => return Err(Error::NotDir),
                 (false, Body::Dir(_)) => return Err(Error::IsDir),
                 _ => {}
             }

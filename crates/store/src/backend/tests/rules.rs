@@ -228,7 +228,7 @@ fn pipes_are_listed_but_not_opened() {
     .unwrap();
     let run = async |vfs: Vfs| {
         let pipe = vfs.lookup(ROOT, b"pipe", false).await.unwrap();
-        assert_eq!(pipe.kind, Kind::Other);
+        assert_eq!(pipe.kind, Kind::Special(Special::Fifo));
         refused!(vfs.open(pipe.node, false).await, Error::Invalid);
         assert_eq!(sorted(&vfs, ROOT).await, ["pipe"]);
     };

@@ -432,6 +432,7 @@ fn an_nfs_server_over_rdma_is_called() {
                 shares: vec![share],
                 pool: pool.clone(),
                 limits: weft_nfs::server::Limits::default(),
+                policy: weft_nfs::server::Policy { decides: false, squash_root: true },
             });
             (port, async move {
                 loop {

@@ -1,13 +1,14 @@
 //! ACCESS. Spec: RFC 8881 18.1, RFC 7530 16.1; RFC 8276 8.5 for extended attributes.
 //!
-//! As in version 3: every right that makes sense for the kind of node is granted, and the operation itself finds out.
-//! Executing is left to the mode bits, since the client does it without asking again.
+//! A server that is not root grants every right that makes sense for the kind of node, and the operation itself finds
+//! out; executing is left to the mode bits, since the client does it without asking again.
 
 use weft_store::Kind;
 use weft_wire::nfs4::{AccessOk, Status, access as bit};
 
 use super::super::compound::Compound;
 use super::super::place::Place;
+use crate::server::caller::{EXECUTE, READ, WRITE};
 
 const XATTRS: u32 = bit::XAREAD | bit::XAWRITE | bit::XALIST;
 const DIRECTORY: u32 = bit::READ | bit::LOOKUP | bit::MODIFY | bit::EXTEND | bit::DELETE;
@@ -19,12 +20,18 @@ pub async fn access(c: &Compound<'_>, wanted: u32) -> Result<AccessOk, Status> {
         Place::Root => (DIRECTORY, bit::READ | bit::LOOKUP),
         Place::Node(node) => {
             let attr = node.attr().await?;
-            match attr.kind {
-                Kind::Dir => (DIRECTORY | XATTRS, DIRECTORY | XATTRS),
-                Kind::File if attr.mode & 0o111 == 0 => (FILE | XATTRS, (FILE & !bit::EXECUTE) | XATTRS),
-                Kind::File => (FILE | XATTRS, FILE | XATTRS),
-                Kind::Symlink | Kind::Other => (FILE, bit::READ | bit::MODIFY | bit::EXTEND),
-            }
+            let granted = c.cx.caller.granted(&attr);
+            let mut possible = 0;
+            let mut add = |class: u32, bits: u32| possible |= if granted & class != 0 { bits } else { 0 };
+            let (supported, xattrs) = match attr.kind {
+                Kind::Dir => (DIRECTORY | XATTRS, XATTRS),
+                Kind::File => (FILE | XATTRS, XATTRS),
+                Kind::Symlink | Kind::Special(_) => (FILE, 0),
+            };
+            add(READ, bit::READ | (xattrs & (bit::XAREAD | bit::XALIST)));
+            add(WRITE, bit::MODIFY | bit::EXTEND | bit::DELETE | (xattrs & bit::XAWRITE));
+            add(EXECUTE, bit::LOOKUP | bit::EXECUTE);
+            (supported, possible & supported)
         }
     };
     let wanted = wanted & known;

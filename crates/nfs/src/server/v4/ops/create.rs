@@ -1,9 +1,8 @@
 //! CREATE: everything but regular files. Spec: RFC 8881 18.4, RFC 7530 16.4.
 //!
-//! Devices, sockets and pipes are refused: the store makes none, and a device that a client makes would be a way into
-//! the host.
+//! A device that a client makes is a way into the host: only root may, where it is not squashed.
 
-use weft_store::{Exists, Make};
+use weft_store::{Exists, Make, Special};
 use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status};
 
 use super::super::attributes::{change, changes};
@@ -18,7 +17,12 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
         CreateType::Link(target) if target.0.is_empty() => return Err(Status::INVAL),
         CreateType::Link(target) => Make::Symlink(target.0.to_vec()),
         CreateType::Other(FileType::DIR) => Make::Dir,
-        CreateType::Device(..) | CreateType::Other(_) => return Err(Status::BADTYPE),
+        CreateType::Other(FileType::FIFO) => Make::Special(Special::Fifo),
+        CreateType::Other(FileType::SOCK) => Make::Special(Special::Socket),
+        CreateType::Device(..) if !c.cx.caller.makes_devices() => return Err(Status::PERM),
+        CreateType::Device(FileType::BLK, n) => Make::Special(Special::Block(n.major, n.minor)),
+        CreateType::Device(_, n) => Make::Special(Special::Char(n.major, n.minor)),
+        CreateType::Other(_) => return Err(Status::BADTYPE),
     };
     let name = component(&args.name)?;
     let changes = changes(&args.attributes, c.minor, true)?;
@@ -26,7 +30,9 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
         return Err(Status::INVAL);
     }
     let vfs = &dir.share.vfs;
-    let made = vfs.create(dir.id, name, make, Exists::Fail, changes.set).await.map_err(|e| status(&e))?;
+    c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+    let set = c.cx.caller.owned(changes.set, &before);
+    let made = vfs.create(dir.id, name, make, Exists::Fail, set).await.map_err(|e| status(&e))?;
     let change = ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
     c.go(Place::Node(Node { id: made.0.node, ..dir }));
     Ok(CreateOk { change, attrset: changes.mask })

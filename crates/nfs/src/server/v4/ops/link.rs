@@ -19,6 +19,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     if file.number != dir.number {
         return Err(Status::XDEV);
     }
+    c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
     dir.share.vfs.link(file.id, dir.id, name).await.map_err(|e| status(&e))?;
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })
 }

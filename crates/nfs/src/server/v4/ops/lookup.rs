@@ -8,6 +8,7 @@ use weft_wire::nfs4::{Status, Text};
 use super::super::compound::Compound;
 use super::super::names::{component, status};
 use super::super::place::Place;
+use crate::server::caller::EXECUTE;
 use crate::server::dispatch::Node;
 
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
@@ -29,12 +30,14 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
         }
         Place::Node(node) => node,
     };
-    match node.attr().await?.kind {
+    let attr = node.attr().await?;
+    match attr.kind {
         Kind::Dir => {}
         Kind::Symlink => return Err(Status::SYMLINK),
-        Kind::File | Kind::Other => return Err(Status::NOTDIR),
+        Kind::File | Kind::Special(_) => return Err(Status::NOTDIR),
     }
     let name = component(name)?;
+    c.cx.caller.check(&attr, EXECUTE).map_err(|e| status(&e))?;
     let found = node.share.vfs.lookup(node.id, name, false).await.map_err(|e| status(&e))?;
     Ok(Place::Node(Node { id: found.node, ..node }))
 }

@@ -18,6 +18,7 @@ use super::super::compound::Compound;
 use super::super::names::{component, status};
 use super::super::place::Place;
 use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
+use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::dispatch::Node;
 
 /// Where an exclusive create keeps its verifier; the client is told to set them afterwards.
@@ -78,6 +79,15 @@ async fn carry_out(
     check_grace(c, client, args)?;
     let (access, deny) = (args.access & share::BOTH, args.deny);
     let found = find(c, args, access).await?;
+    if !found.new {
+        let attr = found.node.attr().await?;
+        let reads = if access & share::READ != 0 { READ } else { 0 };
+        let writes = if access & share::WRITE != 0 || found.truncate.is_some() { WRITE } else { 0 };
+        // What is taken back was allowed before.
+        if !matches!(args.claim, Claim::Previous(_)) {
+            c.cx.caller.check_open(&attr, reads | writes).map_err(|e| status(&e))?;
+        }
+    }
     let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
     let state = acquire(c, client, owner, turn, &found, wanted).await?;
     if let Some(set) = found.truncate {
@@ -138,6 +148,8 @@ struct Found<'a> {
     node: Node<'a>,
     change: ChangeInfo,
     attrset: Bitmap,
+    /// It did not exist: who makes a file may open it, whatever mode it gets.
+    new: bool,
     /// It existed, and its size is to be set.
     truncate: Option<SetAttr>,
     /// It is new and will get this mode once it is open: one that forbids its owner to write must not keep the file
@@ -154,7 +166,14 @@ async fn find<'a>(c: &Compound<'a>, args: &Open, access: u32) -> Result<Found<'a
             }
             let node = c.node()?;
             regular(&node.attr().await?, c.minor)?;
-            Ok(Found { node, change: NO_CHANGE, attrset: Bitmap::EMPTY, truncate: None, mode: None })
+            Ok(Found {
+                node,
+                change: NO_CHANGE,
+                attrset: Bitmap::EMPTY,
+                new: false,
+                truncate: None,
+                mode: None,
+            })
         }
         // Nobody has a delegation.
         Claim::DelegateCur(..) | Claim::DelegCurFh(_) => Err(Status::BAD_STATEID),
@@ -168,8 +187,8 @@ fn regular(attr: &Attr, minor: u32) -> Result<(), Status> {
         NodeKind::File => Ok(()),
         NodeKind::Dir => Err(Status::ISDIR),
         NodeKind::Symlink => Err(Status::SYMLINK),
-        NodeKind::Other if minor == 0 => Err(Status::SYMLINK),
-        NodeKind::Other => Err(Status::WRONG_TYPE),
+        NodeKind::Special(_) if minor == 0 => Err(Status::SYMLINK),
+        NodeKind::Special(_) => Err(Status::WRONG_TYPE),
     }
 }
 
@@ -190,9 +209,10 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
     match before.kind {
         NodeKind::Dir => {}
         NodeKind::Symlink => return Err(Status::SYMLINK),
-        NodeKind::File | NodeKind::Other => return Err(Status::NOTDIR),
+        NodeKind::File | NodeKind::Special(_) => return Err(Status::NOTDIR),
     }
     let name = component(name)?;
+    c.cx.caller.check(&before, EXECUTE).map_err(|e| status(&e))?;
     let vfs = &dir.share.vfs;
     let (exists, wish) = match &args.how {
         None => (None, Changes::default()),
@@ -217,7 +237,14 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
         (Some(attr), None) => {
             regular(&attr, c.minor)?;
             let change = ChangeInfo { atomic: false, before: change(&before), after: change(&before) };
-            Ok(Found { node: at(attr.node), change, attrset: Bitmap::EMPTY, truncate: None, mode: None })
+            Ok(Found {
+                node: at(attr.node),
+                change,
+                attrset: Bitmap::EMPTY,
+                new: false,
+                truncate: None,
+                mode: None,
+            })
         }
         (Some(attr), Some(Exists::Reuse)) => {
             regular(&attr, c.minor)?;
@@ -228,13 +255,15 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
             }
             let truncate = size.map(|size| SetAttr { size: Some(size), ..SetAttr::default() });
             let change = ChangeInfo { atomic: false, before: change(&before), after: change(&before) };
-            Ok(Found { node: at(attr.node), change, attrset, truncate, mode: None })
+            Ok(Found { node: at(attr.node), change, attrset, new: false, truncate, mode: None })
         }
         (Some(_), Some(Exists::Fail)) => Err(Status::EXIST),
         (_, exists) => {
             let exists = exists.unwrap_or(Exists::Fail);
             let exclusive = matches!(exists, Exists::Verifier(_));
             let mode = wish.set.mode.filter(|mode| access & share::WRITE != 0 && mode & 0o200 == 0);
+            c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+            let wish = Changes { set: c.cx.caller.owned(wish.set, &before), ..wish };
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
             // Somebody else may have made it meanwhile: then the client is told to ask again.
             let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
@@ -246,7 +275,14 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
             let change =
                 ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
             let attrset = if exclusive { wish.mask.or(TIMES) } else { wish.mask };
-            Ok(Found { node: at(made.node), change, attrset, truncate: None, mode: mode.filter(|_| new) })
+            Ok(Found {
+                node: at(made.node),
+                change,
+                attrset,
+                new,
+                truncate: None,
+                mode: mode.filter(|_| new),
+            })
         }
     }
 }

@@ -12,6 +12,7 @@ use super::super::attributes;
 use super::super::compound::Compound;
 use super::super::names::status;
 use super::super::place::Place;
+use crate::server::caller::READ;
 use crate::server::dispatch::Node;
 
 const VERIFIER: Verifier = [0; 8];
@@ -48,10 +49,12 @@ impl Page {
 
 pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Status> {
     let place = c.place()?;
-    if let Place::Node(node) = &place
-        && node.attr().await?.kind != Kind::Dir
-    {
-        return Err(Status::NOTDIR);
+    if let Place::Node(node) = &place {
+        let attr = node.attr().await?;
+        if attr.kind != Kind::Dir {
+            return Err(Status::NOTDIR);
+        }
+        c.cx.caller.check(&attr, READ).map_err(|e| status(&e))?;
     }
     attributes::readable(args.attributes)?;
     if args.cookie == 1 || args.cookie == 2 {

@@ -17,7 +17,7 @@ pub async fn readlink(c: &Compound<'_>) -> Result<(u32, Payload), Status> {
     match node.attr().await?.kind {
         Kind::Symlink => {}
         Kind::Dir => return Err(directory),
-        Kind::File | Kind::Other => return Err(wrong),
+        Kind::File | Kind::Special(_) => return Err(wrong),
     }
     let target = node.share.vfs.readlink(node.id).await.map_err(|e| status(&e))?;
     Ok((target.len() as u32, Payload::from(Bytes::from(target))))

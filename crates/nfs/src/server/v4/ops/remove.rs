@@ -12,6 +12,7 @@ pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status>
     let name = component(name)?;
     let vfs = &dir.share.vfs;
     let found = vfs.lookup(dir.id, name, false).await.map_err(|e| status(&e))?;
+    c.cx.caller.check_unmake(&before, &found).map_err(|e| status(&e))?;
     vfs.opens().pass(found.node, Access::Handle, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
     let done = match found.kind {
         Kind::Dir => vfs.rmdir(dir.id, name).await,

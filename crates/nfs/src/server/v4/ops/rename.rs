@@ -23,6 +23,12 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         Err(Error::NotFound) => None,
         Err(e) => return Err(status(&e)),
     };
+    c.cx.caller.check_unmake(&from_before, &moved).map_err(|e| status(&e))?;
+    match &replaced {
+        Some(target) => c.cx.caller.check_unmake(&to_before, target),
+        None => c.cx.caller.check_make(&to_before),
+    }
+    .map_err(|e| status(&e))?;
     let replaced = replaced.filter(|attr| attr.node != moved.node);
     if let Some(target) = &replaced {
         // RFC 8881 18.26.3: only like replaces like.

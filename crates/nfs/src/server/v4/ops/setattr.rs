@@ -20,17 +20,18 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
     let place = c.place()?;
     let changes = changes(&args.attributes, c.minor, false)?;
     let node = place.writable()?;
+    let attr = node.attr().await?;
     if changes.set.size.is_some() {
-        let kind = node.attr().await?.kind;
-        match kind {
+        match attr.kind {
             Kind::File => {}
             Kind::Dir => return Err(Status::ISDIR),
-            Kind::Symlink | Kind::Other => return Err(Status::INVAL),
+            Kind::Symlink | Kind::Special(_) => return Err(Status::INVAL),
         }
         io::file(c, &node, &args.stateid, Intent::Resize).await?;
     } else if changes.mask.is_empty() {
         return Ok(Bitmap::EMPTY);
     }
+    c.cx.caller.check_set(&attr, &changes.set).map_err(|e| status(&e))?;
     node.share.vfs.setattr(node.id, changes.set).await.map_err(|e| status(&e))?;
     Ok(changes.mask)
 }

@@ -9,17 +9,21 @@ use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::names::{status, utf8};
 use super::super::place::Place;
+use crate::server::caller::{READ, WRITE};
 use crate::server::dispatch::Node;
 
 /// Cookie, count, eof.
 const EMPTY: usize = 8 + 4 + 4;
 
-async fn node<'a>(c: &Compound<'a>) -> Result<(Node<'a>, u64), Status> {
+async fn node<'a>(c: &Compound<'a>, wanted: u32) -> Result<(Node<'a>, u64), Status> {
     let Place::Node(node) = c.place()? else { return Err(Status::PERM) };
     let attr = node.attr().await?;
     match attr.kind {
-        Kind::File | Kind::Dir => Ok((node, change(&attr))),
-        Kind::Symlink | Kind::Other => Err(Status::WRONG_TYPE),
+        Kind::File | Kind::Dir => {
+            c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
+            Ok((node, change(&attr)))
+        }
+        Kind::Symlink | Kind::Special(_) => Err(Status::WRONG_TYPE),
     }
 }
 
@@ -32,7 +36,7 @@ fn key(name: &Text) -> Result<&[u8], Status> {
 }
 
 pub async fn get(c: &Compound<'_>, name: &Text) -> Result<XattrValue, Status> {
-    let (node, _) = node(c).await?;
+    let (node, _) = node(c, READ).await?;
     let key = key(name)?;
     if key.starts_with(OWN_XATTRS) {
         return Err(Status::NOXATTR);
@@ -42,7 +46,7 @@ pub async fn get(c: &Compound<'_>, name: &Text) -> Result<XattrValue, Status> {
 }
 
 pub async fn set(c: &Compound<'_>, args: &Setxattr) -> Result<ChangeInfo, Status> {
-    let (node, before) = node(c).await?;
+    let (node, before) = node(c, WRITE).await?;
     let key = key(&args.name)?;
     let how = match args.option {
         0 => SetXattr::Either,
@@ -58,7 +62,7 @@ pub async fn set(c: &Compound<'_>, args: &Setxattr) -> Result<ChangeInfo, Status
 }
 
 pub async fn list(c: &Compound<'_>, args: &Listxattrs) -> Result<ListxattrsOk, Status> {
-    let (node, _) = node(c).await?;
+    let (node, _) = node(c, READ).await?;
     let mut all = node.share.vfs.list_xattrs(node.id).await.map_err(|e| status(&e))?;
     all.retain(|name| !name.starts_with(OWN_XATTRS));
     // A cookie counts names in the order of their bytes.
@@ -86,7 +90,7 @@ pub async fn list(c: &Compound<'_>, args: &Listxattrs) -> Result<ListxattrsOk, S
 }
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
-    let (node, before) = node(c).await?;
+    let (node, before) = node(c, WRITE).await?;
     let key = key(name)?;
     if key.starts_with(OWN_XATTRS) {
         return Err(Status::NOXATTR);

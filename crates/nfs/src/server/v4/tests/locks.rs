@@ -87,7 +87,7 @@ fn a_lock_needs_the_right_open() {
 #[test]
 fn with_sessions_locks_need_no_numbers() {
     let server = server();
-    let (a, b) = (New::new(&server, "a"), New::new(&server, "b"));
+    let (a, b) = (Modern::new(&server, "a"), Modern::new(&server, "b"));
     let (file, open_a) = a.open("f", 3, 0);
     let (_, open_b) = b.open("f", 3, 0);
     let mut answer = a.run(&[Op::Putfh(file), lock(true, 0, 10, first(0, open_a, 0, "l"))]);

@@ -16,12 +16,13 @@ use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use crate::server::tests::reply_to_parts;
-use crate::server::{Config, Limits, Server};
+use crate::server::{Config, Limits, Policy, Server};
 
 pub fn server_with(limits: Limits) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(64 << 20)));
+    let policy = Policy { decides: false, squash_root: true };
     let shares = vec![share("ram"), share("other")];
-    Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits })
+    Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits, policy })
 }
 
 pub fn server() -> Arc<Server> {
@@ -155,7 +156,7 @@ impl<'a> Old<'a> {
 }
 
 /// A client with a session; slot 0 alone.
-pub struct New<'a> {
+pub struct Modern<'a> {
     pub server: &'a Server,
     pub id: u64,
     pub uid: u32,
@@ -193,21 +194,21 @@ pub fn create_session(client: u64, sequence: u32, fore: ChannelAttrs) -> Op {
     })
 }
 
-impl<'a> New<'a> {
-    pub fn new(server: &'a Server, name: &'static str) -> New<'a> {
-        let new = New::unclaimed(server, name, channel());
+impl<'a> Modern<'a> {
+    pub fn new(server: &'a Server, name: &'static str) -> Modern<'a> {
+        let new = Modern::unclaimed(server, name, channel());
         assert_eq!(new.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
         new
     }
 
     /// One that has not said RECLAIM_COMPLETE.
-    pub fn unclaimed(server: &'a Server, name: &'static str, fore: ChannelAttrs) -> New<'a> {
+    pub fn unclaimed(server: &'a Server, name: &'static str, fore: ChannelAttrs) -> Modern<'a> {
         let uid = 1;
         let mut answer = send(server, call(1, uid, &[exchange_id(name, *b"verifier", 0)]));
         let known: ExchangeIdOk = answer.ok(opnum::EXCHANGE_ID);
         let mut answer = send(server, call(1, uid, &[create_session(known.client, known.sequence, fore)]));
         let made: CreateSessionOk = answer.ok(opnum::CREATE_SESSION);
-        New { server, id: known.client, uid, session: made.session, sequence: 0.into(), minor: 2 }
+        Modern { server, id: known.client, uid, session: made.session, sequence: 0.into(), minor: 2 }
     }
 
     pub fn sequence_op(&self, sequence: u32, slot: u32, cache: bool) -> Op {
@@ -251,7 +252,7 @@ impl<'a> New<'a> {
 
 /// The root of share "ram".
 pub fn root(server: &Server) -> Handle {
-    Handle::new(server.handles.make(0, NodeId::ROOT).as_bytes()).unwrap()
+    Handle::new(crate::server::tests::handle_of(server, 0, NodeId::ROOT).as_bytes()).unwrap()
 }
 
 pub fn write_op(stateid: Stateid, offset: u64, data: &'static [u8]) -> Op {

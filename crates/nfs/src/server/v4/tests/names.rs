@@ -91,8 +91,8 @@ fn operations_without_a_file_handle() {
         assert_eq!(old.run(std::slice::from_ref(&op)).status, Status::NOFILEHANDLE, "{op:?}");
     }
     assert_eq!(old.run(&[Op::Restorefh]).status, Status::RESTOREFH);
-    assert_eq!(New::new(&server, "b").run(&[Op::Restorefh]).status, Status::NOFILEHANDLE);
-    let forged = Handle::new(&[7; 24]).unwrap();
+    assert_eq!(Modern::new(&server, "b").run(&[Op::Restorefh]).status, Status::NOFILEHANDLE);
+    let forged = Handle::new(&[7; 40]).unwrap();
     assert_eq!(old.run(&[Op::Putfh(forged)]).status, Status::BADHANDLE);
 }
 
@@ -156,7 +156,7 @@ fn every_supported_attribute_has_a_value() {
         let mut answer = if minor == 0 {
             send(&server, call(0, 1, &[&ask[..], &[again]].concat()))
         } else {
-            New { minor, ..New::new(&server, ["", "a", "b"][minor as usize]) }
+            Modern { minor, ..Modern::new(&server, ["", "a", "b"][minor as usize]) }
                 .run(&[&ask[..], &[again]].concat())
         };
         answer.ok::<()>(opnum::PUTROOTFH);

@@ -26,7 +26,7 @@ fn a_file_is_opened_written_read_and_closed() {
 
 fn file_node(server: &Server, handle: Handle) -> NodeId {
     let handle = weft_wire::nfs3::Handle::new(handle.as_bytes()).unwrap();
-    server.handles.open(&handle).unwrap().1
+    crate::server::tests::node_of(server, &handle)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn holes_are_found_and_read_as_such() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let (file, stateid) = a.open("f", 3, 0);
     assert_eq!(a.status(file, write_op(stateid, 1 << 20, b"data")), Status::OK);
     let seek = |offset, what| {
@@ -47,7 +47,7 @@ fn holes_are_found_and_read_as_such() {
 #[test]
 fn a_copy_needs_no_bytes_on_the_wire() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let (from, source) = a.open("from", 3, 0);
     assert_eq!(a.status(from, write_op(source, 0, b"hello world")), Status::OK);
     let (to, target) = a.open("to", 3, 0);
@@ -80,7 +80,7 @@ fn a_copy_needs_no_bytes_on_the_wire() {
 #[test]
 fn extended_attributes() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let (file, _) = a.open("f", 3, 0);
     let set = |option, name: &str, value: &'static [u8]| {
         let value = XattrValue(Bytes::from_static(value));

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_retry_gets_the_first_answer() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let mut ops = vec![a.sequence_op(2, 0, true), Op::Putfh(root(&server))];
     let make =
         Create { kind: CreateType::Other(FileType::DIR), name: text("d"), attributes: Fattr::default() };
@@ -45,7 +45,7 @@ fn a_retry_gets_the_first_answer() {
 #[test]
 fn slots_and_sessions_that_are_not() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let status = |ops: &[Op]| send(&server, call(1, 1, ops)).status;
     assert_eq!(status(&[a.sequence_op(1, 8, false)]), Status::BADSLOT);
     for sequence in [0, 3, 77] {
@@ -75,7 +75,7 @@ fn slots_and_sessions_that_are_not() {
 fn messages_longer_than_agreed() {
     let server = server();
     let fore = ChannelAttrs { max_request: 400, max_response: 400, max_response_cached: 200, ..channel() };
-    let a = New::unclaimed(&server, "a", fore.clone());
+    let a = Modern::unclaimed(&server, "a", fore.clone());
     assert_eq!(a.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
     let name = "x".repeat(200);
     let status = |ops: &[Op]| send(&server, call(1, 1, ops)).status;
@@ -144,7 +144,7 @@ fn clients_by_name() {
 #[test]
 fn nothing_is_opened_before_reclaim_complete() {
     let server = server();
-    let a = New::unclaimed(&server, "a", channel());
+    let a = Modern::unclaimed(&server, "a", channel());
     let how = || Some(CreateHow::Unchecked(Fattr::default()));
     assert_eq!(a.at_root(&[a.open_op("f", 1, 0, how())]).status, Status::GRACE);
     assert_eq!(a.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
@@ -158,7 +158,7 @@ fn nothing_is_opened_before_reclaim_complete() {
 #[test]
 fn the_current_state_id() {
     let server = server();
-    let a = New::new(&server, "a");
+    let a = Modern::new(&server, "a");
     let how = Some(CreateHow::Unchecked(Fattr::default()));
     let open = a.open_op("f", 3, 0, how);
     let close = Op::Close(Close { seqid: 0, stateid: Stateid::CURRENT });
@@ -178,7 +178,7 @@ fn the_current_state_id() {
 #[test]
 fn states_are_tested_and_are_their_clients_own() {
     let server = server();
-    let (a, b) = (New::new(&server, "a"), New::new(&server, "b"));
+    let (a, b) = (Modern::new(&server, "a"), Modern::new(&server, "b"));
     let (file, stateid) = a.open("f", 3, 0);
     let unknown = Stateid { other: [3; 12], ..stateid };
     let ahead = Stateid { seqid: 9, ..stateid };

@@ -1,0 +1,225 @@
+//! Who asks, and what the mode bits of a node let them do.
+//!
+//! Spec: RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs); POSIX file access permissions. Owns: nothing.
+//! Does not: act as somebody else. A server that is root decides here before it acts; any other acts as itself, and the
+//! kernel decides.
+
+use weft_store::{Attr, Error, Kind, SetAttr, SetTime};
+use weft_wire::rpc::Credential;
+
+/// Nobody: what root and those without credentials become.
+const NOBODY: u32 = 65_534;
+
+/// Bits of [`Caller::check`].
+pub(super) const READ: u32 = 4;
+pub(super) const WRITE: u32 = 2;
+pub(super) const EXECUTE: u32 = 1;
+
+/// How the server treats claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The server is root: what it lets a caller do is up to it alone.
+    pub decides: bool,
+    /// A caller who claims to be root is nobody.
+    pub squash_root: bool,
+}
+
+/// One caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    uid: u32,
+    gid: u32,
+    gids: Vec<u32>,
+    decides: bool,
+}
+
+impl Caller {
+    pub fn of(credential: &Credential, policy: Policy) -> Caller {
+        let squash = |id: u32| if policy.squash_root && id == 0 { NOBODY } else { id };
+        let decides = policy.decides;
+        match credential {
+            // Groups of root go with it: a squashed caller is nobody in every way.
+            Credential::Sys(sys) if squash(sys.uid) == sys.uid => {
+                let gids =
+                    if decides { sys.gids().iter().copied().map(squash).collect() } else { Vec::new() };
+                Caller { uid: sys.uid, gid: squash(sys.gid), gids, decides }
+            }
+            _ => Caller { uid: NOBODY, gid: NOBODY, gids: Vec::new(), decides },
+        }
+    }
+
+    fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.gids.contains(&gid)
+    }
+
+    /// Of READ, WRITE and EXECUTE those that are granted.
+    pub fn granted(&self, attr: &Attr) -> u32 {
+        let any_execute = if attr.mode & 0o111 != 0 || attr.kind == Kind::Dir { EXECUTE } else { 0 };
+        if !self.decides || self.uid == 0 {
+            return READ | WRITE | any_execute;
+        }
+        let class = match () {
+            () if attr.uid == self.uid => attr.mode >> 6,
+            () if self.in_group(attr.gid) => attr.mode >> 3,
+            () => attr.mode,
+        };
+        class & 7
+    }
+
+    /// Refuses unless all of `wanted` is granted.
+    pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
+        if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(Error::Access) }
+    }
+
+    /// Whether the node is the caller's own: an owner reads and writes what it opened before it changed the mode.
+    pub fn owns(&self, attr: &Attr) -> bool {
+        !self.decides || self.uid == 0 || self.uid == attr.uid
+    }
+
+    /// Reading or writing data without an open.
+    pub fn check_data(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
+        // Who may execute a file may have it read (RFC 1813 4.4).
+        let readable = wanted == READ && self.granted(attr) & EXECUTE != 0;
+        if readable || self.owns(attr) { Ok(()) } else { self.check(attr, wanted) }
+    }
+
+    /// Opening a file for reading, writing or both.
+    pub fn check_open(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
+        let executable = wanted == READ && self.granted(attr) & EXECUTE != 0;
+        if executable { Ok(()) } else { self.check(attr, wanted) }
+    }
+
+    /// Making a name in a directory.
+    pub fn check_make(&self, dir: &Attr) -> Result<(), Error> {
+        self.check(dir, WRITE | EXECUTE)
+    }
+
+    /// Taking a name out of a directory; a sticky one keeps what others own.
+    pub fn check_unmake(&self, dir: &Attr, victim: &Attr) -> Result<(), Error> {
+        self.check_make(dir)?;
+        let sticky = dir.mode & 0o1000 != 0 && !self.owns(dir) && !self.owns(victim);
+        if sticky { Err(Error::Access) } else { Ok(()) }
+    }
+
+    /// Whether the caller may make devices: root alone, as far as the server decides.
+    pub fn makes_devices(&self) -> bool {
+        !self.decides || self.uid == 0
+    }
+
+    /// Changing attributes (POSIX chmod, chown, utimensat).
+    pub fn check_set(&self, attr: &Attr, set: &SetAttr) -> Result<(), Error> {
+        if !self.decides || self.uid == 0 {
+            return Ok(());
+        }
+        let owns = attr.uid == self.uid;
+        let gives_away = set.uid.is_some_and(|uid| uid != attr.uid);
+        let foreign_group = set.gid.is_some_and(|gid| gid != attr.gid && !(owns && self.in_group(gid)));
+        let to = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+        let touches = set.atime.is_some() || set.mtime.is_some();
+        let as_owner = set.mode.is_some() || to(set.atime) || to(set.mtime);
+        if gives_away || foreign_group || (as_owner && !owns) {
+            return Err(Error::NotPermitted);
+        }
+        if touches && !owns {
+            self.check(attr, WRITE)?;
+        }
+        Ok(())
+    }
+
+    /// What a new node is made with: it is the caller's, where the server decides.
+    pub fn owned(&self, set: SetAttr, dir: &Attr) -> SetAttr {
+        if !self.decides {
+            return set;
+        }
+        // A directory with the set-group-id bit hands its group down.
+        let gid = if dir.mode & 0o2000 != 0 { dir.gid } else { self.gid };
+        SetAttr { uid: set.uid.or(Some(self.uid)), gid: set.gid.or(Some(gid)), ..set }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use weft_store::NodeId;
+    use weft_wire::rpc::AuthSys;
+
+    use super::*;
+
+    fn sys(uid: u32, gid: u32, more: &[u32]) -> Credential {
+        let mut sys = AuthSys::new(Bytes::new(), uid, gid);
+        more.iter().for_each(|gid| sys.push_gid(*gid));
+        Credential::Sys(sys)
+    }
+
+    fn attr(kind: Kind, mode: u32, uid: u32, gid: u32) -> Attr {
+        let t = weft_store::Timestamp::default();
+        Attr {
+            node: NodeId(2),
+            fileid: 2,
+            kind,
+            size: 0,
+            allocated: 0,
+            nlink: 1,
+            mode,
+            uid,
+            gid,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+        }
+    }
+
+    const DECIDES: Policy = Policy { decides: true, squash_root: true };
+
+    #[test]
+    fn mode_bits_by_class() {
+        let file = attr(Kind::File, 0o640, 10, 20);
+        let granted = |uid, gid, more: &[u32]| Caller::of(&sys(uid, gid, more), DECIDES).granted(&file);
+        assert_eq!(granted(10, 1, &[]), READ | WRITE);
+        assert_eq!(granted(11, 20, &[]), READ);
+        assert_eq!(granted(11, 1, &[5, 20]), READ);
+        assert_eq!(granted(11, 1, &[]), 0);
+        // The owner's class counts, also where another would give more.
+        let odd = attr(Kind::File, 0o077, 10, 20);
+        assert_eq!(Caller::of(&sys(10, 20, &[]), DECIDES).granted(&odd), 0);
+    }
+
+    #[test]
+    fn root_is_nobody_unless_told_otherwise() {
+        let secret = attr(Kind::File, 0o600, 0, 0);
+        assert_eq!(Caller::of(&sys(0, 0, &[0]), DECIDES).granted(&secret), 0);
+        assert_eq!(Caller::of(&Credential::None, DECIDES).granted(&secret), 0);
+        let trusting = Policy { squash_root: false, ..DECIDES };
+        let root = Caller::of(&sys(0, 0, &[]), trusting);
+        assert_eq!(root.granted(&secret), READ | WRITE);
+        assert!(root.makes_devices() && !Caller::of(&sys(0, 0, &[]), DECIDES).makes_devices());
+        assert_eq!(root.granted(&attr(Kind::File, 0o100, 5, 5)), READ | WRITE | EXECUTE);
+        // A server that is not root acts as itself for everybody.
+        let itself = Policy { decides: false, squash_root: true };
+        assert_eq!(Caller::of(&sys(5, 5, &[]), itself).granted(&secret), READ | WRITE);
+    }
+
+    #[test]
+    fn what_is_set_by_whom() {
+        let file = attr(Kind::File, 0o666, 10, 20);
+        let caller = |uid, gid| Caller::of(&sys(uid, gid, &[]), DECIDES);
+        let set = SetAttr::default;
+        let ok = |uid, gid, set: SetAttr| caller(uid, gid).check_set(&file, &set).is_ok();
+        assert!(
+            ok(10, 1, SetAttr { mode: Some(0), ..set() }) && !ok(11, 20, SetAttr { mode: Some(0), ..set() })
+        );
+        assert!(
+            !ok(10, 1, SetAttr { uid: Some(11), ..set() }) && ok(10, 1, SetAttr { uid: Some(10), ..set() })
+        );
+        assert!(
+            ok(10, 1, SetAttr { gid: Some(1), ..set() }) && !ok(10, 1, SetAttr { gid: Some(2), ..set() })
+        );
+        let now = SetAttr { mtime: Some(SetTime::Now), ..set() };
+        let then = SetAttr { mtime: Some(SetTime::To(weft_store::Timestamp::default())), ..set() };
+        assert!(ok(11, 1, now.clone()) && !ok(11, 1, then.clone()) && ok(10, 1, then));
+        let sticky = attr(Kind::Dir, 0o1777, 0, 0);
+        assert!(caller(10, 1).check_unmake(&sticky, &file).is_ok());
+        assert!(caller(11, 1).check_unmake(&sticky, &file).is_err());
+    }
+}
