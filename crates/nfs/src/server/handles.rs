@@ -129,8 +129,6 @@ impl Handles {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use weft_machine::rt;
     use weft_store::backend::{Dir, Ram};
     use weft_store::{Exists, Make, SetAttr, Vfs};
