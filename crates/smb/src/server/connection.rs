@@ -37,6 +37,8 @@ use super::{Server, frame};
 use crate::crypto::{Preauth, SigningKey};
 use crate::ids::IdMap;
 
+/// Wrong signatures of one connection before it is cut off: what is not an accident is an attempt.
+const MOST_FORGED: u32 = 4;
 /// Messages handled before their answers leave.
 const BATCH: usize = 64;
 /// Batches without a pause before other tasks of this core get a turn.
@@ -67,6 +69,8 @@ pub(crate) struct Connection {
     /// Held from the first log-on.
     client: OnceCell<Ticket>,
     unsent: RefCell<Vec<Unsent>>,
+    /// Requests with a wrong signature so far.
+    forged: Cell<u32>,
     /// Interim responses sent so far.
     interims: Cell<u64>,
     ended: Cell<Option<&'static str>>,
@@ -95,6 +99,7 @@ impl Connection {
             undelivered: RefCell::default(),
             client: OnceCell::new(),
             unsent: RefCell::default(),
+            forged: Cell::new(0),
             interims: Cell::new(0),
             ended: Cell::new(None),
             server,
@@ -118,6 +123,15 @@ impl Connection {
         if self.ended.get().is_none() {
             tracing::warn!(peer = %self.peer, "connection closed: {reason}");
             self.ended.set(Some(reason));
+        }
+    }
+
+    /// 3.3.5.2.4: a request had a wrong signature. It is refused; a client that goes on like this is cut off.
+    pub(super) fn forged(&self) {
+        self.forged.set(self.forged.get() + 1);
+        tracing::warn!(peer = %self.peer, "refused: a request with a wrong signature");
+        if self.forged.get() == MOST_FORGED {
+            self.terminate("3.3.5.2.4: wrong signatures");
         }
     }
 

@@ -314,7 +314,12 @@ async fn carry_out(
     let binding = connection.binding(chain.session_id);
     let protected = match verify(connection, chain, header, &message, binding.as_deref()) {
         Ok(protected) => protected,
-        Err(status) => return fail(status),
+        Err(status) => {
+            if status == NtStatus::USER_SESSION_DELETED {
+                step.sign = connection.server.sessions.proven(chain.session_id, &message);
+            }
+            return fail(status);
+        }
     };
     if protected == Protected::Signed {
         step.sign = binding.as_ref().map(|binding| binding.signing.clone());
@@ -478,7 +483,7 @@ fn verify(
             if binding.signing.verify(Sender::Client, message) {
                 Ok(Protected::Signed)
             } else {
-                connection.terminate("3.3.5.2.4: wrong signature");
+                connection.forged();
                 Err(NtStatus::ACCESS_DENIED)
             }
         }

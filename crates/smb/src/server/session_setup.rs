@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::rt;
 use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::negotiate::SecurityMode;
+use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
 use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
@@ -91,8 +91,15 @@ async fn advance(
     let purpose = match () {
         () if id == 0 => Purpose::New,
         () if request.flags.contains(RequestFlags::BINDING) => {
-            let session = bindable(connection, header, message)?;
-            leg.sign = Some(session.keys.signing.clone());
+            leg.sign = server.sessions.proven(id, message);
+            let session = bindable(connection, id)?;
+            if !header.flags.contains(Flags::SIGNED) {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
+            if leg.sign.is_none() {
+                connection.forged();
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
             Purpose::Bind(session)
         }
         () => match connection.binding(id) {
@@ -183,15 +190,22 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
     Ok(())
 }
 
-/// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order of the
-/// specification, so that a client learns the same from every server.
-fn bindable(connection: &Connection, header: &Header, message: &[u8]) -> Result<Arc<Session>, NtStatus> {
-    let negotiated = connection.negotiated();
+/// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order in which
+/// Windows looks, so that a client learns the same from every server.
+fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> {
+    let (negotiated, gmac) = (connection.negotiated(), SigningId::AES_GMAC);
+    let session = connection.server.sessions.find(id).ok_or(NtStatus::USER_SESSION_DELETED)?;
+    // AES-GMAC on all channels or on none; the others may be mixed.
+    match (session.profile.signing == gmac, negotiated.profile.signing == gmac) {
+        (true, false) => return Err(NtStatus::REQUEST_OUT_OF_SEQUENCE),
+        (false, true) => return Err(NtStatus::NOT_SUPPORTED),
+        _ => {}
+    }
     if negotiated.dialect < Dialect::V3_0 || !connection.server.config.multichannel {
         return Err(NtStatus::REQUEST_NOT_ACCEPTED);
     }
-    let session = connection.server.sessions.find(header.session_id).ok_or(NtStatus::USER_SESSION_DELETED)?;
-    if negotiated.dialect != session.profile.dialect || !header.flags.contains(Flags::SIGNED) {
+    // The keys of the session seal on every channel, so every channel has its cipher.
+    if negotiated.dialect != session.profile.dialect || negotiated.profile.cipher != session.profile.cipher {
         return Err(NtStatus::INVALID_PARAMETER);
     }
     if negotiated.client_guid != session.client_guid {
@@ -200,16 +214,8 @@ fn bindable(connection: &Connection, header: &Header, message: &[u8]) -> Result<
     if session.is_expired(rt::now) {
         return Err(NtStatus::NETWORK_SESSION_EXPIRED);
     }
-    if connection.binding(header.session_id).is_some() {
+    if connection.binding(id).is_some() {
         return Err(NtStatus::REQUEST_NOT_ACCEPTED);
-    }
-    // The keys of the session seal on every channel, so every channel has its cipher.
-    if negotiated.profile.cipher != session.profile.cipher {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if !session.keys.signing.verify(Sender::Client, message) {
-        tracing::warn!(peer = %connection.peer, "refused: wrong signature of a request to bind to a session");
-        return Err(NtStatus::ACCESS_DENIED);
     }
     Ok(session)
 }

@@ -90,7 +90,6 @@ fn a_channel_has_the_opens_of_the_session_and_a_key_of_its_own() {
             signed_wrongly(&mut second);
             let frame = second.wire.recv(&second.pool).await.unwrap();
             assert_eq!(Header::parse(&frame).unwrap().status, NtStatus::ACCESS_DENIED);
-            second.assert_closed().await;
         }
     });
 }
@@ -125,13 +124,20 @@ fn the_ways_to_be_refused() {
         let refused = unknown.bind_as("alice", PASSWORD, 77, session_keys(&first)).await;
         assert_eq!(refused.unwrap_err(), NtStatus::USER_SESSION_DELETED);
 
-        let mut old = world.connect();
-        old.negotiate(Offer { guid: [1; 16], ..Offer::dialect(Dialect::V2_1) }).await;
-        assert_eq!(old.bind(&first).await.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
-
-        let mut older = world.connect();
-        older.negotiate(Offer::dialect(Dialect::V3_0)).await;
-        assert_eq!(older.bind(&first).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
+        for (dialect, refused) in
+            [(Dialect::V2_1, NtStatus::REQUEST_NOT_ACCEPTED), (Dialect::V3_0, NtStatus::INVALID_PARAMETER)]
+        {
+            let mut cmac = world.connect();
+            let mut offer = Offer { guid: [2; 16], ..Offer::default() };
+            offer.contexts.truncate(2);
+            cmac.negotiate(offer).await;
+            cmac.log_on("alice", PASSWORD).await.unwrap();
+            let mut old = world.connect();
+            old.negotiate(Offer { guid: [2; 16], ..Offer::dialect(dialect) }).await;
+            assert_eq!(old.bind(&cmac).await.unwrap_err(), refused);
+            cmac.wire.hang_up();
+            rt::sleep(Duration::from_millis(1)).await;
+        }
 
         let mut unsigned = another(&world).await;
         unsigned.session = first.session;
@@ -195,19 +201,60 @@ fn an_expired_session_takes_no_channel() {
 }
 
 #[test]
-fn other_algorithms_of_signing_are_the_channels_own_affair() {
+fn algorithms_of_signing_may_be_mixed_but_for_gmac() {
+    const ALL: [SigningId; 3] = [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256];
+    story(async {
+        for (ours, theirs) in ALL.into_iter().flat_map(|ours| ALL.map(|theirs| (ours, theirs))) {
+            let world = World::new();
+            let offer = |algorithm| {
+                let mut offer = Offer::default();
+                offer.contexts[2] = Context::Signing(vec![algorithm]);
+                offer
+            };
+            let mut first = world.connect();
+            first.negotiate(offer(ours)).await;
+            first.log_on("alice", PASSWORD).await.unwrap();
+            first.tree().await;
+            first.sign = true;
+            let file = first.open("f", CreateOptions::NONE).await;
+            let mut second = world.connect();
+            second.negotiate(offer(theirs)).await;
+            let bound = second.bind(&first).await;
+            let gmac = SigningId::AES_GMAC;
+            match (ours == gmac, theirs == gmac) {
+                (true, false) => assert_eq!(bound, Err(NtStatus::REQUEST_OUT_OF_SEQUENCE)),
+                (false, true) => assert_eq!(bound, Err(NtStatus::NOT_SUPPORTED)),
+                _ => {
+                    bound.unwrap();
+                    (second.tree, second.sign) = (first.tree, true);
+                    assert_eq!(reads(&mut second, file).await, NtStatus::END_OF_FILE);
+                }
+            }
+        }
+    });
+}
+
+/// On a connection that is not bound, an answer is signed by the session's key only for somebody who has that key.
+#[test]
+fn nobody_has_answers_signed_by_a_session_that_is_not_theirs() {
     story(async {
         let world = World::new();
-        let mut first = world.client().await;
-        first.sign = true;
-        let file = first.open("f", CreateOptions::NONE).await;
-        let mut second = world.connect();
-        let mut offer = Offer::default();
-        offer.contexts[2] = Context::Signing(vec![SigningId::AES_CMAC]);
-        second.negotiate(offer).await;
-        second.bind(&first).await.unwrap();
-        (second.tree, second.sign) = (first.tree, true);
-        assert_eq!(reads(&mut second, file).await, NtStatus::END_OF_FILE);
+        let first = world.client().await;
+        for (keys, signed) in [(session_keys(&first), true), (session_keys(&world.client().await), false)] {
+            let mut stranger = another(&world).await;
+            (stranger.session, stranger.tree) = (first.session, first.tree);
+            let mut request = stranger.request(Command::Logoff, |out| logoff::Request.emit(out));
+            keys.signing.sign(crate::crypto::Sender::Client, &mut request);
+            stranger.wire.send(request);
+            let frame = stranger.wire.recv(&stranger.pool).await.unwrap();
+            let header = Header::parse(&frame).unwrap();
+            assert_eq!(header.status, NtStatus::USER_SESSION_DELETED);
+            assert_eq!(header.flags.contains(Flags::SIGNED), signed);
+            if signed {
+                assert!(keys.signing.verify(crate::crypto::Sender::Server, &frame));
+            }
+        }
+        assert_eq!(world.server.session_count(), 1 + 1);
     });
 }
 
