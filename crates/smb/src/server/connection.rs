@@ -34,7 +34,7 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
-use crate::crypto::{Preauth, SigningKey};
+use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
 
 /// Wrong signatures of one connection before it is cut off: what is not an accident is an attempt.
@@ -133,6 +133,17 @@ impl Connection {
         if self.forged.get() == MOST_FORGED {
             self.terminate("3.3.5.2.4: wrong signatures");
         }
+    }
+
+    /// A key of the session of this id that a message proves its sender to have: the channel's, also after the session's
+    /// end, or that of a session of other connections. Only to such a sender is an error signed that says that the session
+    /// is not one of this connection: anybody else could have answers signed under numbers that the session's own
+    /// connections use, which gives a GMAC key away.
+    pub(super) fn proven(&self, id: u64, message: &[u8]) -> Option<Arc<SigningKey>> {
+        let ours = self.bindings.borrow().get(&id).map(|binding| binding.signing.clone());
+        let theirs = || self.server.sessions.find(id).map(|session| session.keys.signing.clone());
+        let proven = |key: &Arc<SigningKey>| key.verify(Sender::Client, message);
+        ours.filter(proven).or_else(|| theirs().filter(proven))
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -399,7 +410,8 @@ impl Connection {
         if self.mailbox.has_any() {
             cx.waker().wake_by_ref();
         }
-        login.poll(cx, !self.bindings.borrow().is_empty()).map(|()| Event::TooLate)
+        let logged_on = self.bindings.borrow().values().any(|binding| !binding.session.is_ended());
+        login.poll(cx, logged_on).map(|()| Event::TooLate)
     }
 
     /// Handles a message and those that arrived with it; their answers leave together.

@@ -316,7 +316,7 @@ async fn carry_out(
         Ok(protected) => protected,
         Err(status) => {
             if status == NtStatus::USER_SESSION_DELETED {
-                step.sign = connection.server.sessions.proven(chain.session_id, &message);
+                step.sign = connection.proven(chain.session_id, &message);
             }
             return fail(status);
         }

@@ -27,7 +27,7 @@ use weft_wire::smb2::Guid;
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
 use super::pipes::Pipes;
-use crate::crypto::{Profile, Sender, SessionKeys, SigningKey};
+use crate::crypto::{Profile, SessionKeys, SigningKey};
 use crate::ids::IdMap;
 
 /// A session that authenticated.
@@ -288,14 +288,6 @@ impl Sessions {
 
     pub(super) fn find(&self, id: u64) -> Option<Arc<Session>> {
         lock(&self.0).get(&id).cloned()
-    }
-
-    /// The signing key of the session of this id, if a message proves that its sender has it too. Only to such a sender may
-    /// an answer be signed on a connection that is not bound to the session: anybody else could have answers signed
-    /// under numbers that the session's own connections use, which gives a GMAC key away.
-    pub(super) fn proven(&self, id: u64, message: &[u8]) -> Option<Arc<SigningKey>> {
-        let key = self.find(id)?.keys.signing.clone();
-        key.verify(Sender::Client, message).then_some(key)
     }
 
     fn remove(&self, id: u64) {

@@ -91,7 +91,13 @@ async fn advance(
     let purpose = match () {
         () if id == 0 => Purpose::New,
         () if request.flags.contains(RequestFlags::BINDING) => {
-            leg.sign = server.sessions.proven(id, message);
+            leg.sign = connection.proven(id, message);
+            if let Some(binding) = connection.binding(id)
+                && !binding.signing.verify(Sender::Client, message)
+            {
+                // It is bound: here its own key signs, not the session's.
+                return Err(NtStatus::ACCESS_DENIED.into());
+            }
             let session = bindable(connection, id)?;
             if !header.flags.contains(Flags::SIGNED) {
                 return Err(NtStatus::INVALID_PARAMETER.into());
@@ -104,7 +110,19 @@ async fn advance(
         }
         () => match connection.binding(id) {
             Some(binding) => {
-                leg.sign = verified_again(&binding, sealed, header, message)?;
+                leg.sign = connection.proven(id, message);
+                let protected = sealed || header.flags.contains(Flags::SIGNED);
+                if !protected && binding.session.signing_required {
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
+                    connection.forged();
+                    return Err(NtStatus::ACCESS_DENIED.into());
+                }
+                if protected && !sealed {
+                    // 3.3.4.1.1: what is not the last answer is signed by the session's key on every channel.
+                    leg.sign = Some(binding.session.keys.signing.clone());
+                }
                 Purpose::Again(binding)
             }
             // An authentication in progress has no key yet (3.3.5.2.4).
@@ -112,7 +130,10 @@ async fn advance(
                 return Err(NtStatus::NOT_SUPPORTED.into());
             }
             None if found.is_some() => Purpose::New,
-            None => return Err(NtStatus::USER_SESSION_DELETED.into()),
+            None => {
+                leg.sign = connection.proven(id, message);
+                return Err(NtStatus::USER_SESSION_DELETED.into());
+            }
         },
     };
     let mut progress = match found {
@@ -167,7 +188,6 @@ async fn advance(
             // its other channels have done nothing.
             if let Purpose::Again(binding) = progress.purpose {
                 binding.session.end(&server.sessions).await;
-                connection.forget(id);
             }
             Err(status::of(&e).into())
         }
@@ -218,23 +238,6 @@ fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> 
         return Err(NtStatus::REQUEST_NOT_ACCEPTED);
     }
     Ok(session)
-}
-
-/// 3.3.5.2.4 for a request to authenticate again; what signs the answers that are not the last (3.3.4.1.1).
-fn verified_again(
-    binding: &Binding,
-    sealed: bool,
-    header: &Header,
-    message: &[u8],
-) -> Result<Option<Arc<SigningKey>>, NtStatus> {
-    match header.flags.contains(Flags::SIGNED) {
-        _ if sealed => Ok(None),
-        true if binding.signing.verify(Sender::Client, message) => {
-            Ok(Some(binding.session.keys.signing.clone()))
-        }
-        false if !binding.session.signing_required => Ok(None),
-        _ => Err(NtStatus::ACCESS_DENIED),
-    }
 }
 
 fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failure> {
@@ -388,7 +391,6 @@ fn reply(status: NtStatus, flags: SessionFlags, token: Vec<u8>) -> Reply {
 /// LOGOFF: the answer is still protected by the session's keys.
 pub(super) async fn logoff(connection: &Connection, session: &Session, message: &Bytes) -> Answer {
     logoff::Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
-    connection.forget(session.id);
     session.end(&connection.server.sessions).await;
     let mut reply = Reply::new();
     logoff::Response.emit(&mut reply.message);

@@ -170,7 +170,10 @@ fn the_ways_to_be_refused() {
         assert_eq!(refused.unwrap_err(), NtStatus::LOGON_FAILURE);
 
         let mut twice = channel(&world, &first).await;
-        assert_eq!(twice.bind(&first).await.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
+        assert_eq!(twice.bind(&first).await.unwrap_err(), NtStatus::ACCESS_DENIED);
+        let keys = twice.keys.clone().unwrap();
+        let refused = twice.bind_as("alice", PASSWORD, first.session, keys).await;
+        assert_eq!(refused.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
 
         // None of them has done anything to the session or to the channel that is bound.
         assert_eq!(reads(&mut first, file).await, NtStatus::END_OF_FILE);
