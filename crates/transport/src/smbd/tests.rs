@@ -197,6 +197,7 @@ over_every_provider! {
     close_sends_what_was_queued
     dropping_a_channel_ends_it
     fetches_end_with_the_channel
+    completions_after_the_end_free_every_buffer_once
     completions_are_noticed_while_a_reader_is_not_polled
     an_empty_pool_delays_and_does_not_fail
     hostile_peers_are_disconnected
@@ -400,6 +401,32 @@ async fn fetches_end_with_the_channel(net: Net) {
     assert!(ended.into_iter().all(
         |fetched| fetched.is_err_and(|e| !matches!(e, Error::Misuse(_))) || net.provider.name() == "shm"
     ));
+}
+
+/// Sends and RDMA Reads are in flight when both ends go: what completes afterwards finds nothing freed, and frees its own.
+async fn completions_after_the_end_free_every_buffer_once(net: Net) {
+    let before = net.pool.in_use_bytes();
+    for round in 0..4 {
+        let (client, server) = net.pair().await;
+        let exposed = client.expose(region(&net, 1 << 20), Access::RemoteRead).unwrap();
+        let sends: Vec<_> = (0..50).map(|i| server.send(Outgoing::bytes(pattern(100_000, i)))).collect();
+        let fetches: Vec<_> = (0..10).map(|_| server.fetch(exposed.segments.clone())).collect();
+        match round {
+            0 => drop(client),
+            1 => client.close(),
+            2 => server.close(),
+            _ => drop((sends, fetches)),
+        }
+        drop(server);
+    }
+    let freed = async {
+        while net.pool.in_use_bytes() > before {
+            rt::yield_now().await;
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let freed = rt::timeout(Duration::from_secs(60), freed).await;
+    assert!(freed.is_ok(), "{} bytes are held", net.pool.in_use_bytes() - before);
 }
 
 async fn completions_are_noticed_while_a_reader_is_not_polled(net: Net) {
