@@ -5,7 +5,9 @@ use bytes::Bytes;
 use weft_wire::nfs3::Xdr;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::{Decoder, Encoder};
-use weft_wire::{ddp, mount, mpa, nbss, nfs3, nfs4, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego};
+use weft_wire::{
+    ddp, mount, mpa, nbd, nbss, nfs3, nfs4, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego,
+};
 
 /// A name and what runs under it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -27,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("nfs3", nfs3),
     ("nfs4", nfs4),
     ("mount", mount),
+    ("nbd", nbd),
 ];
 
 /// MPA set-up frames.
@@ -235,4 +238,31 @@ pub fn mount(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let _ = mount::DirPath::parse(&mut Decoder::new(bytes.clone()));
     let _ = mount::MountResult::parse(&mut Decoder::new(bytes));
+}
+
+/// NBD: the handshake as server and client read it, then requests and replies.
+pub fn nbd(data: &[u8]) {
+    use nbd::{handshake as h, transmission as t};
+    let _ = h::Greeting::parse(data).is_ok() | h::ClientFlags::parse(data).is_ok();
+    let _ = h::Chosen::parse(data, true).is_ok() | h::Chosen::parse(data, false).is_ok();
+    if let Some((header, rest)) = data.split_first_chunk()
+        && let Ok(header) = h::OptionHeader::parse(header)
+        && let Ok(choice) = h::Choice::parse(header.code, rest)
+    {
+        // What was understood can be said again.
+        choice.emit();
+    }
+    if let Some((header, rest)) = data.split_first_chunk()
+        && let Ok((_, kind, _)) = h::Reply::parse_header(header)
+    {
+        let _ = h::Reply::parse(kind, rest);
+    }
+    if let Some(header) = data.first_chunk() {
+        let _ = t::Request::parse(header);
+    }
+    if let Ok(t::ReplyHeader::Chunk(header)) = t::ReplyHeader::parse(data)
+        && let Some(payload) = data.get(t::CHUNK_HEADER_LEN..)
+    {
+        let _ = t::Chunk::parse(&header, payload);
+    }
 }

@@ -8,6 +8,7 @@ pub mod dcerpc;
 pub mod ddp;
 pub mod mount;
 pub mod mpa;
+pub mod nbd;
 pub mod nbss;
 pub mod nfs3;
 pub mod nfs4;
