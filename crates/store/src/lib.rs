@@ -1,13 +1,16 @@
-//! Where bytes live: shares, the virtual file system and its backends, and the one table of opens.
+//! Where bytes live: shares, the virtual file system and its backends, the one table of opens, and volumes of blocks.
 //!
-//! What: a [`Vfs`] is a tree of files behind one submit function; `dir` serves a folder, `ram` a memory disk.
-//! Owns: file descriptors of open files, share modes. Does not: know SMB or NFS; names are bytes, times are Unix.
+//! What: a [`Vfs`] is a tree of files behind one submit function; `dir` serves a folder, `ram` a memory disk. A
+//! [`block::Block`] is a row of bytes behind another; [`volume`] keeps them in memory, in a file or on a device.
+//! Owns: file descriptors of open files, share modes. Does not: know SMB, NFS or NBD; names are bytes, times are Unix.
 #![forbid(unsafe_code)]
 
 pub mod access;
 pub mod backend;
+pub mod block;
 pub mod opens;
 pub mod vfs;
+pub mod volume;
 
 pub use vfs::*;
 

@@ -1,0 +1,229 @@
+//! Where a volume's bytes lie: making room for a new one, opening an old one.
+//!
+//! Spec: open(2) O_EXCL and O_DIRECT, flock(2), posix_fallocate(3). Owns: nothing; what it opens belongs to the block.
+//! Does not: remember anything (see the parent), or format: a file or device keeps what is in it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use weft_machine::{File, Pool};
+
+use super::plain::{Direct, Plain};
+use super::superblock::Superblock;
+use super::{Create, Error, Place, SIZE_UNIT, io_error, lock, valid_path, valid_size};
+use crate::block::Medium;
+
+/// Units of stat(2).
+const STAT_BLOCK: u64 = 512;
+
+/// What there is for a new volume.
+pub(super) struct Prepared {
+    pub medium: Medium,
+    pub size: u64,
+    /// Absolute; empty for ram.
+    pub path: PathBuf,
+    /// Whether the file is new.
+    pub made: bool,
+}
+
+/// Makes or checks what a new volume will lie on.
+pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
+    match &create.place {
+        Place::Ram => {
+            let size = create.size.ok_or_else(|| Error::Size("a volume in memory needs a size".into()))?;
+            valid_size(size)?;
+            if create.direct || create.allocate {
+                let why = "a volume in memory has no page cache to pass by, and no space to set aside";
+                return Err(Error::Path { path: "ram".into(), why });
+            }
+            Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false })
+        }
+        Place::File(path) => prepare_file(create, valid_path(path)?),
+        Place::Device(path) => {
+            let path = valid_path(path)?;
+            let (file, is_device) = open_path(&path, Medium::Device)?;
+            if !is_device {
+                return Err(Error::Path { path, why: "it is no block device" });
+            }
+            let there = device_size(&file, &path)?;
+            let size = create.size.unwrap_or(there - there % SIZE_UNIT);
+            valid_size(size)?;
+            if size > there {
+                return Err(Error::Size(format!(
+                    "{} has {there} bytes, which is less than {size}",
+                    path.display()
+                )));
+            }
+            Ok(Prepared { medium: Medium::Device, size, path, made: false })
+        }
+    }
+}
+
+fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
+    if let Some(size) = create.size {
+        valid_size(size)?;
+    }
+    let made = match (
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path),
+        create.size,
+    ) {
+        (Ok(file), Some(size)) => {
+            drop(file);
+            Some(size)
+        }
+        (Ok(_), None) => {
+            remove(&path);
+            return Err(Error::Size(format!("{} is not there yet: a new file needs a size", path.display())));
+        }
+        (Err(e), _) if e.kind() == io::ErrorKind::AlreadyExists => None,
+        (Err(e), _) => return Err(io_error("cannot make", &path)(e)),
+    };
+    let prepared = fill_file(create, &path, made);
+    if made.is_some() && prepared.is_err() {
+        remove(&path);
+    }
+    let size = prepared?;
+    Ok(Prepared { medium: Medium::File, size, path, made: made.is_some() })
+}
+
+/// Gives a new file its size, or looks what an old one has; opens it as it will be opened.
+fn fill_file(create: &Create, path: &Path, new_size: Option<u64>) -> Result<u64, Error> {
+    let (file, is_device) = open_path(path, Medium::File)?;
+    if is_device {
+        return Err(Error::Path { path: path.to_owned(), why: "it is a block device: say --device" });
+    }
+    if let Some(size) = new_size {
+        file.set_len(size).map_err(io_error("cannot size", path))?;
+    }
+    let there = file.metadata().map_err(io_error("cannot look at", path))?.len();
+    if let Some(size) = create.size
+        && size != there
+    {
+        return Err(Error::Size(format!(
+            "{} has {there} bytes and not {size}: leave the size out to take it as it is",
+            path.display()
+        )));
+    }
+    valid_size(there)?;
+    if create.allocate {
+        let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, there);
+        reserved.map_err(|e| io_error("cannot reserve the space of", path)(e.into()))?;
+    }
+    if create.direct {
+        open_direct(path)?;
+    }
+    if new_size.is_some() {
+        file.sync_all().map_err(io_error("cannot write", path))?;
+        if let Some(dir) = path.parent() {
+            super::sync_dir(dir)?;
+        }
+    }
+    Ok(there)
+}
+
+fn remove(path: &Path) {
+    if let Err(e) = fs::remove_file(path) {
+        tracing::warn!("{} was left behind: {e}", path.display());
+    }
+}
+
+/// Opens the bytes of a volume, for us alone.
+pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error> {
+    let path = &superblock.path;
+    if superblock.medium == Medium::Ram {
+        return Plain::in_memory(superblock.size)
+            .map_err(io_error("no memory for", Path::new("a ram volume")));
+    }
+    let (file, is_device) = open_path(path, superblock.medium)?;
+    let actual = match (superblock.medium, is_device) {
+        (Medium::Device, true) => device_size(&file, path)?,
+        (Medium::Device, false) => {
+            return Err(Error::Path { path: path.clone(), why: "it is no block device any more" });
+        }
+        (_, true) => return Err(Error::Path { path: path.clone(), why: "it is no file any more" }),
+        (_, false) => file.metadata().map_err(io_error("cannot look at", path))?.len(),
+    };
+    if actual < superblock.size {
+        return Err(Error::Shrunk { path: path.clone(), expected: superblock.size, actual });
+    }
+    let direct = match superblock.direct {
+        true => Some(Direct { file: open_direct(path)?, pool: pool.clone() }),
+        false => None,
+    };
+    Ok(Plain::new(File::from(OwnedFd::from(file)), direct, superblock.medium, superblock.size))
+}
+
+/// Opens and locks; whether it is a block device.
+fn open_path(path: &Path, medium: Medium) -> Result<(fs::File, bool), Error> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if medium == Medium::Device {
+        // Of a block device: not while it is mounted or otherwise taken.
+        options.custom_flags(OFlags::EXCL.bits() as i32);
+    }
+    let file = match options.open(path) {
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Err(Error::InUse(path.to_owned())),
+        other => other.map_err(io_error("cannot open", path))?,
+    };
+    let kind = file.metadata().map_err(io_error("cannot look at", path))?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Error::Path { path: path.to_owned(), why: "it is neither a file nor a block device" });
+    }
+    lock(&file, path)?;
+    Ok((file, kind.is_block_device()))
+}
+
+fn open_direct(path: &Path) -> Result<File, Error> {
+    let opened =
+        OpenOptions::new().read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
+    let file = opened.map_err(io_error("its file system has no direct transfers (O_DIRECT):", path))?;
+    Ok(File::from(OwnedFd::from(file)))
+}
+
+fn device_size(mut device: &fs::File, path: &Path) -> Result<u64, Error> {
+    device.seek(SeekFrom::End(0)).map_err(io_error("cannot measure", path))
+}
+
+/// Changes the size of what a volume lies on, as far as it has one of its own.
+pub(super) fn set_size(superblock: &Superblock) -> Result<(), Error> {
+    let path = &superblock.path;
+    match superblock.medium {
+        Medium::Ram => Ok(()),
+        Medium::File => {
+            let (file, _) = open_path(path, Medium::File)?;
+            let sized = file.set_len(superblock.size).and_then(|()| file.sync_all());
+            sized.map_err(io_error("cannot size", path))
+        }
+        Medium::Device => {
+            let (device, _) = open_path(path, Medium::Device)?;
+            match device_size(&device, path)? {
+                there if there < superblock.size => Err(Error::Size(format!(
+                    "{} has {there} bytes, which is less than {}",
+                    path.display(),
+                    superblock.size
+                ))),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// Fails where somebody uses the volume's file under another name.
+pub(super) fn lock_file(superblock: &Superblock) -> Result<(), Error> {
+    match open_path(&superblock.path, Medium::File) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Bytes that a volume's file occupies.
+pub(super) fn allocated(superblock: &Superblock) -> Option<u64> {
+    match superblock.medium {
+        Medium::File => Some(fs::metadata(&superblock.path).ok()?.blocks() * STAT_BLOCK),
+        _ => None,
+    }
+}

@@ -1,0 +1,418 @@
+//! Volumes: blocks with a name, remembered in a folder.
+//!
+//! What: [`Volumes`], the folder; [`Volume`], one that is open. Spec: the layout is that of [`superblock`].
+//! Owns: `NAME.volume` in the folder, and the locks of open volumes. Does not: serve (see the `nbd` crate), or write
+//! anything into a volume's file but what is written to the volume.
+//!
+//! Operation: everything here may block and is for start-up and the command line; only [`Block::submit`] is for cores.
+//! Locks: an open volume holds flock(2) on its metadata and on its file (a device is opened with O_EXCL, which the kernel
+//! refuses while it is mounted), so a volume is open once, under whatever name. They go with the process that holds them.
+//! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that the
+//! superblock promises are there.
+
+pub mod plain;
+pub mod superblock;
+
+mod medium;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use weft_machine::Pool;
+
+use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
+use crate::block::{Block, Medium};
+
+/// The longest name: one that `NAME.volume`, and what replication puts beside it, leaves room for in a file name.
+pub const MAX_NAME: usize = 200;
+/// The largest volume: what file offsets can say.
+pub const MAX_SIZE: u64 = i64::MAX as u64;
+/// Sizes are multiples of it, as every client of block devices expects.
+pub const SIZE_UNIT: u64 = 512;
+
+const SUFFIX: &str = ".volume";
+
+/// Why something could not be done with a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A name that no volume can have.
+    #[error(
+        "{0:?} cannot name a volume: letters, digits, '-', '_' and '.', at most {MAX_NAME}, and no '.' in front"
+    )]
+    Name(String),
+    /// There is none.
+    #[error("there is no volume {0:?}; `weft volume list` shows which there are")]
+    NotFound(String),
+    /// There is one.
+    #[error("there is a volume {0:?} already")]
+    Exists(String),
+    /// Somebody has it open.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// Its metadata cannot be believed.
+    #[error("the metadata of the volume, {}, is of no use: {why}", .path.display())]
+    Damaged {
+        /// The metadata's file.
+        path: PathBuf,
+        /// What is wrong.
+        why: Damaged,
+    },
+    /// Its file is shorter than it must be.
+    #[error("{} has {actual} bytes and should have {expected}: it was truncated or replaced", .path.display())]
+    Shrunk {
+        /// The volume's file.
+        path: PathBuf,
+        /// Bytes of the volume.
+        expected: u64,
+        /// Bytes of the file.
+        actual: u64,
+    },
+    /// A size that cannot be, and why.
+    #[error("{0}")]
+    Size(String),
+    /// A path that cannot hold a volume, and why.
+    #[error("{}: {why}", .path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The system refused.
+    #[error("{doing} {}: {source}", .path.display())]
+    Io {
+        /// "cannot open", ...
+        doing: &'static str,
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::Io { doing, path: path.to_owned(), source }
+}
+
+/// Where a new volume's bytes lie.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In the memory of the process that serves it, and gone with it.
+    Ram,
+    /// In this file, which is made unless it is there; then it is taken as it is.
+    File(PathBuf),
+    /// On this block device.
+    Device(PathBuf),
+}
+
+/// A volume to be.
+#[derive(Clone, Debug)]
+pub struct Create {
+    /// Where.
+    pub place: Place,
+    /// Bytes; without it, what the file or device has.
+    pub size: Option<u64>,
+    /// Reserve all of its space now.
+    pub allocate: bool,
+    /// Pass the page cache by.
+    pub direct: bool,
+    /// Random.
+    pub id: [u8; 16],
+    /// Now, in seconds of Unix time.
+    pub created: u64,
+}
+
+/// A volume as the folder knows it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub superblock: Superblock,
+    /// Whether some process has it open.
+    pub in_use: bool,
+    /// Bytes that its file occupies; `None` for ram and devices, and where the file is missing.
+    pub allocated: Option<u64>,
+}
+
+/// A line of the list.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// The volume, or why its metadata is of no use.
+    pub known: Result<Known, Error>,
+}
+
+/// The folder that remembers volumes.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    dir: PathBuf,
+}
+
+/// An open volume. It is open to nobody else until this is dropped.
+#[derive(Debug)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub superblock: Superblock,
+    /// Its bytes.
+    pub block: Arc<dyn Block>,
+    _metadata: Metadata,
+}
+
+/// `NAME.volume`, open and locked.
+#[derive(Debug)]
+struct Metadata {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl Volumes {
+    /// The folder, which need not exist until a volume is created.
+    pub fn at(dir: impl Into<PathBuf>) -> Volumes {
+        Volumes { dir: dir.into() }
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn path(&self, name: &str) -> Result<PathBuf, Error> {
+        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(allowed) {
+            return Err(Error::Name(name.to_owned()));
+        }
+        Ok(self.dir.join(format!("{name}{SUFFIX}")))
+    }
+
+    /// Makes a volume. What was made is undone when a later step fails.
+    pub fn create(&self, name: &str, create: &Create) -> Result<Superblock, Error> {
+        let path = self.path(name)?;
+        if path.exists() {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        fs::create_dir_all(&self.dir).map_err(io_error("cannot make the folder", &self.dir))?;
+        let place = medium::prepare(create)?;
+        let superblock = Superblock {
+            generation: 2,
+            id: create.id,
+            size: place.size,
+            medium: place.medium,
+            direct: create.direct,
+            created: create.created,
+            path: place.path.clone(),
+        };
+        let remembered = self.remember(name, &path, &superblock);
+        if remembered.is_err() && place.made {
+            // The file was made for this volume a moment ago; that it stays is said by the error that made it so.
+            if let Err(e) = fs::remove_file(&place.path) {
+                tracing::warn!("{} was left behind: {e}", place.path.display());
+            }
+        }
+        remembered.map(|()| superblock)
+    }
+
+    /// Writes both copies under another name, and gives the file its own name when it is durable.
+    fn remember(&self, name: &str, path: &Path, superblock: &Superblock) -> Result<(), Error> {
+        let older = Superblock { generation: superblock.generation - 1, ..superblock.clone() };
+        let mut bytes = [0; FILE_BYTES];
+        for copy in [superblock, &older] {
+            let at = copy.copy_number() * COPY_BYTES;
+            bytes[at..at + COPY_BYTES].copy_from_slice(&copy.emit());
+        }
+        let mut draft = tempfile_in(&self.dir)?;
+        let written = io::Write::write_all(&mut draft.file, &bytes).and_then(|()| draft.file.sync_all());
+        written.map_err(io_error("cannot write", &draft.path))?;
+        // A link, not a rename: it does not replace what another process has created meanwhile.
+        match fs::hard_link(&draft.path, path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists(name.to_owned())),
+            other => {
+                other.map_err(io_error("cannot write", path))?;
+                sync_dir(&self.dir)
+            }
+        }
+    }
+
+    /// Every volume, by name; one whose metadata is of no use is an error in its place.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(io_error("cannot read", &self.dir))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(io_error("cannot read", &self.dir))?;
+            if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(SUFFIX))
+                && self.path(name).is_ok()
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names.into_iter().map(|name| Listed { known: self.info(&name), name }).collect())
+    }
+
+    /// One volume, which may be in use.
+    pub fn info(&self, name: &str) -> Result<Known, Error> {
+        let path = self.path(name)?;
+        let metadata = Metadata::open(name, path)?;
+        let superblock = metadata.read()?;
+        // Somebody who opens it at this very moment is told that it is in use.
+        let in_use = match metadata.lock() {
+            Ok(()) => false,
+            Err(Error::InUse(_)) => true,
+            Err(e) => return Err(e),
+        };
+        let allocated = medium::allocated(&superblock);
+        Ok(Known { name: name.to_owned(), superblock, in_use, allocated })
+    }
+
+    /// Opens a volume. `pool` is where direct reads land.
+    pub fn open(&self, name: &str, pool: &Pool) -> Result<Volume, Error> {
+        let metadata = Metadata::open(name, self.path(name)?)?;
+        metadata.lock()?;
+        let superblock = metadata.read()?;
+        let block = medium::open(&superblock, pool)?;
+        Ok(Volume { name: name.to_owned(), superblock, block: Arc::new(block), _metadata: metadata })
+    }
+
+    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros.
+    pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
+        let metadata = Metadata::open(name, self.path(name)?)?;
+        metadata.lock()?;
+        let old = metadata.read()?;
+        valid_size(size)?;
+        if size < old.size && !may_shrink {
+            return Err(Error::Size(format!(
+                "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
+                old.size
+            )));
+        }
+        let new = Superblock { generation: old.generation + 1, size, ..old.clone() };
+        if size > old.size {
+            medium::set_size(&new)?;
+        }
+        metadata.write(&new)?;
+        if size < old.size {
+            medium::set_size(&new)?;
+        }
+        Ok(new)
+    }
+
+    /// Forgets a volume that nobody has open; its file is removed only when that is asked for. Also what cannot be read
+    /// can be forgotten, but then there is nothing to say about it.
+    pub fn remove(&self, name: &str, with_file: bool) -> Result<Option<Superblock>, Error> {
+        let metadata = Metadata::open(name, self.path(name)?)?;
+        metadata.lock()?;
+        let superblock = metadata.read();
+        if !with_file {
+            fs::remove_file(&metadata.path).map_err(io_error("cannot remove", &metadata.path))?;
+            sync_dir(&self.dir)?;
+            return Ok(superblock.ok());
+        }
+        let superblock = superblock?;
+        // The file first: while it is there, somebody remembers it.
+        if superblock.medium == Medium::File {
+            medium::lock_file(&superblock)?;
+            match fs::remove_file(&superblock.path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(io_error("cannot remove", &superblock.path))?,
+            }
+        }
+        fs::remove_file(&metadata.path).map_err(io_error("cannot remove", &metadata.path))?;
+        sync_dir(&self.dir)?;
+        Ok(Some(superblock))
+    }
+}
+
+impl Metadata {
+    fn open(name: &str, path: PathBuf) -> Result<Metadata, Error> {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotFound(name.to_owned())),
+            other => Ok(Metadata { file: other.map_err(io_error("cannot open", &path))?, path }),
+        }
+    }
+
+    fn lock(&self) -> Result<(), Error> {
+        lock(&self.file, &self.path)
+    }
+
+    fn read(&self) -> Result<Superblock, Error> {
+        let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
+        let read = (&self.file).take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(io_error("cannot read", &self.path))?;
+        Superblock::latest(&bytes).map_err(|why| Error::Damaged { path: self.path.clone(), why })
+    }
+
+    /// Writes a new generation over the older copy.
+    fn write(&self, superblock: &Superblock) -> Result<(), Error> {
+        let at = (superblock.copy_number() * COPY_BYTES) as u64;
+        let written = self.file.write_all_at(&superblock.emit(), at).and_then(|()| self.file.sync_data());
+        written.map_err(io_error("cannot write", &self.path))
+    }
+}
+
+fn valid_size(size: u64) -> Result<(), Error> {
+    if size == 0 || size > MAX_SIZE || !size.is_multiple_of(SIZE_UNIT) {
+        return Err(Error::Size(format!(
+            "a volume cannot have {size} bytes: a multiple of {SIZE_UNIT} up to {MAX_SIZE}"
+        )));
+    }
+    Ok(())
+}
+
+/// flock(2), exclusively and without waiting.
+fn lock(file: &fs::File, path: &Path) -> Result<(), Error> {
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(Error::InUse(path.to_owned())),
+            Err(e) => return Err(io_error("cannot lock", path)(e.into())),
+        }
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<(), Error> {
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("cannot write", dir))
+}
+
+/// A file of our own that goes away with this.
+struct Draft {
+    file: fs::File,
+    path: PathBuf,
+}
+
+fn tempfile_in(dir: &Path) -> Result<Draft, Error> {
+    let path = dir.join(format!(".new-{}", std::process::id()));
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    Ok(Draft { file: file.map_err(io_error("cannot write", &path))?, path })
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_file(&self.path) {
+            tracing::warn!("{} was left behind: {e}", self.path.display());
+        }
+    }
+}
+
+/// A path that fits into a superblock.
+fn valid_path(path: &Path) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(path).map_err(io_error("cannot find", path))?;
+    if absolute.as_os_str().len() > MAX_PATH {
+        return Err(Error::Path { path: absolute, why: "the path is too long" });
+    }
+    Ok(absolute)
+}

@@ -1,0 +1,309 @@
+//! A block whose bytes lie as they are in one open file: in memory, in a folder, or a device.
+//!
+//! Spec: fallocate(2), lseek(2) SEEK_DATA, open(2) O_DIRECT, fsync(2). Owns: the descriptors.
+//! Does not: know names, or metadata: the file holds the volume's bytes and nothing else, so other tools can use it.
+//!
+//! Operation: reads are file ranges, so a transport may splice them out of the page cache; writes go to the page cache
+//! on the calling core. A volume that was made with `direct` moves what is aligned past the page cache instead, on worker
+//! threads; what is not aligned takes the other way, and the kernel keeps the two coherent.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{File, FileRange, Payload, Pool, rt};
+
+use crate::Error;
+use crate::block::{Block, BlockOp, Extent, Geometry, Medium, Outcome};
+
+/// What every disk and file system reads and writes at once, and how direct transfers are aligned, in memory as well.
+pub(super) const BLOCK_BYTES: u32 = 4096;
+/// Zeros that are written in one call where the medium cannot make them itself.
+const ZEROS_BYTES: u64 = 1 << 20;
+/// Slices of one direct write.
+const SLICES_PER_CALL: usize = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Plain {
+    file: File,
+    direct: Option<Direct>,
+    medium: Medium,
+    size: u64,
+    /// Something could not be made durable; see the contract.
+    lost: Arc<AtomicBool>,
+}
+
+/// The way past the page cache.
+#[derive(Debug)]
+pub struct Direct {
+    /// The same file, opened with O_DIRECT.
+    pub file: File,
+    /// Where reads land.
+    pub pool: Pool,
+}
+
+impl Plain {
+    /// A volume of `size` bytes in memory, all zeros, which take up memory when they are first written.
+    pub fn in_memory(size: u64) -> io::Result<Plain> {
+        let file = File::in_memory("weft-volume")?;
+        file.set_len(size)?;
+        Ok(Plain::new(file, None, Medium::Ram, size))
+    }
+
+    /// The first `size` bytes of an open file or device.
+    pub fn new(file: File, direct: Option<Direct>, medium: Medium, size: u64) -> Plain {
+        Plain { file, direct, medium, size, lost: Arc::default() }
+    }
+
+    async fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
+        let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(offset) && is_aligned(len as u64))
+        else {
+            return Ok(Payload::File(FileRange { file: self.file.clone(), offset, len }));
+        };
+        let mut chain = Vec::with_capacity(len.div_ceil(MAX_BUF));
+        let mut done = 0;
+        while done < len {
+            let mut buf = direct.pool.alloc((len - done).min(MAX_BUF)).await;
+            buf.set_len((len - done).min(MAX_BUF));
+            let (file, at) = (direct.file.clone(), offset + done as u64);
+            let buf = rt::blocking(move || {
+                let mut filled = 0;
+                while filled < buf.len() {
+                    match rustix::io::pread(&file, &mut buf[filled..], at + filled as u64) {
+                        // The size was checked when the volume was opened: somebody has truncated the file since.
+                        Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                        Ok(n) => filled += n,
+                        Err(Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                Ok(buf)
+            });
+            let buf = buf.await?;
+            done += buf.len();
+            chain.push(buf.freeze());
+        }
+        Ok(Payload::Chain(chain))
+    }
+
+    async fn write(&self, offset: u64, data: Vec<Bytes>) -> Result<(), Error> {
+        let fits = |bytes: &Bytes| is_aligned(bytes.as_ptr() as u64) && is_aligned(bytes.len() as u64);
+        let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(offset) && data.iter().all(fits))
+        else {
+            return Ok(self.file.write_at(offset, &data).await?);
+        };
+        let file = direct.file.clone();
+        Ok(rt::blocking(move || write_direct(&file, offset, &data)).await?)
+    }
+
+    /// Makes durable what was written, unless something has been lost before.
+    async fn sync(&self) -> Result<(), Error> {
+        if self.medium == Medium::Ram {
+            return Ok(());
+        }
+        let lost = || io::Error::other("an earlier write could not be made durable: open the volume anew");
+        if self.lost.load(Ordering::Acquire) {
+            return Err(lost().into());
+        }
+        let (file, flag) = (self.file.clone(), self.lost.clone());
+        let synced = rt::blocking(move || {
+            let synced = rustix::fs::fdatasync(&file);
+            // Before anybody else can be told that all is well: the kernel tells of a loss once.
+            if synced.is_err() {
+                flag.store(true, Ordering::Release);
+            }
+            synced
+        });
+        if let Err(e) = synced.await {
+            tracing::error!("what was written could not be made durable, and may be lost: {e}");
+            return Err(io::Error::from(e).into());
+        }
+        // Another flush may have been told of the loss of what this one was asked for.
+        if self.lost.load(Ordering::Acquire) { Err(lost().into()) } else { Ok(()) }
+    }
+
+    async fn trim(&self, offset: u64, len: u64) -> Result<(), Error> {
+        // A device gives back whole blocks only; of a file, the kernel clears what is left of a block.
+        let (start, end) = match self.medium {
+            Medium::Device => (align_up(offset), align_down(offset + len)),
+            _ => (offset, offset + len),
+        };
+        if start >= end {
+            return Ok(());
+        }
+        let file = self.file.clone();
+        match rt::blocking(move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start)).await {
+            // It was a hint.
+            Err(e) if unsupported(e) => Ok(()),
+            other => Ok(other.map_err(io::Error::from)?),
+        }
+    }
+
+    async fn zero(&self, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Error> {
+        let whole = self.medium != Medium::Device || (is_aligned(offset) && is_aligned(len));
+        let file = self.file.clone();
+        let zeroed = rt::blocking(move || match whole {
+            true => zero(&file, offset, len, keep_space, fast),
+            // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
+            false if fast => Err(Errno::OPNOTSUPP),
+            false => write_zeros(&file, offset, len),
+        });
+        match zeroed.await {
+            Err(e) if unsupported(e) => Err(Error::NotSupported),
+            other => Ok(other.map_err(io::Error::from)?),
+        }
+    }
+
+    async fn status(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
+        match self.medium {
+            // There is no asking a device.
+            Medium::Device => Ok(vec![Extent { len, hole: false }]),
+            Medium::Ram => extents(&self.file, offset, len, max),
+            Medium::File => {
+                let file = self.file.clone();
+                rt::blocking(move || extents(&file, offset, len, max)).await
+            }
+        }
+    }
+}
+
+impl Block for Plain {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size, medium: self.medium, preferred: BLOCK_BYTES }
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(async move {
+            op.validate(self.size)?;
+            let must_last = match op {
+                BlockOp::Read { offset, len } => return self.read(offset, len).await.map(Outcome::Data),
+                BlockOp::Status { offset, len, max_extents } => {
+                    return self.status(offset, len, max_extents).await.map(Outcome::Extents);
+                }
+                BlockOp::Write { offset, data, durable } => {
+                    self.write(offset, data).await?;
+                    durable
+                }
+                BlockOp::Trim { offset, len, durable } => {
+                    self.trim(offset, len).await?;
+                    durable
+                }
+                BlockOp::WriteZeroes { offset, len, durable, keep_space, fast } => {
+                    self.zero(offset, len, keep_space, fast).await?;
+                    durable
+                }
+                BlockOp::Flush => true,
+            };
+            if must_last {
+                self.sync().await?;
+            }
+            Ok(Outcome::Done)
+        })
+    }
+}
+
+fn is_aligned(n: u64) -> bool {
+    n.is_multiple_of(BLOCK_BYTES.into())
+}
+
+fn align_down(n: u64) -> u64 {
+    n - n % u64::from(BLOCK_BYTES)
+}
+
+fn align_up(n: u64) -> u64 {
+    align_down(n.saturating_add(u64::from(BLOCK_BYTES) - 1))
+}
+
+fn unsupported(e: Errno) -> bool {
+    matches!(e, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
+}
+
+fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(file, flags | FallocateFlags::KEEP_SIZE, offset, len) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The cheapest way to zeros that does what was asked.
+fn zero(file: &File, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Errno> {
+    let try_with = |flags| match fallocate(file, flags, offset, len) {
+        Err(e) if unsupported(e) => Ok(false),
+        other => other.map(|()| true),
+    };
+    if !keep_space && try_with(FallocateFlags::PUNCH_HOLE)? {
+        return Ok(());
+    }
+    if try_with(FallocateFlags::ZERO_RANGE)? {
+        return Ok(());
+    }
+    // tmpfs: the space goes, and is reserved again.
+    if keep_space && try_with(FallocateFlags::PUNCH_HOLE)? {
+        return fallocate(file, FallocateFlags::empty(), offset, len);
+    }
+    if fast { Err(Errno::OPNOTSUPP) } else { write_zeros(file, offset, len) }
+}
+
+fn write_zeros(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    let zeros = vec![0; usize::try_from(ZEROS_BYTES.min(len)).unwrap_or(0)];
+    let mut done = 0;
+    while done < len {
+        let piece = usize::try_from(len - done).map_or(zeros.len(), |left| left.min(zeros.len()));
+        match rustix::io::pwrite(file, &zeros[..piece], offset + done) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn write_direct(file: &File, offset: u64, data: &[Bytes]) -> io::Result<()> {
+    let mut at = offset;
+    for batch in data.chunks(SLICES_PER_CALL) {
+        let mut slices: Vec<IoSlice<'_>> = batch.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match rustix::io::pwritev(file, rest, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    IoSlice::advance_slices(&mut rest, n);
+                    at += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Data and holes by turns.
+fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
+    let (ranges, all) = file.data_ranges(offset, len, max)?;
+    let mut extents = Vec::new();
+    let mut at = offset;
+    for range in ranges {
+        if range.start > at {
+            extents.push(Extent { len: range.start - at, hole: true });
+        }
+        extents.push(Extent { len: range.end - range.start, hole: false });
+        at = range.end;
+    }
+    let end = offset + len;
+    if all && at < end {
+        extents.push(Extent { len: end - at, hole: true });
+    }
+    extents.truncate(max);
+    Ok(extents)
+}

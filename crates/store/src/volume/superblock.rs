@@ -1,0 +1,276 @@
+//! What a volume is, on disk: two copies of one page, of which a torn write leaves one.
+//!
+//! What: [`Superblock`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
+//! Owns: nothing. Does not: read or write files (see `store`, in the parent).
+//!
+//! ```text
+//!   0   8  "WeftVol\0"
+//!   8   4  layout version
+//!  12   4  zero
+//!  16   8  generation: the copy of the larger one counts; copy number = generation modulo 2
+//!  24  16  identity of the volume, random
+//!  40   8  size in bytes
+//!  48   4  medium: 1 ram, 2 file, 3 device
+//!  52   4  flags: 1 direct (past the page cache)
+//!  56   8  when it was created, seconds of Unix time
+//!  64   4  length of the path
+//!  68   .  path of the file or device, absolute; then zeros
+//! 4092  4  CRC32C of the 4092 bytes before
+//! ```
+//!
+//! Magic and version come first: whatever follows may change with the version. The sum comes last and covers all, so a
+//! copy of which only a part was written is no copy. The older copy is never touched while the newer one is all there is:
+//! a new one is written over the older, and is durable before anything depends on it. What replication needs (role, epoch,
+//! where its log begins) goes behind the path in a later version; log and bitmap are files of their own beside this one.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::block::Medium;
+
+/// Bytes of one copy.
+pub const COPY_BYTES: usize = 4096;
+/// Bytes of the file: both copies.
+pub const FILE_BYTES: usize = 2 * COPY_BYTES;
+/// The longest path.
+pub const MAX_PATH: usize = SUM_AT - PATH_AT;
+/// What this module writes.
+pub const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"WeftVol\0";
+const PATH_AT: usize = 68;
+const SUM_AT: usize = COPY_BYTES - 4;
+const FLAG_DIRECT: u32 = 1;
+
+/// What a volume is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Counts the changes.
+    pub generation: u64,
+    /// Tells this volume from every other.
+    pub id: [u8; 16],
+    /// Bytes.
+    pub size: u64,
+    /// Where they lie.
+    pub medium: Medium,
+    /// Whether the page cache is passed by.
+    pub direct: bool,
+    /// Seconds of Unix time.
+    pub created: u64,
+    /// The file or device; empty for ram.
+    pub path: PathBuf,
+}
+
+/// Why a copy does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damaged {
+    /// Not of that length.
+    #[error("it is cut off")]
+    Length,
+    /// Something else.
+    #[error("it is no volume's metadata")]
+    Magic,
+    /// The checksum does not fit.
+    #[error("its checksum does not fit: it was damaged, or written in part")]
+    Sum,
+    /// A layout that this program does not know.
+    #[error("its layout has version {0}, which this program is too old for")]
+    Version(u32),
+    /// A field out of range under a checksum that fits: written by something else.
+    #[error("{0} makes no sense")]
+    Field(&'static str),
+}
+
+impl Superblock {
+    /// Which of the two copies a superblock of this generation is.
+    pub fn copy_number(&self) -> usize {
+        (self.generation % 2) as usize
+    }
+
+    /// One copy.
+    ///
+    /// # Panics
+    /// When the path is longer than [`MAX_PATH`], which is checked where volumes are created.
+    pub fn emit(&self) -> [u8; COPY_BYTES] {
+        let path = self.path.as_os_str().as_bytes();
+        assert!(path.len() <= MAX_PATH);
+        let medium: u32 = match self.medium {
+            Medium::Ram => 1,
+            Medium::File => 2,
+            Medium::Device => 3,
+        };
+        let flags = if self.direct { FLAG_DIRECT } else { 0 };
+        let mut bytes = [0; COPY_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.id);
+        bytes[40..48].copy_from_slice(&self.size.to_le_bytes());
+        bytes[48..52].copy_from_slice(&medium.to_le_bytes());
+        bytes[52..56].copy_from_slice(&flags.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.created.to_le_bytes());
+        bytes[64..68].copy_from_slice(&(path.len() as u32).to_le_bytes());
+        bytes[PATH_AT..PATH_AT + path.len()].copy_from_slice(path);
+        let sum = crc32c::crc32c(&bytes[..SUM_AT]);
+        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one copy.
+    pub fn parse(bytes: &[u8]) -> Result<Superblock, Damaged> {
+        let bytes: &[u8; COPY_BYTES] = bytes.try_into().map_err(|_| Damaged::Length)?;
+        if bytes[..8] != MAGIC {
+            return Err(Damaged::Magic);
+        }
+        if u32_at(bytes, SUM_AT) != crc32c::crc32c(&bytes[..SUM_AT]) {
+            return Err(Damaged::Sum);
+        }
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
+            return Err(Damaged::Version(version));
+        }
+        let medium = match u32_at(bytes, 48) {
+            1 => Medium::Ram,
+            2 => Medium::File,
+            3 => Medium::Device,
+            _ => return Err(Damaged::Field("its medium")),
+        };
+        let direct = match u32_at(bytes, 52) {
+            0 => false,
+            FLAG_DIRECT => true,
+            _ => return Err(Damaged::Field("its flags")),
+        };
+        let len = u32_at(bytes, 64) as usize;
+        let path = bytes[PATH_AT..SUM_AT].get(..len).ok_or(Damaged::Field("the length of its path"))?;
+        let mut id = [0; 16];
+        id.copy_from_slice(&bytes[24..40]);
+        Ok(Superblock {
+            generation: u64_at(bytes, 16),
+            id,
+            size: u64_at(bytes, 40),
+            medium,
+            direct,
+            created: u64_at(bytes, 56),
+            path: OsString::from_vec(path.to_vec()).into(),
+        })
+    }
+
+    /// Of both copies the one that counts. A copy of a version that is not known hides no older one: what it says is
+    /// what is true.
+    pub fn latest(file: &[u8]) -> Result<Superblock, Damaged> {
+        if file.len() != FILE_BYTES {
+            return Err(Damaged::Length);
+        }
+        let (first, second) = file.split_at(COPY_BYTES);
+        match (Superblock::parse(first), Superblock::parse(second)) {
+            (Err(e @ Damaged::Version(_)), _) | (_, Err(e @ Damaged::Version(_))) => Err(e),
+            (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            // The better reason of the two.
+            (Err(Damaged::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8; COPY_BYTES], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}
+
+fn u64_at(bytes: &[u8; COPY_BYTES], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(generation: u64) -> Superblock {
+        Superblock {
+            generation,
+            id: *b"0123456789abcdef",
+            size: 10 << 30,
+            medium: Medium::File,
+            direct: false,
+            created: 1_790_000_000,
+            path: "/srv/vol1.img".into(),
+        }
+    }
+
+    fn file(old: &Superblock, new: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; FILE_BYTES];
+        let at = old.copy_number() * COPY_BYTES;
+        file[at..at + COPY_BYTES].copy_from_slice(&old.emit());
+        let other = COPY_BYTES - at;
+        file[other..other + new.len()].copy_from_slice(new);
+        file
+    }
+
+    #[test]
+    fn the_layout_is_what_it_was() {
+        let bytes = superblock(0x0102).emit();
+        assert_eq!(&bytes[..24], b"WeftVol\0\x01\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0");
+        assert_eq!(&bytes[24..56], b"0123456789abcdef\0\0\0\x80\x02\0\0\0\x02\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[64..84], b"\x0d\0\0\0/srv/vol1.img\0\0\0");
+        assert_eq!(u32_at(&bytes, SUM_AT), crc32c::crc32c(&bytes[..SUM_AT]));
+        assert_eq!(Superblock::parse(&bytes), Ok(superblock(0x0102)));
+    }
+
+    /// The write of a new generation is cut at every byte, over an older copy, over nothing and over noise.
+    #[test]
+    fn a_torn_write_leaves_the_older_copy() {
+        for generation in [6, 7] {
+            let (old, new) = (superblock(generation), superblock(generation + 1));
+            let whole = new.emit();
+            for below in [superblock(generation - 1).emit(), [0; COPY_BYTES], [0xa5; COPY_BYTES]] {
+                for cut in 0..COPY_BYTES {
+                    let mut torn = below;
+                    torn[..cut].copy_from_slice(&whole[..cut]);
+                    let expected = if torn == whole { &new } else { &old };
+                    assert_eq!(Superblock::latest(&file(&old, &torn)).as_ref(), Ok(expected), "cut at {cut}");
+                }
+            }
+            assert_eq!(Superblock::latest(&file(&old, &whole)), Ok(new));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen() {
+        let whole = superblock(3).emit();
+        for bit in 0..8 * COPY_BYTES {
+            let mut damaged = whole;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::parse(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_layout_is_not_guessed_at() {
+        let mut newer = superblock(8).emit();
+        newer[8] = 2;
+        let sum = crc32c::crc32c(&newer[..SUM_AT]).to_le_bytes();
+        newer[SUM_AT..].copy_from_slice(&sum);
+        assert_eq!(Superblock::latest(&file(&superblock(7), &newer)), Err(Damaged::Version(2)));
+    }
+
+    #[test]
+    fn what_is_no_superblock_says_why() {
+        assert_eq!(Superblock::latest(&[]), Err(Damaged::Length));
+        assert_eq!(Superblock::latest(&[0; FILE_BYTES]), Err(Damaged::Magic));
+        let mut damaged = superblock(1).emit();
+        damaged[100] = 1;
+        let torn = [&damaged[..], &[0; COPY_BYTES]].concat();
+        assert_eq!(Superblock::latest(&torn), Err(Damaged::Sum));
+    }
+
+    #[test]
+    fn the_longest_path_fits() {
+        let path = format!("/{}", "x".repeat(MAX_PATH - 1));
+        let long = Superblock { path: path.into(), ..superblock(1) };
+        assert_eq!(Superblock::parse(&long.emit()), Ok(long));
+    }
+}

@@ -1,0 +1,194 @@
+//! The folder of volumes: creating, finding again, locks, and what is left of a crash.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Pool, rt};
+
+use crate::block::{Block, BlockOp, Medium, Outcome};
+use crate::volume::superblock::{COPY_BYTES, FILE_BYTES};
+use crate::volume::{Create, Error, Listed, Place, Volumes};
+
+struct Home {
+    dir: tempfile::TempDir,
+    volumes: Volumes,
+    pool: Pool,
+}
+
+fn home() -> Home {
+    let dir = tempfile::tempdir().expect("a folder");
+    let volumes = Volumes::at(dir.path().join("state/volumes"));
+    Home { dir, volumes, pool: Pool::new(MAX_BUF) }
+}
+
+impl Home {
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("vol1.img")
+    }
+
+    fn metadata(&self, name: &str) -> PathBuf {
+        self.volumes.dir().join(format!("{name}.volume"))
+    }
+}
+
+fn on(place: Place, size: u64) -> Create {
+    Create { place, size: Some(size), allocate: false, direct: false, id: [7; 16], created: 1_790_000_000 }
+}
+
+fn write(block: &dyn Block, data: &'static [u8]) {
+    let op = BlockOp::Write { offset: 0, data: vec![Bytes::from_static(data)], durable: true };
+    let done = rt::block_on(block.submit(op)).expect("the loop starts");
+    assert!(matches!(done, Ok(Outcome::Done)), "{done:?}");
+}
+
+#[test]
+fn a_volume_is_created_found_again_and_forgotten() {
+    let home = home();
+    assert!(home.volumes.list().expect("no folder is no volumes").is_empty());
+    let made = home.volumes.create("vol1", &on(Place::File(home.file()), 1 << 20)).expect("it is created");
+    assert_eq!((made.size, made.medium, made.generation), (1 << 20, Medium::File, 2));
+    assert_eq!(fs::metadata(home.file()).expect("there is a file").len(), 1 << 20);
+
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert_eq!((volume.superblock.clone(), volume.block.geometry().size), (made.clone(), 1 << 20));
+    write(&*volume.block, b"kept");
+    drop(volume);
+    // The file holds the volume's bytes and nothing else.
+    assert_eq!(&fs::read(home.file()).expect("it can be read")[..5], b"kept\0");
+
+    let list = home.volumes.list().expect("a list");
+    let [Listed { name, known: Ok(known) }] = &list[..] else { panic!("{list:?}") };
+    assert_eq!((name.as_str(), &known.superblock, known.in_use), ("vol1", &made, false));
+
+    home.volumes.remove("vol1", false).expect("it is forgotten");
+    assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::NotFound(_))));
+    // Its file stayed, and can become a volume again, as it is.
+    let again = Create { size: None, ..on(Place::File(home.file()), 0) };
+    assert_eq!(home.volumes.create("again", &again).expect("it is taken").size, 1 << 20);
+    home.volumes.remove("again", true).expect("it is removed");
+    assert!(!home.file().exists() && home.volumes.list().expect("a list").is_empty());
+}
+
+#[test]
+fn an_open_volume_is_open_once_under_whatever_name() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 4096)).expect("it is created");
+    let alias = Create { size: None, ..on(Place::File(home.file()), 0) };
+    home.volumes.create("alias", &alias).expect("two names for one file are allowed");
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert!(
+        matches!(home.volumes.open("vol1", &home.pool), Err(Error::InUse(path)) if path.ends_with("vol1.volume"))
+    );
+    assert!(matches!(home.volumes.open("alias", &home.pool), Err(Error::InUse(path)) if path == home.file()));
+    assert!(home.volumes.info("vol1").expect("it can be looked at").in_use);
+    assert!(matches!(home.volumes.resize("vol1", 8192, false), Err(Error::InUse(_))));
+    assert!(matches!(home.volumes.remove("vol1", true), Err(Error::InUse(_))));
+    assert!(matches!(home.volumes.remove("alias", true), Err(Error::InUse(_))));
+    drop(volume);
+    home.volumes.open("alias", &home.pool).expect("now it opens");
+}
+
+#[test]
+fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let grown = home.volumes.resize("vol1", 16384, false).expect("it grows");
+    assert_eq!((grown.size, grown.generation), (16384, 3));
+    assert!(matches!(home.volumes.resize("vol1", 4096, false), Err(Error::Size(_))));
+    assert!(matches!(home.volumes.resize("vol1", 1000, true), Err(Error::Size(_))));
+    let shrunk = home.volumes.resize("vol1", 4096, true).expect("it shrinks");
+    assert_eq!((shrunk.size, shrunk.generation), (4096, 4));
+    assert_eq!(fs::metadata(home.file()).expect("there is a file").len(), 4096);
+    assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").superblock, shrunk);
+}
+
+#[test]
+fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
+    let home = home();
+    let old = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    home.volumes.resize("vol1", 16384, false).expect("it grows");
+    let path = home.metadata("vol1");
+    let whole = fs::read(&path).expect("metadata");
+    assert_eq!(whole.len(), FILE_BYTES);
+    // Generation 3 lies in copy 1; half of it was written.
+    let mut torn = whole.clone();
+    torn[COPY_BYTES + 40..].fill(0);
+    fs::write(&path, &torn).expect("it is damaged");
+    assert_eq!(home.volumes.info("vol1").expect("the older copy counts").superblock, old);
+    // Its file is longer than it says, which a crash may leave behind: a volume is what the superblock promises.
+    assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").block.geometry().size, 8192);
+    // The next change is written over what was torn.
+    assert_eq!(home.volumes.resize("vol1", 32768, false).expect("it grows").generation, 3);
+    assert_eq!(home.volumes.info("vol1").expect("it is whole").superblock.size, 32768);
+}
+
+#[test]
+fn damage_is_told_and_can_be_forgotten() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::Ram, 8192)).expect("it is created");
+    fs::write(home.metadata("vol1"), b"no").expect("it is damaged");
+    assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Damaged { .. })));
+    let list = home.volumes.list().expect("a list");
+    assert!(matches!(&list[..], [Listed { name, known: Err(Error::Damaged { .. }) }] if name == "vol1"));
+    assert!(matches!(home.volumes.remove("vol1", true), Err(Error::Damaged { .. })));
+    assert!(matches!(home.volumes.remove("vol1", false), Ok(None)));
+    assert!(home.volumes.list().expect("a list").is_empty());
+}
+
+#[test]
+fn a_file_that_has_shrunk_is_not_served() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8191)).expect("it shrinks");
+    let opened = home.volumes.open("vol1", &home.pool);
+    assert!(matches!(opened, Err(Error::Shrunk { expected: 8192, actual: 8191, .. })), "{opened:?}");
+    fs::remove_file(home.file()).expect("it goes");
+    assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Io { .. })));
+}
+
+#[test]
+fn what_cannot_be_created_leaves_nothing_behind() {
+    let home = home();
+    let file = || Place::File(home.file());
+    for name in ["", ".hidden", "a/b", "..", "a b", "x\0", &"n".repeat(201)] {
+        assert!(matches!(home.volumes.create(name, &on(Place::Ram, 512)), Err(Error::Name(_))), "{name:?}");
+    }
+    for size in [0, 511, 1 << 63] {
+        assert!(matches!(home.volumes.create("v", &on(file(), size)), Err(Error::Size(_))), "{size}");
+    }
+    let sizeless = Create { size: None, ..on(file(), 0) };
+    assert!(matches!(home.volumes.create("v", &sizeless), Err(Error::Size(_))));
+    let nowhere = Place::File(home.dir.path().join("no/such/folder"));
+    assert!(matches!(home.volumes.create("v", &on(nowhere, 512)), Err(Error::Io { .. })));
+    let folder = Place::File(home.dir.path().to_owned());
+    assert!(home.volumes.create("v", &on(folder, 512)).is_err());
+    let no_device = Place::Device(Path::new("/dev/null").to_owned());
+    assert!(matches!(home.volumes.create("v", &on(no_device, 512)), Err(Error::Path { .. })));
+    assert!(!home.file().exists());
+    assert!(home.volumes.list().expect("a list").is_empty());
+    // What was there before is not touched.
+    fs::write(home.file(), vec![1; 1024]).expect("a file");
+    assert!(matches!(home.volumes.create("v", &on(file(), 2048)), Err(Error::Size(_))));
+    assert_eq!(fs::read(home.file()).expect("it is there"), vec![1; 1024]);
+    home.volumes.create("v", &on(file(), 1024)).expect("it fits");
+    assert!(matches!(home.volumes.create("v", &on(Place::Ram, 512)), Err(Error::Exists(_))));
+}
+
+#[test]
+fn a_volume_in_memory_is_new_each_time() {
+    let home = home();
+    home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
+    let volume = home.volumes.open("r", &home.pool).expect("it opens");
+    write(&*volume.block, b"gone");
+    drop(volume);
+    let volume = home.volumes.open("r", &home.pool).expect("it opens");
+    let read = rt::block_on(async {
+        match volume.block.submit(BlockOp::Read { offset: 0, len: 4 }).await {
+            Ok(Outcome::Data(payload)) => payload.into_chain(&home.pool).await.expect("read").concat(),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(read.expect("the loop starts"), b"\0\0\0\0");
+}
