@@ -14,8 +14,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["wire", "machine"]),
     ("smb", &["wire", "machine", "transport", "store"]),
     ("nfs", &["wire", "machine", "transport", "store"]),
+    ("nbd", &["wire", "machine", "store"]),
     ("load", &["wire", "machine", "rdma"]),
-    ("weft", &["wire", "machine", "rdma", "transport", "store", "smb", "nfs", "load"]),
+    ("weft", &["wire", "machine", "rdma", "transport", "store", "smb", "nfs", "nbd", "load"]),
 ];
 
 /// Where `unsafe` may be written.

@@ -1,0 +1,282 @@
+//! Transmission: requests in, replies out, many at a time.
+//!
+//! Spec: doc/proto.md "Transmission", "Ordering of messages and writes", "Terminating the transmission phase".
+//! Owns: requests that are not answered yet. Does not: know commands (see `execute`).
+//!
+//! Operation: one task polls three things by turns: what is running, the reader, and the writer. A request is begun when
+//! it is read, and most end there and then; what waits for a disk runs beside the others, and replies leave in the order
+//! in which requests end. A FLUSH covers what was answered before it was read, which is all that it has to cover.
+//! Limits: the reader pauses while too many requests, or too many bytes of WRITEs, are not answered, or the client does
+//! not take its replies. Every pause ends when a reply has left, and every poll of the task looks at all three.
+
+use std::cell::{Cell, RefCell};
+use std::io::IoSliceMut;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, Stream as _};
+use weft_machine::{Stream, rt};
+use weft_store::block::BlockOp;
+use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
+
+use crate::execute::{self, Refusal};
+use crate::outbox::{Outbox, Reply};
+use crate::receiver::Receiver;
+use crate::server::{Error, Export, Server};
+
+/// How long a client may take to notice that the server has said its last word.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the handshake came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed<'a> {
+    /// What is served.
+    pub export: &'a Export,
+    /// READs are answered in chunks.
+    pub structured: bool,
+    /// BLOCK_STATUS may be asked for.
+    pub context: bool,
+}
+
+struct Connection<'a> {
+    server: &'a Server,
+    stream: &'a Stream,
+    agreed: Agreed<'a>,
+    running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
+    outbox: RefCell<Outbox>,
+    /// Requests without a reply that has left.
+    unanswered: Cell<usize>,
+    /// Bytes of the WRITEs among them.
+    unanswered_bytes: Cell<usize>,
+    reading: Cell<bool>,
+    /// Counts what any of the three has done that another may wait for.
+    turns: Cell<u64>,
+}
+
+/// Serves the connection until the client leaves, breaks a rule, or the server drains.
+pub(crate) async fn serve<'a>(
+    server: &'a Server,
+    stream: &'a Stream,
+    receiver: Receiver,
+    agreed: Agreed<'a>,
+) -> Result<(), Error> {
+    let connection = Connection {
+        server,
+        stream,
+        agreed,
+        running: RefCell::default(),
+        outbox: RefCell::default(),
+        unanswered: Cell::new(0),
+        unanswered_bytes: Cell::new(0),
+        reading: Cell::new(true),
+        turns: Cell::new(0),
+    };
+    tracing::debug!(export = agreed.export.name, structured = agreed.structured, "NBD client");
+    let mut place = server.drain.join();
+    let mut draining = false;
+    let mut reader = pin!(connection.read(receiver));
+    let mut writer = pin!(connection.write());
+    let mut read = None;
+    let written = std::future::poll_fn(|cx| {
+        loop {
+            let turns = connection.turns.get();
+            connection.poll_running(cx);
+            if connection.reading.get() {
+                let ended = match reader.as_mut().poll(cx) {
+                    Poll::Ready(ended) => Some(ended),
+                    // A request of which a part has come is the client's to repeat.
+                    Poll::Pending if place.poll(cx) => {
+                        draining = true;
+                        Some(Ok(()))
+                    }
+                    Poll::Pending => None,
+                };
+                if ended.is_some() {
+                    read = ended;
+                    connection.reading.set(false);
+                    connection.turn();
+                }
+            }
+            if let Poll::Ready(written) = writer.as_mut().poll(cx) {
+                return Poll::Ready(written);
+            }
+            if connection.turns.get() == turns {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+    if written.is_err() {
+        // Nobody hears the answers, but what has begun is brought to its end.
+        std::future::poll_fn(|cx| {
+            connection.poll_running(cx);
+            if connection.running.borrow().is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+    if draining {
+        linger(stream).await;
+    }
+    read.unwrap_or(Ok(()))?;
+    Ok(written?)
+}
+
+/// Bytes that nobody has received would reset the connection when it is closed, and the client would lose replies: they
+/// are received until the client hangs up.
+async fn linger(stream: &Stream) {
+    stream.shutdown_write();
+    let mut scratch = vec![0; 16 << 10];
+    let ended = rt::timeout(LINGER, async {
+        while matches!(stream.recv(&mut [IoSliceMut::new(&mut scratch)]).await, Ok(1..)) {}
+    });
+    if ended.await.is_err() {
+        tracing::debug!("the client did not hang up when the server did");
+    }
+}
+
+impl<'a> Connection<'a> {
+    fn turn(&self) {
+        self.turns.set(self.turns.get() + 1);
+    }
+
+    /// Polls what is running; replies of what has ended are queued.
+    fn poll_running(&self, cx: &mut Context<'_>) {
+        let mut running = self.running.borrow_mut();
+        while let Poll::Ready(Some(reply)) = Pin::new(&mut *running).poll_next(cx) {
+            self.queue(reply);
+        }
+    }
+
+    fn queue(&self, reply: Reply) {
+        self.outbox.borrow_mut().push(reply);
+        self.turn();
+    }
+
+    /// Takes requests until there are no more.
+    async fn read(&self, mut receiver: Receiver) -> Result<(), Error> {
+        loop {
+            self.room_for(0).await;
+            let mut header = [0; REQUEST_LEN];
+            if !receiver.exact(self.stream, &mut header).await? {
+                // A hard disconnect, but in order: between two requests.
+                return Ok(());
+            }
+            let request = Request::parse(&header)?;
+            if request.command == Command::DISC {
+                return Ok(());
+            }
+            let judged = execute::judge(&request, &self.agreed, &self.server.limits);
+            self.unanswered.set(self.unanswered.get() + 1);
+            if request.command == Command::WRITE {
+                self.take_write(&mut receiver, request, judged).await?;
+            } else {
+                match judged {
+                    Ok(()) => self.begin(request, Vec::new()),
+                    Err(why) => self.queue(execute::refused(&self.agreed, &request, why)),
+                }
+            }
+        }
+    }
+
+    /// A WRITE and its payload, which is taken off the stream whatever becomes of the request.
+    async fn take_write(
+        &self,
+        receiver: &mut Receiver,
+        request: Request,
+        judged: Result<(), Refusal>,
+    ) -> Result<(), Error> {
+        let limits = &self.server.limits;
+        if request.len > limits.request_bytes {
+            return Err(Error::Violation("a WRITE longer than the largest block size"));
+        }
+        let len = request.len as usize;
+        if let Err(why) = judged {
+            receiver.skip(self.stream, len).await?;
+            self.queue(execute::refused(&self.agreed, &request, why));
+            return Ok(());
+        }
+        if request.len > limits.piece_bytes {
+            let reply = self.write_in_pieces(receiver, request).await?;
+            self.queue(reply);
+            return Ok(());
+        }
+        self.room_for(len).await;
+        let data = match len {
+            0 => Vec::new(),
+            _ => vec![receiver.payload(self.stream, &self.server.pool, len).await?.freeze()],
+        };
+        self.unanswered_bytes.set(self.unanswered_bytes.get() + len);
+        self.begin(request, data);
+        Ok(())
+    }
+
+    /// One piece after the other, so that no request holds a buffer while it waits for the next.
+    async fn write_in_pieces(&self, receiver: &mut Receiver, request: Request) -> Result<Reply, Error> {
+        let durable = request.flags & command_flags::FUA != 0;
+        let (mut left, mut offset) = (request.len, request.offset);
+        while left > 0 {
+            let len = left.min(self.server.limits.piece_bytes);
+            let data = receiver.payload(self.stream, &self.server.pool, len as usize).await?.freeze();
+            let op = BlockOp::Write { offset, data: vec![data], durable };
+            left -= len;
+            offset += u64::from(len);
+            if let Err(e) = self.agreed.export.block.submit(op).await {
+                receiver.skip(self.stream, left as usize).await?;
+                return Ok(execute::failed(&self.agreed, &request, &e));
+            }
+        }
+        // All of it is written: what is left is a WRITE of nothing.
+        Ok(execute::answer(self.server, &self.agreed, Request { len: 0, ..request }, Vec::new()).await)
+    }
+
+    /// Begins a request; most end at once.
+    fn begin(&self, request: Request, data: Vec<Bytes>) {
+        let counted_bytes = data.iter().map(Bytes::len).sum();
+        let (server, agreed) = (self.server, self.agreed);
+        let mut future: LocalBoxFuture<'a, Reply> = Box::pin(async move {
+            let reply = execute::answer(server, &agreed, request, data).await;
+            Reply { counted_bytes, ..reply }
+        });
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(reply) => self.queue(reply),
+            // The set polls it again before anybody sleeps, with a waker that counts.
+            Poll::Pending => {
+                self.running.borrow_mut().push(future);
+                self.turn();
+            }
+        }
+    }
+
+    /// Waits until one more request, with so many bytes of payload, is within the limits.
+    async fn room_for(&self, payload: usize) {
+        let limits = &self.server.limits;
+        // No waker: whoever makes room takes a turn, and after a turn everybody is polled.
+        std::future::poll_fn(|_| {
+            let bytes = self.unanswered_bytes.get();
+            let full = self.unanswered.get() >= limits.requests && payload == 0
+                || self.outbox.borrow().len() >= limits.replies
+                || bytes > 0 && bytes + payload > limits.unanswered_bytes;
+            if full { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Sends replies until the reader has ended and everything is answered.
+    async fn write(&self) -> std::io::Result<()> {
+        loop {
+            let batch = std::future::poll_fn(|_| {
+                let batch = self.outbox.borrow_mut().take();
+                let over = !self.reading.get() && self.running.borrow().is_empty();
+                if batch.is_some() || over { Poll::Ready(batch) } else { Poll::Pending }
+            });
+            let Some(batch) = batch.await else { return Ok(()) };
+            batch.send(self.stream).await?;
+            self.unanswered.set(self.unanswered.get() - batch.replies);
+            self.unanswered_bytes.set(self.unanswered_bytes.get() - batch.counted_bytes);
+            self.turn();
+        }
+    }
+}

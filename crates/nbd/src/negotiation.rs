@@ -1,0 +1,195 @@
+//! The handshake as a state machine: options in, replies out, until an export is chosen.
+//!
+//! Spec: doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying", "TLS support" (NOTLS mode).
+//! Owns: what was agreed so far. Does not: read or write (see `server`).
+
+use weft_wire::nbd::Malformed;
+use weft_wire::nbd::handshake::{
+    BASE_ALLOCATION, CLIENT_FLAGS_LEN, Choice, Chosen, ClientFlags, FIXED_NEWSTYLE, GREETING_LEN, Greeting,
+    INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_NAME, Info, NO_ZEROES, OptionCode, Queries, Refusal, Reply,
+    Wanted, transmission_flags as flag,
+};
+
+use crate::server::{Export, Limits};
+
+/// The number under which block status replies carry `base:allocation`.
+pub(crate) const ALLOCATION_ID: u32 = 1;
+
+/// A handshake.
+#[derive(Debug)]
+pub struct Negotiation<'a> {
+    exports: &'a [Export],
+    request_bytes: u32,
+    client: ClientFlags,
+    structured: bool,
+    /// The export for which `base:allocation` was chosen.
+    context_of: Option<usize>,
+}
+
+/// What follows an option.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// These bytes, then the next option.
+    Continue(Vec<u8>),
+    /// These bytes, then requests.
+    Start {
+        /// The bytes.
+        replies: Vec<u8>,
+        /// Number of the chosen export.
+        export: usize,
+        /// READs are answered in chunks.
+        structured: bool,
+        /// BLOCK_STATUS may be asked for.
+        context: bool,
+    },
+    /// These bytes, if any, then the end of the connection.
+    End(Vec<u8>),
+}
+
+impl<'a> Negotiation<'a> {
+    /// A handshake about these exports.
+    pub fn new(exports: &'a [Export], limits: &Limits) -> Negotiation<'a> {
+        let client = ClientFlags { fixed_newstyle: false, no_zeroes: false };
+        let request_bytes = limits.request_bytes;
+        Negotiation { exports, request_bytes, client, structured: false, context_of: None }
+    }
+
+    /// The first bytes.
+    pub fn greeting() -> [u8; GREETING_LEN] {
+        Greeting { flags: FIXED_NEWSTYLE | NO_ZEROES }.emit()
+    }
+
+    /// The client's answer to them.
+    pub fn client_flags(&mut self, bytes: &[u8; CLIENT_FLAGS_LEN]) -> Result<(), Malformed> {
+        self.client = ClientFlags::parse(bytes)?;
+        Ok(())
+    }
+
+    /// An option whose data was longer than is looked at.
+    pub fn too_long(&self, code: OptionCode) -> Step {
+        if code == OptionCode::EXPORT_NAME || !self.client.fixed_newstyle {
+            // There is no answer that says no.
+            return Step::End(Vec::new());
+        }
+        refuse(code, Refusal::TooBig, "an option this long is not read")
+    }
+
+    /// An option with all of its data.
+    pub fn option(&mut self, code: OptionCode, data: &[u8]) -> Step {
+        // "Newstyle negotiation": without the fixed kind, EXPORT_NAME is the only option, and nothing can be refused.
+        if !self.client.fixed_newstyle && code != OptionCode::EXPORT_NAME {
+            return Step::End(Vec::new());
+        }
+        let choice = match Choice::parse(code, data) {
+            Ok(choice) => choice,
+            Err(_) if code == OptionCode::EXPORT_NAME => return Step::End(Vec::new()),
+            Err(e) => return refuse(code, Refusal::Invalid, &e.to_string()),
+        };
+        match choice {
+            Choice::ExportName(name) => self.export_name(&name),
+            Choice::Abort => Step::End(Reply::Ack.emit(code)),
+            Choice::List => {
+                let exports = self.exports.iter().map(|export| Reply::Server(export.name.clone()));
+                answer(code, exports.chain([Reply::Ack]))
+            }
+            // "NOTLS mode".
+            Choice::StartTls => refuse(code, Refusal::Policy, "this server has no TLS"),
+            Choice::Info(wanted) => self.info(code, &wanted),
+            Choice::Go(wanted) => match self.info(code, &wanted) {
+                Step::Continue(replies) => match self.find(&wanted.export) {
+                    Some(export) => self.start(replies, export),
+                    None => Step::Continue(replies),
+                },
+                other => other,
+            },
+            Choice::StructuredReply => {
+                self.structured = true;
+                answer(code, [Reply::Ack])
+            }
+            Choice::ListMetaContext(queries) => self.contexts(code, &queries, false),
+            Choice::SetMetaContext(queries) => self.contexts(code, &queries, true),
+            Choice::Unknown(_) => refuse(code, Refusal::Unsupported, ""),
+        }
+    }
+
+    /// The empty name is the only export, where there is only one.
+    fn find(&self, name: &str) -> Option<usize> {
+        if name.is_empty() && self.exports.len() == 1 {
+            return Some(0);
+        }
+        self.exports.iter().position(|export| export.name == name)
+    }
+
+    /// What can be done with an export. Truly: every connection works on the same file or device, so a flush on one
+    /// covers what was answered on others.
+    fn flags(&self, export: &Export) -> u16 {
+        let mut flags =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        flags |= match export.read_only {
+            true => flag::READ_ONLY,
+            false => flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO,
+        };
+        if self.structured { flags | flag::SEND_DF } else { flags }
+    }
+
+    fn start(&self, replies: Vec<u8>, export: usize) -> Step {
+        // Contexts that were chosen for another export do not count.
+        let context = self.structured && self.context_of == Some(export);
+        Step::Start { replies, export, structured: self.structured, context }
+    }
+
+    fn export_name(&self, name: &str) -> Step {
+        // "NBD_OPT_EXPORT_NAME": what does not exist ends the session.
+        let Some(export) = self.find(name) else { return Step::End(Vec::new()) };
+        let (size, flags) = (self.exports[export].block.geometry().size, self.flags(&self.exports[export]));
+        self.start(Chosen { size, flags }.emit(self.client.no_zeroes), export)
+    }
+
+    fn info(&self, code: OptionCode, wanted: &Wanted) -> Step {
+        let Some(export) = self.find(&wanted.export).map(|number| &self.exports[number]) else {
+            return refuse(code, Refusal::UnknownExport, "there is no such volume here");
+        };
+        let geometry = export.block.geometry();
+        let mut infos = vec![Info::Export { size: geometry.size, flags: self.flags(export) }];
+        // Each once, however often it was asked for.
+        for (number, info) in [
+            (INFO_NAME, Info::Name(export.name.clone())),
+            (INFO_DESCRIPTION, Info::Description(export.description.clone())),
+            (
+                INFO_BLOCK_SIZE,
+                Info::BlockSize { minimum: 1, preferred: geometry.preferred, maximum: self.request_bytes },
+            ),
+        ] {
+            if wanted.infos.contains(&number) {
+                infos.push(info);
+            }
+        }
+        answer(code, infos.into_iter().map(Reply::Info).chain([Reply::Ack]))
+    }
+
+    fn contexts(&mut self, code: OptionCode, queries: &Queries, set: bool) -> Step {
+        if !self.structured {
+            return refuse(code, Refusal::Invalid, "metadata contexts need structured replies");
+        }
+        let Some(export) = self.find(&queries.export) else {
+            return refuse(code, Refusal::UnknownExport, "there is no such volume here");
+        };
+        // To list, nothing asks for all, and a namespace for what is in it; to set, only names count.
+        let matches = |query: &String| query == BASE_ALLOCATION || (!set && query == "base:");
+        let chosen = queries.queries.iter().any(matches) || (!set && queries.queries.is_empty());
+        if set {
+            self.context_of = chosen.then_some(export);
+        }
+        let id = if set { ALLOCATION_ID } else { 0 };
+        let context = chosen.then(|| Reply::MetaContext { id, name: BASE_ALLOCATION.into() });
+        answer(code, context.into_iter().chain([Reply::Ack]))
+    }
+}
+
+fn answer(code: OptionCode, replies: impl IntoIterator<Item = Reply>) -> Step {
+    Step::Continue(replies.into_iter().flat_map(|reply| reply.emit(code)).collect())
+}
+
+fn refuse(code: OptionCode, refusal: Refusal, why: &str) -> Step {
+    answer(code, [Reply::Refused(refusal, why.to_owned())])
+}

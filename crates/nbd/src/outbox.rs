@@ -1,0 +1,136 @@
+//! Replies on their way: a queue in order, gather writes, and sendfile.
+//!
+//! Spec: doc/proto.md "NBD_CMD_READ", on errors after a reply has begun. Owns: queued replies.
+//! Does not: wait for requests, or decide what a reply says.
+//!
+//! Operation: replies that are bytes leave together, in one call; a reply with a file range ends the batch and follows by
+//! sendfile. A range that turns out to be unreadable when its header has gone is filled up with zeros and followed by an
+//! error chunk; a simple reply has no place to say so, and the connection ends.
+
+use std::collections::VecDeque;
+use std::io;
+
+use bytes::Bytes;
+use weft_machine::{FileRange, Stream};
+use weft_wire::nbd::transmission::{Chunk, Code};
+
+/// File bytes that are brought into the page cache, and then sent, at a time.
+const WARM_BYTES: usize = 1 << 20;
+/// Bytes that one gather write is given at most before it begins.
+const BATCH_BYTES: usize = 256 << 10;
+/// What fills up a chunk whose bytes could not be read.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// An answer, ready to leave.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Header and payload in memory.
+    pub bytes: Vec<Bytes>,
+    /// Payload that is still in a file, and what ends the reply behind it.
+    pub file: Option<(FileRange, Ending)>,
+    /// What the request counted for: WRITE bytes.
+    pub counted_bytes: usize,
+}
+
+/// How a reply with a file range ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// With its last byte.
+    Simple,
+    /// With a chunk: nothing more, or what went wrong.
+    Chunk {
+        /// The request's.
+        cookie: u64,
+        /// Where in the export the range begins.
+        offset: u64,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    queue: VecDeque<Reply>,
+}
+
+/// What leaves at once.
+pub(crate) struct Batch {
+    pub bytes: Vec<Bytes>,
+    pub file: Option<(FileRange, Ending)>,
+    /// Replies in it.
+    pub replies: usize,
+    /// Their WRITE bytes.
+    pub counted_bytes: usize,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, reply: Reply) {
+        self.queue.push_back(reply);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Replies up to the first with a file range, or up to [`BATCH_BYTES`].
+    pub(crate) fn take(&mut self) -> Option<Batch> {
+        let mut batch = Batch { bytes: Vec::new(), file: None, replies: 0, counted_bytes: 0 };
+        let mut gathered = 0;
+        while gathered < BATCH_BYTES && batch.file.is_none() {
+            let Some(reply) = self.queue.pop_front() else { break };
+            gathered += reply.bytes.iter().map(Bytes::len).sum::<usize>();
+            batch.bytes.extend(reply.bytes);
+            batch.file = reply.file;
+            batch.replies += 1;
+            batch.counted_bytes += reply.counted_bytes;
+        }
+        (batch.replies > 0).then_some(batch)
+    }
+}
+
+impl Batch {
+    /// Sends all of it.
+    pub(crate) async fn send(&self, stream: &Stream) -> io::Result<()> {
+        let Some((range, ending)) = &self.file else { return stream.send_all(&self.bytes).await };
+        stream.send_all_more(&self.bytes).await?;
+        let read = send_file(stream, range).await?;
+        let Ending::Chunk { cookie, offset } = *ending else {
+            // "If an error occurs while reading after the server has already sent out the reply header": hang up.
+            return read.map_err(|(_, e)| e);
+        };
+        let last = match read {
+            Ok(()) => Chunk::None.emit(cookie, true),
+            Err((sent, e)) => {
+                tracing::warn!("a part of a volume cannot be read: {e}");
+                pad(stream, range.len - sent).await?;
+                let offset = Some(offset + sent as u64);
+                let message = "this part of the volume cannot be read".to_owned();
+                Chunk::Error { code: Code::Io, offset, message }.emit(cookie, true)
+            }
+        };
+        stream.send_all(&[last.into()]).await
+    }
+}
+
+/// Sends the range. The outer error is the connection's; the inner one is the file's, with the bytes that had been sent.
+async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), (usize, io::Error)>> {
+    let mut done = 0;
+    while done < range.len {
+        let warm = done + (range.len - done).min(WARM_BYTES);
+        if let Err(e) = range.warm(done, warm - done).await {
+            return Ok(Err((done, e)));
+        }
+        while done < warm {
+            done += std::future::poll_fn(|cx| stream.poll_send_file(cx, range, done, warm)).await?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+async fn pad(stream: &Stream, len: usize) -> io::Result<()> {
+    let mut left = len;
+    while left > 0 {
+        let n = left.min(ZEROS.len());
+        stream.send_all_more(&[Bytes::from_static(&ZEROS[..n])]).await?;
+        left -= n;
+    }
+    Ok(())
+}

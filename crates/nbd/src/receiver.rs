@@ -1,0 +1,85 @@
+//! From a byte stream to headers and payload.
+//!
+//! Owns: a small staging area, into which headers are received, several at a time. Does not: know what they mean.
+//! Buffers: a payload lands page-aligned in a pool buffer; what of it had come with the headers is copied there, which is
+//! at most the staging area.
+
+use std::io::{self, IoSliceMut};
+
+use weft_machine::{Buf, Pool, Stream, buf};
+
+/// Room for a train of headers, and little enough to cost next to nothing where it has to be copied.
+const STAGING_BYTES: usize = 8 << 10;
+
+pub(crate) struct Receiver {
+    staging: Box<[u8; STAGING_BYTES]>,
+    /// `start <= end <= STAGING_BYTES`: received and not yet taken.
+    start: usize,
+    end: usize,
+}
+
+impl Default for Receiver {
+    fn default() -> Receiver {
+        Receiver { staging: Box::new([0; STAGING_BYTES]), start: 0, end: 0 }
+    }
+}
+
+impl Receiver {
+    fn staged(&self) -> &[u8] {
+        &self.staging[self.start..self.end]
+    }
+
+    /// Receives once, when nothing is staged; false at the end of the stream.
+    async fn refill(&mut self, stream: &Stream) -> io::Result<bool> {
+        debug_assert!(self.start == self.end);
+        self.start = 0;
+        self.end = 0;
+        self.end = stream.recv(&mut [IoSliceMut::new(&mut self.staging[..])]).await?;
+        Ok(self.end > 0)
+    }
+
+    /// Fills `into`; false when the stream ends before the first byte of it, an error when it ends later.
+    pub(crate) async fn exact(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<bool> {
+        let mut done = 0;
+        while done < into.len() {
+            if self.staged().is_empty() && !self.refill(stream).await? {
+                return if done == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+            let n = self.staged().len().min(into.len() - done);
+            into[done..done + n].copy_from_slice(&self.staged()[..n]);
+            self.start += n;
+            done += n;
+        }
+        Ok(true)
+    }
+
+    /// Drops `len` bytes.
+    pub(crate) async fn skip(&mut self, stream: &Stream, len: usize) -> io::Result<()> {
+        let mut left = len;
+        while left > 0 {
+            if self.staged().is_empty() && !self.refill(stream).await? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let n = self.staged().len().min(left);
+            self.start += n;
+            left -= n;
+        }
+        Ok(())
+    }
+
+    /// The next `len` bytes in a buffer of their own; waits for the buffer, too.
+    pub(crate) async fn payload(&mut self, stream: &Stream, pool: &Pool, len: usize) -> io::Result<Buf> {
+        let mut payload = pool.alloc(len).await;
+        payload.set_len(len);
+        let mut done = self.staged().len().min(len);
+        buf::copy(&mut payload[..done], &self.staged()[..done]);
+        self.start += done;
+        while done < len {
+            match stream.recv(&mut [IoSliceMut::new(&mut payload[done..])]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(payload)
+    }
+}

@@ -1,0 +1,4 @@
+mod client;
+mod handshakes;
+mod hostile;
+mod transmissions;

@@ -1,0 +1,217 @@
+//! Clients that break rules, volumes that fail, and limits that hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Pool, rt};
+use weft_store::Error as StoreError;
+use weft_store::block::{Block, BlockOp, Geometry, Outcome};
+use weft_store::volume::plain::Plain;
+use weft_wire::nbd::transmission::{Code, Command, Request, command_flags as flag};
+
+use super::client::{Client, SIZE, server, server_over, tell};
+use crate::{Error, Limits};
+
+#[test]
+fn what_is_no_request_ends_the_connection() {
+    tell(async {
+        let server = server(&["vol1"], Limits::default());
+        let client = Client::go(&server, "vol1", true).await;
+        client.send(&[0xff; 28]).await;
+        assert!(matches!(client.ended.wait().await, Err(Error::Malformed(_))));
+        // A payload that nobody would take: there is no way on in the stream.
+        let mut client = Client::go(&server, "vol1", true).await;
+        client.ask(Command::WRITE, 0, 0, (32 << 20) + 1, &[]).await;
+        assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
+        assert!(client.is_over().await);
+    });
+}
+
+#[test]
+fn a_client_that_dies_at_any_byte_takes_nobody_along() {
+    tell(async {
+        let server = server(&["vol1"], Limits { piece_bytes: 4096, ..Limits::default() });
+        let write = Request { flags: flag::FUA, command: Command::WRITE, cookie: 1, offset: 512, len: 9000 };
+        let bytes = [&write.emit()[..], &[7; 9000]].concat();
+        for cut in (0..64).chain((64..bytes.len()).step_by(997)) {
+            let client = Client::go(&server, "vol1", cut % 2 == 0).await;
+            client.send(&bytes[..cut]).await;
+            drop(client.stream);
+            let ended = client.ended.wait().await;
+            assert!(ended.is_ok() == (cut == 0), "cut at {cut}: {ended:?}");
+        }
+        // The rest of the world goes on.
+        assert_eq!(Client::go(&server, "vol1", true).await.read(SIZE - 1, 1).await, [0]);
+    });
+}
+
+#[test]
+fn random_bytes_end_a_connection_and_nothing_else() {
+    tell(async {
+        let server = server(&["vol1"], Limits::default());
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for round in 0..200 {
+            let mut bytes = Vec::new();
+            for _ in 0..1 + round {
+                state ^= state >> 12;
+                state ^= state << 25;
+                state ^= state >> 27;
+                bytes.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_be_bytes());
+            }
+            let client = match round % 3 {
+                0 => Client::silent(&server),
+                1 => Client::connect(&server).await,
+                _ => Client::go(&server, "vol1", true).await,
+            };
+            // It may have hung up before all is sent.
+            drop(client.stream.send_all(&[bytes.into()]).await);
+            drop(client.stream);
+            assert!(client.ended.wait().await.is_err(), "round {round}");
+        }
+    });
+}
+
+/// A block that is told when to answer, and when to fail.
+#[derive(Debug)]
+struct Slow {
+    inside: Plain,
+    held: AtomicBool,
+    failing: AtomicBool,
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Slow {
+    fn new() -> Arc<Slow> {
+        Arc::new(Slow {
+            inside: Plain::in_memory(SIZE).expect("memory"),
+            held: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Block for Slow {
+    fn geometry(&self) -> Geometry {
+        self.inside.geometry()
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, StoreError>> {
+        Box::pin(async move {
+            let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(now, Ordering::Relaxed);
+            while self.held.load(Ordering::Relaxed) {
+                rt::yield_now().await;
+            }
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            match self.failing.load(Ordering::Relaxed) {
+                true => Err(std::io::Error::other("the disk is broken").into()),
+                false => self.inside.submit(op).await,
+            }
+        })
+    }
+}
+
+#[test]
+fn requests_under_way_are_limited_and_none_is_lost() {
+    tell(async {
+        let slow = Slow::new();
+        let limits = Limits { requests: 8, ..Limits::default() };
+        let server = server_over(&["vol1"], vec![slow.clone()], limits);
+        let mut client = Client::go(&server, "vol1", true).await;
+        slow.held.store(true, Ordering::Relaxed);
+        let mut open = Vec::new();
+        for i in 0..100 {
+            open.push(client.ask(Command::WRITE, 0, i * 512, 512, &[i as u8; 512]).await);
+        }
+        while slow.under_way.load(Ordering::Relaxed) < 8 {
+            rt::yield_now().await;
+        }
+        slow.held.store(false, Ordering::Relaxed);
+        for _ in 0..100 {
+            let answer = client.answer(0, 0).await;
+            open.retain(|cookie| *cookie != answer.cookie);
+        }
+        assert!(open.is_empty());
+        assert_eq!(slow.most.load(Ordering::Relaxed), 8);
+    });
+}
+
+#[test]
+fn bytes_under_way_are_limited_below_what_the_pool_has() {
+    tell(async {
+        let slow = Slow::new();
+        let limits = Limits { unanswered_bytes: 1 << 20, ..Limits::default() };
+        let server = server_over(&["vol1"], vec![slow.clone()], limits);
+        let mut client = Client::go(&server, "vol1", false).await;
+        slow.held.store(true, Ordering::Relaxed);
+        let piece = 256 << 10;
+        let asked: Vec<u64> = (0..40).collect();
+        let sending = async {
+            for i in &asked {
+                client.ask(Command::WRITE, 0, i * piece, piece as u32, &vec![1; piece as usize]).await;
+            }
+        };
+        let release = async {
+            while slow.under_way.load(Ordering::Relaxed) < 4 {
+                rt::yield_now().await;
+            }
+            for _ in 0..100 {
+                rt::yield_now().await;
+            }
+            slow.held.store(false, Ordering::Relaxed);
+        };
+        futures_util::future::join(sending, release).await;
+        for _ in &asked {
+            assert_eq!(client.answer(0, 0).await.error, None);
+        }
+        assert_eq!(slow.most.load(Ordering::Relaxed), 4);
+    });
+}
+
+#[test]
+fn what_the_volume_fails_at_is_the_clients_to_know() {
+    tell(async {
+        let slow = Slow::new();
+        let server =
+            server_over(&["vol1"], vec![slow.clone()], Limits { piece_bytes: 1 << 20, ..Limits::default() });
+        for structured in [true, false] {
+            let mut client = Client::go(&server, "vol1", structured).await;
+            slow.failing.store(true, Ordering::Relaxed);
+            assert_eq!(client.write(0, 0, &[1; 512]).await, Some(Code::Io));
+            // In pieces: what follows the piece that failed is taken off the stream.
+            assert_eq!(client.write(0, 0, &vec![1; 5 << 20]).await, Some(Code::Io));
+            for command in [Command::READ, Command::FLUSH, Command::TRIM] {
+                let len = if command == Command::FLUSH { 0 } else { 512 };
+                assert_eq!(client.call(command, 0, 0, len).await.error, Some(Code::Io));
+            }
+            slow.failing.store(false, Ordering::Relaxed);
+            assert_eq!(client.write(0, 0, &[1; 512]).await, None);
+        }
+    });
+}
+
+#[test]
+fn buffers_come_back() {
+    tell(async {
+        let pool = Pool::new(4 * MAX_BUF);
+        let block: Arc<dyn Block> = Arc::new(Plain::in_memory(SIZE).expect("memory"));
+        let export =
+            crate::Export { name: "vol1".into(), description: String::new(), block, read_only: false };
+        let server = crate::Server::new(crate::Config {
+            exports: vec![export],
+            pool: pool.clone(),
+            limits: Limits::default(),
+        });
+        let mut client = Client::go(&server, "vol1", true).await;
+        client.write(0, 0, &vec![1; 6 << 20]).await;
+        client.read(0, 4096).await;
+        client.ask(Command::DISC, 0, 0, 0, &[]).await;
+        client.ended.wait().await.expect("in order");
+        assert_eq!(pool.in_use_bytes(), 0);
+    });
+}
