@@ -10,6 +10,12 @@ need tshark tshark
 need tcpdump tcpdump
 need nfs-ls libnfs-utils
 need cc gcc
+need qemu-io qemu-utils
+need nbdinfo libnbd-bin
+need nbdkit nbdkit
+need fio fio
+need fusermount3 fuse3
+need debugfs e2fsprogs
 # The bindings of rdma-core are checked against its headers.
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)

@@ -3,13 +3,15 @@
 //! Owns: names, defaults and help of every option. Does not: act.
 
 mod rdma;
+mod volume;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::rdma::*;
+pub(crate) use self::volume::*;
 
 /// RDMA file storage for any Ethernet, in user space.
 #[derive(Parser, Debug)]
@@ -26,8 +28,10 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA
+    /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA; volumes over NBD
     Serve(Serve),
+    /// Volumes: make them, list them, change them
+    Volume(Volume),
     /// Copy a file to or from a server, with progress, and verify it
     Cp(Cp),
     /// List a folder of a server
@@ -58,7 +62,7 @@ impl Command {
         match self {
             Command::Serve(_)
             | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
-            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) => false,
+            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Volume(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => false,
         }
     }
@@ -66,17 +70,37 @@ impl Command {
 
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
+#[command(group = ArgGroup::new("door").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
-WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n\n\
+WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
+weft serve --volume vol1 --nbd\n\n\
 A share is named after its folder. The password comes from WEFT_PASSWORD, is asked for on a terminal, or is made up and printed.\n\
-NFS has no passwords: it is served only where --nfs-port or --nfs-rdma-port asks for it.")]
+NFS and NBD have no passwords: they are served only where --nfs-port, --nfs-rdma-port or an --nbd option asks for them.")]
 pub(crate) struct Serve {
     /// Folders to share, each under its own name
-    #[arg(value_name = "DIR", required_unless_present = "ram")]
+    #[arg(value_name = "DIR", required_unless_present_any = ["ram", "volume"])]
     pub dirs: Vec<PathBuf>,
     /// A share in memory, with its size limit: NAME=512M
     #[arg(long, value_name = "NAME=SIZE", value_parser = parse_ram)]
     pub ram: Vec<(String, u64)>,
+    /// A volume to serve over NBD, by its name
+    #[arg(long, value_name = "NAME", requires = "door")]
+    pub volume: Vec<String>,
+    /// Serve the volumes over NBD at its port, 10809
+    #[arg(long, group = "door", requires = "volume")]
+    pub nbd: bool,
+    /// Serve the volumes over NBD at this TCP port; 0 takes any
+    #[arg(long, value_name = "N", group = "door", requires = "volume")]
+    pub nbd_port: Option<u16>,
+    /// Serve the volumes over NBD at this Unix socket
+    #[arg(long, value_name = "PATH", group = "door", requires = "volume")]
+    pub nbd_socket: Option<PathBuf>,
+    /// Refuse writes to the volumes
+    #[arg(long, requires = "volume")]
+    pub nbd_read_only: bool,
+    /// Where volumes are remembered [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
     /// Who may log on
     #[arg(long, default_value_t = default_user())]
     pub user: String,

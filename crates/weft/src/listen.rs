@@ -2,6 +2,8 @@
 //!
 //! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
 
+pub(crate) mod unix;
+
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -10,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use futures_util::future::{Either, select};
+use weft_machine::net::Socket;
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_rdma::{Incoming, Request};
 use weft_transport::{Channel, Error, nbss, record, rpcrdma, smbd};
@@ -20,6 +23,10 @@ const MAX_CONNECTIONS: usize = 8192;
 /// What a service does with one connection, on the core that owns it.
 pub(crate) type Serve =
     Arc<dyn Fn(Rc<dyn Channel>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
+
+/// The same for a protocol that takes the byte stream as it is.
+pub(crate) type ServeStream =
+    Arc<dyn Fn(Stream) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
 /// What connections become on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +127,39 @@ impl Acceptor {
         }
     }
 
+    /// Accepts TCP connections as byte streams until it is stopped.
+    pub(crate) async fn streams(self, listener: Listener, serve: ServeStream) {
+        while let Some(accepted) = self.stop.or(listener.accept()).await {
+            match accepted {
+                Ok(socket) => self.stream(socket, &serve),
+                Err(e) => pause(&e).await,
+            }
+        }
+    }
+
+    /// Accepts connections to a Unix socket until it is stopped; the socket's file goes with the listener.
+    pub(crate) async fn unix_streams(self, listener: unix::PathListener, serve: ServeStream) {
+        while let Some(accepted) = self.stop.or(listener.accept()).await {
+            match accepted {
+                Ok(socket) => self.stream(socket, &serve),
+                Err(e) => pause(&e).await,
+            }
+        }
+    }
+
+    fn stream(&self, socket: Socket, serve: &ServeStream) {
+        let serve = serve.clone();
+        self.place(move |this| async move {
+            match Stream::from_socket(socket) {
+                Ok(stream) => {
+                    this.tune(&stream);
+                    serve(stream).await;
+                }
+                Err(e) => tracing::warn!("a new connection was lost: {e}"),
+            }
+        });
+    }
+
     /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
     pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
         while let Some(accepted) = self.stop.or(listener.accept()).await {
@@ -157,6 +197,7 @@ impl Acceptor {
 
     fn tune(&self, stream: &Stream) {
         if let Some(name) = &self.congestion
+            && stream.peer_addr().is_some()
             && let Err(e) = stream.set_congestion(name)
         {
             tracing::warn!("congestion control {name} was not set: {e}");

@@ -1,4 +1,4 @@
-//! The `weft` command: serve, copy, list, demonstrate, and RDMA by itself.
+//! The `weft` command: serve, volumes, copy, list, demonstrate, and RDMA by itself.
 //!
 //! This file reads as the table of contents; each command is a module.
 //! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
@@ -23,6 +23,7 @@ mod serve;
 mod shares;
 mod signals;
 mod url;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     logging::start(args.verbose, args.command.serves());
     let outcome = match args.command {
         Command::Serve(args) => serve::run(args),
+        Command::Volume(args) => volume::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
         Command::Demo(args) => demo::run(args),

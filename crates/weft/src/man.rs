@@ -26,9 +26,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pages = dir.path().join("man");
         assert_eq!(run(Man { dir: pages.clone() }).unwrap(), ExitCode::SUCCESS);
-        for name in
-            ["weft", "weft-serve", "weft-doctor", "weft-rdma", "weft-rdma-ping", "weft-rdma-perf-client"]
-        {
+        for name in [
+            "weft",
+            "weft-serve",
+            "weft-doctor",
+            "weft-volume",
+            "weft-volume-create",
+            "weft-rdma",
+            "weft-rdma-ping",
+            "weft-rdma-perf-client",
+        ] {
             let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"), "{name}");
         }

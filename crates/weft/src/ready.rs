@@ -3,6 +3,7 @@
 //! Owns: its two forms. Scripts rely on both: fields are added, never changed.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -19,10 +20,12 @@ pub(crate) struct Ready {
     pub listen: IpAddr,
     /// Who may log on.
     pub user: String,
-    /// TCP port of SMB.
-    pub smb_port: u16,
+    /// TCP port of SMB, where there are shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smb_port: Option<u16>,
     /// Port of SMB Direct.
-    pub smbd_port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smbd_port: Option<u16>,
     /// The providers that SMB Direct (and NFS over RDMA) is served on.
     pub providers: Vec<&'static str>,
     /// TCP port of NFS.
@@ -36,8 +39,37 @@ pub(crate) struct Ready {
     pub mountd_port: Option<u16>,
     /// What is served.
     pub shares: Vec<ReadyShare>,
+    /// Volumes over NBD.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<ReadyNbd>,
     /// What drives the sockets: "io_uring" or "epoll".
     pub driver: &'static str,
+}
+
+/// NBD in the ready line.
+#[derive(Serialize, Debug)]
+pub(crate) struct ReadyNbd {
+    /// TCP port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nbd_port: Option<u16>,
+    /// Unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nbd_socket: Option<PathBuf>,
+    /// What is served there.
+    pub volumes: Vec<ReadyVolume>,
+}
+
+/// A volume in the ready line.
+#[derive(Serialize, Debug)]
+pub(crate) struct ReadyVolume {
+    /// Its name, which NBD clients ask for.
+    pub name: String,
+    /// "ram", "file" or "device".
+    pub kind: &'static str,
+    /// Where it lies.
+    pub source: String,
+    /// Bytes.
+    pub size: u64,
 }
 
 /// A share in the ready line.
@@ -64,33 +96,76 @@ impl Ready {
         if json {
             return serde_json::to_string(self).expect("plain data is JSON");
         }
-        let mut line = format!("ready smb={} smbd={}", self.smb_port, self.smbd_port);
-        for (name, port) in
-            [("nfs", self.nfs_port), ("nfs-rdma", self.nfs_rdma_port), ("mountd", self.mountd_port)]
-        {
+        let mut line = "ready".to_owned();
+        for (name, port) in [
+            ("smb", self.smb_port),
+            ("smbd", self.smbd_port),
+            ("nfs", self.nfs_port),
+            ("nfs-rdma", self.nfs_rdma_port),
+            ("mountd", self.mountd_port),
+            ("nbd", self.nbd.as_ref().and_then(|nbd| nbd.nbd_port)),
+        ] {
             if let Some(port) = port {
                 line += &format!(" {name}={port}");
             }
         }
-        let shares: Vec<&str> = self.shares.iter().map(|s| s.name.as_str()).collect();
-        line + &format!(" listen={} shares={}", self.listen, shares.join(","))
+        if let Some(socket) = self.nbd.as_ref().and_then(|nbd| nbd.nbd_socket.as_ref()) {
+            line += &format!(" nbd-socket={}", socket.display());
+        }
+        line += &format!(" listen={}", self.listen);
+        if !self.shares.is_empty() {
+            let names: Vec<&str> = self.shares.iter().map(|s| s.name.as_str()).collect();
+            line += &format!(" shares={}", names.join(","));
+        }
+        if let Some(nbd) = &self.nbd {
+            let names: Vec<&str> = nbd.volumes.iter().map(|v| v.name.as_str()).collect();
+            line += &format!(" volumes={}", names.join(","));
+        }
+        line
     }
 
     /// How to connect, for a person who reads the terminal.
     pub(crate) fn how_to(&self) -> String {
         let mut text = String::new();
-        let (host, user, port) = (self.listen, &self.user, self.smb_port);
-        for share in &self.shares {
-            let name = &share.name;
-            text += &format!("share {name} ({}, {})\n", share.kind, share.source);
-            text += &format!("  smbclient //{host}/{name} -p {port} -U {user}\n");
-            text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
-            if let Some(nfs) = self.nfs_port {
-                let mount = self.mountd_port.unwrap_or(nfs);
-                text +=
-                    &format!("  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n");
+        let (host, user) = (self.listen, &self.user);
+        if let Some(port) = self.smb_port {
+            for share in &self.shares {
+                let name = &share.name;
+                text += &format!("share {name} ({}, {})\n", share.kind, share.source);
+                text += &format!("  smbclient //{host}/{name} -p {port} -U {user}\n");
+                text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
+                if let Some(nfs) = self.nfs_port {
+                    let mount = self.mountd_port.unwrap_or(nfs);
+                    text += &format!(
+                        "  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n"
+                    );
+                }
             }
         }
-        text + &format!("SMB Direct on port {} by {}\n", self.smbd_port, self.providers.join(" and "))
+        for volume in self.nbd.iter().flat_map(|nbd| &nbd.volumes) {
+            let name = &volume.name;
+            text += &format!("volume {name} ({})\n", volume.source);
+            for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {
+                text += &format!("  nbdinfo '{uri}'\n");
+            }
+        }
+        if let Some(port) = self.smbd_port {
+            text += &format!("SMB Direct on port {port} by {}\n", self.providers.join(" and "));
+        }
+        text
+    }
+}
+
+impl ReadyNbd {
+    /// How clients name a volume ("NBD Uniform Resource Indicator format").
+    fn uris(&self, host: IpAddr, name: &str) -> Vec<String> {
+        let host = match host {
+            IpAddr::V4(host) => host.to_string(),
+            IpAddr::V6(host) => format!("[{host}]"),
+        };
+        let tcp = self.nbd_port.map(|port| format!("nbd://{host}:{port}/{name}"));
+        let unix =
+            self.nbd_socket.as_ref().map(|path| format!("nbd+unix:///{name}?socket={}", path.display()));
+        tcp.into_iter().chain(unix).collect()
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns: the cores and the accept loops. Does not: speak a protocol.
 
+mod nbd;
+
 use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -39,13 +41,17 @@ const LINK_SPEED_BPS: u64 = 10_000_000_000;
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
-    let password = password::for_server(&args.user)?;
     let shares = shares::build(&args)?;
+    // NBD alone has nobody who logs on.
+    let password = match shares.is_empty() {
+        true => None,
+        false => Some(password::for_server(&args.user)?),
+    };
     let json = args.json;
     let cores = Arc::new(start_cores(&args)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let plan = Plan {
-        secret: Secret::password(&password.text),
+        secret: password.as_ref().map(|password| Secret::password(&password.text)),
         args,
         shares,
         cores: cores.clone(),
@@ -59,10 +65,10 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(plan.start().await);
     });
-    let Services { ready, smb, nfs } =
+    let Services { ready, files, nbd } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     if !json {
-        if password.made_up {
+        if let Some(password) = password.as_ref().filter(|password| password.made_up) {
             eprintln!("password of {}: {}", ready.user, *password.text);
         }
         eprint!("{}", ready.how_to());
@@ -75,8 +81,13 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     signals.wait()?;
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
-    smb.drain();
-    nfs.drain();
+    if let Some((smb, nfs)) = files {
+        smb.drain();
+        nfs.drain();
+    }
+    if let Some(nbd) = &nbd {
+        nbd.server.drain();
+    }
     let until = Instant::now() + DRAIN;
     while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
@@ -103,7 +114,8 @@ fn start_cores(args: &Serve) -> Result<Cores, Failure> {
 struct Plan {
     args: Serve,
     shares: Vec<Described>,
-    secret: Secret,
+    /// Present where there are shares.
+    secret: Option<Secret>,
     cores: Arc<Cores>,
     connections: Arc<AtomicUsize>,
     stop: Stop,
@@ -112,8 +124,8 @@ struct Plan {
 /// The services, once everything listens.
 struct Services {
     ready: Ready,
-    smb: Arc<smb::Server>,
-    nfs: Arc<weft_nfs::server::Server>,
+    files: Option<(Arc<smb::Server>, Arc<weft_nfs::server::Server>)>,
+    nbd: Option<nbd::Serving>,
 }
 
 /// The RDMA listeners of one port number.
@@ -162,6 +174,10 @@ impl Plan {
     async fn start(self) -> Result<Services, String> {
         let args = &self.args;
         let pool = Pool::new(usize::try_from(args.buffers).map_err(|e| e.to_string())?);
+        let nbd = nbd::Nbd::bind(args, &pool)?;
+        if self.shares.is_empty() {
+            return Ok(self.start_volumes(pool, nbd));
+        }
         let smb_tcp = bind_tcp(args, args.smb_port)?;
         let nfs_tcp = args.nfs_port.map(|port| bind_tcp(args, port)).transpose()?;
         let mountd_tcp = args.mountd_port.map(|port| bind_tcp(args, port)).transpose()?;
@@ -176,13 +192,14 @@ impl Plan {
             pid: std::process::id(),
             listen: args.listen,
             user: args.user.clone(),
-            smb_port: port_of(&smb_tcp),
-            smbd_port: smb_rdma.port,
+            smb_port: Some(port_of(&smb_tcp)),
+            smbd_port: Some(smb_rdma.port),
             providers: smb_rdma.listeners.iter().map(|(name, _)| *name).collect(),
             nfs_port: nfs_tcp.as_ref().map(port_of),
             nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
             mountd_port: mountd_tcp.as_ref().map(port_of),
             shares: self.shares.iter().map(ReadyShare::from).collect(),
+            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
             driver: rt::driver(),
         };
 
@@ -193,7 +210,11 @@ impl Plan {
             server_guid,
             name: host_name(),
             shares: served.clone(),
-            users: vec![smb::User { name: args.user.clone(), secret: self.secret }],
+            users: self
+                .secret
+                .map(|secret| smb::User { name: args.user.clone(), secret })
+                .into_iter()
+                .collect(),
             require_signing: args.require_signing,
             require_encryption: args.require_encryption,
             multichannel: true,
@@ -248,7 +269,36 @@ impl Plan {
         if let Some(rdma) = nfs_rdma {
             rdma.serve(&acceptor, Messages::RpcRdma, &serve_nfs);
         }
-        Ok(Services { ready, smb, nfs })
+        let nbd = nbd.map(|nbd| nbd.serve(&acceptor));
+        Ok(Services { ready, files: Some((smb, nfs)), nbd })
+    }
+
+    /// The same where there is no share: nothing but NBD listens.
+    fn start_volumes(self, pool: Pool, nbd: Option<nbd::Nbd>) -> Services {
+        let args = &self.args;
+        let ready = Ready {
+            ready: true,
+            pid: std::process::id(),
+            listen: args.listen,
+            user: args.user.clone(),
+            smb_port: None,
+            smbd_port: None,
+            providers: Vec::new(),
+            nfs_port: None,
+            nfs_rdma_port: None,
+            mountd_port: None,
+            shares: Vec::new(),
+            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
+            driver: rt::driver(),
+        };
+        let acceptor = Acceptor {
+            cores: self.cores,
+            pool,
+            congestion: args.congestion.as_deref().map(Arc::from),
+            connections: self.connections,
+            stop: self.stop,
+        };
+        Services { ready, files: None, nbd: nbd.map(|nbd| nbd.serve(&acceptor)) }
     }
 }
 
@@ -274,7 +324,8 @@ where
 
 /// What a Weft client that knows only the TCP port of SMB is told: a line for each way to SMB Direct.
 fn endpoints(ready: &Ready) -> String {
-    ready.providers.iter().map(|provider| format!("{provider} {}\n", ready.smbd_port)).collect()
+    let Some(port) = ready.smbd_port else { return String::new() };
+    ready.providers.iter().map(|provider| format!("{provider} {port}\n")).collect()
 }
 
 /// What any client is told ([MS-SMB2] 2.2.32.5): the addresses that it can reach, asked of the system each time.
@@ -282,7 +333,7 @@ fn endpoints(ready: &Ready) -> String {
 /// SMB Direct is announced only at the port where clients other than Weft's look for it.
 fn interfaces(ready: &Ready) -> smb::Interfaces {
     let listen = ready.listen;
-    let rdma = ready.smbd_port == SMB_DIRECT_PORT
+    let rdma = ready.smbd_port == Some(SMB_DIRECT_PORT)
         && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
     smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
         Ok(found) => served(&found, listen, rdma),

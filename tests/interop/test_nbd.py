@@ -1,0 +1,409 @@
+"""Volumes over NBD, judged by other people's programs: QEMU's tools, libnbd's, nbdkit, fio, and ext4's own fsck."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+import weft
+
+MIB = 1 << 20
+
+
+class Volumes:
+    """A running `weft serve` with volumes that lie in a folder of their own."""
+
+    def __init__(self, folder, volumes, *options):
+        self.folder = pathlib.Path(folder)
+        self.state = self.folder / "state"
+        self.socket = self.folder / "nbd.sock"
+        self.options = options
+        for name, create in volumes.items():
+            self.weft("volume", "create", name, *[str(word).format(folder=folder) for word in create])
+        self.command = [weft.WEFT, "serve", "--json", "--nbd-port", "0", "--nbd-socket", self.socket, *options]
+        for name in volumes:
+            self.command += ["--volume", name]
+        self.start()
+
+    def weft(self, *command, check=True):
+        return weft.run(weft.WEFT, *command, "--state-dir", self.state, check=check)
+
+    def start(self):
+        self.log = open(self.folder / "log.txt", "a")
+        self.process = subprocess.Popen(
+            [str(word) for word in [*self.command, "--state-dir", self.state]],
+            stdout=subprocess.PIPE, stderr=self.log, text=True,
+        )
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise RuntimeError("weft did not get ready: " + self.log_text())
+        self.ready = json.loads(line)
+
+    def log_text(self):
+        return (self.folder / "log.txt").read_text()
+
+    def crash(self):
+        self.process.kill()
+        self.end()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+    def end(self):
+        status = self.process.wait(timeout=30)
+        self.process.stdout.close()
+        self.log.close()
+        return status
+
+    def uri(self, name):
+        return f"nbd://127.0.0.1:{self.ready['nbd_port']}/{name}"
+
+    def unix_uri(self, name):
+        return f"nbd+unix:///{name}?socket={self.socket}"
+
+
+@contextlib.contextmanager
+def serving(volumes, *options):
+    """Volumes in a fresh folder; checks at the end that the server ended in order and found no fault."""
+    with tempfile.TemporaryDirectory(prefix="weft-nbd-") as folder:
+        server = Volumes(folder, volumes, *options)
+        try:
+            yield server
+        except BaseException:
+            print(server.log_text())
+            server.stop()
+            raise
+        status, log = server.stop(), server.log_text()
+        if status != 0 or "WARN" in log or "ERROR" in log:
+            raise AssertionError(f"weft ended with status {status}\n{log}")
+
+
+def file_volume(size, *options):
+    return ["--size", size, "--file", "{folder}/vol1.img", *options]
+
+
+# Every kind of volume that a test can make. Devices need one to spare.
+KINDS = {
+    "file": file_volume("64M"),
+    "direct": ["--size", "64M", "--file", "{folder}/direct.img", "--direct"],
+    "ram": ["--size", "64M", "--ram"],
+}
+
+
+def qemu_io(uri, *commands, check=True):
+    words = [word for command in commands for word in ("-c", command)]
+    done = weft.run("qemu-io", "-f", "raw", *words, uri, check=False)
+    said = done.stdout + done.stderr
+    # Its exit status does not tell of patterns that differ.
+    failed = done.returncode != 0 or "failed" in said or "rror" in said
+    if check and failed:
+        raise AssertionError(f"qemu-io {commands}: {done.returncode}\n{said}")
+    return said
+
+
+class Handshake(unittest.TestCase):
+    def test_nbdinfo_reads_everything(self):
+        with serving(KINDS) as server:
+            listed = json.loads(weft.run("nbdinfo", "--list", "--json", server.uri("")).stdout)
+            exports = {export["export-name"]: export for export in listed["exports"]}
+            self.assertEqual(set(exports), set(KINDS))
+            for export in exports.values():
+                self.assertEqual(export["export-size"], 64 * MIB)
+                self.assertIn("base:allocation", export["contexts"])
+                self.assertFalse(export["is_read_only"])
+                for can in ["flush", "fua", "trim", "zero", "fast_zero", "df", "cache", "multi_conn"]:
+                    self.assertTrue(export[f"can_{can}"], can)
+            self.assertEqual(listed["protocol"], "newstyle-fixed")
+            self.assertTrue(listed["structured"])
+            for uri in [server.uri("ram"), server.unix_uri("ram")]:
+                self.assertEqual(weft.run("nbdinfo", "--size", uri).stdout.strip(), str(64 * MIB))
+            missing = weft.run("nbdinfo", server.uri("no-such"), check=False)
+            self.assertNotEqual(missing.returncode, 0)
+
+    def test_read_only_is_kept(self):
+        with serving({"ram": KINDS["ram"]}, "--nbd-read-only") as server:
+            self.assertEqual(weft.run("nbdinfo", "--is", "read-only", server.uri("ram"), check=False).returncode, 0)
+            refused = qemu_io(server.uri("ram"), "write 0 4k", check=False)
+            self.assertIn("permission denied", refused.lower())
+            weft.run("qemu-io", "-r", "-f", "raw", "-c", "read -P 0 0 4k", server.uri("ram"))
+
+    def test_tls_is_declined_politely(self):
+        with serving({"ram": KINDS["ram"]}) as server:
+            uri = server.uri("ram").replace("nbd://", "nbds://")
+            done = weft.run("env", "LIBNBD_DEBUG=1", "nbdinfo", uri, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("server error message: this server has no TLS", done.stderr)
+
+    def test_nbdkit_passes_it_on_through_its_filters(self):
+        with serving({"ram": KINDS["ram"]}) as server:
+            for filters in [[], ["--filter=blocksize", "minblock=4k"], ["--filter=cow"], ["--filter=checkwrite"]]:
+                client = "nbdinfo --map $uri" if "--filter=checkwrite" in filters else (
+                    "qemu-io -f raw -c 'write -P 5 1M 1M' -c 'read -P 5 1M 1M' -c 'write -z 1M 1M' -c flush $uri"
+                )
+                options = [word for word in filters if not word.startswith("--")]
+                plain = [word for word in filters if word.startswith("--")]
+                weft.run("nbdkit", *plain, "-U", "-", "nbd", f"uri={server.uri('ram')}", *options, "--run", client)
+
+
+class Data(unittest.TestCase):
+    def test_qemu_io_finds_what_it_wrote(self):
+        with serving(KINDS) as server:
+            for name in KINDS:
+                with self.subTest(volume=name):
+                    qemu_io(
+                        server.uri(name),
+                        "write -P 0xaa 0 64k", "write -f -P 0xbb 64k 3M", "read -P 0xbb 64k 3M",
+                        "write -z 128k 128k", "read -P 0 128k 128k", "write -z -u 1M 1M", "read -P 0 1M 1M",
+                        "write -z -n 2M 64k", "read -P 0 2M 64k", "discard 2M 512k", "read -P 0xaa 0 64k",
+                        # At odd places, across blocks, and longer than the server takes at once.
+                        "write -P 0xcc 12345 6789", "read -P 0xcc 12345 6789", "read -P 0xaa 0 12345",
+                        "write -P 0xdd 8M 34M", "read -P 0xdd 8M 34M", "flush",
+                        # Several at a time.
+                        "aio_write -P 1 50M 1M", "aio_write -P 2 51M 1M", "aio_write -P 3 52M 1M", "aio_flush",
+                        "read -P 1 50M 1M", "read -P 2 51M 1M", "read -P 3 52M 1M",
+                    )
+                    beyond = qemu_io(server.uri(name), "write 64M 512", check=False)
+                    self.assertIn("rror", beyond)
+
+    def test_images_go_there_and_back(self):
+        with serving(KINDS) as server, tempfile.TemporaryDirectory() as work:
+            source = weft.random_file(pathlib.Path(work) / "source", 64 * MIB)
+            with open(source, "r+b") as image:
+                # A hole in the middle.
+                os.posix_fallocate(image.fileno(), 0, 64 * MIB)
+                weft.run("fallocate", "--punch-hole", "--offset", 16 * MIB, "--length", 32 * MIB, source)
+            for name in KINDS:
+                with self.subTest(volume=name):
+                    back = pathlib.Path(work) / f"back-{name}"
+                    weft.run("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", source, server.uri(name))
+                    weft.run("qemu-img", "compare", "-f", "raw", "-F", "raw", source, server.unix_uri(name))
+                    weft.run("qemu-img", "convert", "-f", "raw", "-O", "raw", server.uri(name), back)
+                    self.assertTrue(weft.same(source, back))
+                    mapped = json.loads(weft.run(
+                        "qemu-img", "map", "-f", "raw", "--output=json", server.uri(name)).stdout)
+                    zeros = sum(extent["length"] for extent in mapped if extent["zero"])
+                    self.assertEqual(zeros, 32 * MIB, "the hole is one there, too")
+            # The file of a volume holds its bytes and nothing else.
+            self.assertTrue(weft.same(source, server.folder / "vol1.img"))
+            self.assertLess(os.stat(server.folder / "vol1.img").st_blocks * 512, 40 * MIB)
+
+    def test_nbdcopy_over_several_connections(self):
+        with serving(KINDS) as server, tempfile.TemporaryDirectory() as work:
+            source = weft.random_file(pathlib.Path(work) / "source", 64 * MIB)
+            for name in KINDS:
+                with self.subTest(volume=name):
+                    back = pathlib.Path(work) / f"back-{name}"
+                    weft.run("nbdcopy", "--connections=4", "--requests=64", "--flush", source, server.uri(name))
+                    weft.run("nbdcopy", "--connections=4", server.uri(name), back)
+                    self.assertTrue(weft.same(source, back))
+            # From one volume to another, and nothing at all.
+            weft.run("nbdcopy", "--destination-is-zero", "--allocated", server.uri("ram"), server.uri("file"))
+            self.assertTrue(weft.same(source, server.folder / "vol1.img"))
+            weft.run("nbdcopy", "null:", server.uri("ram"), check=False)
+
+    def test_the_map_is_that_of_the_file(self):
+        with serving(KINDS) as server:
+            for name in KINDS:
+                with self.subTest(volume=name):
+                    qemu_io(server.uri(name), "write -P 1 1M 1M", "write -P 1 32M 64k", "flush")
+                    extents = json.loads(weft.run("nbdinfo", "--map", "--json", server.uri(name)).stdout)
+                    seen = [(extent["offset"], extent["length"], extent["type"]) for extent in extents]
+                    self.assertEqual(seen, [
+                        (0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 30 * MIB, 3), (32 * MIB, 65536, 0),
+                        (32 * MIB + 65536, 32 * MIB - 65536, 3),
+                    ])
+
+    def test_fio_verifies(self):
+        with serving(KINDS) as server:
+            for name in KINDS:
+                with self.subTest(volume=name):
+                    done = weft.run(
+                        "fio", "--name=verify", "--ioengine=nbd", f"--uri={server.unix_uri(name)}",
+                        "--rw=randwrite", "--bssplit=512/20:4k/40:64k/30:1m/10", "--iodepth=16", "--size=32M",
+                        "--io_size=64M", "--verify=crc32c", "--verify_fatal=1", "--fsync=64", "--output-format=json",
+                        "--randrepeat=1", "--bs_unaligned=0", cwd=server.folder,
+                    )
+                    report = done.stdout[done.stdout.index("{"):]
+                    job = json.loads(report)["jobs"][0]
+                    self.assertEqual(job["error"], 0)
+                    self.assertGreater(job["read"]["io_bytes"], 16 * MIB, "it read back what it had written")
+
+
+class FileSystems(unittest.TestCase):
+    def test_ext4_lives_on_a_volume(self):
+        """mkfs, files by debugfs, fsck: through nbdfuse, which makes a file of the volume."""
+        with serving({"file": file_volume("128M")}) as server:
+            disk = server.folder / "disk"
+            disk.touch()
+            source = weft.random_file(server.folder / "source", 20 * MIB)
+            back = server.folder / "back"
+            with nbdfuse(disk, server.unix_uri("file")):
+                weft.run("mkfs.ext4", "-q", "-F", disk)
+                weft.run("debugfs", "-w", "-R", f"write {source} big", disk)
+                weft.run("e2fsck", "-f", "-n", disk)
+            server.stop()
+            server.start()
+            with nbdfuse(disk, server.uri("file")):
+                weft.run("e2fsck", "-f", "-n", disk)
+                weft.run("debugfs", "-R", f"dump big {back}", disk)
+            self.assertTrue(weft.same(source, back))
+            # And the volume's own file is that file system.
+            weft.run("e2fsck", "-f", "-n", server.folder / "vol1.img")
+
+
+@contextlib.contextmanager
+def nbdfuse(file, uri):
+    process = subprocess.Popen(["nbdfuse", str(file), uri], stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 20
+        while os.stat(file).st_size == 0:
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"nbdfuse: {process.stderr.read()}")
+            time.sleep(0.02)
+        yield
+    finally:
+        subprocess.run(["fusermount3", "-u", str(file)], check=False)
+        process.wait(timeout=20)
+        process.stderr.close()
+
+
+class Client:
+    """As little of a client as it takes to know which requests were answered when the server died."""
+
+    def __init__(self, path, export):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(path))
+        assert self.take(18)[:16] == b"NBDMAGICIHAVEOPT"
+        name = export.encode()
+        self.socket.sendall(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, len(name)) + name)
+        self.size = struct.unpack(">QH", self.take(10))[0]
+
+    def take(self, count):
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            if not piece:
+                raise ConnectionResetError
+            data += piece
+        return data
+
+    def send(self, command, cookie, offset=0, length=0, data=b"", flags=0):
+        self.socket.sendall(struct.pack(">IHHQQI", 0x25609513, flags, command, cookie, offset, length) + data)
+
+    def reply(self):
+        magic, error, cookie = struct.unpack(">IIQ", self.take(16))
+        assert magic == 0x67446698
+        return error, cookie
+
+
+class Crashes(unittest.TestCase):
+    def test_what_was_flushed_outlives_the_server(self):
+        """Eight writes and a flush at a time; the server is killed in the middle of it, several times."""
+        with serving({"file": file_volume("64M")}) as server:
+            block = 65536
+            promised = {}
+            for round_ in range(5):
+                client = Client(server.socket, "file")
+                kill_after = 40 + 13 * round_
+                answered = 0
+                generation = 0
+                written = {}
+                with self.assertRaises(OSError):
+                    while True:
+                        generation += 1
+                        batch = {}
+                        for i in range(8):
+                            place = (generation * 8 + i * 97) % (64 * MIB // block)
+                            byte = (round_ * 50 + generation * 8 + i) % 255 + 1
+                            batch[place] = byte
+                            client.send(1, place, place * block, block, bytes([byte]) * block)
+                        client.send(3, 1 << 32)
+                        # Written, perhaps, from here on; known only when the flush is answered. The flush covers what
+                        # was answered before it was sent: a second one covers the batch.
+                        for place, byte in batch.items():
+                            written.setdefault(place, set()).add(byte)
+                        for _ in range(9):
+                            self.assertEqual(client.reply()[0], 0)
+                        client.send(3, 2 << 32)
+                        self.assertEqual(client.reply(), (0, 2 << 32))
+                        for place, byte in batch.items():
+                            promised[place] = {byte}
+                            written.pop(place, None)
+                        answered += 10
+                        if answered >= kill_after:
+                            # While the next batch is under way.
+                            for place in range(900, 908):
+                                written.setdefault(place, set()).add(255)
+                                client.send(1, place, place * block, block, b"\xff" * block)
+                            server.crash()
+                            kill_after = 1 << 30
+                client.socket.close()
+                server.start()
+                # What was neither answered nor refused may be there or not.
+                for place, bytes_ in written.items():
+                    promised[place] = promised.get(place, {0}) | bytes_
+                reader = Client(server.socket, "file")
+                for place, allowed in promised.items():
+                    reader.send(0, place, place * block, block)
+                    self.assertEqual(reader.reply(), (0, place))
+                    data = reader.take(block)
+                    self.assertIn(data[0], allowed, f"block {place} in round {round_}")
+                    if len(allowed) == 1:
+                        self.assertEqual(data, bytes([data[0]]) * block)
+                self.assertGreater(len(promised), 20)
+                reader.socket.close()
+
+    def test_a_dead_server_leaves_no_lock_and_no_socket_in_the_way(self):
+        with serving({"file": file_volume("1M")}) as server:
+            second = weft.run(
+                weft.WEFT, "serve", "--volume", "file", "--nbd-port", "0", "--state-dir", server.state, check=False
+            )
+            self.assertNotEqual(second.returncode, 0)
+            self.assertIn("in use", second.stderr)
+            self.assertIn("in use", server.weft("volume", "list").stdout)
+            self.assertIn("in use", server.weft("volume", "remove", "file", check=False).stderr)
+            server.crash()
+            self.assertTrue(server.socket.exists())
+            server.start()
+            qemu_io(server.unix_uri("file"), "write -P 1 0 1M", "read -P 1 0 1M")
+
+
+class Beside(unittest.TestCase):
+    def test_shares_and_volumes_are_served_together(self):
+        with tempfile.TemporaryDirectory() as work:
+            state = pathlib.Path(work) / "state"
+            weft.run(weft.WEFT, "volume", "create", "vol1", "--size", "16M", "--ram", "--state-dir", state)
+            options = ["--volume", "vol1", "--nbd-port", "0", "--state-dir", state]
+            with weft.serving(*options) as server:
+                uri = f"nbd://127.0.0.1:{server.ready['nbd_port']}/vol1"
+                qemu_io(uri, "write -P 3 0 1M", "read -P 3 0 1M")
+                weft.smbclient(server, "ls")
+
+    def test_what_is_asked_for_wrongly_says_what_to_do(self):
+        with tempfile.TemporaryDirectory() as work:
+            state = ["--state-dir", pathlib.Path(work) / "state"]
+            no_door = weft.run(weft.WEFT, "serve", "--volume", "v", *state, check=False)
+            self.assertIn("--nbd", no_door.stderr)
+            nothing = weft.run(weft.WEFT, "serve", "--volume", "v", "--nbd-port", "0", *state, check=False)
+            self.assertIn("weft volume list", nothing.stderr)
+            sizeless = weft.run(
+                weft.WEFT, "volume", "create", "v", "--file", pathlib.Path(work) / "new", *state, check=False
+            )
+            self.assertIn("needs a size", sizeless.stderr)
+            self.assertFalse((pathlib.Path(work) / "new").exists())
+
+
+if __name__ == "__main__":
+    if not shutil.which("nbdinfo"):
+        raise SystemExit("tests/interop/deps.sh installs what this needs")
+    unittest.main()
