@@ -200,6 +200,9 @@ pub(crate) struct Connect {
     /// Sign the SMB session
     #[arg(long)]
     pub sign: bool,
+    /// Connections of an SMB session to the server's address; others of its addresses get one each [default: 1]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
 }
 
 /// `weft cp`.

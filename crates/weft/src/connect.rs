@@ -2,6 +2,7 @@
 //!
 //! Owns: the choice of transport and the sentence that explains it. Does not: speak a protocol.
 
+mod channels;
 mod nfs;
 mod smb;
 
@@ -61,6 +62,14 @@ trait RemoteFolder {
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
     fn describe(&self) -> String;
+    /// The connections that there are, each in a few words; empty where there is only ever one.
+    fn connections(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// How many connections were lost without harm.
+    fn lost_connections(&self) -> u32 {
+        0
+    }
     fn close(&self) -> Answer<'_, ()>;
 }
 
@@ -171,6 +180,16 @@ impl Remote {
         self.folder.rename(from, to).await
     }
 
+    /// The connections that there are, each in a few words; empty where there is only ever one.
+    pub(crate) fn connections(&self) -> Vec<String> {
+        self.folder.connections()
+    }
+
+    /// How many connections were lost without harm.
+    pub(crate) fn lost_connections(&self) -> u32 {
+        self.folder.lost_connections()
+    }
+
     /// What moved, and how.
     pub(crate) fn traffic(&self) -> Traffic {
         self.folder.traffic()
@@ -192,7 +211,10 @@ impl Dial<'_> {
     }
 
     async fn tcp(&self, port: u16) -> Result<Stream, Failure> {
-        let addr = self.address(port)?;
+        self.tcp_to(self.address(port)?).await
+    }
+
+    async fn tcp_to(&self, addr: SocketAddr) -> Result<Stream, Failure> {
         let stream = Stream::connect(addr).await.map_err(|e| {
             format!("cannot connect to {addr}: {e} (is the server running, and is this its port?)")
         })?;

@@ -90,6 +90,7 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
         let outcome = json!({
             "to": name, "bytes": bytes, "seconds": seconds, "verified": !args.no_verify,
             "transport": remote.transport(), "rdma_bytes": rdma_bytes,
+            "connections": remote.connections(), "lost_connections": remote.lost_connections(),
         });
         println!("{outcome}");
     } else if !args.quiet {
@@ -98,6 +99,14 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
             "{name}: {bytes} bytes in {seconds:.2} s over {}, {verified}; {rdma_bytes} payload bytes moved by RDMA",
             remote.transport()
         );
+        let connections = remote.connections();
+        if connections.len() > 1 || remote.lost_connections() > 0 {
+            connections.iter().for_each(|connection| println!("  {connection}"));
+        }
+        match remote.lost_connections() {
+            0 => {}
+            n => println!("  {n} lost on the way; what they had not answered went by the others"),
+        }
     }
     remote.close().await;
     Ok(())

@@ -76,7 +76,8 @@ async fn sweep(
 ) -> Result<Report, Failure> {
     let pool = Pool::new(CLIENT_BUFFERS);
     let environment = Environment { driver: rt::driver().to_owned(), ..environment };
-    let plain = Connect { transport: Transport::Tcp, no_crc: false, encrypt: false, sign: false };
+    let plain =
+        Connect { transport: Transport::Tcp, no_crc: false, encrypt: false, sign: false, channels: None };
     let paths = [
         Path { label: "tcp", connect: plain.clone() },
         Path { label: "iwarp", connect: Connect { transport: Transport::Iwarp, ..plain.clone() } },

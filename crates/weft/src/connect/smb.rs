@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use weft_machine::rt::{self, Task};
 use weft_rdma::Traffic;
-use weft_smb::client::{Endpoint, File, OpenOptions, Options, Session, Tree, Wish};
-use weft_transport::{Channel, nbss, smbd};
+use weft_smb::client::{Carrier, Endpoint, File, OpenOptions, Options, Session, Tree, Wish};
 
+use super::channels::{self, Keeper};
 use super::{Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, SMB_DIRECT_PORT};
 use crate::Failure;
 use crate::args::Transport;
@@ -56,7 +57,11 @@ pub(super) async fn connect(
         match log_on(dial, medium, port, password).await {
             Ok(session) => {
                 let tree = session.tree(&dial.url.share).await?;
-                return Ok((Box::new(SmbShare { session, tree }), medium, reason));
+                let port = if medium == Medium::Tcp { dial.url.port } else { port };
+                let keeper = Keeper::new(dial, medium, dial.address(port)?);
+                keeper.fill(&session).await;
+                let _keeper = rt::spawn(keeper.keep(session.clone()));
+                return Ok((Box::new(SmbShare { session, tree, _keeper }), medium, reason));
             }
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
@@ -68,18 +73,8 @@ pub(super) async fn connect(
 }
 
 async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> Result<Session, Failure> {
-    let channel: Rc<dyn Channel> = match dial.provider(medium) {
-        None => {
-            let stream = dial.tcp(dial.url.port).await?;
-            nbss::Nbss::new(stream, dial.pool.clone(), nbss::Config::default())
-        }
-        Some(provider) => {
-            let addr = dial.address(port)?;
-            smbd::connect(provider.as_ref(), addr, smbd::Config::default(), dial.pool.clone())
-                .await
-                .map_err(|e| format!("SMB Direct by {} to {addr}: {e}", medium.name()))?
-        }
-    };
+    let port = if medium == Medium::Tcp { dial.url.port } else { port };
+    let channel = channels::open(dial, medium, dial.address(port)?).await?;
     let mut options = Options::new(&dial.url.host, &dial.url.user, password, dial.pool.clone());
     if dial.options.sign {
         options.signing = Wish::Required;
@@ -93,6 +88,8 @@ async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> R
 struct SmbShare {
     session: Session,
     tree: Tree,
+    /// Looks after the connections; ends with this.
+    _keeper: Task<()>,
 }
 
 impl RemoteFolder for SmbShare {
@@ -141,6 +138,20 @@ impl RemoteFolder for SmbShare {
 
     fn describe(&self) -> String {
         self.session.describe().to_string()
+    }
+
+    fn connections(&self) -> Vec<String> {
+        let words = |carrier: Carrier| {
+            let traffic = carrier.traffic;
+            let rdma = traffic.written.0 + traffic.placed.0 + traffic.read.0 + traffic.served.0;
+            let messages = traffic.sent.0 + traffic.received.0;
+            format!("{} to {}: {rdma} bytes by RDMA, {messages} in messages", carrier.medium, carrier.peer)
+        };
+        self.session.carriers().into_iter().map(words).collect()
+    }
+
+    fn lost_connections(&self) -> u32 {
+        self.session.lost_connections()
     }
 
     fn close(&self) -> Answer<'_, ()> {

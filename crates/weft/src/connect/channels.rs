@@ -1,0 +1,190 @@
+//! Further connections of an SMB session: which ones, made at once and made again when they are lost.
+//!
+//! Spec: [MS-SMB2] 3.2.4.2.2 (alternate connections), 3.2.4.20.10 (the server's interfaces).
+//! Owns: a task that looks after the session's connections as long as the session is used. Does not: choose among them
+//! for a request (the session does), nor make the first one (see the parent).
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use weft_machine::{Pool, rt};
+use weft_smb::client::{NetworkInterface, Session};
+use weft_transport::{Channel, nbss, smbd};
+
+use super::{Dial, Medium};
+use crate::Failure;
+use crate::args::{Connect, Transport};
+use crate::url::Url;
+
+/// How often lost connections and new interfaces are looked for.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// A server's address that does not answer sooner is no good for a session that has others.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// More connections than this serve nobody: the server refuses 32.
+const MOST: usize = 16;
+
+/// One way to the server, to be kept open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    medium: Medium,
+    addr: SocketAddr,
+}
+
+/// What it takes to open channels again.
+pub(super) struct Keeper {
+    url: Url,
+    options: Connect,
+    pool: Pool,
+    congestion: Option<String>,
+    /// The medium of the first connection, and where that is.
+    first: Way,
+    /// TCP port of the server, and the port of `first.medium`.
+    rdma_port: u16,
+}
+
+/// Opens a channel.
+pub(super) async fn open(
+    dial: &Dial<'_>,
+    medium: Medium,
+    addr: SocketAddr,
+) -> Result<Rc<dyn Channel>, Failure> {
+    Ok(match dial.provider(medium) {
+        None => nbss::Nbss::new(dial.tcp_to(addr).await?, dial.pool.clone(), nbss::Config::default()),
+        Some(provider) => smbd::connect(provider.as_ref(), addr, smbd::Config::default(), dial.pool.clone())
+            .await
+            .map_err(|e| format!("SMB Direct by {} to {addr}: {e}", medium.name()))?,
+    })
+}
+
+impl Keeper {
+    pub(super) fn new(dial: &Dial<'_>, medium: Medium, addr: SocketAddr) -> Keeper {
+        Keeper {
+            url: dial.url.clone(),
+            options: dial.options.clone(),
+            pool: dial.pool.clone(),
+            congestion: dial.congestion.map(str::to_owned),
+            first: Way { medium, addr },
+            rdma_port: addr.port(),
+        }
+    }
+
+    fn dial(&self) -> Dial<'_> {
+        Dial {
+            url: &self.url,
+            options: &self.options,
+            pool: &self.pool,
+            congestion: self.congestion.as_deref(),
+        }
+    }
+
+    /// Looks after the session for good.
+    pub(super) async fn keep(self, session: Session) {
+        loop {
+            rt::sleep(INTERVAL).await;
+            self.fill(&session).await;
+        }
+    }
+
+    /// Opens what is missing.
+    pub(super) async fn fill(&self, session: &Session) {
+        if !session.is_multichannel() {
+            return;
+        }
+        let interfaces = match session.interfaces().await {
+            Ok(interfaces) => interfaces,
+            Err(e) => {
+                tracing::debug!("the server's interfaces: {e}");
+                Vec::new()
+            }
+        };
+        let mut missing = self.ways(&interfaces);
+        for carrier in session.carriers() {
+            let is = |way: &Way| {
+                way.medium.name() == carrier.medium
+                    && (way.medium == Medium::Shm || way.addr.to_string() == carrier.peer)
+            };
+            if let Some(i) = missing.iter().position(is) {
+                missing.remove(i);
+            }
+        }
+        join_all(missing.into_iter().map(|way| self.add(session, way))).await;
+    }
+
+    async fn add(&self, session: &Session, way: Way) {
+        let Way { medium, addr } = way;
+        let adding = async {
+            let channel = open(&self.dial(), medium, addr).await?;
+            Ok::<_, Failure>(session.add(channel).await?)
+        };
+        match rt::timeout(PATIENCE, adding).await {
+            Ok(Ok(())) => tracing::info!("one more connection of the session: {} to {addr}", medium.name()),
+            Ok(Err(e)) => tracing::debug!("no connection by {} to {addr}: {e}", medium.name()),
+            Err(_) => tracing::debug!("no connection by {} to {addr} in time", medium.name()),
+        }
+    }
+
+    /// Every connection that there should be, the first included: as many as asked for to the address that the user
+    /// named, one to each further address of the server, and beside RDMA one over TCP that waits for RDMA to fail.
+    fn ways(&self, interfaces: &[NetworkInterface]) -> Vec<Way> {
+        let Way { medium, addr } = self.first;
+        let count = self.options.channels.unwrap_or(1).max(1) as usize;
+        let mut ways = vec![self.first.clone(); count];
+        let same_reach = |interface: &&NetworkInterface| {
+            interface.addr != addr.ip() && interface.addr.is_loopback() == addr.ip().is_loopback()
+        };
+        if medium != Medium::Shm {
+            for interface in interfaces.iter().filter(same_reach) {
+                let way = Way { medium, addr: SocketAddr::new(interface.addr, self.rdma_port) };
+                if !ways.contains(&way) {
+                    ways.push(way);
+                }
+            }
+        }
+        if medium != Medium::Tcp && self.options.transport == Transport::Auto {
+            ways.push(Way { medium: Medium::Tcp, addr: SocketAddr::new(addr.ip(), self.url.port) });
+        }
+        ways.truncate(MOST);
+        ways
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper(medium: Medium, transport: Transport, channels: Option<u32>) -> Keeper {
+        let options = Connect { transport, no_crc: false, encrypt: false, sign: false, channels };
+        let url = Url::parse("smb://alice@10.0.0.1:4450/data/x").unwrap().unwrap();
+        let addr: SocketAddr =
+            if medium == Medium::Tcp { "10.0.0.1:4450" } else { "10.0.0.1:5445" }.parse().unwrap();
+        let dial = Dial { url: &url, options: &options, pool: &Pool::new(1 << 20), congestion: None };
+        Keeper::new(&dial, medium, addr)
+    }
+
+    fn told(addr: &str) -> NetworkInterface {
+        NetworkInterface { index: 2, rss: false, rdma: true, link_speed_bps: 1, addr: addr.parse().unwrap() }
+    }
+
+    fn ways(keeper: &Keeper, interfaces: &[NetworkInterface]) -> Vec<String> {
+        keeper.ways(interfaces).iter().map(|way| format!("{} {}", way.medium.name(), way.addr)).collect()
+    }
+
+    #[test]
+    fn one_connection_to_each_address_and_a_standby_beside_rdma() {
+        let interfaces = [told("10.0.0.1"), told("10.0.1.1"), told("127.0.0.1")];
+        let tcp = keeper(Medium::Tcp, Transport::Auto, None);
+        assert_eq!(ways(&tcp, &interfaces), ["tcp 10.0.0.1:4450", "tcp 10.0.1.1:4450"]);
+        let iwarp = keeper(Medium::Iwarp, Transport::Auto, Some(2));
+        assert_eq!(
+            ways(&iwarp, &interfaces),
+            ["iwarp 10.0.0.1:5445", "iwarp 10.0.0.1:5445", "iwarp 10.0.1.1:5445", "tcp 10.0.0.1:4450"]
+        );
+        let asked = keeper(Medium::Iwarp, Transport::Iwarp, None);
+        assert_eq!(ways(&asked, &[]), ["iwarp 10.0.0.1:5445"], "what was asked for and nothing else");
+        let shm = keeper(Medium::Shm, Transport::Auto, None);
+        assert_eq!(ways(&shm, &interfaces), ["shm 10.0.0.1:5445", "tcp 10.0.0.1:4450"]);
+        assert_eq!(keeper(Medium::Tcp, Transport::Tcp, Some(1000)).ways(&[]).len(), MOST);
+    }
+}
