@@ -9,6 +9,8 @@ need smbclient smbclient
 need tshark tshark
 need tcpdump tcpdump
 need nfs-ls libnfs-utils
+# Only started by tests, on loopback and with a configuration of their own.
+[ -x /usr/sbin/smbd ] || missing+=(samba)
 need cc gcc
 need qemu-io qemu-utils
 need nbdinfo libnbd-bin

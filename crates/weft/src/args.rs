@@ -32,10 +32,18 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Volumes: make them, list them, change them
     Volume(Volume),
-    /// Copy a file to or from a server, with progress, and verify it
+    /// Copy a file or a folder to or from a server, with progress, and verify it
     Cp(Cp),
-    /// List a folder of a server
+    /// List a folder of a server, or its shares
     Ls(Ls),
+    /// Print files of a server
+    Cat(Cat),
+    /// Write standard input to a file of a server
+    Put(Put),
+    /// Tell what is known of a file of a server
+    Stat(Stat),
+    /// Make a folder like another one, here or on a server: what differs is copied
+    Sync(Sync),
     /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
     Demo(Demo),
     /// Explain, step by step, whether RDMA to a host works and why not
@@ -62,7 +70,8 @@ impl Command {
         match self {
             Command::Serve(_)
             | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
-            Command::Cp(_) | Command::Ls(_) | Command::Demo(_) | Command::Volume(_) => false,
+            Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) => false,
+            Command::Stat(_) | Command::Sync(_) | Command::Demo(_) | Command::Volume(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => false,
         }
     }
@@ -218,6 +227,19 @@ pub(crate) struct Cp {
     pub from: String,
     /// The same; a folder (or a trailing slash) keeps the file's name
     pub to: String,
+    /// Copy folders with all that is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    #[command(flatten)]
+    pub transfer: Transfer,
+    /// Files that are copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub files: u32,
+}
+
+/// Options of everything that copies.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Transfer {
     #[command(flatten)]
     pub connect: Connect,
     /// Bytes of one operation
@@ -229,6 +251,9 @@ pub(crate) struct Cp {
     /// Do not read the copy back to compare it
     #[arg(long)]
     pub no_verify: bool,
+    /// Keep what was copied when a copy fails or is interrupted, and go on from there the next time
+    #[arg(long)]
+    pub resume: bool,
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
@@ -237,10 +262,68 @@ pub(crate) struct Cp {
     pub json: bool,
 }
 
+/// `weft sync`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft sync ./photos smb://alice@nas/data/photos\n  \
+weft sync --delete smb://alice@nas/data/photos ./photos\n\n\
+A file is copied when its size or its time differs. The copy gets the time of its source.")]
+pub(crate) struct Sync {
+    /// A folder here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH
+    pub from: String,
+    /// The folder that shall have the same content; made where it does not exist
+    pub to: String,
+    /// Delete what the source does not have, once everything else is copied
+    #[arg(long)]
+    pub delete: bool,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub transfer: Transfer,
+    /// Files that are copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub files: u32,
+}
+
+/// `weft cat`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Cat {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<String>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// `weft put`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  tar c ./photos | weft put smb://alice@nas/data/photos.tar")]
+pub(crate) struct Put {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print the outcome as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft stat`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Stat {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `weft ls`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Ls {
-    /// smb://USER@HOST:PORT/SHARE[/PATH] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N
+    /// smb://USER@HOST:PORT[/SHARE[/PATH]] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N; without a share, the shares
     pub url: String,
     #[command(flatten)]
     pub connect: Connect,

@@ -20,6 +20,7 @@ use crate::args::{Connect, Transport};
 use crate::password;
 use crate::providers;
 use crate::url::{Scheme, Url};
+use crate::when::When;
 
 /// Default port of SMB Direct on iWARP ([MS-SMBD] 1.9).
 const SMB_DIRECT_PORT: u16 = 5445;
@@ -34,6 +35,32 @@ pub(crate) struct RemoteEntry {
     pub folder: bool,
     /// Bytes.
     pub size: u64,
+    /// Last write.
+    pub modified: When,
+}
+
+/// What is known of a remote file or folder.
+pub(crate) struct RemoteStat {
+    /// Whether it is a folder.
+    pub folder: bool,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that it occupies.
+    pub allocated: u64,
+    /// Birth, where the protocol tells it.
+    pub created: Option<When>,
+    /// Last write.
+    pub modified: When,
+    /// Last read.
+    pub accessed: When,
+}
+
+/// A share as a server lists it.
+pub(crate) struct RemoteShare {
+    /// Its name.
+    pub name: String,
+    /// What the server says of it.
+    pub remark: String,
 }
 
 type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Failure>>;
@@ -46,6 +73,8 @@ pub(crate) trait RemoteFile {
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes>;
     /// Writes all of `data`.
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()>;
+    /// Sets the time of the last write.
+    fn set_modified(&self, at: When) -> Answer<'_, ()>;
     /// Makes what was written durable.
     fn flush(&self) -> Answer<'_, ()>;
     /// Ends the use of the file.
@@ -57,7 +86,11 @@ trait RemoteFolder {
     fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>>;
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>>;
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>>;
-    fn is_folder<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
+    /// `None` when there is nothing.
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>>;
+    /// A folder that exists is no failure.
+    fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
+    fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
@@ -165,9 +198,24 @@ impl Remote {
         self.folder.list(path).await
     }
 
+    /// What is known of a file or folder; `None` when there is nothing.
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<RemoteStat>, Failure> {
+        self.folder.stat(path).await
+    }
+
     /// Whether `path` is a folder; false when there is nothing.
     pub(crate) async fn is_folder(&self, path: &str) -> Result<bool, Failure> {
-        self.folder.is_folder(path).await
+        Ok(self.folder.stat(path).await?.is_some_and(|stat| stat.folder))
+    }
+
+    /// Makes a folder, unless it exists.
+    pub(crate) async fn mkdir(&self, path: &str) -> Result<(), Failure> {
+        self.folder.mkdir(path).await
+    }
+
+    /// Removes an empty folder.
+    pub(crate) async fn rmdir(&self, path: &str) -> Result<(), Failure> {
+        self.folder.rmdir(path).await
     }
 
     /// Removes a file.
@@ -201,6 +249,15 @@ impl Remote {
             tracing::debug!("while closing: {e}");
         }
     }
+}
+
+/// The shares that the server of `url` offers.
+pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<Vec<RemoteShare>, Failure> {
+    if url.scheme == Scheme::Nfs {
+        return Err("name an export: nfs://HOST:PORT/EXPORT (servers of NFS are not asked for a list)".into());
+    }
+    let password = password::for_client(&url.user, &url.host)?;
+    smb::shares(&Dial { url, options, pool, congestion: None }, &password).await
 }
 
 impl Dial<'_> {

@@ -22,8 +22,8 @@ use crate::Failure;
 use crate::args::{Connect, Demo, Transport};
 use crate::child::Service;
 use crate::connect::{Remote, RemoteFile};
-use crate::copy::CLIENT_BUFFERS;
 use crate::rdma::pin;
+use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
 /// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.

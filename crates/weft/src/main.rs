@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cat;
 mod child;
 mod connect;
 mod copy;
@@ -22,8 +23,12 @@ mod ready;
 mod serve;
 mod shares;
 mod signals;
+mod stat;
+mod sync;
+mod transfer;
 mod url;
 mod volume;
+mod when;
 
 use std::process::ExitCode;
 
@@ -44,6 +49,10 @@ fn main() -> ExitCode {
         Command::Volume(args) => volume::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
+        Command::Cat(args) => cat::cat(args),
+        Command::Put(args) => cat::put(args),
+        Command::Stat(args) => stat::run(args),
+        Command::Sync(args) => sync::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Man(args) => man::run(args),

@@ -56,9 +56,20 @@ pub(crate) enum UrlError {
 impl Url {
     /// The URL in `text`; `None` when it is a local path.
     pub(crate) fn parse(text: &str) -> Result<Option<Url>, UrlError> {
-        let (scheme, rest, name, default_port) = match text.split_once("://") {
-            Some(("smb", rest)) => (Scheme::Smb, rest, "smb", 445),
-            Some(("nfs", rest)) => (Scheme::Nfs, rest, "nfs", 2049),
+        match Url::parse_server(text)? {
+            Some(url) if url.share.is_empty() => {
+                let name = if url.scheme == Scheme::Smb { "smb" } else { "nfs" };
+                Err(UrlError::NoShare(text.to_owned(), name))
+            }
+            url => Ok(url),
+        }
+    }
+
+    /// The same, also where no share is named.
+    pub(crate) fn parse_server(text: &str) -> Result<Option<Url>, UrlError> {
+        let (scheme, rest, default_port) = match text.split_once("://") {
+            Some(("smb", rest)) => (Scheme::Smb, rest, 445),
+            Some(("nfs", rest)) => (Scheme::Nfs, rest, 2049),
             _ => return Ok(None),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -75,7 +86,7 @@ impl Url {
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut components = path.split('/').filter(|c| !c.is_empty());
-        let share = components.next().ok_or_else(|| UrlError::NoShare(text.to_owned(), name))?;
+        let share = components.next().unwrap_or("");
         let (mut mount_port, mut rdma_port) = (None, None);
         for option in query.split('&').filter(|o| !o.is_empty()) {
             match option.split_once('=') {

@@ -15,13 +15,16 @@ mod payload;
 mod region;
 mod session;
 mod setup;
+mod shares;
 mod tree;
 
 pub use error::{Denial, Error};
 pub use file::File;
 pub use options::{Options, Wish};
 pub use session::{Carrier, Description, Endpoint, Session};
+pub use shares::Share;
 pub use tree::{Entry, OpenOptions, Space, Stat, Tree};
+pub use weft_wire::smb2::Filetime;
 pub use weft_wire::smb2::ioctl::{CtlCode, NetworkInterface};
 
 #[cfg(test)]

@@ -300,6 +300,11 @@ impl Session {
         Ok(Tree::new(core.clone(), id, sealed, response.share_type == ShareType::Disk))
     }
 
+    /// The server's name as the user gave it.
+    pub(super) fn host(&self) -> &str {
+        &self.0.options.host
+    }
+
     /// A control code that concerns no file. Enters `IPC$` if no share was entered yet.
     pub async fn ioctl(&self, code: CtlCode, input: Bytes) -> Result<Bytes, Error> {
         let core = &self.0;

@@ -8,12 +8,15 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use weft_nfs::client::{AuthSys, Credential, Error, File, FileType, Mount, Options, SetAttributes, Status};
+use weft_nfs::client::{
+    AuthSys, Credential, Error, File, FileType, Mount, Options, SetAttributes, SetTime, Status, Time,
+};
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 
-use super::{Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder};
+use super::{Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat};
 use crate::Failure;
+use crate::when::When;
 
 /// Connects and mounts the export.
 pub(super) async fn connect(
@@ -69,13 +72,14 @@ struct Export {
 
 impl RemoteFolder for Export {
     fn open<'a>(&'a self, path: &'a str, _write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
-        async move { Ok(Rc::new(NfsFile(self.mount.open(path).await?)) as Rc<dyn RemoteFile>) }.boxed_local()
+        async move { Ok(Rc::new(NfsFile(self.mount.clone(), self.mount.open(path).await?)) as Rc<dyn RemoteFile>) }.boxed_local()
     }
 
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
         async move {
             let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            Ok(Rc::new(NfsFile(self.mount.create(path, set).await?)) as Rc<dyn RemoteFile>)
+            Ok(Rc::new(NfsFile(self.mount.clone(), self.mount.create(path, set).await?))
+                as Rc<dyn RemoteFile>)
         }
         .boxed_local()
     }
@@ -90,22 +94,44 @@ impl RemoteFolder for Export {
                 }
                 let folder = entry.attributes.as_ref().is_some_and(|a| a.kind == FileType::Dir);
                 let size = entry.attributes.as_ref().map_or(0, |a| a.size);
-                entries.push(RemoteEntry { name, folder, size });
+                let modified = entry.attributes.as_ref().map_or(When::default(), |a| when(a.mtime));
+                entries.push(RemoteEntry { name, folder, size, modified });
             }
             Ok(entries)
         }
         .boxed_local()
     }
 
-    fn is_folder<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>> {
         async move {
             match self.mount.stat(path).await {
-                Ok(attributes) => Ok(attributes.kind == FileType::Dir),
-                Err(Error::Status(Status::NOENT)) => Ok(false),
+                Ok(attributes) => Ok(Some(RemoteStat {
+                    folder: attributes.kind == FileType::Dir,
+                    size: attributes.size,
+                    allocated: attributes.used,
+                    created: None,
+                    modified: when(attributes.mtime),
+                    accessed: when(attributes.atime),
+                })),
+                Err(Error::Status(Status::NOENT)) => Ok(None),
                 Err(e) => Err(e.into()),
             }
         }
         .boxed_local()
+    }
+
+    fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move {
+            match self.mount.mkdir(path, SetAttributes::default()).await {
+                Ok(_) | Err(Error::Status(Status::EXIST)) => Ok(()),
+                Err(e) => Err(e.into()),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move { Ok(self.mount.rmdir(path).await?) }.boxed_local()
     }
 
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
@@ -134,23 +160,37 @@ impl RemoteFolder for Export {
     }
 }
 
-struct NfsFile(File);
+fn when(time: Time) -> When {
+    When { secs: i64::from(time.seconds), nanos: time.nseconds }
+}
+
+struct NfsFile(Mount, File);
 
 impl RemoteFile for NfsFile {
     fn len(&self) -> Answer<'_, u64> {
-        async move { Ok(self.0.stat().await?.size) }.boxed_local()
+        async move { Ok(self.1.stat().await?.size) }.boxed_local()
     }
 
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes> {
-        async move { Ok(self.0.read(offset, len as usize).await?) }.boxed_local()
+        async move { Ok(self.1.read(offset, len as usize).await?) }.boxed_local()
     }
 
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()> {
-        async move { Ok(self.0.write(offset, data).await?) }.boxed_local()
+        async move { Ok(self.1.write(offset, data).await?) }.boxed_local()
+    }
+
+    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+        async move {
+            let Ok(seconds) = u32::try_from(at.secs) else { return Ok(()) };
+            let mtime = SetTime::Client(Time { seconds, nseconds: at.nanos });
+            let set = SetAttributes { mtime, ..SetAttributes::default() };
+            Ok(self.0.setattr(self.1.handle(), set).await?)
+        }
+        .boxed_local()
     }
 
     fn flush(&self) -> Answer<'_, ()> {
-        async move { Ok(self.0.commit().await?) }.boxed_local()
+        async move { Ok(self.1.commit().await?) }.boxed_local()
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -10,12 +10,15 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use weft_machine::rt::{self, Task};
 use weft_rdma::Traffic;
-use weft_smb::client::{Carrier, Endpoint, File, OpenOptions, Options, Session, Tree, Wish};
+use weft_smb::client::{Carrier, Endpoint, File, Filetime, OpenOptions, Options, Session, Tree, Wish};
 
 use super::channels::{self, Keeper};
-use super::{Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, SMB_DIRECT_PORT};
+use super::{
+    Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat, SMB_DIRECT_PORT,
+};
 use crate::Failure;
 use crate::args::Transport;
+use crate::when::When;
 
 /// Connects and enters the share.
 pub(super) async fn connect(
@@ -72,6 +75,15 @@ pub(super) async fn connect(
     Err(last.unwrap_or_else(|| "no transport to try".into()))
 }
 
+/// The shares of a server, asked over TCP. Those that are not meant to be shown are left out.
+pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<RemoteShare>, Failure> {
+    let session = log_on(dial, Medium::Tcp, 0, password).await?;
+    let shares = session.shares().await?;
+    session.logoff().await?;
+    let shown = shares.into_iter().filter(|share| share.is_disk && !share.hidden);
+    Ok(shown.map(|share| RemoteShare { name: share.name, remark: share.remark }).collect())
+}
+
 async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> Result<Session, Failure> {
     let port = if medium == Medium::Tcp { dial.url.port } else { port };
     let channel = channels::open(dial, medium, dial.address(port)?).await?;
@@ -107,21 +119,47 @@ impl RemoteFolder for SmbShare {
             let entries = self.tree.list(path).await?;
             Ok(entries
                 .into_iter()
-                .map(|e| RemoteEntry { name: e.name, folder: e.stat.is_dir, size: e.stat.len })
+                .map(|e| RemoteEntry {
+                    name: e.name,
+                    folder: e.stat.is_dir,
+                    size: e.stat.len,
+                    modified: When::from(e.stat.modified.to_unix()),
+                })
                 .collect())
         }
         .boxed_local()
     }
 
-    fn is_folder<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>> {
         async move {
             match self.tree.stat(path).await {
-                Ok(stat) => Ok(stat.is_dir),
-                Err(e) if e.is_not_found() => Ok(false),
+                Ok(stat) => Ok(Some(RemoteStat {
+                    folder: stat.is_dir,
+                    size: stat.len,
+                    allocated: stat.allocated,
+                    created: Some(When::from(stat.created.to_unix())),
+                    modified: When::from(stat.modified.to_unix()),
+                    accessed: When::from(stat.accessed.to_unix()),
+                })),
+                Err(e) if e.is_not_found() => Ok(None),
                 Err(e) => Err(e.into()),
             }
         }
         .boxed_local()
+    }
+
+    fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move {
+            match self.tree.mkdir(path).await {
+                Err(_) if self.tree.stat(path).await.is_ok_and(|stat| stat.is_dir) => Ok(()),
+                other => Ok(other?),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move { Ok(self.tree.rmdir(path).await?) }.boxed_local()
     }
 
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
@@ -183,6 +221,14 @@ impl RemoteFile for SmbFile {
 
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()> {
         async move { Ok(self.file()?.write(offset, data).await?) }.boxed_local()
+    }
+
+    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+        async move {
+            let time = Filetime::from_unix(at.secs, at.nanos);
+            Ok(self.file()?.set_times(None, Some(time)).await?)
+        }
+        .boxed_local()
     }
 
     fn flush(&self) -> Answer<'_, ()> {

@@ -1,0 +1,133 @@
+//! The list of a server's shares.
+//!
+//! Spec: [MS-SRVS] 3.1.4.8 (NetrShareEnum), over the pipe srvsvc of `IPC$`; [MS-RPCE] 3.3.1 (the client's side).
+//! Owns: nothing beyond one call. Does not: any other remote procedure.
+
+use bytes::{Bytes, BytesMut};
+use weft_wire::dcerpc::pdu::{
+    Bind, BindAck, Context, Flags, HEADER_LEN, Header, PacketType, Request, Response, Verdict,
+};
+use weft_wire::dcerpc::{Malformed, Syntax, srvsvc};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::CreateOptions;
+
+use super::error::Error;
+use super::file::File;
+use super::session::Session;
+use super::tree::OpenOptions;
+
+/// The largest packet that is taken: what one READ without RDMA brings.
+const FRAGMENT_BYTES: u16 = 4096;
+/// An answer longer than this is nobody's list of shares.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Pages of a list.
+const MAX_PAGES: usize = 4096;
+/// NET_API_STATUS: there is more ([MS-ERREF] 2.2).
+const MORE_DATA: u32 = 234;
+
+/// A share of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Name.
+    pub name: String,
+    /// Whether it holds files.
+    pub is_disk: bool,
+    /// Whether it is not meant to be shown.
+    pub hidden: bool,
+    /// What the server says of it.
+    pub remark: String,
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Error {
+        Error::Violation(malformed.0)
+    }
+}
+
+impl Session {
+    /// The shares that the server lists, in its order.
+    pub async fn shares(&self) -> Result<Vec<Share>, Error> {
+        let tree = self.tree("IPC$").await?;
+        let access = AccessMask::FILE_GENERIC_READ | AccessMask::FILE_GENERIC_WRITE;
+        let options = OpenOptions { access, options: CreateOptions::NONE, ..OpenOptions::read() };
+        let pipe = tree.open("srvsvc", options).await?;
+        let listed = list(&pipe, self.host()).await;
+        pipe.close().await?;
+        listed
+    }
+}
+
+async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
+    let context = Context { id: 0, interface: srvsvc::INTERFACE, transfers: vec![Syntax::NDR] };
+    let bind = Bind { max_xmit: FRAGMENT_BYTES, max_recv: FRAGMENT_BYTES, group: 0, contexts: vec![context] };
+    let mut out = Vec::new();
+    bind.emit(PacketType::BIND, 1, &mut out);
+    pipe.write(0, out.into()).await?;
+    let (header, packet) = packet(pipe).await?;
+    if header.kind != PacketType::BIND_ACK
+        || BindAck::parse(&packet)?.verdicts != [Verdict::Accepted(Syntax::NDR)]
+    {
+        return Err(Error::Violation("srvsvc: the bind was refused"));
+    }
+    let (mut shares, mut resume) = (Vec::new(), 0);
+    for _ in 0..MAX_PAGES {
+        let stub = srvsvc::client::share_enum(&format!(r"\\{host}"), resume);
+        let mut out = Vec::new();
+        Request { context: 0, opnum: srvsvc::SHARE_ENUM, stub: stub.into() }.emit(Flags::WHOLE, 2, &mut out);
+        pipe.write(0, out.into()).await?;
+        let (page, next, status) = srvsvc::client::parse_shares(&answer(pipe).await?)?;
+        shares.extend(page.into_iter().map(|(name, kind, remark)| Share {
+            name,
+            is_disk: kind & 0xff == srvsvc::TYPE_DISK,
+            hidden: kind & 0x8000_0000 != 0,
+            remark,
+        }));
+        match status {
+            0 => return Ok(shares),
+            // A server that never gets further would keep us for ever.
+            MORE_DATA if next > resume => resume = next,
+            _ => return Err(Error::Violation("srvsvc: the server refuses to list its shares")),
+        }
+    }
+    Err(Error::Misuse("the server lists shares without end"))
+}
+
+/// The stub of an answer, put together from its fragments.
+async fn answer(pipe: &File) -> Result<Vec<u8>, Error> {
+    let mut stub = Vec::new();
+    loop {
+        let (header, packet) = packet(pipe).await?;
+        if header.kind != PacketType::RESPONSE {
+            return Err(Error::Violation("srvsvc: the call failed"));
+        }
+        stub.extend_from_slice(&Response::parse(&packet)?.stub);
+        if header.flags.contains(Flags::LAST) {
+            return Ok(stub);
+        }
+        if stub.len() > MAX_ANSWER_BYTES {
+            return Err(Error::Violation("srvsvc: an answer without end"));
+        }
+    }
+}
+
+/// One whole packet: servers may hand it over in several messages.
+async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
+    let mut bytes = BytesMut::new();
+    loop {
+        if bytes.len() >= HEADER_LEN {
+            let header = Header::parse(&bytes)?;
+            let len = usize::from(header.frag_len);
+            if header.frag_len > FRAGMENT_BYTES || bytes.len() > len {
+                return Err(Error::Violation("srvsvc: a packet of another length"));
+            }
+            if bytes.len() == len {
+                return Ok((header, bytes.freeze()));
+            }
+        }
+        let part = pipe.read(0, usize::from(FRAGMENT_BYTES)).await?;
+        if part.is_empty() {
+            return Err(Error::Violation("srvsvc: nothing where an answer should be"));
+        }
+        bytes.extend_from_slice(&part);
+    }
+}

@@ -1,0 +1,46 @@
+//! `weft stat`: what a server knows of a file or folder.
+//!
+//! Owns: nothing.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use weft_machine::{Pool, rt};
+
+use crate::Failure;
+use crate::args::Stat;
+use crate::connect::Remote;
+use crate::transfer::CLIENT_BUFFERS;
+use crate::url::Url;
+
+/// Runs the command.
+pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
+    let url = Url::parse(&args.url)?.ok_or("name a file: smb://HOST:PORT/SHARE/PATH or nfs://...")?;
+    let (stat, transport) = rt::block_on(async {
+        let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+        let stat = remote.stat(&url.path).await.map_err(|e| format!("{url}: {e}"))?;
+        let transport = remote.describe();
+        remote.close().await;
+        Ok::<_, Failure>((stat, transport))
+    })??;
+    let stat = stat.ok_or_else(|| format!("{url}: no such file or folder"))?;
+    if args.json {
+        let outcome = json!({
+            "url": url.to_string(), "folder": stat.folder, "size": stat.size, "allocated": stat.allocated,
+            "created": stat.created.map(|at| at.to_string()), "modified": stat.modified.to_string(),
+            "accessed": stat.accessed.to_string(), "connection": transport,
+        });
+        println!("{outcome}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{url}");
+    println!("  {:<10} {}", "kind", if stat.folder { "folder" } else { "file" });
+    println!("  {:<10} {} bytes, {} allocated", "size", stat.size, stat.allocated);
+    if let Some(created) = stat.created {
+        println!("  {:<10} {created} UTC", "created");
+    }
+    println!("  {:<10} {} UTC", "modified", stat.modified);
+    println!("  {:<10} {} UTC", "accessed", stat.accessed);
+    println!("  {:<10} {transport}", "by");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,437 @@
+//! `weft sync`, `weft cp -r`: a folder with all that is in it, there or back.
+//!
+//! A file counts as unchanged when its size is the same and its time is, to two seconds; copies get the time of their
+//! source. Several files are copied at a time, each as [`crate::transfer`] does it; one that fails does not keep the
+//! others from being copied.
+//! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use futures_util::{StreamExt, stream};
+use serde_json::json;
+use weft_machine::{Pool, rt};
+
+use crate::Failure;
+use crate::args::Sync;
+use crate::connect::Remote;
+use crate::copy::{Direction, name_of};
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, join, stop_on_signals, store};
+use crate::url::Url;
+use crate::when::When;
+
+/// How deep folders may lie in each other.
+const MAX_DEPTH: usize = 256;
+/// Names in all, of both sides each: about 1 GiB of memory.
+const MAX_ITEMS: usize = 4 << 20;
+
+/// Which files are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those that differ in size or time.
+    Changed,
+    /// All.
+    All,
+}
+
+/// What the target names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// The folder that gets the content.
+    ThatFolder,
+    /// Where it exists, a folder in which one of the source's name gets the content.
+    FolderOfThatName,
+}
+
+/// Runs `weft sync`.
+pub(crate) fn run(args: Sync) -> Result<ExitCode, Failure> {
+    run_as(args, Which::Changed, Into::ThatFolder)
+}
+
+/// The same, for `weft cp -r`, too.
+pub(crate) fn run_as(args: Sync, which: Which, into: Into) -> Result<ExitCode, Failure> {
+    let direction = Direction::of(&args.from, &args.to)?;
+    let stopped = stop_on_signals()?;
+    rt::block_on(sync(&args, direction, which, into, stopped))?
+}
+
+/// Something in a folder, by its path from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Item {
+    folder: bool,
+    size: u64,
+    modified: When,
+}
+
+type Items = BTreeMap<String, Item>;
+
+/// Both ends, whichever is which.
+struct Ends {
+    remote: Remote,
+    /// The folder on the server.
+    there: String,
+    /// The folder here.
+    here: PathBuf,
+    up: bool,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Work {
+    /// Folders to make, parents first.
+    folders: Vec<String>,
+    /// Files to copy, with their sizes.
+    files: Vec<(String, u64)>,
+    /// What the target has and the source has not, contents first.
+    extra: Vec<(String, bool)>,
+    /// Files that are the same.
+    unchanged: usize,
+    /// Where one end has a file and the other a folder.
+    clashes: Vec<String>,
+}
+
+impl Work {
+    fn between(source: &Items, target: &Items, which: Which, delete: bool) -> Work {
+        let mut work = Work::default();
+        for (path, item) in source {
+            match target.get(path) {
+                Some(there) if there.folder != item.folder => work.clashes.push(path.clone()),
+                None if item.folder => work.folders.push(path.clone()),
+                Some(_) if item.folder => {}
+                Some(there)
+                    if which == Which::Changed
+                        && there.size == item.size
+                        && there.modified.is_about(item.modified) =>
+                {
+                    work.unchanged += 1;
+                }
+                _ => work.files.push((path.clone(), item.size)),
+            }
+        }
+        if delete {
+            let extra = target.iter().filter(|(path, _)| !source.contains_key(*path));
+            // In reverse, what is in a folder comes before the folder.
+            work.extra = extra.map(|(path, item)| (path.clone(), item.folder)).rev().collect();
+        }
+        work
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, size)| size).sum()
+    }
+}
+
+async fn sync(
+    args: &Sync,
+    direction: Direction,
+    which: Which,
+    into: Into,
+    stopped: Arc<AtomicBool>,
+) -> Result<ExitCode, Failure> {
+    let options = &args.transfer;
+    let remote = Remote::connect(direction.url(), &options.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+    if !options.quiet {
+        eprintln!("{}", remote.describe());
+    }
+    let ends = Ends::find(remote, &direction, into).await?;
+    let mut skipped = Vec::new();
+    let here = if ends.up || ends.here.exists() { local(&ends.here, &mut skipped)? } else { Items::new() };
+    let there = match ends.remote.stat(&ends.there).await? {
+        Some(stat) if stat.folder => remote_items(&ends.remote, &ends.there).await?,
+        Some(_) => return Err(format!("{} is not a folder", direction.url()).into()),
+        None if ends.up => Items::new(),
+        None => return Err(format!("{}: no such folder", direction.url()).into()),
+    };
+    let (source, target) = if ends.up { (&here, &there) } else { (&there, &here) };
+    let work = Work::between(source, target, which, args.delete);
+    if !options.quiet {
+        for path in &skipped {
+            eprintln!("left out, neither a file nor a folder: {path}");
+        }
+    }
+    if args.dry_run {
+        print_work(&work);
+        ends.remote.close().await;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let started = Instant::now();
+    let mut plan = Plan::new(options, stopped);
+    plan.keep_times = true;
+    plan.begin_many(work.bytes());
+    let done = ends.carry_out(&work, &plan, args.files.max(1) as usize).await?;
+    plan.finish();
+    report(args, &work, &done, started, ends.remote.transport());
+    ends.remote.close().await;
+    Ok(if done.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Done {
+    copied: usize,
+    bytes: u64,
+    deleted: usize,
+    failed: Vec<(String, String)>,
+}
+
+impl Ends {
+    async fn find(remote: Remote, direction: &Direction, into: Into) -> Result<Ends, Failure> {
+        let inside = into == Into::FolderOfThatName;
+        match direction {
+            Direction::Up(from, to) => {
+                if !from.is_dir() {
+                    return Err(format!("{} is not a folder", from.display()).into());
+                }
+                let exists = to.path.is_empty() || remote.is_folder(&to.path).await?;
+                let there = match inside && exists {
+                    true => join(&to.path, name_of(&from.canonicalize()?)?),
+                    false => to.path.clone(),
+                };
+                Ok(Ends { remote, there, here: from.clone(), up: true })
+            }
+            Direction::Down(from, to) => {
+                let here = match inside && to.is_dir() {
+                    true => to.join(own_name(from)),
+                    false => to.clone(),
+                };
+                Ok(Ends { remote, there: from.path.clone(), here, up: false })
+            }
+        }
+    }
+
+    async fn carry_out(&self, work: &Work, plan: &Plan, files: usize) -> Result<Done, Failure> {
+        let mut done = Done::default();
+        done.failed.extend(
+            work.clashes.iter().map(|path| (path.clone(), "a file at one end, a folder at the other".into())),
+        );
+        self.make_root().await?;
+        for path in &work.folders {
+            if let Err(e) = self.make_folder(path).await {
+                done.failed.push((path.clone(), e.to_string()));
+            }
+        }
+        let mut copies = stream::iter(&work.files)
+            .take_while(|_| std::future::ready(!plan.is_stopped()))
+            .map(|(path, _)| async move { (path, self.copy(path, plan).await) })
+            .buffer_unordered(files);
+        while let Some((path, outcome)) = copies.next().await {
+            match outcome {
+                Ok(bytes) => {
+                    done.copied += 1;
+                    done.bytes += bytes;
+                }
+                Err(e) => done.failed.push((path.clone(), e.to_string())),
+            }
+        }
+        if plan.is_stopped() {
+            return Err("interrupted; the same command goes on from here".into());
+        }
+        // What is gone from the source goes only when everything that is there has arrived.
+        if !done.failed.is_empty() {
+            return Ok(done);
+        }
+        for (path, folder) in &work.extra {
+            match self.delete(path, *folder).await {
+                Ok(()) => done.deleted += 1,
+                Err(e) => done.failed.push((path.clone(), e.to_string())),
+            }
+        }
+        Ok(done)
+    }
+
+    async fn make_root(&self) -> Result<(), Failure> {
+        if !self.up {
+            return Ok(std::fs::create_dir_all(&self.here)?);
+        }
+        // Each folder on the way there.
+        for (at, _) in self.there.match_indices('/') {
+            self.remote.mkdir(&self.there[..at]).await?;
+        }
+        if self.there.is_empty() { Ok(()) } else { self.remote.mkdir(&self.there).await }
+    }
+
+    async fn make_folder(&self, path: &str) -> Result<(), Failure> {
+        match self.up {
+            true => self.remote.mkdir(&join(&self.there, path)).await,
+            false => Ok(std::fs::create_dir(self.here.join(path))?),
+        }
+    }
+
+    async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Failure> {
+        let (there, here) = (join(&self.there, path), self.here.join(path));
+        match self.up {
+            true => store(&self.remote, &here, &there, plan).await,
+            false => fetch(&self.remote, &there, &here, plan).await,
+        }
+    }
+
+    async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
+        let (there, here) = (join(&self.there, path), self.here.join(path));
+        match (self.up, folder) {
+            (true, true) => self.remote.rmdir(&there).await,
+            (true, false) => self.remote.remove(&there).await,
+            (false, true) => Ok(std::fs::remove_dir(here)?),
+            (false, false) => Ok(std::fs::remove_file(here)?),
+        }
+    }
+}
+
+/// The name of what a URL names: its share's, when it names all of that.
+fn own_name(url: &Url) -> &str {
+    match url.file_name() {
+        "" => &url.share,
+        name => name,
+    }
+}
+
+/// Everything in a local folder.
+fn local(root: &Path, skipped: &mut Vec<String>) -> Result<Items, Failure> {
+    let mut items = Items::new();
+    let mut folders = vec![(String::new(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let path = root.join(&folder);
+        let listed = std::fs::read_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        for entry in listed {
+            let entry = entry.map_err(|e| format!("{}: {e}", path.display()))?;
+            let name = entry.file_name();
+            let name = name.to_str().ok_or_else(|| format!("{}: not UTF-8", entry.path().display()))?;
+            let path = join(&folder, name);
+            let kind = entry.metadata()?;
+            if kind.is_dir() {
+                folders.push((path.clone(), descend(depth)?));
+            } else if !kind.is_file() {
+                skipped.push(path);
+                continue;
+            } else if is_partial(name) {
+                continue;
+            }
+            let modified = When::from(kind.modified()?);
+            enter(&mut items, path, Item { folder: kind.is_dir(), size: kind.len(), modified })?;
+        }
+    }
+    Ok(items)
+}
+
+/// Everything in a folder of the server.
+async fn remote_items(remote: &Remote, root: &str) -> Result<Items, Failure> {
+    let mut items = Items::new();
+    let mut folders = vec![(String::new(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let path = join(root, &folder);
+        let path = path.trim_end_matches('/');
+        for entry in remote.list(path).await.map_err(|e| format!("{path}: {e}"))? {
+            // A server has no say in where we write.
+            if entry.name.is_empty() || entry.name.contains(['/', '\\', '\0']) || entry.name == ".." {
+                return Err(format!("the server lists a name that is no name: {:?}", entry.name).into());
+            }
+            if is_partial(&entry.name) && !entry.folder {
+                continue;
+            }
+            let path = join(&folder, &entry.name);
+            if entry.folder {
+                folders.push((path.clone(), descend(depth)?));
+            }
+            let item = Item { folder: entry.folder, size: entry.size, modified: entry.modified };
+            enter(&mut items, path, item)?;
+        }
+    }
+    Ok(items)
+}
+
+fn descend(depth: usize) -> Result<usize, Failure> {
+    if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other".into()) } else { Ok(depth + 1) }
+}
+
+fn enter(items: &mut Items, path: String, item: Item) -> Result<(), Failure> {
+    if items.len() >= MAX_ITEMS {
+        return Err("more than 4 million files: copy parts of the folder".into());
+    }
+    items.insert(path, item);
+    Ok(())
+}
+
+/// What a copy in progress is called.
+fn is_partial(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".weft-partial")
+}
+
+fn print_work(work: &Work) {
+    for path in &work.clashes {
+        println!("cannot     {path}: a file at one end, a folder at the other");
+    }
+    for path in &work.folders {
+        println!("make       {path}/");
+    }
+    for (path, size) in &work.files {
+        println!("copy       {path} ({size} bytes)");
+    }
+    for (path, folder) in &work.extra {
+        println!("delete     {path}{}", if *folder { "/" } else { "" });
+    }
+    println!("unchanged  {} files", work.unchanged);
+}
+
+fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &str) {
+    let seconds = started.elapsed().as_secs_f64();
+    if args.transfer.json {
+        let failed: Vec<_> =
+            done.failed.iter().map(|(path, reason)| json!({"path": path, "reason": reason})).collect();
+        let outcome = json!({
+            "copied": done.copied, "bytes": done.bytes, "unchanged": work.unchanged, "deleted": done.deleted,
+            "failed": failed, "seconds": seconds, "transport": transport,
+        });
+        println!("{outcome}");
+        return;
+    }
+    for (path, reason) in &done.failed {
+        eprintln!("weft: {path}: {reason}");
+    }
+    if !args.transfer.quiet {
+        println!(
+            "{} files copied ({} bytes), {} unchanged, {} deleted, {} failed in {seconds:.2} s over {transport}",
+            done.copied,
+            done.bytes,
+            work.unchanged,
+            done.deleted,
+            done.failed.len(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(list: &[(&str, u64, i64)]) -> Items {
+        list.iter()
+            .map(|(path, size, secs)| {
+                let folder = path.ends_with('/');
+                let modified = When { secs: *secs, nanos: 0 };
+                (path.trim_end_matches('/').to_owned(), Item { folder, size: *size, modified })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_differs_is_copied_and_what_is_extra_goes_contents_first() {
+        let source = items(&[("a", 1, 10), ("b", 2, 10), ("c", 3, 10), ("d/", 0, 0), ("d/e", 1, 1)]);
+        let target = items(&[("a", 1, 11), ("b", 1, 10), ("c", 3, 20), ("x/", 0, 0), ("x/y", 1, 1)]);
+        let work = Work::between(&source, &target, Which::Changed, true);
+        assert_eq!(work.folders, ["d"]);
+        assert_eq!(work.files, [("b".into(), 2), ("c".into(), 3), ("d/e".into(), 1)]);
+        assert_eq!(work.extra, [("x/y".into(), false), ("x".into(), true)]);
+        assert_eq!((work.unchanged, work.bytes()), (1, 6));
+        let all = Work::between(&source, &target, Which::All, false);
+        assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
+    }
+
+    #[test]
+    fn a_file_is_not_put_in_the_place_of_a_folder() {
+        let work = Work::between(&items(&[("a", 1, 1)]), &items(&[("a/", 0, 1)]), Which::Changed, false);
+        assert_eq!((work.clashes, work.files.len()), (vec!["a".to_owned()], 0));
+    }
+}

@@ -1,0 +1,247 @@
+"""weft ls, cat, put, stat, sync and cp -r, on Weft's own server and on Debian's smbd."""
+
+import contextlib
+import filecmp
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+
+SMB_CONF = """
+[global]
+  workgroup = TEST
+  server role = standalone server
+  interfaces = 127.0.0.1
+  bind interfaces only = yes
+  smb ports = {port}
+  disable netbios = yes
+  load printers = no
+  log file = {state}/log
+  private dir = {state}/private
+  lock directory = {state}/lock
+  state directory = {state}/state
+  cache directory = {state}/cache
+  pid directory = {state}/pid
+  ncalrpc dir = {state}/ncalrpc
+[data]
+  comment = a folder of smbd's
+  path = {data}
+  read only = no
+  force user = root
+"""
+
+
+class Smbd:
+    """Debian's smbd with a configuration and state of its own. Its user is one that every host has."""
+
+    user = "nobody"
+
+    def __init__(self, work):
+        self.folder = work / "data"
+        state = work / "state"
+        for folder in ["private", "lock", "state", "cache", "pid", "ncalrpc"]:
+            (state / folder).mkdir(mode=0o700, parents=True)
+        self.folder.mkdir()
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            self.port = any_port.getsockname()[1]
+        conf = state / "smb.conf"
+        conf.write_text(SMB_CONF.format(port=self.port, state=state, data=self.folder))
+        subprocess.run(
+            ["smbpasswd", "-c", conf, "-s", "-a", self.user], input=f"{weft.PASSWORD}\n" * 2, text=True, check=True,
+            capture_output=True,
+        )
+        self.process = subprocess.Popen(
+            ["/usr/sbin/smbd", "--foreground", "--no-process-group", "-s", conf],
+            # When smbd ends it ends its whole process group, which would be ours.
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                break
+            if self.process.poll() is not None:
+                raise RuntimeError((state / "log").read_text())
+            time.sleep(0.05)
+
+    def url(self, path="", share="data"):
+        return f"smb://{self.user}@127.0.0.1:{self.port}/{share}/{path}"
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+class Relay(threading.Thread):
+    """Carries one connection, and cuts it after so many bytes from the client."""
+
+    def __init__(self, port, cut_after):
+        super().__init__(daemon=True)
+        self.port, self.left, self.carried = port, cut_after, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.start()
+
+    def run(self):
+        client, _ = self.listener.accept()
+        server = socket.create_connection(("127.0.0.1", self.port))
+        threading.Thread(target=self.back, args=(server, client), daemon=True).start()
+        while self.carried < self.left:
+            data = client.recv(1 << 20)
+            if not data:
+                break
+            self.carried += len(data)
+            server.sendall(data)
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self.listener.close()
+
+    @staticmethod
+    def back(server, client):
+        # The other direction ends both.
+        with contextlib.suppress(OSError):
+            while data := server.recv(1 << 20):
+                client.sendall(data)
+
+
+def make_tree(root):
+    """Files large and small, empty ones, folders in folders, names beyond ASCII."""
+    (root / "sub" / "deeper").mkdir(parents=True)
+    (root / "nothing in it").mkdir()
+    weft.random_file(root / "large", (5 << 20) + 3)
+    weft.random_file(root / "sub" / "small", 10)
+    weft.random_file(root / "sub" / "empty", 0)
+    weft.random_file(root / "sub" / "deeper" / "Grüße 漢字 😀", 70_000)
+    for i in range(40):
+        weft.random_file(root / "sub" / f"many-{i}", i * 100)
+    os.utime(root / "large", (1_000_000_000, 1_000_000_000))
+
+
+def same_tree(a, b):
+    """Whether two folders hold the same."""
+    compared = filecmp.dircmp(a, b)
+    return not (
+        compared.left_only or compared.right_only or compared.diff_files or compared.funny_files
+    ) and all(same_tree(a / name, b / name) for name in compared.common_dirs)
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        work = tempfile.TemporaryDirectory(prefix="weft-commands-")
+        self.addCleanup(work.cleanup)
+        self.work = pathlib.Path(work.name)
+        self.source = self.work / "source"
+        self.source.mkdir()
+        make_tree(self.source)
+
+    def json(self, *command, **more):
+        return json.loads(weft.run(weft.WEFT, *command, "--json", **more).stdout)
+
+    def round(self, url, share_url, folder, remark, *options):
+        """Every command once."""
+        run = lambda *command, **more: weft.run(weft.WEFT, *command, *options, **more)
+        # To a folder that does not exist yet, in one that does not either.
+        done = self.json("sync", "-q", self.source, url("a/b"), *options)
+        self.assertEqual((done["copied"], done["unchanged"], done["failed"]), (44, 0, []))
+        self.assertTrue(same_tree(self.source, folder / "a" / "b"))
+        self.assertEqual((folder / "a" / "b" / "large").stat().st_mtime, 1_000_000_000)
+        # Once more: nothing to do. One file changed: that one.
+        self.assertEqual(self.json("sync", "-q", self.source, url("a/b"), *options)["copied"], 0)
+        weft.random_file(self.source / "sub" / "small", 11)
+        (self.source / "sub" / "many-7").unlink()
+        said = run("sync", "-q", "-n", "--delete", self.source, url("a/b")).stdout
+        self.assertIn("copy       sub/small (11 bytes)", said)
+        self.assertIn("delete     sub/many-7", said)
+        done = self.json("sync", "-q", "--delete", self.source, url("a/b"), *options)
+        self.assertEqual((done["copied"], done["deleted"]), (1, 1))
+        self.assertTrue(same_tree(self.source, folder / "a" / "b"))
+        # Back, twice: as a folder's content, and as a folder.
+        done = self.json("sync", "-q", url("a/b"), self.work / "back", *options)
+        self.assertEqual(done["copied"], 43)
+        self.assertTrue(same_tree(self.source, self.work / "back"))
+        (self.work / "into").mkdir()
+        run("cp", "-q", "-r", url("a/b"), self.work / "into")
+        self.assertTrue(same_tree(self.source, self.work / "into" / "b"))
+        # One file by itself.
+        stat = self.json("stat", url("a/b/large"), *options)
+        self.assertEqual((stat["size"], stat["folder"]), ((5 << 20) + 3, False))
+        self.assertEqual(stat["modified"], "2001-09-09 01:46:40")
+        listed = self.json("ls", url("a/b/sub/deeper"), *options)
+        self.assertEqual([(entry["name"], entry["size"]) for entry in listed], [("Grüße 漢字 😀", 70_000)])
+        self.assertIn({"share": "data", "remark": remark}, self.json("ls", share_url, *options))
+        out = subprocess.run(
+            [weft.WEFT, "cat", url("a/b/large"), *options], check=True, capture_output=True,
+            env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
+        ).stdout
+        self.assertEqual(out, (self.source / "large").read_bytes())
+        subprocess.run(
+            [weft.WEFT, "put", url("put"), *options], check=True, input=out * 2,
+            env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
+        )
+        self.assertEqual((folder / "put").read_bytes(), out * 2)
+        # What does not work says why.
+        for command, reason in [
+            (("stat", url("no/thing")), "no such file or folder"),
+            (("cat", url("a/b")), "directory"),
+            (("cp", url("a/b"), self.work / "x"), "-r"),
+            (("ls", url("", share="none")), "share"),
+        ]:
+            failed = run(*command, check=False)
+            self.assertEqual(failed.returncode, 1, failed.stdout)
+            self.assertIn(reason, failed.stderr)
+        for name in ["back", "into"]:
+            shutil.rmtree(self.work / name)
+
+    def test_on_our_own_server(self):
+        for transport in ["tcp", "iwarp", "shm"]:
+            with self.subTest(transport=transport), weft.serving() as server:
+                base = f"smb://{weft.USER}@127.0.0.1:{server.smb_port}"
+                self.round(server.url, base, server.folder, "", "--transport", transport)
+            shutil.rmtree(self.source)
+            self.source.mkdir()
+            make_tree(self.source)
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/usr/sbin/smbd"), "smbd wants to be root, and to be")
+    def test_on_smbd(self):
+        server = Smbd(self.work)
+        self.addCleanup(server.stop)
+        for options in [(), ("--encrypt",)]:
+            with self.subTest(options=options):
+                base = f"smb://{server.user}@127.0.0.1:{server.port}"
+                self.round(server.url, base, server.folder, "a folder of smbd's", "--transport", "tcp", *options)
+            for path in [self.source, server.folder]:
+                shutil.rmtree(path)
+                path.mkdir()
+            make_tree(self.source)
+
+    def test_a_copy_that_was_cut_goes_on(self):
+        size = 400 << 20
+        large = weft.random_file(self.work / "large", size)
+        with weft.serving() as server:
+            command = ["cp", "-q", "--resume", "--no-verify", "--transport", "tcp"]
+            url = lambda port: f"smb://{weft.USER}@127.0.0.1:{port}/data/large"
+            relay = Relay(server.smb_port, 300 << 20)
+            failed = weft.run(
+                weft.WEFT, *command, large, url(relay.listener.getsockname()[1]), check=False
+            )
+            self.assertEqual(failed.returncode, 1)
+            self.assertFalse((server.folder / "large").exists())
+            relay = Relay(server.smb_port, size * 2)
+            weft.run(weft.WEFT, *command, large, url(relay.listener.getsockname()[1]))
+            # At most 128 MiB of what was there already went again.
+            self.assertLess(relay.carried, size - (300 << 20) + (140 << 20))
+            self.assertTrue(weft.same(large, server.folder / "large"))
+            self.assertEqual(os.listdir(server.folder), ["large"])
+
+
+if __name__ == "__main__":
+    unittest.main()
