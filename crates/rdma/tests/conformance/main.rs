@@ -51,8 +51,8 @@ struct Medium {
     refusals_named: bool,
     /// Whether a Read of a region that may only be written is refused; Linux's siw serves it.
     refuses_wrong_reads: bool,
-    /// Whether the accepting side answers a Read of nothing, as RFC 5040 5.2.1 asks; Linux's siw ends the connection.
-    serves_empty_reads: bool,
+    /// Whether the accepting side looks at STag and offset of a Read of nothing, against RFC 5040 5.2.1; Linux's siw does.
+    checks_empty_reads: bool,
     /// Whether what the peer wrote and read here is counted.
     counts_peer: bool,
     /// Whether a receiver learns that the message was sent with Solicited Event.
@@ -71,7 +71,7 @@ fn software() -> Result<Medium, String> {
         private_data_padded: false,
         refusals_named: true,
         refuses_wrong_reads: true,
-        serves_empty_reads: true,
+        checks_empty_reads: false,
         counts_peer: true,
         tells_solicited: true,
         case_limit: Duration::from_secs(60),
@@ -86,7 +86,7 @@ fn is_siw(device: &rnic::Device) -> bool {
 fn device_to_iwarp() -> Result<Medium, String> {
     Ok(Medium {
         refuses_wrong_reads: true,
-        serves_empty_reads: true,
+        checks_empty_reads: false,
         counts_peer: true,
         tells_solicited: true,
         ..iwarp_device()?
@@ -120,7 +120,7 @@ fn device() -> Result<Medium, String> {
         private_data_padded: !iwarp,
         refusals_named: false,
         refuses_wrong_reads: !devices.iter().any(is_siw),
-        serves_empty_reads: !devices.iter().any(is_siw),
+        checks_empty_reads: devices.iter().any(is_siw),
         counts_peer: false,
         tells_solicited: false,
         // Emulated machines are slow.
