@@ -149,13 +149,13 @@ impl Link {
 
     /// [`Link::try_receive`] for a user that polls next: whose business it is to send what follows, and to wake nobody.
     fn look(&self) {
+        let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Poll::Pending
+            }
+            received => Poll::Ready(received),
+        };
         if self.connection.borrow().may_receive() {
-            let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                    Poll::Pending
-                }
-                received => Poll::Ready(received),
-            };
             let _ = self.receive(recv);
         }
     }
@@ -163,7 +163,10 @@ impl Link {
     /// One receive and what follows from it; false at the end of the stream.
     fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
         let mut connection = self.connection.borrow_mut();
-        let received = std::task::ready!(recv(&mut connection.recv_slots()));
+        let received = std::task::ready!(match connection.recv_room() {
+            Some(room) => recv(&mut [io::IoSliceMut::new(room)]),
+            None => recv(&mut connection.recv_slots()),
+        });
         let now = rt::now();
         Poll::Ready(match received {
             Ok(0) => {
@@ -184,6 +187,10 @@ impl Link {
 
     /// Sends what there is. Whoever calls, it is the sending task that is woken when what keeps it waiting is over.
     fn transmit(&self) {
+        // Whoever polls without a pause asks often, and mostly there is nothing.
+        if self.connection.borrow().is_quiet() && self.reading.borrow().is_none() {
+            return;
+        }
         let Some(waker) = self.sender.borrow().clone() else {
             // It has not run yet, and will send this when it does.
             return;

@@ -15,6 +15,9 @@ use weft_machine::{FileRange, buf};
 use weft_wire::mpa::{self, Crc, Shift};
 use weft_wire::{ddp, rdmap};
 
+/// Payload of up to this many bytes is written between the headers: to gather it from its own place costs more.
+const INLINE_BYTES: usize = 64;
+
 /// FPDUs that wait for the socket.
 pub(super) struct Out {
     small: Vec<u8>,
@@ -93,6 +96,11 @@ impl Out {
         self.pieces.len()
     }
 
+    /// Bytes of headers, trailers and short payload that wait.
+    pub(super) fn small_bytes(&self) -> usize {
+        self.small.len()
+    }
+
     /// The stream position behind everything put so far.
     pub(super) fn end(&self) -> u64 {
         self.end
@@ -121,6 +129,9 @@ impl Out {
 
     /// Adds payload to the segment.
     pub(super) fn payload(&mut self, mut bytes: Bytes) {
+        if bytes.len() <= INLINE_BYTES {
+            return self.put_small(&bytes);
+        }
         while !bytes.is_empty() {
             let room = self.room();
             let part = bytes.split_to(room.min(bytes.len()));

@@ -195,6 +195,25 @@ impl Rx {
 }
 
 impl Connection {
+    /// [`Connection::recv_slots`] where that is one piece of memory: with CRCs on, between two messages of a peer that
+    /// nothing is awaited from but messages. Cheaper, for whoever asks often.
+    pub(super) fn recv_room(&mut self) -> Option<&mut [u8]> {
+        let one = matches!(self.rx.phase, Phase::Header)
+            && self.rx.ring.len == 0
+            && self.is_all_staged()
+            && self.rx.marked.is_none();
+        if !one {
+            return None;
+        }
+        self.rx.plan = None;
+        Some(self.rx.ring.free(usize::MAX).0)
+    }
+
+    /// Nothing is expected that would not be staged.
+    fn is_all_staged(&self) -> bool {
+        self.rx.crc && self.reads.is_empty() && !self.regions.any_fill()
+    }
+
     /// Where the next received bytes go. Always room for at least one byte.
     pub(super) fn recv_slots(&mut self) -> Slots<'_> {
         if self.rx.marked.is_some() {
@@ -202,8 +221,7 @@ impl Connection {
         }
         self.rx.plan = self.plan();
         let staged = match self.rx.phase {
-            // Nothing is expected that would not be staged.
-            Phase::Header if self.rx.crc && self.reads.is_empty() && !self.regions.any_fill() => usize::MAX,
+            Phase::Header if self.is_all_staged() => usize::MAX,
             Phase::Header => BLIND_BYTES.max(self.rx.lacking),
             // More of the same message follows: stop after its next header, so that its payload goes to its place.
             Phase::Payload { segment, .. } | Phase::Trailer { segment, .. } if !segment.header.last() => {

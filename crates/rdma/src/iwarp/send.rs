@@ -28,6 +28,8 @@ use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work};
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 /// A batch ends early with this many pieces (small messages): what one gather write takes.
 const BATCH_PIECES: usize = 128;
+/// And with so many bytes between payloads: an idle connection keeps the room for them.
+const BATCH_SMALL_BYTES: usize = 8 << 10;
 /// Payload per FPDU when markers are on: the marker's back pointer has 16 bits.
 const MARKED_PAYLOAD: usize = 32 << 10;
 /// The longest payload that the 16-bit length leaves behind the longer of the two headers.
@@ -252,7 +254,9 @@ impl Tx {
 
     /// Whether the batch has room for more.
     fn batch_open(&self) -> bool {
-        self.out.len() < BATCH_BYTES && self.out.pieces() < BATCH_PIECES
+        self.out.len() < BATCH_BYTES
+            && self.out.pieces() < BATCH_PIECES
+            && self.out.small_bytes() < BATCH_SMALL_BYTES
     }
 
     /// An RDMA Write of nothing to nowhere.
