@@ -358,6 +358,18 @@ impl Stream {
         }
     }
 
+    /// Gives a peer up that does not acknowledge what was sent to it for so long (TCP_USER_TIMEOUT, RFC 5482). Without
+    /// effect under simulation.
+    pub fn set_unacknowledged_limit(&self, limit: Duration) -> io::Result<()> {
+        match self.fd() {
+            Some(fd) => {
+                let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+                Ok(rustix::net::sockopt::set_tcp_user_timeout(fd, limit_ms)?)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// From now on waiting for bytes ends only when so many have come, or the end of the stream (SO_RCVLOWAT); 1 is how
     /// a stream begins. Receiving without waiting takes what is there. Without effect under simulation.
     pub fn set_low_water(&self, bytes: usize) -> io::Result<()> {

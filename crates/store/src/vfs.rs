@@ -18,7 +18,7 @@ pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::file::{OpenFile, Quota};
 use self::watch::Witness;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
-use crate::opens::Opens;
+use crate::opens::{Access, Key, Opens};
 
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
 pub const MAX_XATTR_NAME: usize = 250;
@@ -381,9 +381,9 @@ pub trait Backend: Send + Sync {
 }
 
 /// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
-/// shares all three.
+/// shares all three. It may act in somebody's name, who then keeps what he caches of the directories that he changes.
 #[derive(Clone)]
-pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>);
+pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>, Option<Key>);
 
 macro_rules! expect {
     ($outcome:expr, $pattern:pat => $value:expr) => {
@@ -397,7 +397,21 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
-        Vfs(Arc::new(backend), Arc::default(), Arc::default())
+        Vfs(Arc::new(backend), Arc::default(), Arc::default(), None)
+    }
+
+    /// The same file system, changed in the name of whoever caches directories by this key.
+    #[must_use]
+    pub fn in_name_of(&self, key: Option<Key>) -> Vfs {
+        Vfs(self.0.clone(), self.1.clone(), self.2.clone(), key)
+    }
+
+    /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
+    pub fn children_changed(&self, dir: NodeId) {
+        if self.1.caches_directories() {
+            // Nobody waits: who listed it a moment ago saw it as it was.
+            let _ = self.1.recall(dir, self.3, Access::Children);
+        }
     }
 
     /// Who has what open, of every protocol.
@@ -415,12 +429,18 @@ impl Vfs {
     }
 
     async fn named(&self, what: What, action: Action, dir: NodeId, name: &[u8]) {
+        self.children_changed(dir);
         if self.2.any() {
             self.witness().named(what, action, dir, name).await;
         }
     }
 
     async fn modified(&self, node: NodeId, what: What) {
+        if self.1.caches_directories()
+            && let Ok((dir, _)) = self.place(node).await
+        {
+            self.children_changed(dir);
+        }
         if self.2.any() && what != What::NONE {
             self.witness().modified(node, what).await;
         }
@@ -526,6 +546,8 @@ impl Vfs {
             replace,
         };
         expect!(self.0.submit(op).await?, Outcome::Done => ());
+        self.children_changed(from.0);
+        self.children_changed(to.0);
         let Some((kind, replaced)) = seen else { return Ok(()) };
         if let Some(replaced) = replaced {
             self.named(What::name_of(replaced.kind), Action::Removed, to.0, to.1).await;

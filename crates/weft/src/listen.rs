@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use weft_machine::net::Socket;
@@ -45,6 +46,10 @@ pub(crate) enum Messages {
     /// RPC over RDMA.
     RpcRdma,
 }
+
+/// A client of SMB that acknowledges nothing for so long is lost, and what it has open is closed: shorter than others
+/// wait for its oplocks (35 s). NFS clients hold nothing by their connections.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What every accept loop needs.
 #[derive(Clone)]
@@ -108,11 +113,15 @@ impl Acceptor {
                         };
                         this.tune(&stream);
                         let channel: Rc<dyn Channel> = match framing {
-                            Framing::Nbss => nbss::Nbss::new(
-                                stream,
-                                this.pool,
-                                nbss::Config { gather: true, ..Default::default() },
-                            ),
+                            Framing::Nbss => {
+                                if let Err(e) = stream.set_unacknowledged_limit(SILENCE) {
+                                    tracing::warn!(
+                                        "TCP waits for a lost peer as long as the system does: {e}"
+                                    );
+                                }
+                                let config = nbss::Config { gather: true, ..Default::default() };
+                                nbss::Nbss::new(stream, this.pool, config)
+                            }
                             Framing::Record => record::Record::new(
                                 stream,
                                 this.pool,

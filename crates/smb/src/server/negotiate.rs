@@ -139,6 +139,9 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     if dialect >= Dialect::V2_1 {
         server_capabilities |= Capabilities::LARGE_MTU | Capabilities::LEASING;
     }
+    if dialect >= Dialect::V3_0 {
+        server_capabilities |= Capabilities::DIRECTORY_LEASING;
+    }
     if dialect >= Dialect::V3_0
         && connection.server.config.multichannel
         && request.capabilities.contains(Capabilities::MULTI_CHANNEL)

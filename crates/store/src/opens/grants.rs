@@ -20,8 +20,9 @@ use super::Refused;
 use super::locks::MAX_WAITING;
 use crate::vfs::NodeId;
 
-/// How long a holder may take to acknowledge: what Windows gives ([MS-SMB2] 3.3.2.1).
-pub const BREAK_TIMEOUT: Duration = Duration::from_secs(35);
+/// How long a holder may take to acknowledge: what Windows gives ([MS-SMB2] 3.3.2.1) is 35 seconds, by which whoever waits
+/// has his answer.
+pub const BREAK_TIMEOUT: Duration = Duration::from_millis(34_500);
 /// Caching rights of one node, of all clients together.
 pub const MAX_GRANTS: usize = 4096;
 
@@ -136,6 +137,8 @@ pub struct Recall {
     pub to: Caching,
     /// Whether the holder still has all of it until it acknowledges; otherwise it is gone already.
     pub acknowledge: bool,
+    /// A further step of a recall that the holder has just acknowledged.
+    pub goes_on: bool,
 }
 
 /// The protocol that a right was granted by. Called on whatever core the access comes from, with no lock held, in the
@@ -206,8 +209,7 @@ impl Granted {
     /// handle that it may yet close.
     fn holds_up(&self, access: Access) -> bool {
         let needed = Caching { read: false, ..access.breaks() };
-        let unfinished = self.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
-        unfinished || self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
+        self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
     }
 
     /// Others have come to need more while the holder made up its mind: it is asked again. As Windows does it, handles
@@ -215,6 +217,9 @@ impl Granted {
     fn go_on(&mut self, node: NodeId, then: Caching, now: Time, events: &mut Vec<Event>) {
         let step = if self.caching.handle && !then.handle { self.caching.without(Caching::H) } else { then };
         self.begin(node, step, now, events);
+        if let Some(Event::Recall(_, recall)) = events.last_mut() {
+            recall.goes_on = true;
+        }
         if let Some(breaking) = &mut self.breaking {
             breaking.then = then;
         }
@@ -222,7 +227,7 @@ impl Granted {
 
     fn begin(&mut self, node: NodeId, to: Caching, now: Time, events: &mut Vec<Event>) {
         let acknowledge = self.caching.write || self.caching.handle;
-        let recall = Recall { node, key: self.key, from: self.caching, to, acknowledge };
+        let recall = Recall { node, key: self.key, from: self.caching, to, acknowledge, goes_on: false };
         events.push(Event::Recall(self.holder.clone(), recall));
         if acknowledge {
             self.breaking = Some(Breaking { to, then: to, deadline: now + BREAK_TIMEOUT });
@@ -298,14 +303,15 @@ impl Grants {
                 continue;
             }
             let left = granted.left(access);
-            if left == granted.caching {
-                continue;
-            }
             match &mut granted.breaking {
+                _ if left == granted.caching => {}
                 Some(breaking) => breaking.then = breaking.then.and(left),
                 None => granted.begin(node, left, now, events),
             }
-            if granted.holds_up(access)
+            // An open that comes while there is more to be given back than was asked for waits for all of it.
+            let opens = matches!(access, Access::Open | Access::Overwrite);
+            let unfinished = granted.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
+            if (granted.holds_up(access) && left != granted.caching || opens && unfinished)
                 && let Some(breaking) = &granted.breaking
             {
                 wait = Some(wait.map_or(breaking.deadline, |first| first.min(breaking.deadline)));

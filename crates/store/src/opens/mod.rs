@@ -205,6 +205,8 @@ pub struct Opens {
     next: AtomicU64,
     /// Nodes in the table, so that a server of NFS alone never takes a lock here.
     known_nodes: AtomicUsize,
+    /// Somebody has cached a directory: from then on those who change one ask who does.
+    directories: AtomicBool,
 }
 
 impl Default for Opens {
@@ -213,6 +215,7 @@ impl Default for Opens {
             shards: std::array::from_fn(|_| Mutex::default()),
             next: AtomicU64::new(1),
             known_nodes: AtomicUsize::new(0),
+            directories: AtomicBool::new(false),
         }
     }
 }
@@ -243,6 +246,18 @@ impl Opens {
     /// A name for somebody who will lock POSIX ranges.
     pub fn lock_owner(&self) -> LockOwner {
         LockOwner(self.number())
+    }
+
+    /// Directories may be cached from now on.
+    pub fn cache_directories(&self) {
+        if !self.caches_directories() {
+            self.directories.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether anybody may have cached a directory.
+    pub fn caches_directories(&self) -> bool {
+        self.directories.load(Ordering::Acquire)
     }
 
     /// Whether nothing is known of any node: then nobody is in anybody's way.

@@ -12,7 +12,7 @@ use weft_store::opens::{Access, Caching as Rights, Form, Holder, Key, Reach, Rec
 use weft_store::vfs::{Attr, Kind, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateOptions, OplockLevel, Request};
-use weft_wire::smb2::create_context::{self, LeaseState, RequestContext, ResponseContext};
+use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, RequestContext, ResponseContext};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::oplock_break::Notification;
 use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
@@ -42,16 +42,27 @@ impl Caching {
         wanted: &Wanted,
     ) -> Result<Caching, NtStatus> {
         Ok(match wanted {
-            // A directory has no data; leases on directories are not offered.
-            _ if attr.kind != Kind::File => Caching::None,
             Wanted::Nothing => Caching::None,
-            Wanted::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved))),
-            Wanted::Lease(lease) => {
-                let handles = &cx.server.handles;
-                let (client, file) = (cx.session.client_guid, (vfs.opens(), attr.node));
-                Caching::Lease(handles.leases.acquire(client, lease, file, &handles.preserved)?)
+            // A directory has no data, but a list of names: leases of version 2 are for that as well.
+            Wanted::Lease(lease) if attr.kind == Kind::Dir && lease.v2.is_some() => {
+                vfs.opens().cache_directories();
+                Caching::lease(cx, vfs, attr, lease)?
             }
+            _ if attr.kind != Kind::File => Caching::None,
+            Wanted::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved))),
+            Wanted::Lease(lease) => Caching::lease(cx, vfs, attr, lease)?,
         })
+    }
+
+    fn lease(
+        cx: &OpContext,
+        vfs: &Vfs,
+        attr: &Attr,
+        wanted: &create_context::Lease,
+    ) -> Result<Caching, NtStatus> {
+        let handles = &cx.server.handles;
+        let (client, file) = (cx.session.client_guid, (vfs.opens(), attr.node));
+        Ok(Caching::Lease(handles.leases.acquire(client, wanted, file, &handles.preserved)?))
     }
 
     /// In whose name the file is opened.
@@ -102,7 +113,12 @@ pub(super) fn acquire(
             if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
                 lease.set_delete_on_close();
             }
-            contexts.push(ResponseContext::Lease(lease.request(&open.claim, wanted.state)));
+            // There are no writes to a directory that could be kept back.
+            let state = match open.kind {
+                Kind::Dir => wanted.state.without(LeaseState::WRITE_CACHING),
+                _ => wanted.state,
+            };
+            contexts.push(ResponseContext::Lease(lease.request(&open.claim, state)));
             OplockLevel::LEASE
         }
         _ => OplockLevel::NONE,
@@ -139,6 +155,14 @@ fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
         _ => None,
     });
     lease.map_or(Wanted::Nothing, Wanted::Lease)
+}
+
+/// The lease of the directory in which a client opens something, as it names it itself (ParentLeaseKey): what it does
+/// there takes nothing from it.
+pub(super) fn parent(cx: &OpContext, wanted: &Wanted) -> Option<Key> {
+    let Wanted::Lease(lease) = wanted else { return None };
+    let v2 = lease.v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET))?;
+    Some(cx.server.handles.leases.find(cx.session.client_guid, v2.parent_key)?.store_key())
 }
 
 /// The state of a lease as rights. What is no legal combination is nothing ([MS-FSA] 2.1.5.18).

@@ -101,15 +101,16 @@ async fn first(
     durable: &durable::Wanted,
 ) -> Result<(Arc<Open>, Reply), Failure> {
     let wish = Wish::of(request, cx.dialect())?;
+    let vfs = share.vfs.in_name_of(caching::parent(cx, &wish.caching));
     let (opened, action) =
-        open(cx, &share.vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
+        open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, &opened.place.1);
     let about = (&share.vfs, &opened.attr, opened.place.0);
     let mut contexts =
         answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
     let open = Open::new(
         cx,
-        share.vfs.clone(),
+        vfs,
         (opened.attr.node, opened.attr.kind),
         opened.place,
         (opened.access, wish.options),
@@ -451,14 +452,14 @@ async fn take(
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
-    let attr = &match waited {
-        true if attr.node != NodeId::ROOT => match vfs.lookup(place.0, &place.1, false).await {
-            Ok(now) if now.node == attr.node => now,
-            Ok(_) | Err(Error::NotFound | Error::Stale) => return Ok(None),
-            Err(e) => return Err(e.into()),
+    let (attr, place) = match waited {
+        true if attr.node != NodeId::ROOT => match still_there(vfs, attr.node, place).await? {
+            Some(found) => found,
+            None => return Ok(None),
         },
-        _ => attr.clone(),
+        _ => (attr.clone(), place),
     };
+    let attr = &attr;
     let hold = match vfs.hold(attr.node).await {
         Err(Error::Stale) => return Ok(None),
         other => other?,
@@ -481,6 +482,26 @@ async fn take(
         claim.set_delete_on_close();
     }
     Ok(Some(Opened { attr: attr.clone(), place, access, file, claim, caching, hold }))
+}
+
+/// What there is to say about a node after a wait, and where it is now; `None` when it has no name any more.
+async fn still_there(
+    vfs: &Vfs,
+    node: NodeId,
+    place: (NodeId, Vec<u8>),
+) -> Result<Option<(Attr, (NodeId, Vec<u8>))>, Error> {
+    match vfs.lookup(place.0, &place.1, false).await {
+        Ok(attr) if attr.node == node => return Ok(Some((attr, place))),
+        Ok(_) | Err(Error::NotFound | Error::Stale) => {}
+        Err(e) => return Err(e),
+    }
+    match (vfs.place(node).await, vfs.getattr(node).await) {
+        (Ok(place), Ok(attr)) if attr.nlink > 0 => Ok(Some((attr, place))),
+        (Ok(_), Ok(_))
+        | (Err(Error::NotFound | Error::Stale), _)
+        | (_, Err(Error::NotFound | Error::Stale)) => Ok(None),
+        (Err(e), _) | (_, Err(e)) => Err(e),
+    }
 }
 
 /// 3.3.5.9.3: a file that could not become that large is not made. Nothing is set aside: the store grows files as they

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use weft_machine::{Time, rt};
+use weft_store::vfs::Kind;
 use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
 use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
@@ -106,7 +107,8 @@ pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut 
         Wanted::V2 { timeout, create_guid } => (Some(create_guid), timeout),
         _ => return,
     };
-    if !open.may_be_kept() {
+    // 3.3.5.9.6, 3.3.5.9.10: no directory is durable.
+    if open.kind == Kind::Dir || !open.may_be_kept() {
         return;
     }
     let durable = Durable {

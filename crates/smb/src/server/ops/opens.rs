@@ -197,6 +197,10 @@ impl Open {
                 tracing::debug!("a time that a client set was not kept: {e}");
             }
         }
+        if self.written_since.load(Ordering::Acquire) {
+            // Its size and times are in the listings of its directory.
+            self.vfs.children_changed(lock(&self.place).0);
+        }
         if let Some(removal) = self.claim.close() {
             self.remove(removal).await;
         } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {

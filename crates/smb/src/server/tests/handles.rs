@@ -415,3 +415,47 @@ fn a_create_outlasts_the_channel_that_it_came_by() {
         assert_eq!(other.close(opened.file).await, NtStatus::SUCCESS);
     });
 }
+
+#[test]
+fn a_directory_is_cached_until_others_change_it() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let dir = create::Request {
+            name: "d".into(),
+            options: CreateOptions::DIRECTORY_FILE,
+            ..with_oplock(OplockLevel::LEASE, vec![lease(KEY, RWH), durable(0)])
+        };
+        let opened = create(&mut alice, &dir).await.unwrap();
+        assert_eq!(lease_of(&opened).state, RH, "there is nothing to write back");
+        assert!(!is_durable(&opened));
+        // What its own client does in it, and says so, changes nothing that it does not know.
+        let v2 = Some(LeaseV2 { parent_key: KEY, epoch: 0 });
+        let flags = LeaseFlags::PARENT_LEASE_KEY_SET;
+        let own = RequestContext::Lease(Lease { key: [0x55; 16], state: RWH, flags, v2 });
+        let own = create::Request { name: "d\\own".into(), ..with_oplock(OplockLevel::LEASE, vec![own]) };
+        let file = create(&mut alice, &own).await.unwrap().file;
+        assert_eq!(alice.write(file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
+        assert!(alice.is_served().await, "no break came before this answer");
+        // Who looks does not change it; a new name does, and does not wait.
+        let look = create::Request { contexts: Vec::new(), oplock: OplockLevel::NONE, ..dir.clone() };
+        create(&mut bob, &look).await.unwrap();
+        let theirs = create_request("d\\theirs", CreateOptions::NONE);
+        create(&mut bob, &theirs).await.unwrap();
+        let epoch = lease_of(&opened).v2.unwrap().epoch + 1;
+        let (current, new) = (RH, LeaseState::NONE);
+        let expected = Notification::Lease { epoch, flags: ACK_REQUIRED, key: KEY, current, new };
+        assert_eq!(told(&mut alice).await, expected);
+        let agreed = Acknowledgment::Lease { key: KEY, state: LeaseState::NONE };
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
+        // Changes by whatever protocol count.
+        let dir = create::Request { contexts: vec![lease(KEY, RWH)], ..dir };
+        let again = create(&mut alice, &dir).await.unwrap();
+        assert_eq!(lease_of(&again).state, RH);
+        let vfs = &world.server.config.shares[0].vfs;
+        let d = vfs.lookup(weft_store::NodeId::ROOT, b"d", false).await.unwrap().node;
+        vfs.remove(d, b"own").await.unwrap();
+        assert!(matches!(told(&mut alice).await, Notification::Lease { new: LeaseState::NONE, .. }));
+    });
+}

@@ -211,9 +211,9 @@ fn others_may_need_more_before_the_holder_agrees() {
     assert_eq!(t.try_open(NODE, &overwrite).unwrap_err(), Refused::Recalling);
     assert_eq!(client.told(), [(Caching::RWH, Caching::RH, true)]);
     t.acknowledge(NODE, a.key(), Caching::RH).unwrap();
-    // Handles first; the one who overwrites waits for both, the other has what it needs.
+    // Handles first; both wait for the end.
     assert_eq!(client.told(), [(Caching::RH, Caching::R, true)]);
-    t.try_open(NODE, &opening(&t)).unwrap();
+    assert_eq!(t.try_open(NODE, &opening(&t)).unwrap_err(), Refused::Recalling);
     assert_eq!(t.try_open(NODE, &overwrite).unwrap_err(), Refused::Recalling);
     t.acknowledge(NODE, a.key(), Caching::R).unwrap();
     assert_eq!(client.told(), [(Caching::R, Caching::NONE, false)]);

@@ -4,7 +4,9 @@
 //! Does not: open anything, or ask for caching rights: what the open has is told again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use weft_machine::rt;
 use weft_store::vfs::Share;
 use weft_wire::smb2::create::{CreateAction, OplockLevel, Request, Response};
 use weft_wire::smb2::create_context::RequestContext;
@@ -16,6 +18,9 @@ use super::super::opens::Open;
 use super::super::path::Path;
 use super::super::{attributes, resolve};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
+
+/// A client that lost its connection may be back on another core before that one has noticed.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// Gives a durable handle back.
 pub(super) async fn reconnect(
@@ -32,10 +37,19 @@ pub(super) async fn reconnect(
     let (client, user) = (cx.session.client_guid, &*cx.session.user);
     let claim = Claim { file, create_guid, client, user, lease };
     let preserved = &cx.server.handles.preserved;
-    let (node, same_share, leased) = preserved.peek(&claim, |open| {
-        let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens());
-        (open.node, same_share, matches!(open.caching, Caching::Lease(_)))
-    })?;
+    let look = || {
+        preserved.peek(&claim, |open| {
+            let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens());
+            (open.node, same_share, matches!(open.caching, Caching::Lease(_)))
+        })
+    };
+    let (node, same_share, leased) = match look() {
+        Err(NtStatus::OBJECT_NAME_NOT_FOUND) => {
+            rt::sleep(GRACE).await;
+            look()?
+        }
+        known => known?,
+    };
     if !same_share {
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     }
