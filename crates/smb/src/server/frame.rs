@@ -275,9 +275,17 @@ async fn request(
     match step.async_id {
         // Its credits went out with the interim response.
         Some(id) => reply.id = Id::Async(id),
-        None => reply.credits = connection.grant(charge, header.credits),
+        None => reply.credits = connection.grant(charge, wanted(&header, charge, status)),
     }
     Ok(Some(Answered { header: reply, answer, sign: step.sign, hash: step.hash }))
+}
+
+/// The credits that a request is worth: those that it asks for, but whoever has not logged on keeps no more than it had.
+fn wanted(header: &Header, charge: u16, status: NtStatus) -> u16 {
+    match header.command == Command::SessionSetup && status != NtStatus::SUCCESS {
+        true => header.credits.min(charge),
+        false => header.credits,
+    }
 }
 
 /// What carrying out a request yields beside its answer.
