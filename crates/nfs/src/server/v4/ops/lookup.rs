@@ -51,8 +51,10 @@ pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
 /// The directory above the current one.
 pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
     let Place::Node(node) = c.place()? else { return Err(Status::NOENT) };
-    if node.attr().await?.kind != Kind::Dir {
-        return Err(Status::NOTDIR);
+    match node.attr().await?.kind {
+        Kind::Dir => {}
+        Kind::Symlink if c.minor > 0 => return Err(Status::SYMLINK),
+        _ => return Err(Status::NOTDIR),
     }
     if node.id == NodeId::ROOT {
         return Ok(Place::Root);

@@ -15,6 +15,8 @@ use crate::server::siphash::siphash;
 
 /// The smallest message that anything can be done with.
 const MIN_MESSAGE: u32 = 256;
+/// Bytes of SEQUENCE's own result.
+const SEQUENCE_BYTES: usize = 44;
 /// Bytes of a request that tell it from another one.
 const QUESTION_BYTES: usize = 512;
 /// Callbacks at a time.
@@ -25,10 +27,10 @@ pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
     match op {
         Op::Sequence(_) if c.index > 0 => Err(Status::SEQUENCE_POS),
         Op::Sequence(_) => Ok(()),
-        Op::ExchangeId(_) | Op::CreateSession(_) | Op::BindConnToSession(_) if c.announced > 1 => {
-            Err(Status::NOT_ONLY_OP)
-        }
-        Op::DestroySession(_) | Op::DestroyClientid(_) if c.index == 0 && c.announced > 1 => {
+        Op::BindConnToSession(_) if c.announced > 1 => Err(Status::NOT_ONLY_OP),
+        Op::ExchangeId(_) | Op::CreateSession(_) | Op::DestroySession(_) | Op::DestroyClientid(_)
+            if c.index == 0 && c.announced > 1 =>
+        {
             Err(Status::NOT_ONLY_OP)
         }
         Op::ExchangeId(_)
@@ -60,6 +62,9 @@ pub fn sequence(
     if c.announced > session.fore.max_operations {
         return Err(Status::TOO_MANY_OPS);
     }
+    if args.cache && c.reply.len() + SEQUENCE_BYTES > session.fore.max_response_cached as usize {
+        return Err(Status::REP_TOO_BIG_TO_CACHE);
+    }
     let question = siphash(&[0; 16], rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
@@ -83,9 +88,11 @@ pub fn sequence(
 
 pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, Status> {
     use exchange_flag as flag;
-    let known = flag::SUPP_MOVED_REFER
+    // RFC 7862 14.1 adds a flag to those of RFC 8881 18.35.3.
+    let newer = if c.minor > 1 { flag::SUPP_FENCE_OPS } else { 0 };
+    let known = newer
+        | flag::SUPP_MOVED_REFER
         | flag::SUPP_MOVED_MIGR
-        | flag::SUPP_FENCE_OPS
         | flag::BIND_PRINC_STATEID
         | flag::MASK_PNFS
         | flag::UPD_CONFIRMED_REC_A;

@@ -324,6 +324,11 @@ impl States {
                 if known.holds_anything() && !known.lease.lapsed(now, self.limits.lease) {
                     return Err(Status::CLID_INUSE);
                 }
+                if !known.holds_anything() {
+                    // RFC 8881 18.35.4, case 3: nobody misses it, and it goes at once.
+                    known.lease.end();
+                    table.forget(&known);
+                }
             }
             Some(known) if known.verifier == owner.verifier => {
                 known.lease.renew(now);

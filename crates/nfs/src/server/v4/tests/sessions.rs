@@ -58,7 +58,11 @@ fn slots_and_sessions_that_are_not() {
     assert_eq!(status(&[a.sequence_op(2, 0, false), a.sequence_op(3, 0, false)]), Status::SEQUENCE_POS);
     let exchange = exchange_id("x", [0; 8], 0);
     assert_eq!(status(&[exchange.clone(), Op::Putrootfh]), Status::NOT_ONLY_OP);
-    assert_eq!(status(&[a.sequence_op(3, 0, false), exchange]), Status::NOT_ONLY_OP);
+    assert_eq!(
+        status(&[a.sequence_op(3, 0, false), exchange]),
+        Status::OK,
+        "behind a SEQUENCE it need not be alone"
+    );
     let destroy = Op::DestroySession(a.session);
     assert_eq!(status(&[a.sequence_op(4, 0, false), destroy.clone(), Op::Putrootfh]), Status::NOT_ONLY_OP);
     let many = vec![Op::Putrootfh; 16];
@@ -89,8 +93,12 @@ fn messages_longer_than_agreed() {
         Status::REP_TOO_BIG_TO_CACHE
     );
     assert_eq!(status(&[a.sequence_op(4, 0, false), Op::Putrootfh, some]), Status::OK);
+    let nothing = ChannelAttrs { max_response_cached: 10, ..fore.clone() };
+    let b = Modern::unclaimed(&server, "b", nothing);
+    assert_eq!(status(&[b.sequence_op(1, 0, true)]), Status::REP_TOO_BIG_TO_CACHE);
+    assert_eq!(status(&[b.sequence_op(1, 0, false)]), Status::OK, "what was refused took no turn");
     let small = ChannelAttrs { max_response: 20, ..fore };
-    let mut answer = send(&server, call(1, 1, &[exchange_id("b", [0; 8], 0)]));
+    let mut answer = send(&server, call(1, 1, &[exchange_id("c", [0; 8], 0)]));
     let known: ExchangeIdOk = answer.ok(opnum::EXCHANGE_ID);
     assert_eq!(status(&[create_session(known.client, known.sequence, small)]), Status::TOOSMALL);
 }
