@@ -18,6 +18,7 @@ need nbdkit nbdkit
 need fio fio
 need fusermount3 fuse3
 need debugfs e2fsprogs
+need openssl openssl
 # The bindings of rdma-core are checked against its headers.
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)

@@ -100,6 +100,28 @@ KINDS = {
 }
 
 
+def make_certificates(folder):
+    """An authority, and a server and a client whose certificates it has signed, under the names that clients look for."""
+    def openssl(*words):
+        weft.run("openssl", *words, cwd=folder)
+
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(
+        "req", "-x509", *new, "-keyout", "ca-key.pem", "-out", "ca-cert.pem", "-subj", "/CN=authority", "-days", "2",
+        "-addext", "keyUsage=critical,keyCertSign",
+    )
+    for name in ["server", "client"]:
+        (folder / "extensions").write_text(
+            f"subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={name}Auth\n"
+            "keyUsage=critical,digitalSignature\nbasicConstraints=critical,CA:FALSE\n"
+        )
+        openssl("req", *new, "-keyout", f"{name}-key.pem", "-out", "request.pem", "-subj", f"/CN={name}")
+        openssl(
+            "x509", "-req", "-in", "request.pem", "-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial",
+            "-out", f"{name}-cert.pem", "-days", "2", "-extfile", "extensions",
+        )
+
+
 def qemu_io(uri, *commands, check=True):
     words = [word for command in commands for word in ("-c", command)]
     done = weft.run("qemu-io", "-f", "raw", *words, uri, check=False)
@@ -144,6 +166,47 @@ class Handshake(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("server error message: this server has no TLS", done.stderr)
 
+    def test_under_tls_and_only_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pki = pathlib.Path(folder)
+            make_certificates(pki)
+            tls = ["--nbd-tls-cert", pki / "server-cert.pem", "--nbd-tls-key", pki / "server-key.pem"]
+            nobody = pki / "nobody"
+            nobody.mkdir()
+            shutil.copy(pki / "ca-cert.pem", nobody)
+            for clients in [[], ["--nbd-tls-clients", pki / "ca-cert.pem"]]:
+                with self.subTest(clients=clients), tempfile.TemporaryDirectory() as home:
+                    server = Volumes(home, KINDS, *tls, *clients)
+                    self.addCleanup(lambda process=server.process: process.poll() is None and process.kill())
+                    port = server.ready["nbd_port"]
+                    for name in KINDS:
+                        uri = f"nbds://localhost:{port}/{name}?tls-certificates={pki}"
+                        self.assertEqual(weft.run("nbdinfo", "--size", uri).stdout.strip(), str(64 * MIB))
+                        source = weft.random_file(pki / "source", 64 * MIB)
+                        weft.run("nbdcopy", "--connections=2", source, uri)
+                        weft.run("nbdcopy", uri, pki / "back")
+                        self.assertTrue(weft.same(source, pki / "back"))
+                    qemu = weft.run(
+                        "qemu-io", "--object", f"tls-creds-x509,id=t,dir={pki},endpoint=client", "--image-opts",
+                        "-c", "write -P 9 3 5M", "-c", "read -P 9 3 5M", "-c", "write -z 0 1M", "-c", "flush",
+                        f"driver=nbd,host=localhost,port={port},export=ram,tls-creds=t",
+                    )
+                    self.assertNotIn("failed", qemu.stdout + qemu.stderr)
+                    plain = weft.run("env", "LIBNBD_DEBUG=1", "nbdinfo", server.uri("ram"), check=False)
+                    self.assertNotEqual(plain.returncode, 0)
+                    self.assertIn("under TLS only", plain.stderr)
+                    stranger = f"nbds://localhost:{port}/ram?tls-certificates={nobody}"
+                    let_in = weft.run("nbdinfo", "--size", stranger, check=False).returncode == 0
+                    self.assertEqual(let_in, not clients)
+                    # What was sent ahead of the keys could have been put there by anybody.
+                    ahead = socket.create_connection(("127.0.0.1", port))
+                    ahead.recv(18)
+                    start = b"IHAVEOPT" + struct.pack(">II", 5, 0)
+                    ahead.sendall(struct.pack(">I", 3) + start + b"IHAVEOPT" + struct.pack(">II", 3, 0))
+                    self.assertEqual(ahead.recv(100), b"")
+                    ahead.close()
+                    self.assertEqual(server.stop(), 0)
+
     def test_nbdkit_passes_it_on_through_its_filters(self):
         with serving({"ram": KINDS["ram"]}) as server:
             for filters in [[], ["--filter=blocksize", "minblock=4k"], ["--filter=cow"], ["--filter=checkwrite"]]:
@@ -174,6 +237,34 @@ class Data(unittest.TestCase):
                     )
                     beyond = qemu_io(server.uri(name), "write 64M 512", check=False)
                     self.assertIn("rror", beyond)
+
+    def test_a_device(self):
+        """The same on a block device, where there is one to be had: a loop device, which takes root."""
+        with tempfile.TemporaryDirectory() as work:
+            image = pathlib.Path(work) / "device.img"
+            weft.run("truncate", "-s", "64M", image)
+            loop = weft.run("losetup", "-f", "--show", image, check=False)
+            if loop.returncode != 0:
+                self.skipTest("no loop device: " + loop.stderr.strip())
+            device = loop.stdout.strip()
+            try:
+                for options in [[], ["--direct"]]:
+                    with self.subTest(options=options), serving({"dev": ["--device", device, *options]}) as server:
+                        qemu_io(
+                            server.uri("dev"), "write -P 1 0 4M", "write -f -P 2 4M 3M", "read -P 2 4M 3M",
+                            "write -z 1M 128k", "read -P 0 1M 128k", "write -z -u 2M 1M", "read -P 0 2M 1M",
+                            "write -z 12345 6789", "read -P 0 12345 6789", "read -P 1 0 12345", "discard 4M 512k",
+                            "discard 5M 1000", "write -P 3 8M 34M", "read -P 3 8M 34M", "flush",
+                        )
+                        weft.run("qemu-img", "compare", "-f", "raw", "-F", "raw", server.uri("dev"), image)
+                        # Nobody else has it now.
+                        second = weft.run(
+                            weft.WEFT, "volume", "create", "again", "--device", device, "--state-dir",
+                            server.folder / "other", check=False,
+                        )
+                        self.assertIn("in use", second.stderr)
+            finally:
+                weft.run("losetup", "-d", device)
 
     def test_images_go_there_and_back(self):
         with serving(KINDS) as server, tempfile.TemporaryDirectory() as work:

@@ -10,7 +10,6 @@
 //! not take its replies. Every pause ends when a reply has left, and every poll of the task looks at all three.
 
 use std::cell::{Cell, RefCell};
-use std::io::IoSliceMut;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -18,11 +17,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream as _};
-use weft_machine::{Stream, rt};
+use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
+use crate::link::Link;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
 use crate::server::{Error, Export, Server};
@@ -43,7 +43,7 @@ pub(crate) struct Agreed<'a> {
 
 struct Connection<'a> {
     server: &'a Server,
-    stream: &'a Stream,
+    link: &'a Link,
     agreed: Agreed<'a>,
     running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
     outbox: RefCell<Outbox>,
@@ -59,13 +59,13 @@ struct Connection<'a> {
 /// Serves the connection until the client leaves, breaks a rule, or the server drains.
 pub(crate) async fn serve<'a>(
     server: &'a Server,
-    stream: &'a Stream,
+    link: &'a Link,
     receiver: Receiver,
     agreed: Agreed<'a>,
 ) -> Result<(), Error> {
     let connection = Connection {
         server,
-        stream,
+        link,
         agreed,
         running: RefCell::default(),
         outbox: RefCell::default(),
@@ -118,7 +118,14 @@ pub(crate) async fn serve<'a>(
         .await;
     }
     if draining {
-        linger(stream).await;
+        linger(link).await;
+    } else if written.is_ok() {
+        // "NBD_CMD_DISC": the end of the TLS session comes before the end of the connection.
+        match rt::timeout(LINGER, link.finish()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::debug!("the client left first: {e}"),
+            Err(late) => tracing::debug!("the client does not listen to a farewell: {late}"),
+        }
     }
     read.unwrap_or(Ok(()))?;
     Ok(written?)
@@ -126,11 +133,12 @@ pub(crate) async fn serve<'a>(
 
 /// Bytes that nobody has received would reset the connection when it is closed, and the client would lose replies: they
 /// are received until the client hangs up.
-async fn linger(stream: &Stream) {
-    stream.shutdown_write();
+async fn linger(link: &Link) {
     let mut scratch = vec![0; 16 << 10];
     let ended = rt::timeout(LINGER, async {
-        while matches!(stream.recv(&mut [IoSliceMut::new(&mut scratch)]).await, Ok(1..)) {}
+        if link.finish().await.is_ok() {
+            while matches!(link.recv(&mut scratch).await, Ok(1..)) {}
+        }
     });
     if ended.await.is_err() {
         tracing::debug!("the client did not hang up when the server did");
@@ -160,7 +168,7 @@ impl<'a> Connection<'a> {
         loop {
             self.room_for(0).await;
             let mut header = [0; REQUEST_LEN];
-            if !receiver.exact(self.stream, &mut header).await? {
+            if !receiver.exact(self.link, &mut header).await? {
                 // A hard disconnect, but in order: between two requests.
                 return Ok(());
             }
@@ -194,7 +202,7 @@ impl<'a> Connection<'a> {
         }
         let len = request.len as usize;
         if let Err(why) = judged {
-            receiver.skip(self.stream, len).await?;
+            receiver.skip(self.link, len).await?;
             self.queue(execute::refused(&self.agreed, &request, why));
             return Ok(());
         }
@@ -206,7 +214,7 @@ impl<'a> Connection<'a> {
         self.room_for(len).await;
         let data = match len {
             0 => Vec::new(),
-            _ => vec![receiver.payload(self.stream, &self.server.pool, len).await?.freeze()],
+            _ => vec![receiver.payload(self.link, &self.server.pool, len).await?.freeze()],
         };
         self.unanswered_bytes.set(self.unanswered_bytes.get() + len);
         self.begin(request, data);
@@ -219,12 +227,12 @@ impl<'a> Connection<'a> {
         let (mut left, mut offset) = (request.len, request.offset);
         while left > 0 {
             let len = left.min(self.server.limits.piece_bytes);
-            let data = receiver.payload(self.stream, &self.server.pool, len as usize).await?.freeze();
+            let data = receiver.payload(self.link, &self.server.pool, len as usize).await?.freeze();
             let op = BlockOp::Write { offset, data: vec![data], durable };
             left -= len;
             offset += u64::from(len);
             if let Err(e) = self.agreed.export.block.submit(op).await {
-                receiver.skip(self.stream, left as usize).await?;
+                receiver.skip(self.link, left as usize).await?;
                 return Ok(execute::failed(&self.agreed, &request, &e));
             }
         }
@@ -273,7 +281,7 @@ impl<'a> Connection<'a> {
                 if batch.is_some() || over { Poll::Ready(batch) } else { Poll::Pending }
             });
             let Some(batch) = batch.await else { return Ok(()) };
-            batch.send(self.stream).await?;
+            batch.send(self.link, &self.server.pool).await?;
             self.unanswered.set(self.unanswered.get() - batch.replies);
             self.unanswered_bytes.set(self.unanswered_bytes.get() - batch.counted_bytes);
             self.turn();

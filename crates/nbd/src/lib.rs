@@ -6,6 +6,7 @@
 
 mod connection;
 mod execute;
+mod link;
 pub mod negotiation;
 mod outbox;
 mod receiver;
@@ -14,4 +15,5 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use link::{Tls, TlsError};
 pub use server::{Config, Error, Export, Limits, Server};

@@ -1,6 +1,6 @@
 //! The handshake as a state machine: options in, replies out, until an export is chosen.
 //!
-//! Spec: doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying", "TLS support" (NOTLS mode).
+//! Spec: doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying", "TLS support" (NOTLS or FORCEDTLS mode).
 //! Owns: what was agreed so far. Does not: read or write (see `server`).
 
 use weft_wire::nbd::Malformed;
@@ -21,9 +21,21 @@ pub struct Negotiation<'a> {
     exports: &'a [Export],
     request_bytes: u32,
     client: ClientFlags,
+    tls: Security,
     structured: bool,
     /// The export for which `base:allocation` was chosen.
     context_of: Option<usize>,
+}
+
+/// "TLS support": which mode, and how far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Security {
+    /// NOTLS.
+    None,
+    /// FORCEDTLS, and not yet begun: there is only STARTTLS, and goodbye.
+    Wanted,
+    /// Under TLS.
+    Begun,
 }
 
 /// What follows an option.
@@ -31,6 +43,8 @@ pub struct Negotiation<'a> {
 pub enum Step {
     /// These bytes, then the next option.
     Continue(Vec<u8>),
+    /// These bytes, then TLS, then the next option.
+    StartTls(Vec<u8>),
     /// These bytes, then requests.
     Start {
         /// The bytes.
@@ -47,11 +61,12 @@ pub enum Step {
 }
 
 impl<'a> Negotiation<'a> {
-    /// A handshake about these exports.
-    pub fn new(exports: &'a [Export], limits: &Limits) -> Negotiation<'a> {
+    /// A handshake about these exports; under TLS only, or without.
+    pub fn new(exports: &'a [Export], limits: &Limits, tls: bool) -> Negotiation<'a> {
+        let tls = if tls { Security::Wanted } else { Security::None };
         let client = ClientFlags { fixed_newstyle: false, no_zeroes: false };
         let request_bytes = limits.request_bytes;
-        Negotiation { exports, request_bytes, client, structured: false, context_of: None }
+        Negotiation { exports, request_bytes, client, tls, structured: false, context_of: None }
     }
 
     /// The first bytes.
@@ -80,6 +95,13 @@ impl<'a> Negotiation<'a> {
         if !self.client.fixed_newstyle && code != OptionCode::EXPORT_NAME {
             return Step::End(Vec::new());
         }
+        if self.tls == Security::Wanted && !matches!(code, OptionCode::STARTTLS | OptionCode::ABORT) {
+            // "FORCEDTLS mode": EXPORT_NAME cannot be answered, and ends the session.
+            return match code {
+                OptionCode::EXPORT_NAME => Step::End(Vec::new()),
+                code => refuse(code, Refusal::TlsRequired, "this server speaks under TLS only"),
+            };
+        }
         let choice = match Choice::parse(code, data) {
             Ok(choice) => choice,
             Err(_) if code == OptionCode::EXPORT_NAME => return Step::End(Vec::new()),
@@ -92,8 +114,15 @@ impl<'a> Negotiation<'a> {
                 let exports = self.exports.iter().map(|export| Reply::Server(export.name.clone()));
                 answer(code, exports.chain([Reply::Ack]))
             }
-            // "NOTLS mode".
-            Choice::StartTls => refuse(code, Refusal::Policy, "this server has no TLS"),
+            Choice::StartTls => match self.tls {
+                // "NOTLS mode".
+                Security::None => refuse(code, Refusal::Policy, "this server has no TLS"),
+                Security::Wanted => {
+                    self.tls = Security::Begun;
+                    Step::StartTls(Reply::Ack.emit(code))
+                }
+                Security::Begun => refuse(code, Refusal::Invalid, "TLS has begun already"),
+            },
             Choice::Info(wanted) => self.info(code, &wanted),
             Choice::Go(wanted) => match self.info(code, &wanted) {
                 Step::Continue(replies) => match self.find(&wanted.export) {

@@ -11,8 +11,10 @@ use std::collections::VecDeque;
 use std::io;
 
 use bytes::Bytes;
-use weft_machine::{FileRange, Stream};
+use weft_machine::{FileRange, Payload, Pool, Stream};
 use weft_wire::nbd::transmission::{Chunk, Code};
+
+use crate::link::Link;
 
 /// File bytes that are brought into the page cache, and then sent, at a time.
 const WARM_BYTES: usize = 1 << 20;
@@ -88,10 +90,18 @@ impl Outbox {
 
 impl Batch {
     /// Sends all of it.
-    pub(crate) async fn send(&self, stream: &Stream) -> io::Result<()> {
-        let Some((range, ending)) = &self.file else { return stream.send_all(&self.bytes).await };
-        stream.send_all_more(&self.bytes).await?;
-        let read = send_file(stream, range).await?;
+    pub(crate) async fn send(&self, link: &Link, pool: &Pool) -> io::Result<()> {
+        let Some((range, ending)) = &self.file else { return link.send_all(&self.bytes).await };
+        let read = match link.plain() {
+            Some(stream) => {
+                stream.send_all_more(&self.bytes).await?;
+                send_file(stream, range).await?
+            }
+            None => {
+                link.send_all(&self.bytes).await?;
+                send_read(link, pool, range).await?
+            }
+        };
         let Ending::Chunk { cookie, offset } = *ending else {
             // "If an error occurs while reading after the server has already sent out the reply header": hang up.
             return read.map_err(|(_, e)| e);
@@ -100,13 +110,13 @@ impl Batch {
             Ok(()) => Chunk::None.emit(cookie, true),
             Err((sent, e)) => {
                 tracing::warn!("a part of a volume cannot be read: {e}");
-                pad(stream, range.len - sent).await?;
+                pad(link, range.len - sent).await?;
                 let offset = Some(offset + sent as u64);
                 let message = "this part of the volume cannot be read".to_owned();
                 Chunk::Error { code: Code::Io, offset, message }.emit(cookie, true)
             }
         };
-        stream.send_all(&[last.into()]).await
+        link.send_all(&[last.into()]).await
     }
 }
 
@@ -125,11 +135,29 @@ async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), 
     Ok(Ok(()))
 }
 
-async fn pad(stream: &Stream, len: usize) -> io::Result<()> {
+/// The same where the bytes have to be encrypted first.
+async fn send_read(
+    link: &Link,
+    pool: &Pool,
+    range: &FileRange,
+) -> io::Result<Result<(), (usize, io::Error)>> {
+    let mut rest = Payload::File(range.clone());
+    while !rest.is_empty() {
+        let sent = range.len - rest.len();
+        let piece = rest.take_front(rest.len().min(WARM_BYTES));
+        match piece.into_chain(pool).await {
+            Ok(chain) => link.send_all(&chain).await?,
+            Err(e) => return Ok(Err((sent, e))),
+        }
+    }
+    Ok(Ok(()))
+}
+
+async fn pad(link: &Link, len: usize) -> io::Result<()> {
     let mut left = len;
     while left > 0 {
         let n = left.min(ZEROS.len());
-        stream.send_all_more(&[Bytes::from_static(&ZEROS[..n])]).await?;
+        link.send_all(&[Bytes::from_static(&ZEROS[..n])]).await?;
         left -= n;
     }
     Ok(())

@@ -4,9 +4,11 @@
 //! Buffers: a payload lands page-aligned in a pool buffer; what of it had come with the headers is copied there, which is
 //! at most the staging area.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 
-use weft_machine::{Buf, Pool, Stream, buf};
+use weft_machine::{Buf, Pool, buf};
+
+use crate::link::Link;
 
 /// Room for a train of headers, and little enough to cost next to nothing where it has to be copied.
 const STAGING_BYTES: usize = 8 << 10;
@@ -25,24 +27,29 @@ impl Default for Receiver {
 }
 
 impl Receiver {
+    /// Whether bytes have come that nobody has asked for yet.
+    pub(crate) fn is_ahead(&self) -> bool {
+        !self.staged().is_empty()
+    }
+
     fn staged(&self) -> &[u8] {
         &self.staging[self.start..self.end]
     }
 
     /// Receives once, when nothing is staged; false at the end of the stream.
-    async fn refill(&mut self, stream: &Stream) -> io::Result<bool> {
+    async fn refill(&mut self, link: &Link) -> io::Result<bool> {
         debug_assert!(self.start == self.end);
         self.start = 0;
         self.end = 0;
-        self.end = stream.recv(&mut [IoSliceMut::new(&mut self.staging[..])]).await?;
+        self.end = link.recv(&mut self.staging[..]).await?;
         Ok(self.end > 0)
     }
 
     /// Fills `into`; false when the stream ends before the first byte of it, an error when it ends later.
-    pub(crate) async fn exact(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<bool> {
+    pub(crate) async fn exact(&mut self, link: &Link, into: &mut [u8]) -> io::Result<bool> {
         let mut done = 0;
         while done < into.len() {
-            if self.staged().is_empty() && !self.refill(stream).await? {
+            if self.staged().is_empty() && !self.refill(link).await? {
                 return if done == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
             let n = self.staged().len().min(into.len() - done);
@@ -54,10 +61,10 @@ impl Receiver {
     }
 
     /// Drops `len` bytes.
-    pub(crate) async fn skip(&mut self, stream: &Stream, len: usize) -> io::Result<()> {
+    pub(crate) async fn skip(&mut self, link: &Link, len: usize) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
-            if self.staged().is_empty() && !self.refill(stream).await? {
+            if self.staged().is_empty() && !self.refill(link).await? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let n = self.staged().len().min(left);
@@ -68,14 +75,14 @@ impl Receiver {
     }
 
     /// The next `len` bytes in a buffer of their own; waits for the buffer, too.
-    pub(crate) async fn payload(&mut self, stream: &Stream, pool: &Pool, len: usize) -> io::Result<Buf> {
+    pub(crate) async fn payload(&mut self, link: &Link, pool: &Pool, len: usize) -> io::Result<Buf> {
         let mut payload = pool.alloc(len).await;
         payload.set_len(len);
         let mut done = self.staged().len().min(len);
         buf::copy(&mut payload[..done], &self.staged()[..done]);
         self.start += done;
         while done < len {
-            match stream.recv(&mut [IoSliceMut::new(&mut payload[done..])]).await? {
+            match link.recv(&mut payload[done..]).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => done += n,
             }

@@ -13,6 +13,7 @@ use weft_wire::nbd::Malformed;
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection::{self, Agreed};
+use crate::link::{Link, Tls};
 use crate::negotiation::{Negotiation, Step};
 use crate::receiver::Receiver;
 
@@ -78,6 +79,8 @@ pub struct Config {
     pub exports: Vec<Export>,
     /// Payload buffers.
     pub pool: Pool,
+    /// With it, nothing is told or done but under TLS.
+    pub tls: Option<Tls>,
     /// Limits of each connection.
     pub limits: Limits,
 }
@@ -101,14 +104,15 @@ pub struct Server {
     pub(crate) exports: Vec<Export>,
     pub(crate) pool: Pool,
     pub(crate) limits: Limits,
+    tls: Option<Tls>,
     pub(crate) drain: Drain,
 }
 
 impl Server {
     /// A server of `config`.
     pub fn new(config: Config) -> Arc<Server> {
-        let Config { exports, pool, limits } = config;
-        Arc::new(Server { exports, pool, limits, drain: Drain::default() })
+        let Config { exports, pool, tls, limits } = config;
+        Arc::new(Server { exports, pool, limits, tls, drain: Drain::default() })
     }
 
     /// No more requests are taken; those in flight are answered, then connections end.
@@ -118,10 +122,11 @@ impl Server {
 
     /// Serves one connection to its end.
     pub async fn serve(&self, stream: Stream) -> Result<(), Error> {
+        let mut link = Link::new(stream);
         let mut receiver = Receiver::default();
-        let greeted = rt::timeout(self.limits.handshake, self.negotiate(&stream, &mut receiver));
+        let greeted = rt::timeout(self.limits.handshake, self.negotiate(&mut link, &mut receiver));
         match greeted.await {
-            Ok(Ok(Some(agreed))) => connection::serve(self, &stream, receiver, agreed).await,
+            Ok(Ok(Some(agreed))) => connection::serve(self, &link, receiver, agreed).await,
             Ok(Ok(None)) => Ok(()),
             Ok(Err(e)) => Err(e),
             Err(_) => Err(Error::Violation("no export was chosen in time")),
@@ -131,20 +136,20 @@ impl Server {
     /// The handshake; `None` when the client took its leave.
     async fn negotiate<'a>(
         &'a self,
-        stream: &Stream,
+        link: &mut Link,
         receiver: &mut Receiver,
     ) -> Result<Option<Agreed<'a>>, Error> {
-        let mut negotiation = Negotiation::new(&self.exports, &self.limits);
-        stream.send_all(&[Negotiation::greeting().to_vec().into()]).await?;
+        let mut negotiation = Negotiation::new(&self.exports, &self.limits, self.tls.is_some());
+        link.send_all(&[Negotiation::greeting().to_vec().into()]).await?;
         let mut flags = [0; CLIENT_FLAGS_LEN];
-        if !receiver.exact(stream, &mut flags).await? {
+        if !receiver.exact(link, &mut flags).await? {
             // A look at the greeting: port scanners and health checks.
             return Ok(None);
         }
         negotiation.client_flags(&flags)?;
         for _ in 0..self.limits.options {
             let mut header = [0; OPTION_HEADER_LEN];
-            if !receiver.exact(stream, &mut header).await? {
+            if !receiver.exact(link, &mut header).await? {
                 return Ok(None);
             }
             let header = OptionHeader::parse(&header)?;
@@ -152,24 +157,34 @@ impl Server {
                 if header.len > self.limits.skipped_bytes {
                     return Err(Error::Violation("an option far too long"));
                 }
-                receiver.skip(stream, header.len as usize).await?;
+                receiver.skip(link, header.len as usize).await?;
                 negotiation.too_long(header.code)
             } else {
                 let mut data = vec![0; header.len as usize];
-                if !data.is_empty() && !receiver.exact(stream, &mut data).await? {
+                if !data.is_empty() && !receiver.exact(link, &mut data).await? {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
                 negotiation.option(header.code, &data)
             };
             match step {
-                Step::Continue(replies) => stream.send_all(&[replies.into()]).await?,
+                Step::Continue(replies) => link.send_all(&[replies.into()]).await?,
+                Step::StartTls(reply) => {
+                    // What came before the keys were agreed on could have been put there by anybody.
+                    if receiver.is_ahead() {
+                        return Err(Error::Violation("bytes ahead of TLS"));
+                    }
+                    link.send_all(&[reply.into()]).await?;
+                    if let Some(tls) = &self.tls {
+                        link.start_tls(tls).await?;
+                    }
+                }
                 Step::Start { replies, export, structured, context } => {
-                    stream.send_all(&[replies.into()]).await?;
+                    link.send_all(&[replies.into()]).await?;
                     return Ok(Some(Agreed { export: &self.exports[export], structured, context }));
                 }
                 Step::End(replies) => {
                     // A client that says goodbye need not wait for the answer.
-                    if let Err(e) = stream.send_all(&[replies.into()]).await {
+                    if let Err(e) = link.send_all(&[replies.into()]).await {
                         tracing::debug!("the client left first: {e}");
                     }
                     return Ok(None);

@@ -104,6 +104,15 @@ pub(crate) struct Serve {
     /// Serve the volumes over NBD at this Unix socket
     #[arg(long, value_name = "PATH", group = "door", requires = "volume")]
     pub nbd_socket: Option<PathBuf>,
+    /// Certificate for NBD, a chain in PEM: then it is spoken under TLS only
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "volume"])]
+    pub nbd_tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    pub nbd_tls_key: Option<PathBuf>,
+    /// Let in only NBD clients with a certificate that one of these authorities has signed
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    pub nbd_tls_clients: Option<PathBuf>,
     /// Refuse writes to the volumes
     #[arg(long, requires = "volume")]
     pub nbd_read_only: bool,

@@ -49,6 +49,8 @@ pub(crate) struct Ready {
 /// NBD in the ready line.
 #[derive(Serialize, Debug)]
 pub(crate) struct ReadyNbd {
+    /// Whether it is spoken under TLS, and only so.
+    pub nbd_tls: bool,
     /// TCP port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nbd_port: Option<u16>,
@@ -163,9 +165,10 @@ impl ReadyNbd {
             IpAddr::V4(host) => host.to_string(),
             IpAddr::V6(host) => format!("[{host}]"),
         };
-        let tcp = self.nbd_port.map(|port| format!("nbd://{host}:{port}/{name}"));
-        let unix =
-            self.nbd_socket.as_ref().map(|path| format!("nbd+unix:///{name}?socket={}", path.display()));
+        let scheme = if self.nbd_tls { "nbds" } else { "nbd" };
+        let tcp = self.nbd_port.map(|port| format!("{scheme}://{host}:{port}/{name}"));
+        let unix = |path: &PathBuf| format!("{scheme}+unix:///{name}?socket={}", path.display());
+        let unix = self.nbd_socket.as_ref().map(unix);
         tcp.into_iter().chain(unix).collect()
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn server_over(names: &[&str], blocks: Vec<Arc<dyn Block>>, limits: L
         block,
         read_only: name.starts_with("ro"),
     });
-    Server::new(Config { exports: exports.collect(), pool: Pool::new(4 * MAX_BUF), limits })
+    Server::new(Config { exports: exports.collect(), pool: Pool::new(4 * MAX_BUF), tls: None, limits })
 }
 
 /// How the server's side of a connection ended.

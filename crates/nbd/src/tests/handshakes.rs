@@ -7,6 +7,7 @@ use weft_wire::nbd::handshake::{
 use weft_wire::nbd::transmission::Command;
 
 use super::client::{Client, SIZE, server, tell, wanted};
+use crate::negotiation::{Negotiation, Step};
 use crate::{Error, Limits};
 
 fn refusal(replies: &[Reply]) -> Refusal {
@@ -150,6 +151,34 @@ fn what_is_not_known_or_not_offered_is_answered_and_the_handshake_goes_on() {
         assert_eq!(refusal(&client.replies(OptionCode::INFO).await), Refusal::TooBig);
         assert_eq!(client.option(Choice::List).await.len(), 2);
     });
+}
+
+#[test]
+fn where_tls_is_wanted_nothing_is_said_before_it() {
+    let server = server(&["vol1"], Limits::default());
+    let mut negotiation = Negotiation::new(&server.exports, &server.limits, true);
+    let flags = ClientFlags { fixed_newstyle: true, no_zeroes: true };
+    negotiation.client_flags(&flags.emit()).expect("flags");
+    let mut option = |choice: Choice| {
+        let bytes = choice.emit();
+        let (header, data) = bytes.split_first_chunk().expect("a header");
+        negotiation.option(OptionHeader::parse(header).expect("a header").code, data)
+    };
+    let refused = |code, refusal, why: &str| Step::Continue(Reply::Refused(refusal, why.into()).emit(code));
+    for (code, choice) in [
+        (OptionCode::LIST, Choice::List),
+        (OptionCode::GO, Choice::Go(wanted("vol1"))),
+        (OptionCode::STRUCTURED_REPLY, Choice::StructuredReply),
+    ] {
+        let why = "this server speaks under TLS only";
+        assert_eq!(option(choice), refused(code, Refusal::TlsRequired, why));
+    }
+    // This one cannot be answered by a no.
+    assert_eq!(option(Choice::ExportName("vol1".into())), Step::End(Vec::new()));
+    assert_eq!(option(Choice::StartTls), Step::StartTls(Reply::Ack.emit(OptionCode::STARTTLS)));
+    let again = refused(OptionCode::STARTTLS, Refusal::Invalid, "TLS has begun already");
+    assert_eq!(option(Choice::StartTls), again);
+    assert!(matches!(option(Choice::Go(wanted("vol1"))), Step::Start { structured: false, .. }));
 }
 
 #[test]

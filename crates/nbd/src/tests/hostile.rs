@@ -205,6 +205,7 @@ fn buffers_come_back() {
         let server = crate::Server::new(crate::Config {
             exports: vec![export],
             pool: pool.clone(),
+            tls: None,
             limits: Limits::default(),
         });
         let mut client = Client::go(&server, "vol1", true).await;

@@ -1,6 +1,6 @@
 //! Requests and what becomes of them, with simple replies and with structured ones.
 
-use weft_machine::rt;
+use weft_machine::{buf, rt};
 use weft_wire::nbd::transmission::{Chunk, Code, Command, Descriptor, command_flags as flag};
 
 use super::client::{Client, SIZE, server, tell};
@@ -87,6 +87,21 @@ fn zeros_and_trims_and_flushes() {
         // The whole volume at once, which is more than a READ may be.
         assert_eq!(client.call(Command::WRITE_ZEROES, 0, 0, SIZE as u32).await.error, None);
         assert_eq!(client.read(0, 1 << 20).await, vec![0; 1 << 20]);
+    });
+}
+
+#[test]
+fn payload_is_not_copied_but_what_comes_with_a_header() {
+    each(|mut client| async move {
+        let bytes = |since: (u64, u64)| buf::copies().1 - since.1;
+        let before = buf::copies();
+        assert_eq!(client.write(0, 0, &pattern(1 << 20, 1)).await, None);
+        assert!(bytes(before) <= 8192, "{} bytes of a WRITE were copied", bytes(before));
+        let before = buf::copies();
+        for len in [512, 65_536, 1 << 20] {
+            client.read(0, len).await;
+        }
+        assert_eq!(bytes(before), 0);
     });
 }
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use weft_machine::{Listener, Pool, rt};
-use weft_nbd::{Config, Export, Limits, Server};
+use weft_nbd::{Config, Export, Limits, Server, Tls};
 use weft_store::volume::Volume;
+use zeroize::Zeroizing;
 
 use crate::args::Serve;
 use crate::listen::{Acceptor, ServeStream, unix::PathListener};
@@ -55,7 +56,12 @@ impl Nbd {
             block: volume.block.clone(),
             read_only: args.nbd_read_only,
         });
-        let config = Config { exports: exports.collect(), pool: pool.clone(), limits: Limits::default() };
+        let config = Config {
+            exports: exports.collect(),
+            pool: pool.clone(),
+            tls: tls(args)?,
+            limits: Limits::default(),
+        };
         Ok(Some(Nbd { server: Server::new(config), volumes, tcp, unix: unix.transpose()? }))
     }
 
@@ -69,6 +75,7 @@ impl Nbd {
         });
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         ReadyNbd {
+            nbd_tls: args.nbd_tls_cert.is_some(),
             nbd_port: self.tcp.as_ref().map(|tcp| tcp.local_addr().port()),
             nbd_socket: args.nbd_socket.as_ref().map(absolute),
             volumes: volumes.collect(),
@@ -98,6 +105,16 @@ impl Nbd {
         }
         Serving { server, _volumes: volumes }
     }
+}
+
+/// TLS, where the command line has a certificate.
+fn tls(args: &Serve) -> Result<Option<Tls>, String> {
+    let (Some(certificate), Some(key)) = (&args.nbd_tls_cert, &args.nbd_tls_key) else { return Ok(None) };
+    let read =
+        |path: &PathBuf| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
+    let clients = args.nbd_tls_clients.as_ref().map(read).transpose()?;
+    let tls = Tls::from_pem(&read(certificate)?, &Zeroizing::new(read(key)?), clients.as_deref());
+    tls.map(Some).map_err(|e| format!("no TLS with {} and {}: {e}", certificate.display(), key.display()))
 }
 
 /// The server while it serves.

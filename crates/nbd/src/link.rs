@@ -1,0 +1,217 @@
+//! The byte stream of a connection: as it is, or under TLS.
+//!
+//! Spec: doc/proto.md "TLS support"; RFC 8446 and RFC 5246 by rustls. Owns: the stream, and what TLS holds back.
+//! Does not: choose certificates (see [`Tls`]), or know messages.
+//!
+//! Both directions are used at once by one task. Under TLS they share one state, which is borrowed for the length of a
+//! call and never while anybody waits; what TLS has to say of itself (alerts, key updates) leaves with the next send.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use weft_machine::Stream;
+
+/// Encrypted bytes that are received at a time: a TLS record and its frame.
+const RECEIVED_BYTES: usize = 17 << 10;
+/// Bytes that wait to be sent before more are encrypted.
+const UNSENT_BYTES: usize = 256 << 10;
+
+/// What a server needs for TLS: its certificate, and whom it lets in. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Tls(Arc<ServerConfig>);
+
+/// Why there is no TLS with these files.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// What was read is no certificate or key in PEM.
+    #[error("{0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// There is no certificate in it.
+    #[error("there is no certificate in it")]
+    Empty,
+    /// The certificate and the key do not go together, or not with TLS.
+    #[error("{0}")]
+    Refused(#[from] rustls::Error),
+    /// No client could be verified.
+    #[error("{0}")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+}
+
+impl Tls {
+    /// Of a chain of certificates and a key, in PEM. With `clients`, only clients with a certificate that one of these
+    /// authorities has signed are let in.
+    pub fn from_pem(chain: &[u8], key: &[u8], clients: Option<&[u8]>) -> Result<Tls, TlsError> {
+        let certificates = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let chain = certificates(chain)?;
+        if chain.is_empty() {
+            return Err(TlsError::Empty);
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(authorities)? {
+                    roots.add(authority)?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        Ok(Tls(Arc::new(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)))
+    }
+}
+
+/// See the module.
+pub(crate) struct Link {
+    stream: Stream,
+    tls: Option<RefCell<Session>>,
+}
+
+struct Session {
+    tls: ServerConnection,
+    /// Received and not yet decrypted: `received[start..end]`.
+    received: Box<[u8; RECEIVED_BYTES]>,
+    start: usize,
+    end: usize,
+    /// Encrypted and not yet sent, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+}
+
+impl Link {
+    pub(crate) fn new(stream: Stream) -> Link {
+        Link { stream, tls: None }
+    }
+
+    /// The stream, if what it carries is what was said; then file ranges may be spliced into it.
+    pub(crate) fn plain(&self) -> Option<&Stream> {
+        if self.tls.is_none() { Some(&self.stream) } else { None }
+    }
+
+    /// Goes on under TLS; returns when both sides know the keys.
+    pub(crate) async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
+        let tls = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
+        let received = Box::new([0; RECEIVED_BYTES]);
+        self.tls =
+            Some(RefCell::new(Session { tls, received, start: 0, end: 0, unsent: Vec::new(), sent: 0 }));
+        std::future::poll_fn(|cx| {
+            let Some(session) = &self.tls else { return Poll::Ready(Ok(())) };
+            let mut session = session.borrow_mut();
+            loop {
+                ready!(session.poll_flush(cx, &self.stream))?;
+                if !session.tls.is_handshaking() {
+                    return Poll::Ready(Ok(()));
+                }
+                if let Err(e) = ready!(session.poll_more(cx, &self.stream)) {
+                    // The alert says why; whether the client still listens is its affair.
+                    let _ = session.poll_flush(cx, &self.stream);
+                    return Poll::Ready(Err(e));
+                }
+            }
+        })
+        .await
+    }
+
+    /// Receives some bytes; 0 at the end of the stream.
+    pub(crate) async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        let Some(session) = &self.tls else { return self.stream.recv(&mut [IoSliceMut::new(into)]).await };
+        std::future::poll_fn(|cx| {
+            let mut session = session.borrow_mut();
+            loop {
+                match session.tls.reader().read(into) {
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    // Cut off without a farewell: every message says how long it is, so nothing is mistaken for whole.
+                    Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(0)),
+                    other => return Poll::Ready(other),
+                }
+                ready!(session.poll_more(cx, &self.stream))?;
+            }
+        })
+        .await
+    }
+
+    /// Sends all of `chain`.
+    pub(crate) async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
+        let Some(session) = &self.tls else { return self.stream.send_all(chain).await };
+        for bytes in chain {
+            let mut done = 0;
+            while done < bytes.len() {
+                done += session.borrow_mut().tls.writer().write(&bytes[done..])?;
+                std::future::poll_fn(|cx| {
+                    let mut session = session.borrow_mut();
+                    let unsent = session.gather()?;
+                    if unsent < UNSENT_BYTES {
+                        Poll::Ready(Ok(()))
+                    } else {
+                        session.poll_flush(cx, &self.stream)
+                    }
+                })
+                .await?;
+            }
+        }
+        std::future::poll_fn(|cx| session.borrow_mut().poll_flush(cx, &self.stream)).await
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) async fn finish(&self) -> io::Result<()> {
+        if let Some(session) = &self.tls {
+            session.borrow_mut().tls.send_close_notify();
+            std::future::poll_fn(|cx| session.borrow_mut().poll_flush(cx, &self.stream)).await?;
+        }
+        self.stream.shutdown_write();
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Decrypts what has been received, or receives.
+    fn poll_more(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            self.end = ready!(stream.poll_recv(cx, &mut [IoSliceMut::new(&mut self.received[..])]))?;
+        }
+        let mut rest = &self.received[self.start..self.end];
+        let took = self.tls.read_tls(&mut rest)?;
+        self.start += took;
+        let state =
+            self.tls.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        // In the midst of a handshake there is no end to wait for.
+        if took == 0 && self.tls.is_handshaking() {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        debug_assert!(took > 0 || state.plaintext_bytes_to_read() == 0);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes over what TLS wants to send; how many bytes wait.
+    fn gather(&mut self) -> io::Result<usize> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.unsent)?;
+        }
+        Ok(self.unsent.len() - self.sent)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
+        while self.gather()? > 0 {
+            match ready!(stream.poll_send(cx, &[IoSlice::new(&self.unsent[self.sent..])]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.sent += n,
+            }
+        }
+        self.unsent.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+}
