@@ -9,6 +9,7 @@ need smbclient smbclient
 need tshark tshark
 need tcpdump tcpdump
 need nfs-ls libnfs-utils
+need rclone rclone
 # Only started by tests, on loopback and with a configuration of their own.
 [ -x /usr/sbin/smbd ] || missing+=(samba)
 need cc gcc
@@ -24,6 +25,13 @@ need openssl openssl
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 # Debian's python3, not one from elsewhere: impacket is a Debian package.
 /usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
+# smbprotocol is no Debian package: it goes into a folder of the build. Without it its tests are skipped, and say so.
+python="$(dirname "$0")/../../target/python"
+if [ ! -d "$python/smbprotocol" ]; then
+    /usr/bin/python3 -m pip install -q --disable-pip-version-check --root-user-action ignore \
+        --target "$python" smbprotocol==1.17.0 ||
+        echo "smbprotocol could not be installed (pip of python3-pip): its tests are skipped" >&2
+fi
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi
