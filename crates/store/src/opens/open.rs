@@ -106,6 +106,16 @@ impl Open {
         Ok(())
     }
 
+    /// The same for an open of NFSv4: the locks of SMB are mandatory to it, POSIX locks are advisory, its own and others'.
+    pub fn may_transfer(&self, offset: u64, len: u64, write: bool) -> Result<(), Refused> {
+        let intent = if write { Intent::Write } else { Intent::Read };
+        self.may_access_as(Some(Owner::Nobody), offset, len, intent)?;
+        if write {
+            self.writes();
+        }
+        Ok(())
+    }
+
     /// Takes read caches away, which nobody has to wait for: those who could write lost that when this was opened.
     pub(super) fn writes(&self) {
         if self.readers.load(Ordering::Acquire) != 0 {
@@ -114,13 +124,17 @@ impl Open {
     }
 
     fn may_access(&self, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
+        self.may_access_as(None, offset, len, intent)
+    }
+
+    fn may_access_as(&self, by: Option<Owner>, offset: u64, len: u64, intent: Intent) -> Result<(), Refused> {
         // What touches no byte meets no lock. One that is being taken at this moment may come before or after this
         // access: both are right.
         if len == 0 || self.locks.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         let range = Range { offset, len: len.min((u64::MAX - offset).saturating_add(1)) };
-        match self.with(|known, id| known.locks.conflict(range, intent, Owner::Open(id))) {
+        match self.with(|known, id| known.locks.conflict(range, intent, by.unwrap_or(Owner::Open(id)))) {
             Some(Some(_)) => Err(Refused::Locked),
             _ => Ok(()),
         }
