@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pool: pool.clone(),
         limits: Limits::default(),
         policy: weft_nfs::server::Policy { decides: false, squash_root: true },
+        durable: None,
     });
     rt::block_on(async move {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -52,6 +52,7 @@ impl World {
             pool: pool.clone(),
             limits: Limits::default(),
             policy: weft_nfs::server::Policy { decides: false, squash_root: true },
+            durable: None,
         });
         World { pool, server, dir, sockets: tempfile::tempdir().unwrap(), served: RefCell::default() }
     }

@@ -140,6 +140,10 @@ pub(crate) struct Serve {
     /// TCP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
+    /// Where NFS keeps what outlives a restart: the key of its file handles, its clients. [default where its ports are
+    /// fixed: /var/lib/weft for root, else ~/.local/state/weft]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
     #[arg(long)]
     pub no_root_squash: bool,

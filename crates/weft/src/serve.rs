@@ -7,6 +7,7 @@ mod nbd;
 use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
 use weft_machine::{Listener, Pool};
+use weft_nfs::server::Durable;
 use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_transport::Channel;
@@ -233,6 +235,7 @@ impl Plan {
             shares: in_the_clear,
             pool: pool.clone(),
             limits: weft_nfs::server::Limits::default(),
+            durable: durable(args, &ready)?,
             policy: weft_nfs::server::Policy {
                 decides: weft_store::is_root(),
                 squash_root: !args.no_root_squash,
@@ -300,6 +303,47 @@ impl Plan {
         };
         Services { ready, files: None, nbd: nbd.map(|nbd| nbd.serve(&acceptor)) }
     }
+}
+
+/// What NFS keeps over restarts. A client that comes back needs the port that it knew: where that is picked anew at
+/// every start, nothing is kept unless a directory is named.
+fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
+    let fixed = |port: Option<u16>| port.filter(|port| *port != 0);
+    let port = fixed(args.nfs_port).or(fixed(args.nfs_rdma_port));
+    let served = ready.nfs_port.or(ready.nfs_rdma_port);
+    let Some(served) = served else { return Ok(None) };
+    let instance = format!("{}-{served}", args.listen);
+    if let Some(dir) = &args.state_dir {
+        let opened = Durable::open(dir, &instance);
+        return opened.map(Some).map_err(|e| format!("--state-dir {}: {e}", dir.display()));
+    }
+    if port.is_none() {
+        return Ok(None);
+    }
+    let Some(dir) = default_state_dir() else { return Ok(None) };
+    match Durable::open(&dir, &instance) {
+        Ok(durable) => Ok(Some(durable)),
+        Err(e) => {
+            tracing::warn!(
+                "NFS clients will not survive a restart: {}: {e}; name another --state-dir",
+                dir.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Where the system keeps state of services, or where the user's programs do.
+fn default_state_dir() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    if let Some(dir) = named("STATE_DIRECTORY") {
+        return Some(dir);
+    }
+    if weft_store::is_root() {
+        return Some(PathBuf::from("/var/lib/weft"));
+    }
+    let home = || named("HOME").map(|home| home.join(".local/state"));
+    named("XDG_STATE_HOME").or_else(home).map(|dir| dir.join("weft"))
 }
 
 /// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.

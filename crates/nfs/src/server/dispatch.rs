@@ -17,6 +17,7 @@ use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4};
 
 use super::caller::Caller;
+use super::duplicates::{MAX_ANSWER, Question};
 use super::handles::Named;
 use super::{Server, mount as mountd, ops, v4};
 
@@ -103,6 +104,9 @@ impl<'a> Connection<'a> {
         let caller = Caller::of(&call.credential, self.server.policy);
         let cx = Connection { caller, ..self.clone() };
         match (call.program, call.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) if changes(call.procedure) => {
+                Box::pin(cx.once(call, d, body)).await
+            }
             (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
             (mount::PROGRAM, mount::VERSION) => cx.mount(call.procedure, d, body).await,
             (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
@@ -115,6 +119,30 @@ impl<'a> Connection<'a> {
             (mount::PROGRAM, _) => Err(Reply::ProgramMismatch { low: mount::VERSION, high: mount::VERSION }),
             _ => Err(Reply::ProgramUnavailable),
         }
+    }
+
+    /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
+    async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
+        let place = self.server.duplicates.place(Question::of(self.host(), call, &d));
+        // Whoever asks again while the first request runs waits for its answer.
+        let mut kept = place.lock().await;
+        if let Some(answer) = &*kept {
+            body.raw(answer);
+            return Ok(Results::new(body, None));
+        }
+        let begins = body.len();
+        let results = self.nfs(call.procedure, d, body).await;
+        if let Ok(Results::One { body, payload: None }) = &results
+            && body.len() <= begins + MAX_ANSWER
+        {
+            *kept = Some(body.copy_from(begins));
+        }
+        results
+    }
+
+    /// The peer's host, without its port: a client that connects again has another.
+    pub fn host(&self) -> &str {
+        self.peer.rsplit_once(':').map_or(&*self.peer, |(host, _)| host)
     }
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
@@ -180,6 +208,22 @@ impl<'a> Connection<'a> {
         };
         self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
     }
+}
+
+/// Procedures of version 3 that do not give the same when they are carried out again (RFC 1813 4.5).
+fn changes(procedure: u32) -> bool {
+    matches!(
+        procedure,
+        nfs::SETATTR
+            | nfs::CREATE
+            | nfs::MKDIR
+            | nfs::SYMLINK
+            | nfs::MKNOD
+            | nfs::REMOVE
+            | nfs::RMDIR
+            | nfs::RENAME
+            | nfs::LINK
+    )
 }
 
 fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {

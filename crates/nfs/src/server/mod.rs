@@ -11,6 +11,8 @@ mod attributes;
 mod caller;
 mod connection;
 mod dispatch;
+mod duplicates;
+mod durable;
 mod files;
 mod handles;
 mod mount;
@@ -29,6 +31,8 @@ use weft_transport::{Channel, Error};
 use weft_wire::nfs3::Verifier;
 
 pub use caller::Policy;
+use duplicates::Duplicates;
+pub use durable::{Durable, Unusable};
 use files::OpenFiles;
 use handles::Handles;
 use mount::Mounts;
@@ -44,6 +48,8 @@ pub struct Config {
     pub limits: Limits,
     /// What callers may do.
     pub policy: Policy,
+    /// What outlives this run. Without it handles are stale after a restart, and nobody can reclaim anything.
+    pub durable: Option<Durable>,
 }
 
 /// Bounds of what clients can make the server hold.
@@ -94,6 +100,7 @@ pub struct Server {
     handles: Handles,
     files: OpenFiles,
     mounts: Mounts,
+    duplicates: Duplicates,
     drain: Drain,
     /// Changes with every start: data that was written UNSTABLE may be lost by then (RFC 1813 3.3.7).
     verifier: Verifier,
@@ -105,10 +112,18 @@ impl Server {
     /// # Panics
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
-        let Config { shares, pool, limits, policy } = config;
+        let Config { shares, pool, limits, policy, durable } = config;
         let (mut key, mut identity, mut verifier) = ([0; 16], [0; 16], [0; 8]);
         for bytes in [&mut key[..], &mut identity, &mut verifier] {
             getrandom::fill(bytes).expect("random numbers");
+        }
+        let mut before = Vec::new();
+        if let Some(durable) = &durable {
+            (key, identity) = (durable.key, durable.identity);
+            before = durable.clients().unwrap_or_else(|e| {
+                tracing::error!("clients of the last run cannot reclaim what they had: {e}");
+                Vec::new()
+            });
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let born = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
@@ -121,11 +136,12 @@ impl Server {
             limits,
             pool,
             policy,
-            states: States::new(state_limits, epoch, Vec::new(), rt::now()),
+            states: States::new(state_limits, epoch, durable, before, rt::now()),
             identity,
             born,
             files: OpenFiles::new(limits.open_files),
             mounts: Mounts::new(limits.mounts),
+            duplicates: Duplicates::default(),
             drain: Drain::default(),
             verifier,
         })

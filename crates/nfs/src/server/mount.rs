@@ -31,11 +31,6 @@ impl Mounts {
     }
 }
 
-/// The peer's host, without its port.
-fn host(cx: &Connection<'_>) -> String {
-    cx.peer.rsplit_once(':').map_or(&*cx.peer, |(host, _)| host).to_owned()
-}
-
 pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
         Ok((share, node)) => {
@@ -52,7 +47,7 @@ pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
 fn remember(cx: &Connection<'_>, path: &DirPath) {
     let mounts = &cx.server.mounts;
     // A copy: a slice would keep the receive buffer that the call came in.
-    let entry = (host(cx), DirPath(Bytes::copy_from_slice(&path.0)));
+    let entry = (cx.host().to_owned(), DirPath(Bytes::copy_from_slice(&path.0)));
     let mut entries = mounts.entries();
     if entries.len() < mounts.limit && !entries.contains(&entry) {
         entries.push(entry);
@@ -95,12 +90,12 @@ pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {
 }
 
 pub(super) fn umnt(cx: &Connection<'_>, path: DirPath) {
-    let gone = (host(cx), path);
+    let gone = (cx.host().to_owned(), path);
     cx.server.mounts.entries().retain(|entry| *entry != gone);
 }
 
 pub(super) fn umntall(cx: &Connection<'_>) {
-    let host = host(cx);
+    let host = cx.host().to_owned();
     cx.server.mounts.entries().retain(|entry| entry.0 != host);
 }
 

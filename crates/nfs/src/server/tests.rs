@@ -79,7 +79,7 @@ fn server_where(policy: Policy) -> Arc<Server> {
         Share::new("ram", Vfs::new(Ram::new(16 << 20))),
         Share::new("other", Vfs::new(Ram::new(16 << 20))),
     ];
-    Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy })
+    Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy, durable: None })
 }
 
 pub(super) fn node_of(server: &Server, handle: &Handle) -> NodeId {
@@ -142,7 +142,10 @@ fn reply_to(server: &Server, message: Bytes) -> (Reply, Decoder) {
 
 /// The same for the tests of version 4.
 pub(super) fn reply_to_parts(server: &Server, message: Bytes) -> (Reply, Decoder) {
-    reply_to(server, message)
+    let (mut replies, ended) = converse(server, &[message]);
+    ended.unwrap();
+    let mut d = Decoder::new(stream(replies.pop().expect("a reply")));
+    (Reply::parse(&mut d).unwrap().1, d)
 }
 
 fn results<T: Xdr>(server: &Server, message: Bytes) -> T {
@@ -407,6 +410,29 @@ fn devices_are_made_by_root_alone() {
     let node = Node::Device(FileType::Chr, SetAttributes::default(), numbers);
     let mknod = nfs(procedure::MKNOD, &MknodArgs { object, node });
     assert_eq!(status(results::<Outcome<CreateOk, WccOnly>>(&server, mknod)), Status::PERM);
+}
+
+#[test]
+fn what_was_carried_out_is_not_carried_out_again() {
+    let server = server();
+    make(&server, b"f");
+    let object = || DirOp { dir: root(&server), name: Name(Bytes::from_static(b"f")) };
+    let remove = nfs(procedure::REMOVE, &RemoveArgs { object: object() });
+    type Removed = Outcome<WccOnly, WccOnly>;
+    let first = results::<Removed>(&server, remove.clone());
+    assert!(first.is_ok());
+    assert_eq!(results::<Removed>(&server, remove.clone()), first);
+    // The same question with another number is another request.
+    let mut other = remove.to_vec();
+    other[3] ^= 1;
+    let (mut replies, _) = converse(&server, &[other.into()]);
+    let mut d = Decoder::new(stream(replies.pop().unwrap()));
+    Reply::parse(&mut d).unwrap();
+    assert_eq!(status(Removed::parse(&mut d).unwrap()), Status::NOENT);
+    // And so is the same number with another question.
+    let rename = RenameArgs { from: object(), to: object() };
+    let rename = nfs(procedure::RENAME, &rename);
+    assert_eq!(status(results::<Outcome<RenameWcc, RenameWcc>>(&server, rename)), Status::NOENT);
 }
 
 #[test]

@@ -23,6 +23,7 @@ use super::place::Place;
 use super::state::session::Kept;
 use super::state::{Client, Principal, Session};
 use crate::server::dispatch::{Connection, Node, Results};
+use crate::server::duplicates::{MAX_ANSWER, Question};
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -45,6 +46,8 @@ pub(super) struct Compound<'a> {
     pub announced: u32,
     /// Number of the operation that is carried out.
     pub index: u32,
+    /// Something was carried out that must not be again, and that no owner's number protects.
+    changes: bool,
     pub reply: Body,
     /// Longest reply.
     limit: usize,
@@ -120,6 +123,7 @@ pub(in crate::server) async fn compound(
     mut d: Decoder,
     body: Encoder,
 ) -> Result<Results, Reply> {
+    let question = Question::of(cx.host(), call, &d);
     let head = CompoundHead::parse(&mut d).map_err(|Malformed(why)| {
         tracing::debug!(why, "a compound does not parse");
         Reply::GarbageArgs
@@ -130,6 +134,13 @@ pub(in crate::server) async fn compound(
     let refused = if !known { Some(Status::MINOR_VERS_MISMATCH) } else { utf8(&head.tag).err() };
     ReplyHead { status: refused.unwrap_or(Status::OK), tag: head.tag, count: 0 }.emit(&mut reply.tail);
     if refused.is_some() {
+        return Ok(reply.into_results());
+    }
+    if head.minor == 0
+        && let Some(answer) = cx.server.duplicates.answer(&question)
+    {
+        reply.tail.truncate(start);
+        reply.tail.raw(&answer);
         return Ok(reply.into_results());
     }
     let count_at = reply.tail.len() - 4;
@@ -146,6 +157,7 @@ pub(in crate::server) async fn compound(
         request_bytes: d.total(),
         announced: head.count,
         index: 0,
+        changes: false,
         reply,
         limit: cx.limits.max_message.min(cx.max_payload() as usize + SMALL * 64),
     };
@@ -166,7 +178,7 @@ pub(in crate::server) async fn compound(
             }
         }
     };
-    let Compound { mut reply, turn, index, .. } = compound;
+    let Compound { mut reply, turn, index, changes, minor, .. } = compound;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
@@ -178,6 +190,9 @@ pub(in crate::server) async fn compound(
             () => Kept::Lost,
         };
         session.finish(slot, kept);
+    }
+    if minor == 0 && changes && reply.done.is_empty() && reply.tail.len() <= start + MAX_ANSWER {
+        cx.server.duplicates.keep(question, reply.tail.copy_from(start));
     }
     Ok(reply.into_results())
 }
@@ -201,6 +216,8 @@ impl<'a> Compound<'a> {
             }
         };
         let number = op.number();
+        self.changes |=
+            matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_));
         if self.minor == 0 && self.index >= self.cx.server.states.limits.operations {
             return self.failed(number, Status::RESOURCE);
         }

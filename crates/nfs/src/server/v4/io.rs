@@ -78,9 +78,9 @@ pub(super) async fn file(
         return Err(Status::OPENMODE);
     }
     match intent {
-        Intent::Read(offset, len) => open.may_read(offset, len),
-        Intent::Write(offset, len) => open.may_write(offset, len),
-        Intent::Resize => open.may_write(0, u64::MAX),
+        Intent::Read(offset, len) => open.may_transfer(offset, len, false),
+        Intent::Write(offset, len) => open.may_transfer(offset, len, true),
+        Intent::Resize => open.may_transfer(0, u64::MAX, true),
     }
     .map_err(|_| Status::LOCKED)?;
     Ok(held.file.clone())

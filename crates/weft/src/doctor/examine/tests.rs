@@ -433,6 +433,7 @@ fn an_nfs_server_over_rdma_is_called() {
                 pool: pool.clone(),
                 limits: weft_nfs::server::Limits::default(),
                 policy: weft_nfs::server::Policy { decides: false, squash_root: true },
+                durable: None,
             });
             (port, async move {
                 loop {

@@ -14,10 +14,10 @@ use weft_wire::nfs4::{
     ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier, exchange_flag,
 };
 
-use super::grace::Who;
 use super::session::Session;
 use super::stateids::Other;
 use super::{Lease, LockOwner, Owner, State, States};
+use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +264,7 @@ impl States {
         principal: Principal,
         now: Time,
     ) -> Result<Taken, Status> {
+        self.remember(args.client)?;
         let mut table = self.table();
         if let Some(who) = table.pending.get(&args.client).cloned()
             && !who.0
@@ -353,6 +354,7 @@ impl States {
         make: impl FnOnce(SessionId, Arc<Lease>) -> Result<(Session, CreateSessionOk), Status>,
         id: SessionId,
     ) -> Result<(CreateSessionOk, Taken), Status> {
+        self.remember(args.client)?;
         let mut table = self.table();
         let pending = table.pending.get(&args.client).cloned().filter(|who| who.0);
         let client = match &pending {
@@ -436,7 +438,30 @@ impl States {
         }
         client.lease.end();
         table.forget(&client);
+        drop(table);
+        self.forget_durably(std::slice::from_ref(&client.who));
         Ok(())
+    }
+
+    /// A client that is about to be confirmed is on disk before it is told so. Not under the table's mutex: it takes as
+    /// long as the disk does.
+    fn remember(&self, id: u64) -> Result<(), Status> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let Some(who) = self.table().pending.get(&id).cloned() else { return Ok(()) };
+        durable.remember(&who).map_err(|e| {
+            tracing::error!("a client cannot be remembered over a restart: {e}");
+            Status::SERVERFAULT
+        })
+    }
+
+    /// These clients have nothing to reclaim after a restart.
+    fn forget_durably(&self, who: &[Who]) {
+        let Some(durable) = &self.durable else { return };
+        if !who.is_empty()
+            && let Err(e) = durable.forget(who)
+        {
+            tracing::error!("a client without state may try to reclaim some after a restart: {e}");
+        }
     }
 
     /// A confirmed client, also one whose state was taken away.
@@ -492,6 +517,7 @@ impl States {
                 && client.mine().states.values().any(|state| (state.share, state.node) == (share, node))
         };
         let clients: Vec<_> = self.table().confirmed.values().filter(lapsed).cloned().collect();
+        self.forget_durably(&clients.iter().map(|client| client.who.clone()).collect::<Vec<_>>());
         Taken(clients.iter().flat_map(|client| self.take(client).0).collect())
     }
 
@@ -507,6 +533,11 @@ impl States {
         }
         Self::forget_unconfirmed(&mut table, now, lease);
         drop(table);
+        let mut lost = self.grace.missed(now);
+        // A client that came back is known again by its name.
+        lost.retain(|who| !self.table().names.contains_key(who));
+        lost.extend(gone.iter().map(|client| client.who.clone()));
+        self.forget_durably(&lost);
         Taken(gone.iter().flat_map(|client| self.take(client).0).collect())
     }
 

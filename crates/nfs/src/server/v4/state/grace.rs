@@ -1,16 +1,14 @@
 //! The grace period: after a restart, those who had state before may take it back before anybody else gets in.
 //!
-//! Spec: RFC 7530 9.6.2, RFC 8881 8.4.2. Owns: who may reclaim. Does not: remember clients over a restart (`journal`).
+//! Spec: RFC 7530 9.6.2, RFC 8881 8.4.2. Owns: who may reclaim. Does not: remember clients over a restart (`durable`).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bytes::Bytes;
 use weft_machine::Time;
 
-/// Who a client is by its own words; those with sessions have a name space of their own.
-pub type Who = (bool, Bytes);
+use crate::server::durable::Who;
 
 /// Until when, and for whom.
 pub struct Grace {
@@ -42,6 +40,14 @@ impl Grace {
     /// Whether this client had state before the restart.
     pub fn may_reclaim(&self, who: &Who) -> bool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(who)
+    }
+
+    /// Those that did not come back in time, once.
+    pub fn missed(&self, now: Time) -> Vec<Who> {
+        if self.lasts(now) {
+            return Vec::new();
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
     }
 
     /// This client has all that it wants. When it was the last one, the period is over.

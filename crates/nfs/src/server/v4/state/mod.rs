@@ -25,6 +25,7 @@ pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
 pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 
+use crate::server::durable::{Durable, Who};
 use clients::Table;
 use grace::Grace;
 use session::Sessions;
@@ -75,11 +76,12 @@ pub struct States {
     ids: Stateids,
     sessions: Sessions,
     pub grace: Grace,
+    durable: Option<Durable>,
 }
 
 impl States {
     /// `epoch` differs from run to run. `before`: who had state in the last one.
-    pub fn new(limits: Limits, epoch: u32, before: Vec<grace::Who>, now: Time) -> States {
+    pub fn new(limits: Limits, epoch: u32, durable: Option<Durable>, before: Vec<Who>, now: Time) -> States {
         States {
             limits,
             epoch: epoch.max(1),
@@ -87,6 +89,7 @@ impl States {
             ids: Stateids::default(),
             sessions: Sessions::default(),
             grace: Grace::until(now + limits.lease, before),
+            durable,
         }
     }
 }

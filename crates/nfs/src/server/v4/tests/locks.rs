@@ -61,6 +61,41 @@ fn two_clients_and_one_range() {
 }
 
 #[test]
+fn locks_of_nfs_are_advisory_to_nfs_and_those_of_smb_are_not() {
+    let server = server();
+    let (mut a, mut b) = (Old::new(&server, "a"), Old::new(&server, "b"));
+    let (file, open_a) = a.open("f", 3, 0);
+    let (_, open_b) = b.open("f", 3, 0);
+    let mut answer = a.run(&[Op::Putfh(file), lock(true, 0, 10, first(a.seqid, open_a, a.id, "la"))]);
+    answer.ok::<()>(opnum::PUTFH);
+    let held: Stateid = answer.ok(opnum::LOCK);
+    for (client, stateid) in [(&a, open_a), (&a, held), (&b, open_b), (&b, Stateid::ANONYMOUS)] {
+        assert_eq!(client.status(file, write_op(stateid, 0, b"x")), Status::OK);
+        assert_eq!(client.status(file, read_op(stateid, 0, 1)), Status::OK);
+    }
+    let opens = server.shares[0].vfs.opens();
+    let handle = weft_wire::nfs3::Handle::new(file.as_bytes()).unwrap();
+    let node = crate::server::tests::node_of(&server, &handle);
+    let all = weft_store::opens::Rights::ALL;
+    let smb = opens.try_open(node, &weft_store::opens::Opening::new(all, all, opens.key())).unwrap();
+    let range = |offset| weft_store::opens::Range::new(offset, 10).unwrap();
+    assert!(smb.try_lock(range(5), true).is_err(), "it is locked");
+    smb.try_lock(range(20), true).unwrap();
+    assert_eq!(b.status(file, write_op(open_b, 25, b"x")), Status::LOCKED);
+    assert_eq!(b.status(file, read_op(open_b, 25, 1)), Status::LOCKED);
+    assert_eq!(b.status(file, read_op(open_b, 10, 10)), Status::OK);
+    let kind = LockType { exclusive: false, waits: false };
+    let mut answer =
+        a.run(&[Op::Putfh(file), Op::Lockt(Lockt { kind, offset: 25, length: 1, owner: a.owner("la") })]);
+    answer.ok::<()>(opnum::PUTFH);
+    assert_eq!(answer.next(opnum::LOCKT), Status::DENIED);
+    assert_eq!(
+        LockDenied::parse(&mut answer.d).unwrap().owner,
+        Owner { client: 0, owner: Opaque::default() }
+    );
+}
+
+#[test]
 fn a_lock_needs_the_right_open() {
     let server = server();
     let mut a = Old::new(&server, "a");

@@ -7,6 +7,7 @@ mod ranges;
 mod sessions;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use weft_store::backend::Ram;
@@ -22,7 +23,7 @@ pub fn server_with(limits: Limits) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(64 << 20)));
     let policy = Policy { decides: false, squash_root: true };
     let shares = vec![share("ram"), share("other")];
-    Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits, policy })
+    Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits, policy, durable: None })
 }
 
 pub fn server() -> Arc<Server> {
@@ -60,9 +61,15 @@ impl Answer {
 
 /// A COMPOUND of these operations as it travels.
 pub fn call(minor: u32, uid: u32, ops: &[Op]) -> Bytes {
+    // Each is a request of its own.
+    static XID: AtomicU32 = AtomicU32::new(0);
+    numbered_call(XID.fetch_add(1, Ordering::Relaxed), minor, uid, ops)
+}
+
+pub fn numbered_call(xid: u32, minor: u32, uid: u32, ops: &[Op]) -> Bytes {
     let mut e = Encoder::default();
     let credential = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid));
-    Call { xid: 7, program: PROGRAM, version: VERSION, procedure: COMPOUND, credential }.emit(&mut e);
+    Call { xid, program: PROGRAM, version: VERSION, procedure: COMPOUND, credential }.emit(&mut e);
     CompoundHead { tag: Text::known("story"), minor, count: ops.len() as u32 }.emit(&mut e);
     ops.iter().for_each(|op| op.emit(&mut e));
     e.into_bytes()

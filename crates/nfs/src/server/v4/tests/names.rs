@@ -244,6 +244,22 @@ fn renames_and_links() {
 }
 
 #[test]
+fn a_change_that_is_asked_for_again_is_answered_as_the_first_time() {
+    let server = server();
+    let old = Old::new(&server, "a");
+    let make = create("d", FileType::DIR);
+    let ops = [Op::Putfh(root(&server)), make.clone()];
+    let first = numbered_call(1 << 31, 0, 1, &ops);
+    for _ in 0..2 {
+        assert_eq!(send(&server, first.clone()).status, Status::OK);
+    }
+    assert_eq!(old.at_root(std::slice::from_ref(&make)).status, Status::EXIST);
+    // With a session the slot decides, not the transaction.
+    let new = Modern::new(&server, "b");
+    assert_eq!(new.at_root(&[make]).status, Status::EXIST);
+}
+
+#[test]
 fn a_compound_that_is_wrong_itself() {
     let server = server();
     let old = Old::new(&server, "a");

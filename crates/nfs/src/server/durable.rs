@@ -1,0 +1,176 @@
+//! What outlives the server: the key of its handles, and which clients had state.
+//!
+//! Spec: RFC 8881 8.4.2.1, 8.4.3 (what a server must remember to let the right clients reclaim); RFC 7530 9.6.3.4.
+//! Owns: the key file and the journal. Does not: keep opens or locks; clients bring those back in the grace period.
+//!
+//! ```text
+//! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
+//! DIR/nfs-INSTANCE.redb      table "clients": one byte (0 without, 1 with sessions) and the client's own name
+//! ```
+//! A client is in the journal before it is told that it is confirmed, and leaves it when its state is taken away.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::siphash::siphash;
+
+/// Who a client is by its own words; those with sessions have a name space of their own.
+pub(super) type Who = (bool, Bytes);
+
+const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
+const KEY_FILE: &str = "nfs-handles.key";
+
+/// Why the state directory is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// The file system said no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The key file is not one.
+    #[error("{KEY_FILE} does not hold 16 bytes")]
+    Key,
+    /// Another server of this name runs, or the journal is damaged.
+    #[error("journal: {0}")]
+    Journal(String),
+}
+
+/// The state directory of one server.
+pub struct Durable {
+    pub(super) key: [u8; 16],
+    /// Tells this server from others, over all its runs.
+    pub(super) identity: [u8; 16],
+    journal: Database,
+}
+
+impl std::fmt::Debug for Durable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Durable")
+    }
+}
+
+fn journal(e: impl std::fmt::Display) -> Unusable {
+    Unusable::Journal(e.to_string())
+}
+
+impl Durable {
+    /// Opens or makes the state in `dir`. `instance` tells servers that share the directory from each other; it becomes
+    /// part of a file's name.
+    ///
+    /// # Errors
+    /// The directory, the key file or the journal cannot be made or read, or another process has the journal open.
+    pub fn open(dir: &Path, instance: &str) -> Result<Durable, Unusable> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let key = key(&dir.join(KEY_FILE))?;
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
+        let name: String = instance.chars().map(safe).collect();
+        let database = Database::create(dir.join(format!("nfs-{name}.redb"))).map_err(journal)?;
+        let begun = database.begin_write().map_err(journal)?;
+        begun.open_table(CLIENTS).map_err(journal)?;
+        begun.commit().map_err(journal)?;
+        let mut identity = [0; 16];
+        for (half, label) in identity.chunks_exact_mut(8).zip(["major", "minor"]) {
+            half.copy_from_slice(&siphash(&key, format!("{label} {name}").as_bytes()).to_be_bytes());
+        }
+        Ok(Durable { key, identity, journal: database })
+    }
+
+    /// Who had state in the last run.
+    pub(super) fn clients(&self) -> Result<Vec<Who>, Unusable> {
+        let read = self.journal.begin_read().map_err(journal)?;
+        let table = read.open_table(CLIENTS).map_err(journal)?;
+        let mut clients = Vec::new();
+        for entry in table.iter().map_err(journal)? {
+            let (name, _) = entry.map_err(journal)?;
+            if let [sessions, name @ ..] = name.value() {
+                clients.push((*sessions != 0, Bytes::copy_from_slice(name)));
+            }
+        }
+        Ok(clients)
+    }
+
+    /// Returns once it is on disk that the client may have state.
+    pub(super) fn remember(&self, who: &Who) -> Result<(), Unusable> {
+        self.change(|table| table.insert(&*name(who), ()).map(drop))
+    }
+
+    /// These clients have nothing to reclaim.
+    pub(super) fn forget(&self, who: &[Who]) -> Result<(), Unusable> {
+        self.change(|table| who.iter().try_for_each(|who| table.remove(&*name(who)).map(drop)))
+    }
+
+    fn change(
+        &self,
+        act: impl FnOnce(&mut redb::Table<'_, &'static [u8], ()>) -> Result<(), redb::StorageError>,
+    ) -> Result<(), Unusable> {
+        let write = self.journal.begin_write().map_err(journal)?;
+        act(&mut write.open_table(CLIENTS).map_err(journal)?).map_err(journal)?;
+        write.commit().map_err(journal)
+    }
+}
+
+fn name((sessions, name): &Who) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + name.len());
+    bytes.push(u8::from(*sessions));
+    bytes.extend_from_slice(name);
+    bytes
+}
+
+/// The key, made at the first start.
+fn key(path: &Path) -> Result<[u8; 16], Unusable> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(mut file) => {
+            let mut key = [0; 16];
+            getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
+            file.write_all(&key)?;
+            file.sync_all()?;
+            Ok(key)
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let mut bytes = Vec::new();
+            OpenOptions::new().read(true).open(path)?.take(17).read_to_end(&mut bytes)?;
+            bytes.try_into().map_err(|_| Unusable::Key)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_outlives_a_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("state");
+        let (a, b) = ((true, Bytes::from_static(b"a")), (false, Bytes::from_static(b"b")));
+        let first = Durable::open(&dir, "127.0.0.1:2049").unwrap();
+        assert_eq!(first.clients().unwrap(), []);
+        first.remember(&a).unwrap();
+        first.remember(&a).unwrap();
+        first.remember(&b).unwrap();
+        assert!(Durable::open(&dir, "127.0.0.1:2049").is_err(), "one server at a time");
+        let (key, identity) = (first.key, first.identity);
+        drop(first);
+        let again = Durable::open(&dir, "127.0.0.1:2049").unwrap();
+        assert_eq!((again.key, again.identity), (key, identity));
+        assert_eq!(again.clients().unwrap(), [b.clone(), a]);
+        again.forget(&[b]).unwrap();
+        assert_eq!(again.clients().unwrap().len(), 1);
+        // Another server in the same directory: the same handles, another identity, other clients.
+        let other = Durable::open(&dir, "[::1]:2050").unwrap();
+        assert_eq!(other.key, key);
+        assert_ne!(other.identity, identity);
+        assert_eq!(other.clients().unwrap(), []);
+        let mode = std::fs::metadata(dir.join(KEY_FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::write(dir.join(KEY_FILE), b"short").unwrap();
+        assert!(matches!(Durable::open(&dir, "third"), Err(Unusable::Key)));
+    }
+}
