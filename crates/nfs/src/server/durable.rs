@@ -7,7 +7,8 @@
 //! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
 //! DIR/nfs-INSTANCE.redb      table "clients": one byte (0 without, 1 with sessions) and the client's own name
 //! ```
-//! A client is in the journal before it is told that it is confirmed, and leaves it when its state is taken away.
+//! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
+//! away.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -93,7 +94,7 @@ impl Durable {
         Ok(clients)
     }
 
-    /// Returns once it is on disk that the client may have state.
+    /// Returns once it is on disk that the client has state.
     pub(super) fn remember(&self, who: &Who) -> Result<(), Unusable> {
         self.change(|table| table.insert(&*name(who), ()).map(drop))
     }

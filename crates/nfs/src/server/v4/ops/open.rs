@@ -89,6 +89,7 @@ async fn carry_out(
         }
     }
     let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
+    c.cx.server.states.remember(client)?;
     let state = acquire(c, client, owner, turn, &found, wanted).await?;
     if let Some(set) = found.truncate {
         found.node.share.vfs.setattr(found.node.id, set).await.map_err(|e| status(&e))?;
@@ -97,6 +98,9 @@ async fn carry_out(
     if c.minor > 0 {
         owner.confirm();
         flags |= open_flag::PRESERVE_UNLINKED;
+    } else if let Claim::Previous(_) = args.claim {
+        // RFC 7530 16.18.5: who takes back what it had is not asked to confirm.
+        owner.confirm();
     } else if !owner.is_confirmed() {
         flags |= open_flag::CONFIRM;
     }

@@ -55,6 +55,8 @@ pub struct Mine {
     keys: HashMap<usize, Key>,
     /// RECLAIM_COMPLETE came.
     pub reclaimed: bool,
+    /// It is known after a restart that this client had state.
+    remembered: bool,
     pub callback: Option<Callback>,
     /// What it was confirmed with (minor version 0).
     confirmed_with: Option<Verifier>,
@@ -264,7 +266,6 @@ impl States {
         principal: Principal,
         now: Time,
     ) -> Result<Taken, Status> {
-        self.remember(args.client)?;
         let mut table = self.table();
         if let Some(who) = table.pending.get(&args.client).cloned()
             && !who.0
@@ -354,7 +355,6 @@ impl States {
         make: impl FnOnce(SessionId, Arc<Lease>) -> Result<(Session, CreateSessionOk), Status>,
         id: SessionId,
     ) -> Result<(CreateSessionOk, Taken), Status> {
-        self.remember(args.client)?;
         let mut table = self.table();
         let pending = table.pending.get(&args.client).cloned().filter(|who| who.0);
         let client = match &pending {
@@ -443,15 +443,19 @@ impl States {
         Ok(())
     }
 
-    /// A client that is about to be confirmed is on disk before it is told so. Not under the table's mutex: it takes as
-    /// long as the disk does.
-    fn remember(&self, id: u64) -> Result<(), Status> {
+    /// A client is on disk before it is told that it has its first state. Not under a mutex: it takes as long as the
+    /// disk does.
+    pub fn remember(&self, client: &Client) -> Result<(), Status> {
         let Some(durable) = &self.durable else { return Ok(()) };
-        let Some(who) = self.table().pending.get(&id).cloned() else { return Ok(()) };
-        durable.remember(&who).map_err(|e| {
+        if client.mine().remembered {
+            return Ok(());
+        }
+        durable.remember(&client.who).map_err(|e| {
             tracing::error!("a client cannot be remembered over a restart: {e}");
             Status::SERVERFAULT
-        })
+        })?;
+        client.mine().remembered = true;
+        Ok(())
     }
 
     /// These clients have nothing to reclaim after a restart.

@@ -4,6 +4,7 @@ mod locks;
 mod names;
 mod opens;
 mod ranges;
+mod restarts;
 mod sessions;
 
 use std::sync::Arc;

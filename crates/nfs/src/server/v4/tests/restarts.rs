@@ -1,0 +1,100 @@
+//! The server dies and comes back: grace, and who takes back what.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::server::Durable;
+use weft_store::backend::Dir;
+
+/// A server on a folder, with its state in another; `lease` is also how long the grace period lasts.
+fn started(folder: &Path, state: &Path, lease: Duration) -> Arc<Server> {
+    Server::new(Config {
+        shares: vec![Share::new("data", Vfs::new(Dir::open(folder).unwrap()))],
+        pool: weft_machine::Pool::new(16 << 20),
+        limits: Limits { lease, ..Limits::default() },
+        policy: Policy { decides: false, squash_root: true },
+        durable: Some(Durable::open(state, "story").unwrap()),
+    })
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+fn reclaim(owner: Owner, seqid: u32) -> Op {
+    Op::Open(Open { seqid, access: 3, deny: 0, owner, how: None, claim: Claim::Previous(0) })
+}
+
+#[test]
+fn those_who_had_something_take_it_back_before_others_get_in() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = started(folder.path(), state.path(), LONG);
+    let (file, stateid) = Modern::new(&server, "a").open("f", 3, 0);
+    let (_, old_stateid) = Old::new(&server, "old").open("f", 3, 0);
+    drop(server);
+
+    let server = started(folder.path(), state.path(), LONG);
+    // The handle still opens the file; states and sessions are of another run.
+    let mut old = Old::new(&server, "old");
+    assert_eq!(old.status(file, Op::Getattr(Bitmap::of(&[attr::FILEID]))), Status::OK);
+    assert_eq!(old.status(file, read_op(old_stateid, 0, 1)), Status::STALE_STATEID);
+    let a = Modern::unclaimed(&server, "a", channel());
+    assert_eq!(a.status(file, read_op(stateid, 0, 1)), Status::BAD_STATEID);
+    // Nobody else gets in, and nobody takes back what it never had.
+    let stranger = Modern::unclaimed(&server, "stranger", channel());
+    let owner = |client| Owner { client, owner: Opaque(Bytes::from_static(b"owner")) };
+    assert_eq!(stranger.status(file, reclaim(owner(0), 0)), Status::RECLAIM_BAD);
+    assert_eq!(stranger.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+    assert_eq!(stranger.at_root(&[stranger.open_op("f", 1, 0, None)]).status, Status::GRACE);
+    assert_eq!(stranger.status(file, read_op(Stateid::ANONYMOUS, 0, 1)), Status::GRACE);
+    assert_eq!(a.at_root(&[a.open_op("f", 1, 0, None)]).status, Status::GRACE);
+    // With a session, and without: there the owner need not be confirmed.
+    assert_eq!(a.status(file, reclaim(owner(0), 0)), Status::OK);
+    let mut answer = old.run(&[Op::Putfh(file), reclaim(owner(old.id), 7)]);
+    old.seqid = 8;
+    answer.ok::<()>(opnum::PUTFH);
+    let ok: OpenOk = answer.ok(opnum::OPEN);
+    assert_eq!(ok.flags & open_flag::CONFIRM, 0);
+    let lock = |reclaim| {
+        let kind = LockType { exclusive: true, waits: false };
+        let locker =
+            Locker::New { open_seqid: 8, open_stateid: ok.stateid, lock_seqid: 0, owner: owner(old.id) };
+        Op::Lock(Lock { kind, reclaim, offset: 0, length: 1, locker })
+    };
+    assert_eq!(old.status(file, lock(true)), Status::OK);
+    // Version 0 never says that it is done, so the period lasts for its sake.
+    assert_eq!(a.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+    assert_eq!(a.status(file, reclaim(owner(0), 0)), Status::NO_GRACE);
+    assert_eq!(a.at_root(&[a.open_op("f", 1, 0, None)]).status, Status::GRACE);
+}
+
+#[test]
+fn the_grace_period_ends_with_the_last_who_says_so() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = started(folder.path(), state.path(), LONG);
+    let (file, _) = Modern::new(&server, "a").open("f", 3, 0);
+    // One that opened nothing has nothing to take back.
+    Modern::new(&server, "idle");
+    drop(server);
+    let server = started(folder.path(), state.path(), LONG);
+    let b = Modern::new(&server, "b");
+    assert_eq!(b.at_root(&[b.open_op("f", 1, 0, None)]).status, Status::GRACE);
+    let a = Modern::new(&server, "a");
+    assert_eq!(b.at_root(&[b.open_op("f", 1, 0, None)]).status, Status::OK);
+    let owner = Owner { client: 0, owner: Opaque(Bytes::from_static(b"owner")) };
+    assert_eq!(a.status(file, reclaim(owner, 0)), Status::NO_GRACE);
+}
+
+#[test]
+fn who_does_not_come_back_is_not_waited_for_a_second_time() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = started(folder.path(), state.path(), LONG);
+    Modern::new(&server, "a").open("f", 3, 0);
+    drop(server);
+    // The period is over at once, and nobody came.
+    let server = started(folder.path(), state.path(), Duration::ZERO);
+    weft_machine::rt::block_on(super::super::sweep(&server)).unwrap();
+    drop(server);
+    let server = started(folder.path(), state.path(), LONG);
+    let b = Modern::new(&server, "b");
+    assert_eq!(b.at_root(&[b.open_op("f", 1, 0, None)]).status, Status::OK);
+}
