@@ -116,7 +116,8 @@ pub(crate) struct Serve {
     /// Refuse writes to the volumes
     #[arg(long, requires = "volume")]
     pub nbd_read_only: bool,
-    /// Where volumes are remembered [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    /// Where volumes are remembered, and what NFS needs after a restart: the key of its file handles, its clients
+    /// [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Who may log on
@@ -140,10 +141,6 @@ pub(crate) struct Serve {
     /// TCP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
-    /// Where NFS keeps what outlives a restart: the key of its file handles, its clients. [default where its ports are
-    /// fixed: /var/lib/weft for root, else ~/.local/state/weft]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
     #[arg(long)]
     pub no_root_squash: bool,

@@ -7,7 +7,6 @@ mod nbd;
 use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -320,7 +319,7 @@ fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
     if port.is_none() {
         return Ok(None);
     }
-    let Some(dir) = default_state_dir() else { return Ok(None) };
+    let Some(dir) = crate::volume::state_of_user() else { return Ok(None) };
     match Durable::open(&dir, &instance) {
         Ok(durable) => Ok(Some(durable)),
         Err(e) => {
@@ -331,19 +330,6 @@ fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
             Ok(None)
         }
     }
-}
-
-/// Where the system keeps state of services, or where the user's programs do.
-fn default_state_dir() -> Option<PathBuf> {
-    let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    if let Some(dir) = named("STATE_DIRECTORY") {
-        return Some(dir);
-    }
-    if weft_store::is_root() {
-        return Some(PathBuf::from("/var/lib/weft"));
-    }
-    let home = || named("HOME").map(|home| home.join(".local/state"));
-    named("XDG_STATE_HOME").or_else(home).map(|dir| dir.join("weft"))
 }
 
 /// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.

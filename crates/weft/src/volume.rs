@@ -66,11 +66,16 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
 pub(crate) fn remembered(state_dir: Option<&Path>) -> Result<Volumes, Failure> {
     let state = match state_dir {
         Some(dir) => dir.to_owned(),
-        None => default_state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).ok_or(
+        None => state_of_user().ok_or(
             "neither XDG_STATE_HOME nor HOME says where volumes are remembered: use --state-dir DIR",
         )?,
     };
     Ok(Volumes::at(state.join("volumes")))
+}
+
+/// Where this user's programs keep their state.
+pub(crate) fn state_of_user() -> Option<PathBuf> {
+    default_state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
 
 /// XDG Base Directory Specification: a relative path does not count.
