@@ -268,8 +268,9 @@ impl Volumes {
         let path = self.path(name)?;
         let metadata = Metadata::open(name, path)?;
         let superblock = metadata.read()?;
-        // Somebody who opens it at this very moment is told that it is in use.
-        let in_use = match metadata.lock() {
+        // Shared, so that two who look do not see each other. Somebody who opens it at this very moment is told that it is
+        // in use.
+        let in_use = match try_lock(&metadata.file, &metadata.path, FlockOperation::NonBlockingLockShared) {
             Ok(()) => false,
             Err(Error::InUse(_)) => true,
             Err(e) => return Err(e),
@@ -374,8 +375,12 @@ fn valid_size(size: u64) -> Result<(), Error> {
 
 /// flock(2), exclusively and without waiting.
 fn lock(file: &fs::File, path: &Path) -> Result<(), Error> {
+    try_lock(file, path, FlockOperation::NonBlockingLockExclusive)
+}
+
+fn try_lock(file: &fs::File, path: &Path, how: FlockOperation) -> Result<(), Error> {
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(file, how) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(Error::InUse(path.to_owned())),
