@@ -214,11 +214,22 @@ impl<'a> Connection<'a> {
         self.room_for(len).await;
         let data = match len {
             0 => Vec::new(),
-            _ => vec![receiver.payload(self.link, &self.server.pool, len).await?.freeze()],
+            _ => vec![self.payload(receiver, len).await?],
         };
         self.unanswered_bytes.set(self.unanswered_bytes.get() + len);
         self.begin(request, data);
         Ok(())
+    }
+
+    /// The payload of a WRITE, or a piece of it. Waiting for a buffer takes as long as it takes; while a buffer waits for
+    /// the client, nobody else has it.
+    async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
+        let mut buf = self.server.pool.alloc(len).await;
+        buf.set_len(len);
+        match rt::timeout(self.server.limits.payload, receiver.payload(self.link, buf)).await {
+            Ok(payload) => Ok(payload?.freeze()),
+            Err(_) => Err(Error::Violation("the payload of a WRITE did not come in time")),
+        }
     }
 
     /// One piece after the other, so that no request holds a buffer while it waits for the next.
@@ -227,7 +238,7 @@ impl<'a> Connection<'a> {
         let (mut left, mut offset) = (request.len, request.offset);
         while left > 0 {
             let len = left.min(self.server.limits.piece_bytes);
-            let data = receiver.payload(self.link, &self.server.pool, len as usize).await?.freeze();
+            let data = self.payload(receiver, len as usize).await?;
             let op = BlockOp::Write { offset, data: vec![data], durable };
             left -= len;
             offset += u64::from(len);

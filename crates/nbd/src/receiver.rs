@@ -6,7 +6,7 @@
 
 use std::io;
 
-use weft_machine::{Buf, Pool, buf};
+use weft_machine::{Buf, buf};
 
 use crate::link::Link;
 
@@ -74,10 +74,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next `len` bytes in a buffer of their own; waits for the buffer, too.
-    pub(crate) async fn payload(&mut self, link: &Link, pool: &Pool, len: usize) -> io::Result<Buf> {
-        let mut payload = pool.alloc(len).await;
-        payload.set_len(len);
+    /// Fills a buffer, all of its length, with what comes next.
+    pub(crate) async fn payload(&mut self, link: &Link, mut payload: Buf) -> io::Result<Buf> {
+        let len = payload.len();
         let mut done = self.staged().len().min(len);
         buf::copy(&mut payload[..done], &self.staged()[..done]);
         self.start += done;

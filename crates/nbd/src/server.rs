@@ -45,6 +45,8 @@ pub struct Limits {
     pub request_bytes: u32,
     /// A WRITE that is longer is carried out in pieces of this size, at most a pool buffer.
     pub piece_bytes: u32,
+    /// How long such a piece may take to come: it has a buffer meanwhile.
+    pub payload: Duration,
     /// Requests that are not answered yet.
     pub requests: usize,
     /// Bytes of WRITEs that are not answered yet.
@@ -64,6 +66,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(30),
             request_bytes: 32 << 20,
             piece_bytes: 4 << 20,
+            payload: Duration::from_secs(60),
             requests: 128,
             unanswered_bytes: 64 << 20,
             replies: 32,

@@ -48,6 +48,20 @@ fn a_client_that_dies_at_any_byte_takes_nobody_along() {
 }
 
 #[test]
+fn a_client_that_announces_and_does_not_send_gives_its_buffer_back() {
+    tell(async {
+        let limits = Limits { payload: std::time::Duration::ZERO, piece_bytes: 8192, ..Limits::default() };
+        let server = server(&["vol1"], limits);
+        for len in [4096, 100_000] {
+            let mut client = Client::go(&server, "vol1", true).await;
+            client.ask(Command::WRITE, 0, 0, len, &[1; 10]).await;
+            assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
+            assert_eq!(server.pool.in_use_bytes(), 0);
+        }
+    });
+}
+
+#[test]
 fn random_bytes_end_a_connection_and_nothing_else() {
     tell(async {
         let server = server(&["vol1"], Limits::default());
