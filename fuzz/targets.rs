@@ -2,7 +2,9 @@
 //! `cargo test` (crates/wire/tests/fuzz_smoke.rs). Adding a target is one function and one line in [`TARGETS`].
 
 use bytes::Bytes;
+use weft_wire::dcerpc::{lsarpc, pdu, samr, srvsvc};
 use weft_wire::nfs3::Xdr;
+use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{
@@ -30,6 +32,8 @@ pub const TARGETS: &[Target] = &[
     ("nfs4", nfs4),
     ("mount", mount),
     ("nbd", nbd),
+    ("dcerpc", dcerpc),
+    ("security", security),
 ];
 
 /// MPA set-up frames.
@@ -264,5 +268,32 @@ pub fn nbd(data: &[u8]) {
         && let Some(payload) = data.get(t::CHUNK_HEADER_LEN..)
     {
         let _ = t::Chunk::parse(&header, payload);
+    }
+}
+
+/// Packets of DCE/RPC, and the stubs of every call that is read.
+pub fn dcerpc(data: &[u8]) {
+    let packet = Bytes::copy_from_slice(data);
+    let _ = pdu::Header::parse(data);
+    let _ = pdu::Bind::parse(data).is_ok() | pdu::BindAck::parse(data).is_ok();
+    let _ = pdu::Request::parse(&packet).is_ok() | pdu::Response::parse(&packet).is_ok();
+    let _ = pdu::parse_fault(data);
+    let _ = srvsvc::Enum::parse_shares(data).is_ok() | srvsvc::Enum::parse_sessions(data).is_ok();
+    let _ = srvsvc::parse_share_get_info(data).is_ok() | srvsvc::parse_server_get_info(data).is_ok();
+    let _ = srvsvc::client::parse_shares(data);
+    let _ = lsarpc::parse_lookup_names(data).is_ok() | lsarpc::parse_lookup_sids(data).is_ok();
+    let _ = lsarpc::parse_query_policy(data).is_ok() | lsarpc::parse_account_rights(data).is_ok();
+    let _ = lsarpc::parse_get_user_name(data);
+    let _ = samr::parse_lookup_names(data).is_ok() | samr::parse_lookup_ids(data).is_ok();
+    let _ = samr::parse_lookup_domain(data).is_ok() | samr::parse_open_domain(data).is_ok();
+    let _ = samr::parse_open_user(data).is_ok() | samr::parse_query_display(data).is_ok();
+}
+
+/// Security descriptors; what was read is written and read again, as bytes and, where it has a text, as that.
+pub fn security(data: &[u8]) {
+    let Ok(descriptor) = SecurityDescriptor::parse(data) else { return };
+    assert_eq!(SecurityDescriptor::parse(&descriptor.to_bytes()).as_ref(), Ok(&descriptor));
+    if let Ok(again) = descriptor.to_string().parse::<SecurityDescriptor>() {
+        assert_eq!(again.to_string(), descriptor.to_string());
     }
 }
