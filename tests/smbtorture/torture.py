@@ -58,16 +58,16 @@ class Torture:
         reader = Reader(self.raw)
         end = time.monotonic() + limit
         rest = b""
-        while (left := end - time.monotonic()) > 0:
-            if not select.select([process.stdout], [], [], left)[0]:
-                break
-            data = os.read(process.stdout.fileno(), 1 << 16)
+        hung = False
+        while True:
+            left = max(0, end - time.monotonic())
+            hung = not select.select([process.stdout], [], [], left)[0] or left == 0
+            data = b"" if hung else os.read(process.stdout.fileno(), 1 << 16)
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 reader.line(line.decode("utf8", "replace"))
-        hung = left <= 0
         if hung:
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
