@@ -100,10 +100,10 @@ impl OpContext {
         self.outstanding.replace(detached.outstanding.take());
     }
 
-    /// The FileId that the request means: the one that it carries, or the compound's when it is related and carries
-    /// all ones. Remembers it for the requests that follow.
+    /// The FileId that the request means: the one that it carries, or, whatever that is, the one of the request before
+    /// it when it is related. Remembers it for the requests that follow.
     pub fn file_id(&self, carried: FileId) -> FileId {
-        let related = self.header.flags.contains(Flags::RELATED_OPERATIONS) && carried == FileId::RELATED;
+        let related = self.header.flags.contains(Flags::RELATED_OPERATIONS);
         let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
         self.file_id.set(Some(id));
         id

@@ -64,6 +64,21 @@ fn related_requests_inherit() {
 }
 
 #[test]
+fn a_related_request_means_the_file_before_it_whatever_file_it_names() {
+    story(async {
+        let mut client = World::new().client().await;
+        let gone = client.open("f", CreateOptions::NONE).await;
+        client.close(gone).await;
+        let create =
+            client.request(Command::Create, |out| create_request("f", CreateOptions::NONE).emit(out));
+        let close = anonymous(&mut client, Command::Close, |out| close_request(gone).emit(out));
+        client.wire.send(link(vec![create, close], true));
+        let responses = client.recv_all().await.unwrap();
+        assert!(responses.iter().all(|(header, _)| header.status == NtStatus::SUCCESS));
+    });
+}
+
+#[test]
 fn a_failure_is_handed_on() {
     story(async {
         let mut client = World::new().client().await;
