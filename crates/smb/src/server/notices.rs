@@ -40,6 +40,18 @@ impl Notice {
     }
 }
 
+impl Notice {
+    /// Sends it again, by the `nth` connection, counted round: one that took it may have lost it since. False when that
+    /// one does not take it.
+    pub(crate) fn send_by(self, nth: usize) -> bool {
+        let mailboxes = self.session.mailboxes();
+        match mailboxes.len() {
+            0 => false,
+            len => mailboxes[nth % len].put(self).is_ok(),
+        }
+    }
+}
+
 /// A connection's letter box; the connection empties it, others fill it.
 #[derive(Default)]
 pub(super) struct Mailbox {

@@ -6,9 +6,11 @@
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::future::{Either, poll_immediate, select};
-use weft_store::opens::{Access, Caching as Rights, Form, Holder, Key, Reach, Recall, Refused};
+use weft_machine::rt;
+use weft_store::opens::{Access, Caching as Rights, Form, Holder, Key, Opens, Reach, Recall, Refused};
 use weft_store::vfs::{Attr, Kind, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateOptions, OplockLevel, Request};
@@ -49,7 +51,9 @@ impl Caching {
                 Caching::lease(cx, vfs, attr, lease)?
             }
             _ if attr.kind != Kind::File => Caching::None,
-            Wanted::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved))),
+            Wanted::Oplock(_) => {
+                Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved, vfs.opens())))
+            }
             Wanted::Lease(lease) => Caching::lease(cx, vfs, attr, lease)?,
         })
     }
@@ -216,6 +220,7 @@ pub(crate) struct Oplock {
     route: Mutex<Option<Route>>,
     /// Where its open is when it has no session.
     preserved: Weak<Preserved>,
+    opens: Arc<Opens>,
 }
 
 struct Route {
@@ -224,8 +229,8 @@ struct Route {
 }
 
 impl Oplock {
-    fn new(preserved: &Arc<Preserved>) -> Oplock {
-        Oplock { route: Mutex::new(None), preserved: Arc::downgrade(preserved) }
+    fn new(preserved: &Arc<Preserved>, opens: &Arc<Opens>) -> Oplock {
+        Oplock { route: Mutex::new(None), preserved: Arc::downgrade(preserved), opens: opens.clone() }
     }
 
     /// From now on the client knows the open by this name, in this session.
@@ -244,7 +249,12 @@ impl Holder for Oplock {
     fn recall(&self, recall: Recall) -> bool {
         let level = level_of(recall.to);
         let told = self.route().is_some_and(|(session, file)| {
-            session.notice(message(session.id, &Notification::Oplock { level, file })).send()
+            let message = message(session.id, &Notification::Oplock { level, file });
+            let sent = session.notice(message.clone()).send();
+            if sent {
+                insist(&session, message, &self.opens, recall);
+            }
+            sent
         });
         let is_mine =
             |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
@@ -255,6 +265,32 @@ impl Holder for Oplock {
     fn revoked(&self, node: weft_store::NodeId, _: Key) {
         tracing::debug!("an oplock break was not acknowledged in time: {node:?}");
     }
+}
+
+/// The longest silence after which a break goes out by the next channel.
+const INSIST: Duration = Duration::from_secs(5);
+/// By then all channels have been tried.
+const INSIST_FOR: Duration = Duration::from_secs(30);
+
+/// Sends a break again by the other channels of its session, one after the other, until it is acknowledged (3.3.4.6,
+/// 3.3.4.7: a channel may take a message that never arrives). Clients ignore what they have acknowledged.
+pub(super) fn insist(session: &Arc<Session>, message: Vec<u8>, opens: &Arc<Opens>, recall: Recall) {
+    // At most a few dozen.
+    let channels = session.mailboxes().len() as u32;
+    if !recall.acknowledge || channels < 2 {
+        return;
+    }
+    let (session, opens) = (Arc::downgrade(session), opens.clone());
+    rt::spawn(async move {
+        for nth in 1..channels {
+            rt::sleep(INSIST.min(INSIST_FOR / channels)).await;
+            let (_, left) = opens.caching(recall.node, recall.key);
+            let Some(session) = session.upgrade().filter(|_| left == Some(recall.to)) else { return };
+            // One that is full or gone is passed over.
+            let _ = session.notice(message.clone()).send_by(nth as usize);
+        }
+    })
+    .detach();
 }
 
 /// An OPLOCK_BREAK notification, header first (3.3.4.6, 3.3.4.7).

@@ -13,7 +13,7 @@ use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, LeaseV2};
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Notification};
 use weft_wire::smb2::{Guid, NtStatus};
 
-use super::caching::{Caching, message, rights_of, state_of};
+use super::caching::{Caching, insist, message, rights_of, state_of};
 use super::durable::Preserved;
 use super::opens::Open;
 use crate::server::session::Session;
@@ -127,9 +127,14 @@ impl Holder for Lease {
         };
         let message = message(0, &notification);
         let Some(table) = self.table.upgrade() else { return false };
-        let told = table.sessions(self.client).iter().any(|session| session.notice(message.clone()).send());
+        let sessions = table.sessions(self.client);
+        let told = sessions.iter().find(|session| session.notice(message.clone()).send());
+        if let Some(session) = told {
+            insist(session, message, &self.opens, recall);
+            return true;
+        }
         // Without a client to tell, its durable handles are worth nothing any more: the file is somebody else's.
-        told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit(|open| self.is_of(open)))
+        self.preserved.upgrade().is_some_and(|kept| kept.forfeit(|open| self.is_of(open)))
     }
 
     fn revoked(&self, node: NodeId, _: Key) {

@@ -459,3 +459,26 @@ fn a_directory_is_cached_until_others_change_it() {
         assert!(matches!(told(&mut alice).await, Notification::Lease { new: LeaseState::NONE, .. }));
     });
 }
+
+#[test]
+fn a_break_that_is_not_acknowledged_goes_out_by_the_next_channel() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let mut other = world.connect();
+        other.negotiate(Offer { guid: [1; 16], ..Offer::default() }).await;
+        other.bind(&alice).await.unwrap();
+        (other.tree, other.sign) = (alice.tree, true);
+        let held = create(&mut alice, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
+        let begun = rt::now();
+        begin(&mut bob, &with_oplock(OplockLevel::NONE, Vec::new())).await;
+        // The first channel takes it and says no word; the second hears of it in time.
+        let expected = Notification::Oplock { level: OplockLevel::II, file: held.file };
+        assert_eq!(told(&mut other).await, expected);
+        assert_eq!((rt::now() - begun).as_secs(), 5);
+        let agreed = Acknowledgment::Oplock { level: OplockLevel::NONE, file: held.file };
+        assert_eq!(acknowledge(&mut other, agreed).await, NtStatus::SUCCESS);
+        end(&mut bob).await.unwrap();
+        assert_eq!(told(&mut alice).await, expected);
+    });
+}
