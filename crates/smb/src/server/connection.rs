@@ -382,15 +382,16 @@ impl Connection {
         draining: bool,
     ) -> Poll<Event> {
         let mut progress = false;
+        // What the client is told comes before what its requests wait for because of it.
+        if !self.is_ended() && self.mailbox.has_any() {
+            self.deliver(inflight);
+            progress = true;
+        }
         while let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx) {
             progress = true;
         }
         if self.is_ended() {
             return Poll::Ready(Event::Ended);
-        }
-        if self.mailbox.has_any() {
-            self.deliver(inflight);
-            progress = true;
         }
         if progress || !self.unsent.borrow().is_empty() {
             return Poll::Ready(Event::Progress);

@@ -313,6 +313,8 @@ pub(super) async fn patiently<T>(
     if let Some(done) = poll_immediate(work.as_mut()).await {
         return Ok((done?, false));
     }
+    // A break that this caused may be for this same client: it goes out before the interim answer.
+    rt::yield_now().await;
     cx.pending();
     match select(work, pin!(cx.cancelled())).await {
         Either::Left((done, _)) => Ok((done?, true)),

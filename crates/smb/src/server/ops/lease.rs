@@ -112,8 +112,8 @@ impl Lease {
 impl Holder for Lease {
     /// 3.3.4.7.
     fn recall(&self, recall: Recall) -> bool {
-        // The last step to nothing counts with the one before, as Windows counts.
-        let counts = recall.acknowledge || !recall.goes_on;
+        // A further step counts with the one before, as Windows counts.
+        let counts = !recall.goes_on;
         let epoch = lock(&self.state).v2.as_mut().map_or(0, |v2| {
             v2.epoch = v2.epoch.wrapping_add(counts.into());
             v2.epoch
