@@ -2,14 +2,15 @@
 //!
 //! Spec: [MS-FSCC] 2.6 (the attributes). Owns: nothing. Does not: decide which attributes mean what.
 //!
-//! Kept in the extended attribute `user.weft.dos`, 16 bytes, little-endian:
+//! Kept in the extended attribute `user.weft.dos`, 32 bytes, little-endian:
 //!
 //! ```text
-//! 0         1              4             8                       16
-//! | layout 1 | 0    0    0 | attributes  | birth, 100 ns since 1601 |
+//! 0         1           4             8       16       24           32
+//! | layout 1 | 0  0  0  | attributes  | birth | change | last write |      times in 100 ns since 1601
 //! ```
-//! A birth of 0 is "as the file system has it". A value of another shape is left alone and counts as absent, so that a
-//! later version may change the layout.
+//! A birth of 0 is "as the file system has it". The time of change is believed as long as the last write is the one
+//! that is kept with it: Unix keeps its own time of change, which nobody can set, and which this very value moves.
+//! A value of another shape counts as absent, so that a later version may change the layout.
 
 use super::Timestamp;
 
@@ -28,33 +29,57 @@ pub struct Dos {
     pub attributes: u32,
     /// Birth as a client has set it.
     pub born: Option<Timestamp>,
+    /// Time of change as a client has set it, and the last write then.
+    pub changed: Option<(Timestamp, Timestamp)>,
+}
+
+fn from_ticks(ticks: i64) -> Option<Timestamp> {
+    (ticks != 0).then(|| Timestamp {
+        secs: ticks.div_euclid(TICKS) - EPOCH_SECS,
+        // Below 1,000,000,000.
+        nanos: u32::try_from(ticks.rem_euclid(TICKS) * 100).unwrap_or(0),
+    })
+}
+
+fn to_ticks(time: Option<Timestamp>) -> i64 {
+    time.map_or(0, |t| {
+        let ticks = t.secs.saturating_add(EPOCH_SECS).saturating_mul(TICKS);
+        // The one tick that means "none" is the first of 1601.
+        ticks.saturating_add(i64::from(t.nanos / 100)).max(1)
+    })
 }
 
 impl Dos {
     /// Reads what is kept; `None` when it is not of this layout.
     pub fn parse(bytes: &[u8]) -> Option<Dos> {
-        let [1, 0, 0, 0, a0, a1, a2, a3, born @ ..] = bytes else { return None };
-        let ticks = i64::from_le_bytes(born.try_into().ok()?);
-        let born = (ticks != 0).then(|| Timestamp {
-            secs: ticks.div_euclid(TICKS) - EPOCH_SECS,
-            // Below 1,000,000,000.
-            nanos: u32::try_from(ticks.rem_euclid(TICKS) * 100).unwrap_or(0),
-        });
-        Some(Dos { attributes: u32::from_le_bytes([*a0, *a1, *a2, *a3]), born })
+        let (head, times) = bytes.split_first_chunk::<8>()?;
+        let [1, 0, 0, 0, attributes @ ..] = *head else { return None };
+        let times: [u8; 24] = times.try_into().ok()?;
+        let time = |at: usize| from_ticks(i64::from_le_bytes(std::array::from_fn(|i| times[at + i])));
+        Some(Dos {
+            attributes: u32::from_le_bytes(attributes),
+            born: time(0),
+            changed: time(8).zip(time(16)),
+        })
     }
 
     /// What to keep.
-    pub fn to_bytes(self) -> [u8; 16] {
-        let ticks = self.born.map_or(0, |t| {
-            let ticks = t.secs.saturating_add(EPOCH_SECS).saturating_mul(TICKS);
-            // The one tick that means "none" is the first of 1601.
-            ticks.saturating_add(i64::from(t.nanos / 100)).max(1)
-        });
-        let mut bytes = [0; 16];
+    pub fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
         bytes[0] = 1;
         bytes[4..8].copy_from_slice(&self.attributes.to_le_bytes());
-        bytes[8..].copy_from_slice(&ticks.to_le_bytes());
+        let times = [self.born, self.changed.map(|c| c.0), self.changed.map(|c| c.1)];
+        for (at, time) in times.into_iter().enumerate() {
+            bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&to_ticks(time).to_le_bytes());
+        }
         bytes
+    }
+
+    /// The time of change of a file that was written last at `mtime`, where a client has set it.
+    pub fn changed_at(&self, mtime: Timestamp) -> Option<Timestamp> {
+        // To the tick: that is what was kept.
+        let (changed, written) = self.changed?;
+        (to_ticks(Some(written)) == to_ticks(Some(mtime))).then_some(changed)
     }
 }
 
@@ -74,16 +99,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_time_of_change_holds_until_the_next_write() {
+        let t = |secs| Timestamp { secs, nanos: 123_456_789 };
+        let dos = Dos { changed: Some((t(1), t(2))), ..Dos::default() };
+        let dos = Dos::parse(&dos.to_bytes()).unwrap();
+        let changed = Timestamp { secs: 1, nanos: 123_456_700 };
+        assert_eq!(dos.changed_at(t(2)), Some(changed));
+        assert_eq!(dos.changed_at(t(3)), None);
+        assert_eq!(Dos::default().changed_at(t(2)), None);
+    }
+
+    #[test]
     fn what_is_kept_comes_back() {
         let born = Timestamp { secs: -1, nanos: 123_456_700 };
         for dos in [
             Dos::default(),
-            Dos { attributes: 0x26, born: Some(born) },
-            Dos { attributes: u32::MAX, born: Some(Timestamp { secs: 15_032_385_535, nanos: 0 }) },
+            Dos { attributes: 0x26, born: Some(born), changed: Some((born, born)) },
+            Dos {
+                attributes: u32::MAX,
+                born: Some(Timestamp { secs: 15_032_385_535, nanos: 0 }),
+                changed: None,
+            },
         ] {
             assert_eq!(Dos::parse(&dos.to_bytes()), Some(dos));
         }
-        let whole = Dos { attributes: 2, born: None }.to_bytes();
+        let whole = Dos { attributes: 2, ..Dos::default() }.to_bytes();
         for len in 0..whole.len() {
             assert_eq!(Dos::parse(&whole[..len]), None);
         }

@@ -68,6 +68,16 @@ codes! {
         GET_INTEGRITY_INFORMATION = 0x0009_027C;
         /// Block cloning.
         DUPLICATE_EXTENTS_TO_FILE = 0x0009_8344;
+        /// Block cloning, newer.
+        DUPLICATE_EXTENTS_TO_FILE_EX = 0x0009_83E8;
+        /// Copy by token.
+        OFFLOAD_READ = 0x0009_4264;
+        /// Copy by token.
+        OFFLOAD_WRITE = 0x0009_8268;
+        /// Object id.
+        GET_OBJECT_ID = 0x0009_009C;
+        /// Integrity.
+        SET_INTEGRITY_INFORMATION = 0x0009_C280;
         /// Regions.
         QUERY_FILE_REGIONS = 0x0009_0284;
     }

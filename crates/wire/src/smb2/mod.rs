@@ -23,6 +23,7 @@ pub(crate) mod field;
 pub mod filetime;
 pub mod flush;
 pub mod fscc;
+pub mod fsctl;
 pub mod header;
 pub mod ioctl;
 pub mod lock;

@@ -52,6 +52,8 @@ codes! {
         INVALID_DEVICE_REQUEST = 0xC000_0010;
         /// `STATUS_END_OF_FILE`.
         END_OF_FILE = 0xC000_0011;
+        /// A copy reads beyond the end of its source.
+        INVALID_VIEW_SIZE = 0xC000_001F;
         /// `STATUS_NO_MEDIA_IN_DEVICE`.
         NO_MEDIA_IN_DEVICE = 0xC000_0013;
         /// `STATUS_MORE_PROCESSING_REQUIRED`.

@@ -1,18 +1,34 @@
 //! Attributes of the store in SMB's terms, and back.
 //!
-//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7. Owns: nothing. Does not: keep DOS attributes: a file without any
-//! write permission is READONLY, a name that begins with a dot is HIDDEN, every file is ARCHIVE. Setting READONLY
-//! takes the write permissions away; setting the others has no effect.
+//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file). Owns: nothing.
+//! Does not: keep READONLY of a file beside it: a file without any write permission is READONLY, and setting it takes
+//! the permissions away, so that everybody sees the same. The other attributes and a birth that a client has set lie
+//! beside the file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is
+//! ARCHIVE.
 
-use weft_store::vfs::{Attr, Kind, Timestamp};
+use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, Timestamp, Vfs};
 use weft_wire::smb2::Filetime;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::FileSummary;
+
+use super::symlink;
 
 /// All write permissions.
 const WRITE_BITS: u32 = 0o222;
 /// What a read-only file takes away from everybody.
 const WRITING: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+/// What a client may set ([MS-FSA] 2.1.1.3, "attributes that applications can set").
+const SETTABLE: FileAttributes = FileAttributes(
+    FileAttributes::HIDDEN.0
+        | FileAttributes::SYSTEM.0
+        | FileAttributes::ARCHIVE.0
+        | FileAttributes::TEMPORARY.0
+        | FileAttributes::OFFLINE.0
+        | FileAttributes::NOT_CONTENT_INDEXED.0,
+);
+/// What is kept beside a file: of a directory READONLY too, which there is a hint to Explorer and forbids nothing.
+const KEPT: FileAttributes =
+    FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0 | FileAttributes::READONLY.0);
 
 /// A time of the store on the wire.
 pub(super) fn filetime(t: Timestamp) -> Filetime {
@@ -40,33 +56,98 @@ pub(super) fn mode_with_readonly(attr: &Attr, readonly: bool) -> u32 {
 }
 
 /// DOS attributes of a file that is called `name`.
-pub(super) fn attributes(attr: &Attr, name: &[u8]) -> FileAttributes {
-    let mut attributes = match attr.kind {
-        Kind::Dir => FileAttributes::DIRECTORY,
-        Kind::File => FileAttributes::ARCHIVE,
-        Kind::Symlink => FileAttributes::REPARSE_POINT,
-        Kind::Special(_) => FileAttributes::SYSTEM,
-    };
+pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
+    let mut attributes = kept(attr, dos, name);
+    match attr.kind {
+        Kind::Dir => attributes |= FileAttributes::DIRECTORY,
+        Kind::File => attributes = attributes.without(FileAttributes::READONLY),
+        Kind::Symlink => attributes |= FileAttributes::REPARSE_POINT,
+        Kind::Special(_) => attributes |= FileAttributes::SYSTEM,
+    }
     if is_readonly(attr) {
         attributes |= FileAttributes::READONLY;
     }
-    if name.starts_with(b".") && name != b"." && name != b".." {
-        attributes |= FileAttributes::HIDDEN;
+    if attributes == FileAttributes::NONE { FileAttributes::NORMAL } else { attributes }
+}
+
+/// What is kept, or what is taken for it while nothing is.
+fn kept(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
+    match dos {
+        Some(dos) => FileAttributes(dos.attributes) & KEPT,
+        None => {
+            let hidden = name.starts_with(b".") && name != b"." && name != b"..";
+            let mut attributes = if hidden { FileAttributes::HIDDEN } else { FileAttributes::NONE };
+            if attr.kind == Kind::File {
+                attributes |= FileAttributes::ARCHIVE;
+            }
+            attributes
+        }
     }
-    attributes
+}
+
+/// What a client wants to be kept of a file's attributes and birth; `None` when that is what is seen already. The
+/// attributes NONE leave alone, NORMAL takes all away.
+pub(super) fn to_keep(
+    attr: &Attr,
+    dos: Option<Dos>,
+    name: &[u8],
+    wanted: FileAttributes,
+    (born, changed): (Option<Timestamp>, Option<Timestamp>),
+) -> Option<Dos> {
+    let now = kept(attr, dos, name);
+    let mut then = now;
+    if wanted != FileAttributes::NONE {
+        let settable = if attr.kind == Kind::Dir { SETTABLE | FileAttributes::READONLY } else { SETTABLE };
+        then = now.without(settable) | (wanted & settable);
+    }
+    let before = dos.unwrap_or_default();
+    let changed = changed.map(|changed| (changed, attr.mtime));
+    let changes = then != now || (born.is_some() && born != before.born) || changed.is_some();
+    changes.then(|| Dos {
+        attributes: then.0,
+        born: born.or(before.born),
+        changed: changed.or(before.changed),
+    })
+}
+
+/// Keeps them. Where the file system has no place beside a file they are lost, as they are on any Unix; that is no
+/// reason to fail what the client is doing.
+pub(super) async fn keep(vfs: &Vfs, attr: &Attr, before: Option<Dos>, dos: Dos) -> Result<(), Error> {
+    match vfs.set_dos(attr.node, before, dos).await {
+        Err(Error::NotSupported) => {
+            tracing::debug!("the file system keeps no DOS attributes");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Birth, as a client has set it or the file system knows it.
+fn born(attr: &Attr, dos: Option<Dos>) -> Timestamp {
+    dos.and_then(|dos| dos.born).unwrap_or(attr.btime)
 }
 
 /// What CREATE and CLOSE answer.
-pub(super) fn summary(attr: &Attr, name: &[u8]) -> FileSummary {
+pub(super) fn summary(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileSummary {
     FileSummary {
-        creation_time: filetime(attr.btime),
+        creation_time: filetime(born(attr, dos)),
         last_access_time: filetime(attr.atime),
         last_write_time: filetime(attr.mtime),
-        change_time: filetime(attr.ctime),
+        change_time: filetime(dos.and_then(|dos| dos.changed_at(attr.mtime)).unwrap_or(attr.ctime)),
         allocation_size: if attr.kind == Kind::Dir { 0 } else { attr.allocated },
         end_of_file: attr.size,
-        attributes: attributes(attr, name),
+        attributes: attributes(attr, dos, name),
     }
+}
+
+/// EaSize: what the extended attributes would take as a FileFullEaInformation list ([MS-FSCC] 2.4.16), but for its
+/// padding; with a reparse point its tag, as listings have it.
+pub(super) fn ea_size(attr: &Attr, beside: &Beside) -> u32 {
+    if attr.kind == Kind::Symlink {
+        return symlink::REPARSE_TAG;
+    }
+    // Per entry eight bytes of head and the NUL behind the name.
+    beside.xattrs.saturating_mul(9).saturating_add(beside.xattr_bytes)
 }
 
 /// What a user may do with a file at most: users of a share share it whole.
@@ -100,18 +181,44 @@ mod tests {
     }
 
     #[test]
-    fn dos_attributes() {
+    fn dos_attributes_of_files_that_nobody_set_any_of() {
         let file = attr(Kind::File, 0o644);
-        assert_eq!(attributes(&file, b"f"), FileAttributes::ARCHIVE);
-        assert_eq!(attributes(&file, b".f"), FileAttributes::ARCHIVE | FileAttributes::HIDDEN);
+        assert_eq!(attributes(&file, None, b"f"), FileAttributes::ARCHIVE);
+        assert_eq!(attributes(&file, None, b".f"), FileAttributes::ARCHIVE | FileAttributes::HIDDEN);
         let readonly = attr(Kind::File, 0o444);
-        assert_eq!(attributes(&readonly, b"f"), FileAttributes::ARCHIVE | FileAttributes::READONLY);
-        assert_eq!(attributes(&attr(Kind::Dir, 0o555), b".."), FileAttributes::DIRECTORY);
+        assert_eq!(attributes(&readonly, None, b"f"), FileAttributes::ARCHIVE | FileAttributes::READONLY);
+        assert_eq!(attributes(&attr(Kind::Dir, 0o555), None, b".."), FileAttributes::DIRECTORY);
         assert_eq!(mode_with_readonly(&file, true), 0o444);
         assert_eq!(mode_with_readonly(&readonly, false), 0o644);
         assert_eq!(mode_with_readonly(&file, false), 0o644);
         assert!(!maximal_access(&readonly).intersects(AccessMask::FILE_WRITE_DATA));
         assert_eq!(maximal_access(&file), AccessMask::FILE_ALL);
+    }
+
+    #[test]
+    fn what_a_client_sets_is_kept() {
+        let file = attr(Kind::File, 0o644);
+        let keep = |dos, wanted, born| to_keep(&file, dos, b"f", wanted, (born, None));
+        assert_eq!(keep(None, FileAttributes::NONE, None), None);
+        assert_eq!(keep(None, FileAttributes::ARCHIVE, None), None);
+        let hidden = keep(None, FileAttributes::HIDDEN, None).unwrap();
+        assert_eq!(attributes(&file, Some(hidden), b"f"), FileAttributes::HIDDEN);
+        assert_eq!(keep(Some(hidden), FileAttributes::HIDDEN, None), None);
+        let none = keep(Some(hidden), FileAttributes::NORMAL, None).unwrap();
+        assert_eq!(attributes(&file, Some(none), b"f"), FileAttributes::NORMAL);
+        // A dot hides until somebody says otherwise.
+        assert_eq!(attributes(&file, Some(none), b".f"), FileAttributes::NORMAL);
+        let t = Timestamp { secs: 1, nanos: 0 };
+        let old = keep(Some(hidden), FileAttributes::NONE, Some(t)).unwrap();
+        assert_eq!(summary(&file, Some(old), b"f").creation_time, filetime(t));
+        assert_eq!(summary(&file, Some(old), b"f").attributes, FileAttributes::HIDDEN);
+        // Nobody makes a file sparse, a directory or a link by attributes.
+        let all = keep(None, FileAttributes(u32::MAX), None).unwrap();
+        assert_eq!(attributes(&file, Some(all), b"f"), SETTABLE);
+        let dir = attr(Kind::Dir, 0o755);
+        let readonly = to_keep(&dir, None, b"d", FileAttributes::READONLY, (None, None)).unwrap();
+        let shown = attributes(&dir, Some(readonly), b"d");
+        assert_eq!(shown, FileAttributes::READONLY | FileAttributes::DIRECTORY);
     }
 
     #[test]

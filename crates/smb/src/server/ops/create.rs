@@ -15,10 +15,11 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Rights};
-use weft_store::vfs::{Attr, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
+use weft_store::vfs::{Attr, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::fscc::ea::FullEa;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
@@ -27,7 +28,7 @@ use super::opens::Open;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
-use super::{attributes, durable, security, status, symlink};
+use super::{attributes, durable, ea, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
@@ -104,7 +105,7 @@ async fn first(
     let vfs = share.vfs.in_name_of(caching::parent(cx, &wish.caching));
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
-    let summary = attributes::summary(&opened.attr, &opened.place.1);
+    let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.1);
     let about = (&share.vfs, &opened.attr, opened.place.0);
     let mut contexts =
         answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
@@ -162,6 +163,8 @@ struct Wish {
     caching: Wanted,
     /// The descriptor of a new file (`SecD`).
     descriptor: Option<Bytes>,
+    /// Extended attributes of a file that is made or overwritten (`ExtA`).
+    eas: Vec<FullEa>,
 }
 
 impl Wish {
@@ -191,14 +194,12 @@ impl Wish {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let access = requested_access(request)?;
-        let (mut allocation, mut descriptor) = (0, None);
+        let (mut allocation, mut descriptor, mut eas) = (0, None, Vec::new());
         for context in &request.contexts {
             match context {
                 // There are no snapshots.
                 RequestContext::Timewarp(_) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
-                RequestContext::ExtendedAttributes(list) if !list.is_empty() => {
-                    return Err(NtStatus::EAS_NOT_SUPPORTED);
-                }
+                RequestContext::ExtendedAttributes(list) => eas = ea::parse(list)?,
                 RequestContext::AllocationSize(bytes) => allocation = *bytes,
                 RequestContext::SecurityDescriptor(bytes) => descriptor = Some(bytes.clone()),
                 _ => {}
@@ -221,6 +222,7 @@ impl Wish {
             allocation,
             caching: Wanted::of(request, dialect),
             descriptor,
+            eas,
         })
     }
 
@@ -293,6 +295,7 @@ fn rights_of_share(share: ShareAccess) -> Rights {
 /// An open that is not in the table yet.
 struct Opened {
     attr: Attr,
+    dos: Option<Dos>,
     place: (NodeId, Vec<u8>),
     access: AccessMask,
     file: Option<OpenFile>,
@@ -378,6 +381,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         attr = vfs.setattr(attr.node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
         opened.attr = attr;
     }
+    opened.keep_attributes(vfs, wish).await?;
     Ok(Some((opened, CreateAction::CREATED)))
 }
 
@@ -394,16 +398,27 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), attr, place.0).await?;
     if !wish.truncates() {
-        let opened = take(cx, vfs, wish, attr, place, access, false).await?;
-        return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
+        let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else {
+            return Ok(None);
+        };
+        opened.dos = vfs.beside(attr.node).await?.dos;
+        return Ok(Some((opened, CreateAction::OPENED)));
     }
-    if attributes::is_readonly(attr) {
+    let dos = vfs.beside(attr.node).await?.dos;
+    // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so.
+    let shy = FileAttributes::HIDDEN | FileAttributes::SYSTEM;
+    let kept = attributes::attributes(attr, dos, &place.1) & shy;
+    if attributes::is_readonly(attr) || kept.without(wish.attributes) != FileAttributes::NONE {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     reserve(vfs, wish.allocation).await?;
     let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else { return Ok(None) };
-    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    let readonly = wish.attributes.contains(FileAttributes::READONLY);
+    let mode = readonly.then(|| attributes::mode_with_readonly(attr, true));
+    let empty = SetAttr { size: Some(0), mode, ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
+    opened.dos = dos;
+    opened.keep_attributes(vfs, wish).await?;
     let superseded = wish.disposition == CreateDisposition::Supersede;
     Ok(Some((opened, if superseded { CreateAction::SUPERSEDED } else { CreateAction::OVERWRITTEN })))
 }
@@ -481,7 +496,27 @@ async fn take(
     if wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }
-    Ok(Some(Opened { attr: attr.clone(), place, access, file, claim, caching, hold }))
+    Ok(Some(Opened { attr: attr.clone(), dos: None, place, access, file, claim, caching, hold }))
+}
+
+impl Opened {
+    /// [MS-FSA] 2.1.5.1.1: a new file is ARCHIVE beside what the client wants; one that is overwritten, too.
+    async fn keep_attributes(&mut self, vfs: &Vfs, wish: &Wish) -> Result<(), Failure> {
+        ea::set(vfs, self.attr.node, &wish.eas).await?;
+        let archive =
+            if self.attr.kind == Kind::File { FileAttributes::ARCHIVE } else { FileAttributes::NONE };
+        let mut wanted = wish.attributes | archive;
+        if self.dos.is_none() {
+            // The dot at the front of its name hides it until somebody sets its attributes.
+            let shown = attributes::attributes(&self.attr, None, &self.place.1);
+            wanted |= shown & FileAttributes::HIDDEN;
+        }
+        if let Some(dos) = attributes::to_keep(&self.attr, self.dos, &self.place.1, wanted, (None, None)) {
+            attributes::keep(vfs, &self.attr, self.dos, dos).await?;
+            self.dos = Some(dos);
+        }
+        Ok(())
+    }
 }
 
 /// What there is to say about a node after a wait, and where it is now; `None` when it has no name any more.

@@ -1,20 +1,40 @@
 //! IOCTL: control codes.
 //!
-//! Spec: [MS-SMB2] 3.3.5.15. Owns: nothing. Does not: DFS (STATUS_FS_DRIVER_REQUIRED), pipes, server-side copy,
-//! snapshots beyond saying that there are none, holes; each answers the status that 3.3.5.15 names for it.
+//! Spec: [MS-SMB2] 3.3.5.15. Owns: nothing. Copies and holes have files of their own (`server_copy`, `holes`).
+//! Does not: DFS (STATUS_FS_DRIVER_REQUIRED), compression, snapshots beyond saying that there are none; each answers the
+//! status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for it.
 
 use weft_store::vfs::Kind;
+use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::{
     CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
 };
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::opens::{self, Open};
-use super::{create, status, symlink};
+use super::{create, holes, server_copy, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;
+
+/// What a control answers: bytes, and a status other than success where those are told with it.
+pub(super) struct Output {
+    pub(super) status: NtStatus,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Default for Output {
+    fn default() -> Output {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<u8>> for Output {
+    fn from(bytes: Vec<u8>) -> Output {
+        Output { status: NtStatus::SUCCESS, bytes }
+    }
+}
 
 pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
     let request = Request::parse(&cx.message)?;
@@ -37,11 +57,13 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
             | CtlCode::PIPE_WAIT
             | CtlCode::WEFT_ENDPOINTS
     );
-    let output = if on_no_file { on_connection(cx, &request)? } else { on_file(cx, &request).await? };
+    let output = if on_no_file { on_connection(cx, &request)?.into() } else { on_file(cx, &request).await? };
+    let Output { status, bytes: output } = output;
     if output.len() > request.max_output_response as usize {
         return Err(NtStatus::BUFFER_TOO_SMALL.into());
     }
     let mut reply = Reply::with_capacity(48 + output.len());
+    reply.status = status;
     let file = if on_no_file { FileId::RELATED } else { cx.file_id(request.file) };
     Response { code: request.code, file, output: output.into() }.emit(&mut reply.message);
     Ok(reply)
@@ -140,25 +162,55 @@ fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> 
 }
 
 /// Controls that concern a file.
-async fn on_file(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
+async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
     let open = opens::find(cx, request.file)?;
     match request.code {
+        CtlCode::SRV_REQUEST_RESUME_KEY => server_copy::resume_key(request, cx.file_id(request.file)),
+        CtlCode::SRV_COPYCHUNK | CtlCode::SRV_COPYCHUNK_WRITE => server_copy::copy(cx, request, &open).await,
+        CtlCode::DUPLICATE_EXTENTS_TO_FILE | CtlCode::DUPLICATE_EXTENTS_TO_FILE_EX => {
+            server_copy::duplicate(cx, request, &open).await
+        }
+        CtlCode::SET_SPARSE => holes::set_sparse(request, &open).await,
+        CtlCode::SET_ZERO_DATA => holes::set_zero_data(request, &open).await,
+        CtlCode::QUERY_ALLOCATED_RANGES => {
+            let sparse = holes::sparse(&open).await?;
+            holes::allocated_ranges(request, &open, sparse)
+        }
+        CtlCode::FILE_LEVEL_TRIM => holes::trim(request, &open).await,
+        CtlCode::GET_COMPRESSION => match request.max_output_response {
+            0 | 1 => Err(NtStatus::INVALID_PARAMETER.into()),
+            // COMPRESSION_FORMAT_NONE.
+            _ => Ok(vec![0, 0].into()),
+        },
+        CtlCode::SET_COMPRESSION => set_compression(request, &open),
         CtlCode::GET_REPARSE_POINT if open.kind == Kind::Symlink => {
             // An absolute target names a place of this host, which is not for clients.
-            Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?)
+            Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?.into())
         }
         CtlCode::GET_REPARSE_POINT => Err(NtStatus::NOT_A_REPARSE_POINT.into()),
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => match request.max_output_response {
             0..16 => Err(NtStatus::INVALID_PARAMETER.into()),
             // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
-            _ => Ok(vec![0; 16]),
+            _ => Ok(vec![0; 16].into()),
         },
-        CtlCode::CREATE_OR_GET_OBJECT_ID => object_id(cx, &open, request.max_output_response),
+        CtlCode::CREATE_OR_GET_OBJECT_ID => {
+            object_id(cx, &open, request.max_output_response).map(Output::from)
+        }
         // 3.3.5.15.3, 3.3.5.15.4: not a share of pipes.
         CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(NtStatus::NOT_SUPPORTED.into()),
         // Known, but not to this file system (3.3.5.15).
         code if code.name().is_some() => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
         // 3.3.5.15.8: neither listed nor private to anybody here.
         _ => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
+    }
+}
+
+/// [MS-FSA] 2.1.5.10.34: a file system that does not compress can be told not to.
+fn set_compression(request: &Request, open: &Open) -> Result<Output, Failure> {
+    open.require_any(AccessMask::FILE_WRITE_DATA)?;
+    match *request.input {
+        [0, 0, ..] => Ok(Output::default()),
+        [_, _, ..] => Err(NtStatus::NOT_SUPPORTED.into()),
+        _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }

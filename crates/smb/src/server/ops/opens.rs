@@ -275,6 +275,13 @@ impl Opens {
         Some(found.open.clone())
     }
 
+    /// The open of this id, in whatever tree of the session: the source of a copy may lie on another share.
+    pub(super) fn find_anywhere(&self, id: FileId) -> Option<Arc<Open>> {
+        let slots = lock(&self.slots);
+        let found = slots.get(slot(id)).filter(|known| known.id(slot(id)) == id)?;
+        Some(found.open.clone())
+    }
+
     /// Takes an open out.
     pub(super) fn remove(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
         let mut slots = lock(&self.slots);

@@ -1,7 +1,8 @@
 //! Paths as SMB writes them, and names as the store keeps them.
 //!
 //! Spec: [MS-FSCC] 2.1.5 (pathname, file name, stream name), [MS-SMB2] 3.3.5.9 (path name validation).
-//! Owns: nothing. Does not: look at files. `.` and `..` are refused wherever they stand: no path leads upwards.
+//! Owns: nothing. Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
+//! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
 //!
 //! A POSIX name may hold characters that SMB reserves. They travel as private-use characters (U+F001 to U+F027), the
 //! mapping of Services for Macintosh that cifs.ko (`mapposix`) and Samba know too, so that every file that has a
@@ -39,8 +40,15 @@ impl Path {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         // [MS-FSA] 2.1.5.1, phase 3: redundant backslashes are stripped.
-        let names =
-            path.split('\\').filter(|name| !name.is_empty()).map(to_store).collect::<Result<_, _>>()?;
+        let mut names = Vec::new();
+        for name in path.split('\\').filter(|name| !name.is_empty() && *name != ".") {
+            if name != ".." {
+                names.push(to_store(name)?);
+            } else if names.pop().is_none() {
+                // There is nothing above a share.
+                return Err(NtStatus::OBJECT_PATH_SYNTAX_BAD);
+            }
+        }
         Ok(Path { names, directory, file })
     }
 }
@@ -137,6 +145,8 @@ mod tests {
         assert_eq!(names("a\\\\b\\"), ["a", "b"]);
         assert!(Path::parse("a\\b\\").unwrap().directory);
         assert_eq!(names("...\\.a\\a."), ["...", ".a", "a."]);
+        assert_eq!(names("a\\.\\b\\..\\c"), ["a", "c"]);
+        assert!(names("a\\..").is_empty() && names(".").is_empty());
         let stream = Path::parse("d\\f::$data").unwrap();
         assert!(stream.file && stream.names == [b"d".to_vec(), b"f".to_vec()]);
     }
@@ -144,8 +154,9 @@ mod tests {
     #[test]
     fn what_is_refused() {
         let status = |path: &str| Path::parse(path).unwrap_err();
-        for path in ["\\a", ".", "..", "a\\..", "..\\a", "a\\..\\b", "a\\.\\b", "..\\..\\etc\\passwd"] {
-            assert_eq!(status(path), NtStatus::INVALID_PARAMETER, "{path}");
+        assert_eq!(status("\\a"), NtStatus::INVALID_PARAMETER);
+        for path in ["..", "..\\a", "a\\..\\..", "a\\..\\..\\b", "..\\..\\etc\\passwd"] {
+            assert_eq!(status(path), NtStatus::OBJECT_PATH_SYNTAX_BAD, "{path}");
         }
         let long = "x".repeat(256);
         for path in [

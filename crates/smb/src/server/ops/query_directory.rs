@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use weft_store::vfs::{Attr, Entry, Error, Kind};
+use weft_store::vfs::{Attr, Beside, Entry, Error, Kind};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -18,7 +18,7 @@ use weft_wire::smb2::query_directory::{Flags, Request, Response};
 
 use super::opens::{self, Open};
 use super::pattern::Pattern;
-use super::{attributes, path, resolve, symlink};
+use super::{attributes, path, resolve};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
@@ -140,21 +140,26 @@ impl Scan {
             for name in [".", ".."] {
                 if pattern.matches(name) {
                     let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-                    self.ready.push_back(entry_of(&attr, name.as_bytes(), name.to_owned()));
+                    self.ready.push_back(entry_of(
+                        &attr,
+                        &Beside::default(),
+                        name.as_bytes(),
+                        name.to_owned(),
+                    ));
                 }
             }
         }
-        let (entries, end) = match vfs.readdir(dir, self.cookie, BATCH).await {
+        let (entries, end) = match vfs.readdir_beside(dir, self.cookie, BATCH).await {
             // Removed while it was open: nothing is in it any more.
             Err(Error::NotFound) => (Vec::new(), true),
             other => other?,
         };
         self.end = end;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
-        for Entry { name, attr, .. } in entries {
+        for Entry { name, attr, beside, .. } in entries {
             let Some(shown) = path::from_store(&name) else { continue };
             if pattern.matches(&shown) {
-                self.ready.push_back(entry_of(&attr, &name, shown));
+                self.ready.push_back(entry_of(&attr, &beside.unwrap_or_default(), &name, shown));
             }
         }
         Ok(())
@@ -166,16 +171,17 @@ async fn exact(open: &Open, name: &str) -> Result<Option<directory::Entry>, Fail
     let (vfs, dir) = (&open.vfs, open.node);
     if name == "." || name == ".." {
         let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-        return Ok(Some(entry_of(&attr, name.as_bytes(), name.to_owned())));
+        return Ok(Some(entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned())));
     }
     let Some((attr, spelled)) = resolve::find(vfs, dir, &path::to_store(name)?).await? else {
         return Ok(None);
     };
-    Ok(path::from_store(&spelled).map(|shown| entry_of(&attr, &spelled, shown)))
+    let beside = vfs.beside(attr.node).await.unwrap_or_default();
+    Ok(path::from_store(&spelled).map(|shown| entry_of(&attr, &beside, &spelled, shown)))
 }
 
-fn entry_of(attr: &Attr, name: &[u8], shown: String) -> directory::Entry {
-    let summary = attributes::summary(attr, name);
+fn entry_of(attr: &Attr, beside: &Beside, name: &[u8], shown: String) -> directory::Entry {
+    let summary = attributes::summary(attr, beside.dos, name);
     directory::Entry {
         file_index: 0,
         creation_time: summary.creation_time,
@@ -185,7 +191,7 @@ fn entry_of(attr: &Attr, name: &[u8], shown: String) -> directory::Entry {
         end_of_file: summary.end_of_file,
         allocation_size: summary.allocation_size,
         attributes: summary.attributes,
-        ea_size: if attr.kind == Kind::Symlink { symlink::REPARSE_TAG } else { 0 },
+        ea_size: attributes::ea_size(attr, beside),
         file_id: attr.node.0,
         name: shown,
     }

@@ -6,10 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, Beside, Kind, NodeId, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::error;
+use weft_wire::smb2::fscc::ea::FullEa;
 use weft_wire::smb2::fscc::file::{self, NetworkOpen};
 use weft_wire::smb2::fscc::filesystem as fs;
 use weft_wire::smb2::fscc::{self, FileClass, FsClass};
@@ -18,7 +19,7 @@ use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::create::volume_id;
 use super::opens::{self, Open};
-use super::{attributes, path, security, symlink};
+use super::{attributes, ea, path, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
@@ -65,7 +66,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
     }
     let limit = request.output_buffer_length as usize;
     let mut info = match request.info_type {
-        InfoType::FILE => file_info(cx, &open, FileClass(request.class)).await?,
+        InfoType::FILE => file_info(cx, &open, FileClass(request.class), &request.input).await?,
         InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
         InfoType::SECURITY => {
             let wanted = SecurityInformation(request.additional_information);
@@ -80,6 +81,10 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     };
+    // 3.3.5.20.1: what does not even hold the structure, padding included, is too short.
+    if limit < info.fixed_len {
+        return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
+    }
     if info.bytes.len() < info.padded_len.min(limit) {
         info.bytes.resize(info.padded_len.min(limit), 0);
     }
@@ -93,19 +98,20 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
 }
 
 /// 3.3.5.20.1.
-async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info, Failure> {
+async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) -> Result<Info, Failure> {
     let needs_attributes =
         [FileClass::BASIC, FileClass::ALL, FileClass::NETWORK_OPEN, FileClass::ATTRIBUTE_TAG];
     if needs_attributes.contains(&class) {
         open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
     }
     let attr = open.vfs.getattr(open.node).await?;
-    let facts = Facts { open, attr: &attr };
+    let beside = open.vfs.beside(open.node).await?;
+    let facts = Facts { open, attr: &attr, beside: &beside };
     Ok(match class {
         FileClass::BASIC => Info::fixed(|out| facts.basic().emit(out)),
         FileClass::STANDARD => Info::fixed(|out| facts.standard().emit(out)),
         FileClass::INTERNAL => Info::fixed(|out| facts.internal().emit(out)),
-        FileClass::EA => Info::fixed(|out| file::Ea::default().emit(out)),
+        FileClass::EA => Info::fixed(|out| facts.ea().emit(out)),
         FileClass::ACCESS => Info::fixed(|out| facts.access().emit(out)),
         FileClass::POSITION => Info::fixed(|out| facts.position().emit(out)),
         FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
@@ -113,10 +119,10 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
         // The name is empty (3.3.5.20.1), but clients count at least one character of it: Linux refuses 100 bytes.
         FileClass::ALL => Info {
             padded_len: file::All::PADDED_LEN,
-            ..Info::variable(file::All::FIXED_LEN, |out| facts.all().emit(out))
+            ..Info::variable(file::All::PADDED_LEN, |out| facts.all().emit(out))
         },
         FileClass::NETWORK_OPEN => {
-            let summary = attributes::summary(&attr, &open.name());
+            let summary = attributes::summary(&attr, beside.dos, &open.name());
             Info::fixed(|out| NetworkOpen::from(summary).emit(out))
         }
         FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
@@ -125,16 +131,20 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
         FileClass::ID => Info::fixed(|out| facts.id(cx).emit(out)),
         FileClass::NORMALIZED_NAME if cx.dialect() >= Dialect::V3_1_1 => {
             let name = path_of(open).await?;
-            Info::variable(file::Name::FIXED_LEN, |out| file::Name { name }.emit(out))
+            Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
         FileClass::ALTERNATE_NAME => {
             let name = path::from_store(&open.name()).filter(|name| path::is_short(name));
             let name = name.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
-            Info::variable(file::Name::FIXED_LEN, |out| file::Name { name }.emit(out))
+            Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_READ_EA)?;
-            return Err(NtStatus::NO_EAS_ON_FILE.into());
+            let list = ea::list(&open.vfs, open.node, input).await?;
+            // The first must fit.
+            let mut first = Vec::new();
+            FullEa::emit_list(&list[..1], &mut first);
+            Info::variable(first.len(), |out| FullEa::emit_list(&list, out))
         }
         class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
@@ -145,11 +155,12 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass) -> Result<Info
 struct Facts<'a> {
     open: &'a Open,
     attr: &'a Attr,
+    beside: &'a Beside,
 }
 
 impl Facts<'_> {
     fn basic(&self) -> file::Basic {
-        let summary = attributes::summary(self.attr, &self.open.name());
+        let summary = attributes::summary(self.attr, self.beside.dos, &self.open.name());
         file::Basic {
             creation_time: summary.creation_time,
             last_access_time: summary.last_access_time,
@@ -179,6 +190,12 @@ impl Facts<'_> {
         file::Access { access: self.open.access }
     }
 
+    fn ea(&self) -> file::Ea {
+        file::Ea {
+            ea_size: if self.beside.xattrs == 0 { 0 } else { attributes::ea_size(self.attr, self.beside) },
+        }
+    }
+
     fn mode(&self) -> file::Mode {
         file::Mode { mode: (self.open.options & MODE).0 }
     }
@@ -193,6 +210,7 @@ impl Facts<'_> {
             standard: self.standard(),
             internal: self.internal(),
             access: self.access(),
+            ea: self.ea(),
             position: self.position(),
             mode: self.mode(),
             // 3.3.5.20.1: the name is left empty.
@@ -203,7 +221,7 @@ impl Facts<'_> {
     fn attribute_tag(&self) -> file::AttributeTag {
         let link = self.attr.kind == Kind::Symlink;
         file::AttributeTag {
-            attributes: attributes::attributes(self.attr, &self.open.name()),
+            attributes: attributes::attributes(self.attr, self.beside.dos, &self.open.name()),
             reparse_tag: if link { symlink::REPARSE_TAG } else { 0 },
         }
     }
@@ -270,7 +288,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                 supports_objects: false,
                 label: share_name(cx).to_owned(),
             };
-            Info::variable(fs::Volume::FIXED_LEN, |out| volume.emit(out))
+            Info::variable(fs::Volume::FIXED_LEN.next_multiple_of(8), |out| volume.emit(out))
         }
         FsClass::SIZE => {
             let space = units(vfs).await?;
@@ -304,12 +322,14 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                     | fs::FsAttributes::CASE_PRESERVED_NAMES
                     | fs::FsAttributes::UNICODE_ON_DISK
                     | fs::FsAttributes::PERSISTENT_ACLS
+                    | fs::FsAttributes::SUPPORTS_SPARSE_FILES
+                    | fs::FsAttributes::SUPPORTS_EXTENDED_ATTRIBUTES
                     | fs::FsAttributes::SUPPORTS_HARD_LINKS,
                 max_name_len: 255,
                 // Some clients treat anything else as FAT.
                 name: "NTFS".to_owned(),
             };
-            Info::variable(fs::Attribute::FIXED_LEN, |out| attribute.emit(out))
+            Info::variable(fs::Attribute::FIXED_LEN.next_multiple_of(8), |out| attribute.emit(out))
         }
         FsClass::SECTOR_SIZE => {
             let unit = BYTES_PER_SECTOR * SECTORS_PER_UNIT;

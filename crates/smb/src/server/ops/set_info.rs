@@ -1,8 +1,8 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
 //! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Owns: nothing.
-//! Does not: decide access (see [`super::security`]), set the birth time, which Linux does not let anybody set, or the
-//! change time, which is the file system's own.
+//! Does not: decide access (see [`super::security`]). The times that Linux does not let anybody set, birth and change,
+//! are kept beside the file.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::Path;
-use super::{attributes, caching, resolve, security, symlink};
+use super::{attributes, caching, ea, resolve, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -80,7 +80,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
         FileClass::MODE => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_WRITE_EA)?;
-            Err(NtStatus::EAS_NOT_SUPPORTED.into())
+            ea::set(&open.vfs, open.node, &ea::parse(buffer)?).await
         }
         FileClass::PIPE | FileClass::QUOTA | FileClass::SHORT_NAME | FileClass::VALID_DATA_LENGTH => {
             Err(NtStatus::NOT_SUPPORTED.into())
@@ -107,12 +107,18 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     let to = |time: Filetime| time.to_set().map(|time| SetTime::To(attributes::timestamp(time)));
     let mut set =
         SetAttr { atime: to(basic.last_access_time), mtime: to(basic.last_write_time), ..SetAttr::default() };
+    let beside = open.vfs.beside(open.node).await?;
     if basic.attributes != FileAttributes::NONE && before.kind == Kind::File {
         let readonly = basic.attributes.contains(FileAttributes::READONLY);
         let mode = attributes::mode_with_readonly(&before, readonly);
         set.mode = (mode != before.mode).then_some(mode);
     }
     let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
+    let time = |time: Filetime| time.to_set().map(attributes::timestamp);
+    let times = (time(basic.creation_time), time(basic.change_time));
+    if let Some(dos) = attributes::to_keep(&after, beside.dos, &open.name(), basic.attributes, times) {
+        attributes::keep(&open.vfs, &after, beside.dos, dos).await?;
+    }
     match basic.last_write_time {
         Filetime::ZERO => {}
         Filetime::THAW => open.keep_mtime(None),

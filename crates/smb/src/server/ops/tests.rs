@@ -1,5 +1,6 @@
 //! Operations without a connection around them: a bench that hands requests to [`dispatch`], on a memory disk.
 
+mod beside;
 mod control;
 mod files;
 mod hostile;

@@ -83,7 +83,7 @@ fn dos_attributes_are_kept_and_listed() {
         let f = file(&vfs, ROOT, "f").await.node;
         file(&vfs, ROOT, "g").await;
         let born = Some(Timestamp { secs: 1_000_000_000, nanos: 100 });
-        let dos = Dos { attributes: 0x22, born };
+        let dos = Dos { attributes: 0x22, born, changed: None };
         assert_eq!(vfs.beside(f).await.unwrap(), Beside::default());
         vfs.set_dos(f, None, dos).await.unwrap();
         vfs.set_xattr(f, b"color", b"blue", SetXattr::Either).await.unwrap();

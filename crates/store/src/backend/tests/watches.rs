@@ -69,7 +69,7 @@ fn changes_of_files_are_told_to_who_asked_for_them() {
         );
         vfs.set_xattr(f, b"a", b"1", SetXattr::Either).await.unwrap();
         assert_eq!(shown(xattrs.take()), ["*f"]);
-        let dos = Dos { attributes: 2, born: Some(Timestamp::default()) };
+        let dos = Dos { attributes: 2, born: Some(Timestamp::default()), changed: None };
         vfs.set_dos(f, None, dos).await.unwrap();
         assert_eq!((shown(attributes.take()), shown(born.take())), (vec!["*f".into()], vec!["*f".into()]));
         // What is Weft's own is nobody's extended attribute.

@@ -4,6 +4,7 @@
 //! Owns: nothing. Does not: choose; a server truncates to the client's buffer itself (see [`truncate`]).
 
 pub mod directory;
+pub mod ea;
 pub mod file;
 pub mod filesystem;
 pub mod notify;

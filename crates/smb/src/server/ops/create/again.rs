@@ -114,7 +114,8 @@ async fn describe(
 ) -> Result<Response, Failure> {
     cx.set_file_id(file);
     let attr = open.vfs.getattr(open.node).await?;
-    let summary = attributes::summary(&attr, &open.name());
+    let beside = open.vfs.beside(open.node).await?;
+    let summary = attributes::summary(&attr, beside.dos, &open.name());
     let about = (&open.vfs, &attr, open.place().await?.0);
     let changed = summary.change_time;
     let mut contexts = super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?;

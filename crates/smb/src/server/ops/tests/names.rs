@@ -63,7 +63,7 @@ fn names_that_are_taken() {
         assert_eq!(content(&b, "old").await, b"new");
         for (bad, status_wanted) in [
             ("none\\x", NtStatus::OBJECT_PATH_NOT_FOUND),
-            ("..\\x", NtStatus::INVALID_PARAMETER),
+            ("..\\x", NtStatus::OBJECT_PATH_SYNTAX_BAD),
             ("\\x", NtStatus::INVALID_PARAMETER),
             ("", NtStatus::INVALID_PARAMETER),
             ("x*", NtStatus::OBJECT_NAME_INVALID),

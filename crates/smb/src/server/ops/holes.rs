@@ -1,0 +1,140 @@
+//! Holes: SET_SPARSE, SET_ZERO_DATA, QUERY_ALLOCATED_RANGES, FILE_LEVEL_TRIM.
+//!
+//! Spec: [MS-FSA] 2.1.5.10.36, .37, .22, 2.1.5.10.12; [MS-FSCC] 2.3. Owns: nothing.
+//! Does not: keep holes out of files that are not marked sparse: Unix files have them as they come. The mark is kept
+//! beside the file and shown; it decides whether zeros give space back, and whether holes are told.
+
+use weft_store::vfs::{Attr, Beside, Dos, Error, Kind};
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::{AccessMask, FileAttributes};
+use weft_wire::smb2::fsctl::{self, Extent};
+use weft_wire::smb2::ioctl::Request;
+
+use super::attributes;
+use super::ioctl::Output;
+use super::opens::Open;
+use crate::server::context::Failure;
+
+/// Ranges of one FILE_LEVEL_TRIM.
+const MAX_TRIMS: u32 = 4096;
+
+async fn facts(open: &Open) -> Result<(Attr, Beside), Error> {
+    Ok((open.vfs.getattr(open.node).await?, open.vfs.beside(open.node).await?))
+}
+
+fn is_sparse(attr: &Attr, beside: &Beside) -> bool {
+    attributes::attributes(attr, beside.dos, b"").contains(FileAttributes::SPARSE_FILE)
+}
+
+/// [MS-FSA] 2.1.5.10.36: no input means "set".
+pub(super) async fn set_sparse(request: &Request, open: &Open) -> Result<Output, Failure> {
+    if open.kind != Kind::File {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.require_any(
+        AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::FILE_APPEND_DATA,
+    )?;
+    let set = request.input.first().is_none_or(|&flag| flag != 0);
+    let (attr, beside) = facts(open).await?;
+    if set != is_sparse(&attr, &beside) {
+        let now = attributes::attributes(&attr, beside.dos, &open.name());
+        let sparse = FileAttributes::SPARSE_FILE;
+        let then = if set { now | sparse } else { now.without(sparse) };
+        // A mark that cannot be kept would make the file another than the client is told.
+        open.vfs
+            .set_dos(open.node, beside.dos, Dos { attributes: then.0, ..beside.dos.unwrap_or_default() })
+            .await?;
+    }
+    Ok(Output::default())
+}
+
+/// [MS-FSA] 2.1.5.10.37.
+pub(super) async fn set_zero_data(request: &Request, open: &Open) -> Result<Output, Failure> {
+    let range = Extent::parse(&request.input)?;
+    let beyond = range.len;
+    if open.kind != Kind::File || range.offset > beyond || i64::try_from(beyond).is_err() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.require(AccessMask::FILE_WRITE_DATA)?;
+    let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
+    let len = beyond - range.offset;
+    open.claim.may_write(range.offset, len)?;
+    if len == 0 {
+        return Ok(Output::default());
+    }
+    let (attr, beside) = facts(open).await?;
+    match is_sparse(&attr, &beside) {
+        true => match file.punch_hole(range.offset, len).await {
+            Err(Error::NotSupported) => file.zero_range(range.offset, len).await?,
+            other => other?,
+        },
+        false => file.zero_range(range.offset, len).await?,
+    }
+    open.written();
+    Ok(Output::default())
+}
+
+/// [MS-FSA] 2.1.5.10.22.
+pub(super) fn allocated_ranges(request: &Request, open: &Open, sparse: bool) -> Result<Output, Failure> {
+    if open.kind != Kind::File {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.require(AccessMask::FILE_READ_DATA)?;
+    let wanted = Extent::parse(&request.input)?;
+    let end = wanted.offset.checked_add(wanted.len).filter(|&end| i64::try_from(end).is_ok());
+    if end.is_none() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
+    let room = request.max_output_response as usize / Extent::LEN;
+    let (ranges, all) = if sparse {
+        file.data_ranges(wanted.offset, wanted.len, room)?
+    } else {
+        // What is not sparse is allocated from end to end.
+        let end = file.len()?.min(wanted.offset + wanted.len);
+        let ranges: Vec<_> = (wanted.offset < end).then_some(wanted.offset..end).into_iter().collect();
+        let all = ranges.len() <= room;
+        (ranges, all)
+    };
+    if room == 0 && !all {
+        return Err(NtStatus::BUFFER_TOO_SMALL.into());
+    }
+    let mut bytes = Vec::with_capacity(ranges.len() * Extent::LEN);
+    for range in ranges.iter().take(room) {
+        Extent { offset: range.start, len: range.end - range.start }.emit(&mut bytes);
+    }
+    Ok(Output { status: if all { NtStatus::SUCCESS } else { NtStatus::BUFFER_OVERFLOW }, bytes })
+}
+
+/// Whether `open` is marked sparse.
+pub(super) async fn sparse(open: &Open) -> Result<bool, Failure> {
+    let (attr, beside) = facts(open).await?;
+    Ok(is_sparse(&attr, &beside))
+}
+
+/// [MS-FSA] 2.1.5.10.12: what is trimmed reads as zeros here, which is one of the things that it may read as.
+pub(super) async fn trim(request: &Request, open: &Open) -> Result<Output, Failure> {
+    open.require(AccessMask::FILE_WRITE_DATA)?;
+    let ranges = fsctl::parse_trim(&request.input, MAX_TRIMS)?;
+    let Some(file) = &open.file else { return Err(NtStatus::INVALID_PARAMETER.into()) };
+    let size = file.len()?;
+    let mut trimmed = 0u32;
+    for range in ranges {
+        let end = range.offset.saturating_add(range.len).min(size);
+        // Whole pages only: what shares one with other data stays.
+        let (start, end) =
+            (range.offset.checked_next_multiple_of(4096).unwrap_or(u64::MAX), end / 4096 * 4096);
+        if start < end {
+            open.claim.may_write(start, end - start)?;
+            match file.punch_hole(start, end - start).await {
+                // To trim is a hint.
+                Err(Error::NotSupported) => break,
+                other => other?,
+            }
+        }
+        trimmed += 1;
+    }
+    // FILE_LEVEL_TRIM_OUTPUT: how many ranges, where the client has room for it.
+    let bytes = if request.max_output_response >= 4 { trimmed.to_le_bytes().to_vec() } else { Vec::new() };
+    Ok(bytes.into())
+}

@@ -1,0 +1,109 @@
+//! Extended attributes.
+//!
+//! Spec: [MS-FSCC] 2.4.16 (FileFullEaInformation), 2.4.16.1 (which are asked for). Owns: nothing.
+//! Does not: keep any, or decide which names are good.
+
+use crate::smb2::Malformed;
+use crate::smb2::field::{Put, Reader, chained, len16, len32, pad, patch_u32};
+
+/// More in one request are noise: a file system keeps a few dozen.
+pub const MAX_EAS: usize = 4096;
+
+/// One extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullEa {
+    /// Who does not understand it must not open the file.
+    pub need: bool,
+    /// ASCII; without regard to case.
+    pub name: Vec<u8>,
+    /// Empty removes it.
+    pub value: Vec<u8>,
+}
+
+const NEED_EA: u8 = 0x80;
+const HEAD: usize = 8;
+
+impl FullEa {
+    /// Reads a list.
+    pub fn parse_list(bytes: &[u8]) -> Result<Vec<FullEa>, Malformed> {
+        let mut list = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if list.len() == MAX_EAS {
+                return Err(Malformed("too many extended attributes"));
+            }
+            let mut r = Reader::new(rest);
+            let (next, flags) = (r.u32()? as usize, r.u8()?);
+            let (name_len, value_len) = (usize::from(r.u8()?), usize::from(r.u16()?));
+            let name = r.take(name_len)?.to_vec();
+            if r.u8()? != 0 {
+                return Err(Malformed("extended attribute name"));
+            }
+            list.push(FullEa { need: flags & NEED_EA != 0, name, value: r.take(value_len)?.to_vec() });
+            rest = chained(rest, next, HEAD, "extended attribute")?;
+        }
+        Ok(list)
+    }
+
+    /// Appends a list; each entry is 4-byte aligned. Names have at most 255 bytes, values 65,535.
+    pub fn emit_list(list: &[FullEa], out: &mut Vec<u8>) {
+        let start = out.len();
+        for (i, ea) in list.iter().enumerate() {
+            let at = out.len();
+            out.put_u32(0);
+            out.put_u8(if ea.need { NEED_EA } else { 0 });
+            out.put_u8(u8::try_from(ea.name.len()).unwrap_or(u8::MAX));
+            out.put_u16(len16(ea.value.len()));
+            out.put(&ea.name);
+            out.put_u8(0);
+            out.put(&ea.value);
+            if i + 1 < list.len() {
+                pad(out, start, 4);
+                let next = len32(out.len() - at);
+                patch_u32(out, at, next);
+            }
+        }
+    }
+}
+
+/// FILE_GET_EA_INFORMATION: names that are asked for.
+pub fn parse_names(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+    let mut names = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        if names.len() == MAX_EAS {
+            return Err(Malformed("too many extended attributes"));
+        }
+        let mut r = Reader::new(rest);
+        let (next, len) = (r.u32()? as usize, usize::from(r.u8()?));
+        names.push(r.take(len)?.to_vec());
+        if r.u8()? != 0 {
+            return Err(Malformed("extended attribute name"));
+        }
+        rest = chained(rest, next, 6, "extended attribute name")?;
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_come_back_and_no_truncation_is_taken_for_one() {
+        let ea = |name: &[u8], value: &[u8]| FullEa { need: false, name: name.into(), value: value.into() };
+        let list = vec![ea(b"A", b"1"), FullEa { need: true, ..ea(b"LONGER", b"") }, ea(b"B", &[7; 300])];
+        let mut bytes = Vec::new();
+        FullEa::emit_list(&list, &mut bytes);
+        assert_eq!(FullEa::parse_list(&bytes), Ok(list.clone()));
+        for len in 1..bytes.len() {
+            assert!(FullEa::parse_list(&bytes[..len]).is_err(), "{len}");
+        }
+        assert_eq!(FullEa::parse_list(&[]), Ok(vec![]));
+        let asked = [&[12, 0, 0, 0, 2][..], b"AB\0\0\0\0\0", &[0, 0, 0, 0, 1], b"C\0"].concat();
+        assert_eq!(parse_names(&asked), Ok(vec![b"AB".to_vec(), b"C".to_vec()]));
+        for len in 1..asked.len() {
+            assert!(parse_names(&asked[..len]).is_err(), "{len}");
+        }
+    }
+}
