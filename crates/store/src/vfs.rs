@@ -5,6 +5,7 @@
 
 mod dos;
 mod file;
+mod streams;
 mod watch;
 
 use std::any::Any;
@@ -16,6 +17,8 @@ use futures_util::future::LocalBoxFuture;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::file::{OpenFile, Quota};
+use self::streams::Streams;
+pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
 use self::watch::Witness;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
 use crate::opens::{Access, Key, Opens};
@@ -383,7 +386,7 @@ pub trait Backend: Send + Sync {
 /// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
 /// shares all three. It may act in somebody's name, who then keeps what he caches of the directories that he changes.
 #[derive(Clone)]
-pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>, Option<Key>);
+pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>, Option<Key>, Arc<Streams>);
 
 macro_rules! expect {
     ($outcome:expr, $pattern:pat => $value:expr) => {
@@ -397,13 +400,13 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
-        Vfs(Arc::new(backend), Arc::default(), Arc::default(), None)
+        Vfs(Arc::new(backend), Arc::default(), Arc::default(), None, Arc::default())
     }
 
     /// The same file system, changed in the name of whoever caches directories by this key.
     #[must_use]
     pub fn in_name_of(&self, key: Option<Key>) -> Vfs {
-        Vfs(self.0.clone(), self.1.clone(), self.2.clone(), key)
+        Vfs(self.0.clone(), self.1.clone(), self.2.clone(), key, self.4.clone())
     }
 
     /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
@@ -470,11 +473,26 @@ impl Vfs {
 
     /// See [`Op::Getattr`].
     pub async fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
+        if Streams::is_stream(node) {
+            return self.stream_attr(node).await;
+        }
         Ok(expect!(self.0.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
     }
 
     /// See [`Op::Setattr`].
     pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr, Error> {
+        if Streams::is_stream(node) {
+            let stream = self.4.find(node)?;
+            if let Some(size) = set.size {
+                stream.set_size(size).await?;
+                self.witness().stream(&stream, What::STREAM_SIZE | What::STREAM_WRITTEN).await;
+            }
+            let rest = SetAttr { size: None, ..set };
+            if rest != SetAttr::default() {
+                Box::pin(self.setattr(stream.base, rest)).await?;
+            }
+            return self.stream_attr(node).await;
+        }
         let what = set.what();
         let attr = expect!(self.0.submit(Op::Setattr { node, set }).await?, Outcome::Attr(attr) => attr);
         self.modified(node, what).await;
@@ -483,7 +501,10 @@ impl Vfs {
 
     /// See [`Op::Open`].
     pub async fn open(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
-        let file = expect!(self.0.submit(Op::Open { node, write }).await?, Outcome::File(file) => file);
+        let file = match Streams::is_stream(node) {
+            true => self.4.find(node)?.open(write).await?,
+            false => expect!(self.0.submit(Op::Open { node, write }).await?, Outcome::File(file) => file),
+        };
         Ok(if write { file.witnessed(self.witness()) } else { file })
     }
 
@@ -594,6 +615,7 @@ impl Vfs {
 
     /// See [`Op::Place`].
     pub async fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+        let node = self.4.base(node)?;
         Ok(expect!(self.0.submit(Op::Place { node }).await?, Outcome::Place { dir, name } => (dir, name)))
     }
 
@@ -610,12 +632,16 @@ impl Vfs {
 
     /// See [`Op::Hold`].
     pub async fn hold(&self, node: NodeId) -> Result<Hold, Error> {
+        if Streams::is_stream(node) {
+            return self.4.find(node)?.hold().await;
+        }
         Ok(expect!(self.0.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
     }
 
     /// See [`Op::GetXattr`]. [`Error::NoXattr`] when there is none, [`Error::NotSupported`] where the file system, or a
     /// node that is neither file nor directory, has none at all.
     pub async fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
+        let node = self.4.base(node)?;
         let op = Op::GetXattr { node, name: name.to_vec() };
         Ok(expect!(self.0.submit(op).await?, Outcome::Value(value) => value))
     }
@@ -629,6 +655,7 @@ impl Vfs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<(), Error> {
+        let node = self.4.base(node)?;
         let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
         expect!(self.0.submit(op).await?, Outcome::Done => ());
         if !name.starts_with(OWN_XATTRS) {
@@ -639,11 +666,13 @@ impl Vfs {
 
     /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
     pub async fn list_xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
+        let node = self.4.base(node)?;
         Ok(expect!(self.0.submit(Op::ListXattrs { node }).await?, Outcome::Names(names) => names))
     }
 
     /// See [`Op::RemoveXattr`].
     pub async fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
+        let node = self.4.base(node)?;
         let op = Op::RemoveXattr { node, name: name.to_vec() };
         expect!(self.0.submit(op).await?, Outcome::Done => ());
         if !name.starts_with(OWN_XATTRS) {
@@ -654,6 +683,7 @@ impl Vfs {
 
     /// See [`Op::Beside`].
     pub async fn beside(&self, node: NodeId) -> Result<Beside, Error> {
+        let node = self.4.base(node)?;
         Ok(expect!(self.0.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
     }
 
@@ -670,8 +700,65 @@ impl Vfs {
         Ok(())
     }
 
+    /// The node of a file's stream, found without regard to case; with `make` it is made when there is none, which is
+    /// told. A stream has the attributes of its file, a size and a number of its own; it is opened, held, read and
+    /// written as files are, and its number holds as long as somebody keeps a [`Hold`] or an [`OpenFile`] of it, and for
+    /// a while after it was looked up. [`Error::NotFound`] when there is none.
+    pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<(Attr, bool), Error> {
+        let (stream, made) = self.4.look_up(&self.0, base, name, make).await?;
+        if made {
+            let witness = self.witness();
+            witness.stream_named(base, name, What::STREAM_NAME, Action::StreamAdded).await;
+        }
+        Ok((self.stream_attr(stream.id).await?, made))
+    }
+
+    async fn stream_attr(&self, id: NodeId) -> Result<Attr, Error> {
+        let stream = self.4.find(id)?;
+        let size = stream.size().await?;
+        let op = Op::Getattr { node: stream.base };
+        let base = expect!(self.0.submit(op).await?, Outcome::Attr(attr) => attr);
+        // Beside the file it takes what it takes, in units that nobody sees.
+        Ok(Attr { node: id, kind: Kind::File, size, allocated: size.next_multiple_of(8), ..base })
+    }
+
+    /// Whose stream a number is, and the stream's name; `None` for what is no stream.
+    pub fn stream_of(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
+        let stream = self.4.find(node).ok().filter(|_| Streams::is_stream(node))?;
+        Some((stream.base, stream.name()))
+    }
+
+    /// The file or directory that a number leads to: of a stream its file, of everything else itself.
+    pub fn base(&self, node: NodeId) -> NodeId {
+        self.4.base(node).unwrap_or(node)
+    }
+
+    /// All named streams of a file or directory.
+    pub async fn streams(&self, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
+        self.4.list(&*self.0, base).await
+    }
+
+    /// Takes a stream away. Those who have it open keep its bytes.
+    pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
+        self.4.remove(&*self.0, base, name).await?;
+        self.witness().stream_named(base, name, What::STREAM_NAME, Action::StreamRemoved).await;
+        Ok(())
+    }
+
+    /// Gives the stream with this number another name; one of that name is replaced only with `replace`.
+    pub async fn rename_stream(&self, stream: NodeId, to: &[u8], replace: bool) -> Result<(), Error> {
+        let stream = self.4.find(stream)?;
+        let from = stream.name();
+        self.4.rename(&stream, to, replace).await?;
+        let witness = self.witness();
+        witness.stream_named(stream.base, &from, What::STREAM_NAME, Action::StreamRemoved).await;
+        witness.stream_named(stream.base, to, What::STREAM_NAME, Action::StreamAdded).await;
+        Ok(())
+    }
+
     /// See [`Op::Stable`].
     pub async fn stable(&self, node: NodeId) -> Result<Stable, Error> {
+        let node = self.4.base(node)?;
         Ok(expect!(self.0.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
     }
 

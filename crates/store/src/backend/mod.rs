@@ -5,6 +5,7 @@
 
 pub mod dir;
 mod names;
+pub(crate) use names::fold;
 pub mod ram;
 
 #[cfg(test)]

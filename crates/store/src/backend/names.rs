@@ -44,7 +44,7 @@ pub(super) fn check_target(target: &[u8]) -> Result<(), Error> {
 
 /// A name in the one case in which names are compared: each character in upper case where that is one character, as
 /// NTFS does it; bytes that are no UTF-8 only where they are ASCII.
-pub(super) fn fold(name: &[u8]) -> Vec<u8> {
+pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_ascii_uppercase() };
     let upper = |c: char| {
         let mut upper = c.to_uppercase();

@@ -12,6 +12,7 @@ mod beside;
 mod identity;
 mod rules;
 mod space;
+mod streams;
 mod trees;
 mod watches;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{File, FileRange, Payload, Pool};
 
+use super::streams::Stream;
 use super::watch::{What, Witness};
 use super::{Error, NodeId};
 
@@ -24,6 +25,8 @@ pub struct OpenFile {
     quota: Option<Arc<dyn Quota>>,
     /// Whom to tell of writes.
     witness: Option<Witness>,
+    /// The stream whose bytes these are: every change is kept beside its file.
+    stream: Option<Arc<Stream>>,
 }
 
 /// Decides whether a write may grow a file (the size limit of a ram share).
@@ -35,12 +38,17 @@ pub trait Quota: std::fmt::Debug + Send + Sync {
 impl OpenFile {
     /// Wraps a descriptor.
     pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
-        OpenFile { node, file, read_only: false, quota, witness: None }
+        OpenFile { node, file, read_only: false, quota, witness: None, stream: None }
     }
 
     /// The same, refusing writes.
     pub fn read_only(self) -> OpenFile {
         OpenFile { read_only: true, ..self }
+    }
+
+    /// The same for the bytes of a stream.
+    pub(super) fn of_stream(self, stream: Arc<Stream>) -> OpenFile {
+        OpenFile { stream: Some(stream), ..self }
     }
 
     /// The same, telling `witness` of every change.
@@ -82,8 +90,7 @@ impl OpenFile {
             self.may_grow(offset, bytes as u64)?;
         }
         self.file.write_at(offset, chain).await?;
-        self.changed(What::SIZE | What::WRITTEN).await;
-        Ok(())
+        self.changed(What::SIZE | What::WRITTEN).await
     }
 
     fn may_grow(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -94,10 +101,17 @@ impl OpenFile {
         }
     }
 
-    async fn changed(&self, what: What) {
-        if let Some(witness) = self.witness.as_ref().filter(|witness| witness.is_watched()) {
-            witness.modified(self.node, what).await;
+    async fn changed(&self, what: What) -> Result<(), Error> {
+        if let Some(stream) = &self.stream {
+            stream.save().await?;
         }
+        if let Some(witness) = self.witness.as_ref().filter(|witness| witness.is_watched()) {
+            match &self.stream {
+                Some(stream) => witness.stream(stream, What::STREAM_WRITTEN | What::STREAM_SIZE).await,
+                None => witness.modified(self.node, what).await,
+            }
+        }
+        Ok(())
     }
 
     fn require_write(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -113,8 +127,7 @@ impl OpenFile {
         self.require_write(offset, len)?;
         self.may_grow(offset, len)?;
         self.file.allocate(offset, len, keep_size).await?;
-        self.changed(What::SIZE).await;
-        Ok(())
+        self.changed(What::SIZE).await
     }
 
     /// Gives the space of a range back; it reads as zeros. The size stays. [`Error::NotSupported`] where the file
@@ -122,16 +135,14 @@ impl OpenFile {
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.file.punch_hole(offset, len).await?;
-        self.changed(What::WRITTEN).await;
-        Ok(())
+        self.changed(What::WRITTEN).await
     }
 
     /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.file.zero_range(offset, len).await?;
-        self.changed(What::WRITTEN).await;
-        Ok(())
+        self.changed(What::WRITTEN).await
     }
 
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
@@ -147,7 +158,7 @@ impl OpenFile {
         self.require_write(at, len)?;
         self.may_grow(at, len)?;
         let copied = self.file.copy_from(at, &source.file, from, len).await?;
-        self.changed(What::SIZE | What::WRITTEN).await;
+        self.changed(What::SIZE | What::WRITTEN).await?;
         Ok(copied)
     }
 
@@ -156,8 +167,7 @@ impl OpenFile {
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.require_write(at, len)?;
         self.file.clone_range(at, &source.file, from, len).await?;
-        self.changed(What::SIZE | What::WRITTEN).await;
-        Ok(())
+        self.changed(What::SIZE | What::WRITTEN).await
     }
 
     /// Makes what was written durable.

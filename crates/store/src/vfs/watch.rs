@@ -18,6 +18,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 
+use super::streams::Stream;
 use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.
@@ -380,6 +381,21 @@ impl Witness {
             }
         }
         self.watches.tell(what, action, dir, name, &above);
+    }
+
+    /// Tells a change of a stream.
+    pub(super) async fn stream(&self, stream: &Stream, what: What) {
+        self.stream_named(stream.base, &stream.name(), what, Action::StreamModified).await;
+    }
+
+    /// Tells what happened to the stream `name` of `base`.
+    pub(super) async fn stream_named(&self, base: NodeId, name: &[u8], what: What, action: Action) {
+        if !self.is_watched() {
+            return;
+        }
+        if let Some((dir, file)) = self.place(base).await {
+            self.named(what, action, dir, &[&file, &b":"[..], name].concat()).await;
+        }
     }
 
     /// Tells a change of what a name leads to.

@@ -308,6 +308,7 @@ async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateA
     for _ in 0..MAX_ROUNDS {
         let resolved = resolve::resolve(vfs, &wish.path).await?;
         let outcome = match &resolved.found {
+            _ if wish.path.stream.is_some() => stream(cx, vfs, wish, &resolved).await,
             Some((attr, name)) => existing(cx, vfs, wish, attr, (resolved.dir, name.clone())).await,
             None => new(cx, vfs, wish, &resolved).await,
         };
@@ -385,6 +386,63 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     Ok(Some((opened, CreateAction::CREATED)))
 }
 
+/// A stream is named ([MS-FSA] 2.1.5.1.1): the file is made for it where there is none.
+async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
+    let Some(name) = &wish.path.stream else { return Ok(None) };
+    if wish.wants_directory() {
+        return Err(NtStatus::NOT_A_DIRECTORY.into());
+    }
+    let (base, place) = match &resolved.found {
+        Some((attr, _)) if attr.kind == Kind::Symlink => {
+            return Err(symlink::stopped(vfs, attr.node, &[]).await);
+        }
+        Some((attr, spelled)) => (attr.clone(), (resolved.dir, spelled.clone())),
+        None if !wish.creates() => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
+        None => {
+            let descriptor =
+                security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), false).await?;
+            let made =
+                vfs.create(resolved.dir, &resolved.name, Make::File, Exists::Fail, SetAttr::default()).await;
+            let attr = match made {
+                Err(Error::Exists) => return Ok(None),
+                Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+                other => other?.0,
+            };
+            if let Some(descriptor) = &descriptor {
+                weft_store::access::keep(vfs, attr.node, descriptor).await?;
+            }
+            (attr, (resolved.dir, resolved.name.clone()))
+        }
+    };
+    if vfs.opens().delete_pending(base.node) {
+        return Err(NtStatus::DELETE_PENDING.into());
+    }
+    match vfs.stream(base.node, name, false).await {
+        Ok((attr, _)) => return existing(cx, vfs, wish, &attr, place).await,
+        Err(Error::NotFound) if wish.creates() => {}
+        Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
+        Err(e) => return Err(e.into()),
+    }
+    // To make a stream is to write to the file.
+    let implied = AccessMask::FILE_WRITE_DATA;
+    let access = security::granted(cx, vfs, (wish.access, implied), &base, place.0).await?;
+    let (attr, made) = vfs.stream(base.node, name, true).await?;
+    if !made {
+        return Ok(None);
+    }
+    let opened = match take(cx, vfs, wish, &attr, place, access, true).await {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Ok(None),
+        Err(failure) => {
+            // A CREATE that fails leaves no stream behind.
+            let _ = vfs.remove_stream(base.node, name).await;
+            return Err(failure);
+        }
+    };
+    let dos = vfs.beside(base.node).await?.dos;
+    Ok(Some((Opened { dos, ..opened }, CreateAction::CREATED)))
+}
+
 /// The name exists.
 async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
     if vfs.opens().delete_pending(attr.node) {
@@ -418,7 +476,16 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     let empty = SetAttr { size: Some(0), mode, ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
     opened.dos = dos;
-    opened.keep_attributes(vfs, wish).await?;
+    if vfs.stream_of(attr.node).is_none() {
+        // A file that is overwritten loses its streams, one by one.
+        for stream in vfs.streams(attr.node).await? {
+            match vfs.remove_stream(attr.node, &stream.name).await {
+                Err(Error::NotFound) => {}
+                other => other?,
+            }
+        }
+        opened.keep_attributes(vfs, wish).await?;
+    }
     let superseded = wish.disposition == CreateDisposition::Supersede;
     Ok(Some((opened, if superseded { CreateAction::SUPERSEDED } else { CreateAction::OVERWRITTEN })))
 }
@@ -527,6 +594,7 @@ async fn still_there(
 ) -> Result<Option<(Attr, (NodeId, Vec<u8>))>, Error> {
     match vfs.lookup(place.0, &place.1, false).await {
         Ok(attr) if attr.node == node => return Ok(Some((attr, place))),
+        Ok(base) if base.node == vfs.base(node) => return Ok(Some((vfs.getattr(node).await?, place))),
         Ok(_) | Err(Error::NotFound | Error::Stale) => {}
         Err(e) => return Err(e),
     }
@@ -568,7 +636,7 @@ async fn answer_contexts(
             Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
-            Some(ResponseContext::OnDiskId { file_id: attr.node.0, volume_id: volume_id(share) })
+            Some(ResponseContext::OnDiskId { file_id: vfs.base(attr.node).0, volume_id: volume_id(share) })
         }
         _ => None,
     };

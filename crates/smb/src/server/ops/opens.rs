@@ -128,7 +128,7 @@ impl Open {
     pub(super) async fn place(&self) -> Result<(NodeId, Vec<u8>), Error> {
         let (dir, name) = lock(&self.place).clone();
         match self.vfs.lookup(dir, &name, false).await {
-            Ok(attr) if attr.node == self.node => Ok((dir, name)),
+            Ok(attr) if attr.node == self.vfs.base(self.node) => Ok((dir, name)),
             _ => self.vfs.place(self.node).await,
         }
     }
@@ -210,6 +210,14 @@ impl Open {
     }
 
     async fn remove(&self, removal: Removal) {
+        if let Some((base, name)) = self.vfs.stream_of(self.node) {
+            let removed = self.vfs.remove_stream(base, &name).await;
+            drop(removal);
+            if let Err(e) = removed {
+                tracing::debug!("delete on close of a stream: {e}");
+            }
+            return;
+        }
         let removed = match self.place().await {
             Ok((dir, name)) if self.kind == Kind::Dir => self.vfs.rmdir(dir, &name).await,
             Ok((dir, name)) => self.vfs.remove(dir, &name).await,

@@ -25,6 +25,8 @@ pub(super) struct Path {
     pub(super) directory: bool,
     /// It named the data stream (`::$DATA`): only a file can be meant.
     pub(super) file: bool,
+    /// It named another stream of the file or directory (`:name` or `:name:$DATA`).
+    pub(super) stream: Option<Vec<u8>>,
 }
 
 impl Path {
@@ -34,9 +36,11 @@ impl Path {
         if path.starts_with('\\') {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let (path, file) = without_stream(path)?;
+        let (path, named) = without_stream(path)?;
         let directory = path.ends_with('\\');
-        if file && (directory || path.is_empty()) {
+        let file = named == Some("");
+        // The root has streams, too, but no data.
+        if (file && path.is_empty()) || (named.is_some() && directory) {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         // [MS-FSA] 2.1.5.1, phase 3: redundant backslashes are stripped.
@@ -49,20 +53,42 @@ impl Path {
                 return Err(NtStatus::OBJECT_PATH_SYNTAX_BAD);
             }
         }
-        Ok(Path { names, directory, file })
+        let stream = named.filter(|name| !name.is_empty()).map(stream_to_store).transpose()?;
+        Ok(Path { names, directory, file, stream })
     }
 }
 
-/// Takes off the name of the unnamed data stream; there are no others.
-fn without_stream(path: &str) -> Result<(&str, bool), NtStatus> {
+/// Takes off the name of a stream: empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;
+/// there are no streams of other types that clients may name.
+fn without_stream(path: &str) -> Result<(&str, Option<&str>), NtStatus> {
     let last = path.rfind('\\').map_or(0, |at| at + 1);
-    match path[last..].split_once(':') {
-        None => Ok((path, false)),
-        Some((name, stream)) if stream.eq_ignore_ascii_case(":$DATA") => {
-            Ok((&path[..last + name.len()], true))
-        }
-        Some(_) => Err(NtStatus::OBJECT_NAME_INVALID),
+    let Some((name, stream)) = path[last..].split_once(':') else { return Ok((path, None)) };
+    let (stream, typed) = match stream.split_once(':') {
+        None => (stream, false),
+        Some((stream, kind)) if kind.eq_ignore_ascii_case("$DATA") => (stream, true),
+        Some(_) => return Err(NtStatus::OBJECT_NAME_INVALID),
+    };
+    if stream.is_empty() && !typed {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
     }
+    Ok((&path[..last + name.len()], Some(stream)))
+}
+
+/// The new name of a stream in a rename, `:name` or `:name:$DATA`; `None` when it is a path.
+pub(super) fn new_stream(name: &str) -> Option<Result<Vec<u8>, NtStatus>> {
+    name.starts_with(':').then(|| match without_stream(name)? {
+        ("", Some(stream)) if !stream.is_empty() => stream_to_store(stream),
+        _ => Err(NtStatus::INVALID_PARAMETER),
+    })
+}
+
+/// [MS-FSCC] 2.1.5.3: more is allowed than in the name of a file.
+fn stream_to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
+    let bad = |c| matches!(c, '\\' | '/' | ':' | '\u{0}');
+    if name.encode_utf16().count() > MAX_UNITS || name.chars().any(bad) {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
+    }
+    Ok(name.as_bytes().to_vec())
 }
 
 /// One component as the store keeps it.
@@ -169,8 +195,12 @@ mod tests {
             "<",
             ">",
             "a|b",
-            "a:b",
-            "a:b:$DATA",
+            "a:",
+            "a:b:",
+            "a:b:c",
+            "a:b:$DATA:c",
+            "a:b/c",
+            "a\\:b",
             "a::$INDEX_ALLOCATION",
             "::$DATA",
             "d\\::$DATA",
@@ -182,6 +212,21 @@ mod tests {
             assert_eq!(status(path), NtStatus::OBJECT_NAME_INVALID, "{path}");
         }
         assert!(Path::parse(&"x".repeat(255)).is_ok());
+    }
+
+    #[test]
+    fn streams() {
+        let stream =
+            |path: &str| Path::parse(path).unwrap().stream.map(|name| String::from_utf8(name).unwrap());
+        assert_eq!(stream("a").or(stream("a::$DATA")), None);
+        for path in ["a:B c", "a:B c:$DATA", "d\\a:B c:$data", ":B c"] {
+            assert_eq!(stream(path).as_deref(), Some("B c"), "{path}");
+        }
+        assert_eq!(stream("a:<*?>\u{1}").as_deref(), Some("<*?>\u{1}"));
+        assert!(new_stream("a").is_none());
+        assert_eq!(new_stream(":b:$DATA"), Some(Ok(b"b".to_vec())));
+        assert_eq!(new_stream("::$DATA"), Some(Err(NtStatus::INVALID_PARAMETER)));
+        assert_eq!(new_stream(":b\\c"), Some(Err(NtStatus::INVALID_PARAMETER)));
     }
 
     #[test]

@@ -126,7 +126,10 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
             Info::fixed(|out| NetworkOpen::from(summary).emit(out))
         }
         FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
-        FileClass::STREAM => Info::variable(24, |out| file::Stream::emit_list(&facts.streams(), out)),
+        FileClass::STREAM => {
+            let streams = facts.streams().await?;
+            Info::variable(24, |out| file::Stream::emit_list(&streams, out))
+        }
         FileClass::COMPRESSION => Info::fixed(|out| facts.compression().emit(out)),
         FileClass::ID => Info::fixed(|out| facts.id(cx).emit(out)),
         FileClass::NORMALIZED_NAME if cx.dialect() >= Dialect::V3_1_1 => {
@@ -183,7 +186,7 @@ impl Facts<'_> {
     }
 
     fn internal(&self) -> file::Internal {
-        file::Internal { index_number: self.attr.node.0 }
+        file::Internal { index_number: self.open.vfs.base(self.attr.node).0 }
     }
 
     fn access(&self) -> file::Access {
@@ -226,7 +229,23 @@ impl Facts<'_> {
         }
     }
 
-    fn streams(&self) -> Vec<file::Stream> {
+    /// The data of a file first, then the streams by name.
+    async fn streams(&self) -> Result<Vec<file::Stream>, Failure> {
+        let vfs = &self.open.vfs;
+        let base = vfs.base(self.open.node);
+        let mut streams = Facts { attr: &vfs.getattr(base).await?, ..*self }.data();
+        for stream in vfs.streams(base).await? {
+            let Ok(name) = String::from_utf8(stream.name) else { continue };
+            streams.push(file::Stream {
+                size: stream.size,
+                allocation_size: stream.size.next_multiple_of(8),
+                name: format!(":{name}:$DATA"),
+            });
+        }
+        Ok(streams)
+    }
+
+    fn data(&self) -> Vec<file::Stream> {
         match self.attr.kind {
             Kind::File => vec![file::Stream {
                 size: self.attr.size,
@@ -243,7 +262,7 @@ impl Facts<'_> {
 
     fn id(&self, cx: &OpContext) -> file::Id {
         let mut file_id = [0; 16];
-        file_id[..8].copy_from_slice(&self.attr.node.0.to_le_bytes());
+        file_id[..8].copy_from_slice(&self.open.vfs.base(self.attr.node).0.to_le_bytes());
         file::Id { volume_serial_number: volume_of(cx), file_id }
     }
 }
@@ -272,7 +291,11 @@ async fn path_of(open: &Open) -> Result<String, Failure> {
         }
     }
     let names: Option<Vec<_>> = names.iter().rev().map(|name| path::from_store(name)).collect();
-    Ok(names.ok_or(NtStatus::NOT_SUPPORTED)?.join("\\"))
+    let mut path = names.ok_or(NtStatus::NOT_SUPPORTED)?.join("\\");
+    if let Some((_, stream)) = open.vfs.stream_of(open.node) {
+        path = format!("{path}:{}", String::from_utf8_lossy(&stream));
+    }
+    Ok(path)
 }
 
 /// 3.3.5.20.2.
@@ -323,6 +346,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                     | fs::FsAttributes::UNICODE_ON_DISK
                     | fs::FsAttributes::PERSISTENT_ACLS
                     | fs::FsAttributes::SUPPORTS_SPARSE_FILES
+                    | fs::FsAttributes::NAMED_STREAMS
                     | fs::FsAttributes::SUPPORTS_EXTENDED_ATTRIBUTES
                     | fs::FsAttributes::SUPPORTS_HARD_LINKS,
                 max_name_len: 255,

@@ -17,7 +17,7 @@ use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
-use super::path::Path;
+use super::path::{self, Path};
 use super::{attributes, caching, ea, resolve, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
@@ -206,7 +206,7 @@ fn parse_rename(buffer: &[u8]) -> Result<Rename, Failure> {
 /// A path that a file shall get: it ends in a name, and names no stream.
 fn new_path(name: &str) -> Result<Path, NtStatus> {
     let path = Path::parse(name)?;
-    if path.names.is_empty() || path.file || path.directory {
+    if path.names.is_empty() || path.file || path.directory || path.stream.is_some() {
         Err(NtStatus::OBJECT_NAME_INVALID)
     } else {
         Ok(path)
@@ -228,9 +228,30 @@ fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> R
     Ok(())
 }
 
+/// [MS-FSA] 2.1.5.15.12.1: a stream gets another name.
+async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Failure> {
+    let base = open.vfs.base(open.node);
+    if open.claim.delete_pending() {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    if let Ok((target, _)) = open.vfs.stream(base, name, false).await
+        && target.node != open.node
+    {
+        check_target(open, &target, replace)?;
+    }
+    Ok(open.vfs.rename_stream(open.node, name, replace).await?)
+}
+
 /// [MS-FSA] 2.1.5.15.12. A directory with open files in it may be renamed: our opens do not depend on paths.
 async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     open.require(AccessMask::DELETE)?;
+    let to_stream = path::new_stream(&wish.name).transpose()?;
+    match (open.vfs.stream_of(open.node), to_stream) {
+        (None, None) => {}
+        (Some(_), Some(name)) => return rename_stream(open, &name, wish.replace_if_exists).await,
+        // A file does not turn into a stream, nor a stream into a file.
+        _ => return Err(NtStatus::INVALID_PARAMETER.into()),
+    }
     let path = new_path(&wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -278,6 +299,9 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
         return Err(NtStatus::FILE_IS_A_DIRECTORY.into());
+    }
+    if open.vfs.stream_of(open.node).is_some() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
     }
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());

@@ -12,6 +12,7 @@ mod notify;
 mod payload;
 mod pipes;
 mod security;
+mod streams;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

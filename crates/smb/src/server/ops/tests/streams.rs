@@ -1,0 +1,96 @@
+//! Named streams, as clients use them.
+
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::file::{DispositionEx, DispositionFlags, Rename, Stream};
+use weft_wire::smb2::query_info::{self, InfoType};
+use weft_wire::smb2::set_info;
+
+use super::*;
+
+async fn streams(b: &Bench, file: FileId) -> Vec<(String, u64)> {
+    let request = query_info::Request {
+        info_type: InfoType::FILE,
+        class: FileClass::STREAM.0,
+        output_buffer_length: 4096,
+        additional_information: 0,
+        flags: 0,
+        file,
+        input: Bytes::new(),
+    };
+    let message = b.ask(Command::QueryInfo, |out| request.emit(out)).await.unwrap();
+    let list = Stream::parse_list(&query_info::Response::parse(&message).unwrap().buffer).unwrap();
+    list.into_iter().map(|stream| (stream.name, stream.size)).collect()
+}
+
+async fn set(
+    b: &Bench,
+    file: FileId,
+    class: FileClass,
+    emit: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), NtStatus> {
+    let mut buffer = Vec::new();
+    emit(&mut buffer);
+    let request = set_info::Request {
+        info_type: InfoType::FILE,
+        class: class.0,
+        additional_information: 0,
+        file,
+        buffer: buffer.into(),
+    };
+    b.ask(Command::SetInfo, |out| request.emit(out)).await.map(drop)
+}
+
+#[test]
+fn streams_are_made_listed_and_removed_with_their_file() {
+    run(async |b| {
+        b.put("f", b"main").await;
+        b.put("f:Zone.Identifier:$DATA", b"[ZoneTransfer]").await;
+        b.put("f:a", b"").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let all = [("::$DATA", 4), (":Zone.Identifier:$DATA", 14), (":a:$DATA", 0)];
+        assert_eq!(streams(&b, file).await, all.map(|(name, size)| (name.to_owned(), size)));
+        let stream = b.create(&Wish::file("F:zone.identifier")).await.unwrap();
+        assert_eq!(stream.summary.end_of_file, 14);
+        assert_eq!(streams(&b, stream.file).await.len(), 3);
+        assert_eq!(status(b.open(&Wish::file("f:none")).await), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(status(b.open(&Wish::dir("f:a")).await), NtStatus::NOT_A_DIRECTORY);
+        let again = Wish { disposition: CreateDisposition::Create, ..Wish::file("f:A") };
+        assert_eq!(status(b.open(&again).await), NtStatus::OBJECT_NAME_COLLISION);
+        // The file is made for its stream; a directory has some without having data.
+        b.put("new:s", b"1").await;
+        assert!(b.exists("new").await);
+        b.mkdir("d").await;
+        b.put("d:s", b"12").await;
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        assert_eq!(streams(&b, dir).await, [(":s:$DATA".to_owned(), 2)]);
+        // Who overwrites the file takes its streams away.
+        b.close(stream.file).await.unwrap();
+        b.put("f", b"").await;
+        assert_eq!(streams(&b, file).await, [("::$DATA".to_owned(), 0)]);
+    });
+}
+
+#[test]
+fn a_stream_is_deleted_shared_and_renamed_by_itself() {
+    run(async |b| {
+        b.put("f", b"main").await;
+        b.put("f:s", b"stream").await;
+        let alone = Wish { share: ShareAccess::NONE, ..Wish::file("f:s") };
+        let stream = b.open(&alone).await.unwrap();
+        assert_eq!(status(b.open(&Wish::file("f:S")).await), NtStatus::SHARING_VIOLATION);
+        b.close(b.open(&Wish::file("f")).await.unwrap()).await.unwrap();
+        let rename = |name: &str| Rename { replace_if_exists: false, root_directory: 0, name: name.into() };
+        let to = async |name: &str| set(&b, stream, FileClass::RENAME, |out| rename(name).emit(out)).await;
+        to(":t").await.unwrap();
+        assert_eq!(to("g").await, Err(NtStatus::INVALID_PARAMETER));
+        assert_eq!(to("::$DATA").await, Err(NtStatus::INVALID_PARAMETER));
+        assert!(!b.exists("f:s").await);
+        b.put("f:u", b"").await;
+        assert_eq!(to(":U").await, Err(NtStatus::OBJECT_NAME_COLLISION));
+        let delete = DispositionEx { flags: DispositionFlags::DELETE };
+        set(&b, stream, FileClass::DISPOSITION_EX, |out| delete.emit(out)).await.unwrap();
+        assert_eq!(status(b.open(&Wish::file("f:t")).await), NtStatus::DELETE_PENDING);
+        b.close(stream).await.unwrap();
+        assert!(!b.exists("f:t").await && b.exists("f:u").await && b.exists("f").await);
+    });
+}
