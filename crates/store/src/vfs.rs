@@ -21,8 +21,10 @@ use self::streams::Streams;
 pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
 use self::watch::Witness;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
-use crate::opens::{Access, Key, Opens};
+use crate::opens::{Access, Key, Opens, Refused};
 
+/// How deep a name may lie for what is below a directory to be found.
+const MAX_DEPTH: usize = 1024;
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
 pub const MAX_XATTR_NAME: usize = 250;
 /// The longest value of an extended attribute in bytes (Linux's XATTR_SIZE_MAX). File systems may take less: ext4 keeps
@@ -726,6 +728,27 @@ impl Vfs {
     pub fn stream_of(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
         let stream = self.4.find(node).ok().filter(|_| Streams::is_stream(node))?;
         Some((stream.base, stream.name()))
+    }
+
+    /// Whether the opens of its streams let a file or directory be removed ([MS-FSA] 2.1.5.1.2.2: it goes with them).
+    pub fn may_remove_with_streams(&self, base: NodeId) -> Result<(), Refused> {
+        self.4.of(base).into_iter().try_for_each(|stream| self.1.may_remove(stream))
+    }
+
+    /// Whether somebody has something open below `dir`, at whatever depth.
+    pub async fn is_open_below(&self, dir: NodeId) -> bool {
+        for node in self.1.open_nodes() {
+            let mut at = node;
+            for _ in 0..MAX_DEPTH {
+                // What has no name any more lies nowhere.
+                let Ok((parent, _)) = self.place(at).await else { break };
+                if parent == dir && node != dir {
+                    return true;
+                }
+                at = parent;
+            }
+        }
+        false
     }
 
     /// The file or directory that a number leads to: of a stream its file, of everything else itself.

@@ -328,6 +328,16 @@ impl Opens {
         self.shard(node).get(&node).is_some_and(|known| !known.holders.is_empty())
     }
 
+    /// Every node that somebody has open.
+    pub fn open_nodes(&self) -> Vec<NodeId> {
+        let mut nodes = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            nodes.extend(shard.iter().filter(|(_, known)| !known.holders.is_empty()).map(|(node, _)| *node));
+        }
+        nodes
+    }
+
     /// How many opens a node has.
     pub fn count(&self, node: NodeId) -> usize {
         self.shard(node).get(&node).map_or(0, |known| known.holders.len())

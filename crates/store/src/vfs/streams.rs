@@ -240,6 +240,11 @@ impl Streams {
         Ok(entries)
     }
 
+    /// The streams of a file that somebody looked up.
+    pub(super) fn of(&self, base: NodeId) -> Vec<NodeId> {
+        lock(&self.0).by_id.values().filter(|stream| stream.base == base).map(|stream| stream.id).collect()
+    }
+
     fn known(&self, base: NodeId, name: &[u8]) -> Option<Arc<Stream>> {
         let known = lock(&self.0);
         known.by_id.get(known.ids.get(&(base, fold(name)))?).cloned()

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
-use weft_store::opens::{Open as Claim, Opening, Rights};
+use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
 use weft_store::vfs::{Attr, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
@@ -120,6 +120,10 @@ async fn first(
         action,
         opened.hold,
     );
+    if let Some(base) = opened.base {
+        // It was just made, so nobody was faster.
+        let _ = open.base.set(base);
+    }
     let open = Arc::new(open);
     let file = enter(cx, &open).await?;
     // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
@@ -300,6 +304,8 @@ struct Opened {
     access: AccessMask,
     file: Option<OpenFile>,
     claim: Claim,
+    /// Of a stream: the claim on its file.
+    base: Option<Claim>,
     caching: Caching,
     hold: weft_store::vfs::Hold,
 }
@@ -383,6 +389,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         opened.attr = attr;
     }
     opened.keep_attributes(vfs, wish).await?;
+    opened.set_aside(vfs, wish.allocation).await?;
     Ok(Some((opened, CreateAction::CREATED)))
 }
 
@@ -455,6 +462,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), attr, place.0).await?;
+    if access.contains(AccessMask::DELETE) {
+        vfs.may_remove_with_streams(attr.node)?;
+    }
     if !wish.truncates() {
         let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else {
             return Ok(None);
@@ -486,6 +496,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         }
         opened.keep_attributes(vfs, wish).await?;
     }
+    opened.set_aside(vfs, wish.allocation).await?;
     let superseded = wish.disposition == CreateDisposition::Supersede;
     Ok(Some((opened, if superseded { CreateAction::SUPERSEDED } else { CreateAction::OVERWRITTEN })))
 }
@@ -560,13 +571,36 @@ async fn take(
         }
         _ => None,
     };
+    let base = match vfs.stream_of(attr.node) {
+        // It keeps the file from going away before its stream, and nobody from anything else.
+        Some((base, _)) => {
+            let here = Opening {
+                reach: Reach::Attributes,
+                ..Opening::new(Rights::NONE, Rights::ALL, vfs.opens().key())
+            };
+            Some(vfs.opens().open(base, &here).await?)
+        }
+        None => None,
+    };
     if wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }
-    Ok(Some(Opened { attr: attr.clone(), dos: None, place, access, file, claim, caching, hold }))
+    Ok(Some(Opened { attr: attr.clone(), dos: None, place, access, file, claim, base, caching, hold }))
 }
 
 impl Opened {
+    /// 3.3.5.9.3: space for a new file, where the file system can set some aside.
+    async fn set_aside(&mut self, vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
+        let Some(file) = self.file.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        match file.allocate(0, bytes, true).await {
+            // Without the right to write, or without the means: the file grows as it is written.
+            Err(Error::Access | Error::NotSupported) => return Ok(()),
+            other => other?,
+        }
+        self.attr = vfs.getattr(self.attr.node).await?;
+        Ok(())
+    }
+
     /// [MS-FSA] 2.1.5.1.1: a new file is ARCHIVE beside what the client wants; one that is overwritten, too.
     async fn keep_attributes(&mut self, vfs: &Vfs, wish: &Wish) -> Result<(), Failure> {
         ea::set(vfs, self.attr.node, &wish.eas).await?;

@@ -41,6 +41,8 @@ pub(crate) struct Open {
     pub(super) file: Option<OpenFile>,
     /// The place in the store's table: sharing, deletion, byte-range locks.
     pub(super) claim: Claim,
+    /// Of a stream: the place of its file in that table, so that the file is not gone before it.
+    pub(super) base: OnceLock<Claim>,
     /// What it caches by.
     pub(super) caching: Caching,
     /// Set when it may outlive its session.
@@ -91,6 +93,7 @@ impl Open {
             options,
             file,
             claim,
+            base: OnceLock::new(),
             caching,
             durable: OnceLock::new(),
             create: OnceLock::new(),
@@ -206,6 +209,24 @@ impl Open {
         } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
             // It goes when the others close; they wait for changes in vain.
             self.vfs.end_watches(self.node);
+        }
+        if let Some(removal) = self.base.get().and_then(Claim::close) {
+            self.remove_base(removal).await;
+        }
+    }
+
+    /// The file of a stream was to be deleted, and waited for the stream.
+    async fn remove_base(&self, removal: Removal) {
+        let removed = match self.vfs.place(removal.node()).await {
+            Ok((dir, name)) => match self.vfs.remove(dir, &name).await {
+                Err(Error::IsDir) => self.vfs.rmdir(dir, &name).await,
+                other => other,
+            },
+            Err(e) => Err(e),
+        };
+        drop(removal);
+        if let Err(e) = removed {
+            tracing::debug!("delete on close of a stream's file: {e}");
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use weft_store::vfs::{Attr, Beside, Entry, Error, Kind};
+use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -29,8 +29,12 @@ const BATCH: usize = 512;
 pub(crate) struct Scan {
     /// `None` until the first request.
     pattern: Option<Pattern>,
-    /// Fetched, not yet given to the client.
-    ready: VecDeque<directory::Entry>,
+    /// Fetched, not yet given to the client; each with the position behind it, 0 for `.` and `..`.
+    ready: VecDeque<(u64, directory::Entry)>,
+    /// Position behind the last entry that the client was given.
+    given: u64,
+    /// Times of the directory when `ready` was fetched: what changed since is fetched again.
+    stamp: Option<(Timestamp, Timestamp)>,
     /// How to go on in the store.
     cookie: u64,
     /// `.` and `..` are in `ready` or behind it.
@@ -52,15 +56,17 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     };
     let mut scan = open.scan.lock().await;
     let first = scan.begin(&request)?;
+    scan.refresh(&open).await?;
     let single = request.flags.contains(Flags::RETURN_SINGLE_ENTRY);
-    while let Some(entry) = scan.next(&open).await? {
+    while let Some((cookie, entry)) = scan.next(&open).await? {
         if !writer.push(&entry) {
             if writer.is_empty() {
                 return cut(request.class, &entry, limit);
             }
-            scan.ready.push_front(entry);
+            scan.ready.push_front((cookie, entry));
             break;
         }
+        scan.given = cookie;
         if single {
             break;
         }
@@ -113,8 +119,19 @@ impl Scan {
         Ok(first || restart)
     }
 
-    /// The next entry that matches.
-    async fn next(&mut self, open: &Open) -> Result<Option<directory::Entry>, Failure> {
+    /// Drops what was fetched before the directory changed: who asks again wants what is there now.
+    async fn refresh(&mut self, open: &Open) -> Result<(), Failure> {
+        let Some(stamp) = self.stamp.filter(|_| !self.ready.is_empty()) else { return Ok(()) };
+        let attr = open.vfs.getattr(open.node).await?;
+        if (attr.mtime, attr.ctime) != stamp {
+            self.ready.retain(|(cookie, _)| *cookie == 0);
+            (self.cookie, self.end) = (self.given, false);
+        }
+        Ok(())
+    }
+
+    /// The next entry that matches, and the position behind it.
+    async fn next(&mut self, open: &Open) -> Result<Option<(u64, directory::Entry)>, Failure> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
                 return Ok(Some(entry));
@@ -133,22 +150,20 @@ impl Scan {
         if let Pattern::Exact(name) = &pattern {
             self.end = true;
             let entry = exact(open, name).await?;
-            self.ready.extend(entry);
+            self.ready.extend(entry.map(|entry| (0, entry)));
             return Ok(());
         }
         if !std::mem::replace(&mut self.dots, true) {
             for name in [".", ".."] {
                 if pattern.matches(name) {
                     let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-                    self.ready.push_back(entry_of(
-                        &attr,
-                        &Beside::default(),
-                        name.as_bytes(),
-                        name.to_owned(),
-                    ));
+                    let entry = entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned());
+                    self.ready.push_back((0, entry));
                 }
             }
         }
+        let now = vfs.getattr(dir).await?;
+        self.stamp = Some((now.mtime, now.ctime));
         let (entries, end) = match vfs.readdir_beside(dir, self.cookie, BATCH).await {
             // Removed while it was open: nothing is in it any more.
             Err(Error::NotFound) => (Vec::new(), true),
@@ -156,10 +171,10 @@ impl Scan {
         };
         self.end = end;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
-        for Entry { name, attr, beside, .. } in entries {
+        for Entry { name, attr, beside, cookie } in entries {
             let Some(shown) = path::from_store(&name) else { continue };
             if pattern.matches(&shown) {
-                self.ready.push_back(entry_of(&attr, &beside.unwrap_or_default(), &name, shown));
+                self.ready.push_back((cookie, entry_of(&attr, &beside.unwrap_or_default(), &name, shown)));
             }
         }
         Ok(())

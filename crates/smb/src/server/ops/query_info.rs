@@ -128,7 +128,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
         FileClass::STREAM => {
             let streams = facts.streams().await?;
-            Info::variable(24, |out| file::Stream::emit_list(&streams, out))
+            Info::variable(32, |out| file::Stream::emit_list(&streams, out))
         }
         FileClass::COMPRESSION => Info::fixed(|out| facts.compression().emit(out)),
         FileClass::ID => Info::fixed(|out| facts.id(cx).emit(out)),
@@ -175,12 +175,14 @@ impl Facts<'_> {
 
     fn standard(&self) -> file::Standard {
         let directory = self.attr.kind == Kind::Dir;
+        let pending = self.open.claim.delete_pending();
         file::Standard {
             allocation_size: if directory { 0 } else { self.attr.allocated },
             end_of_file: self.attr.size,
             // A directory's links to itself are not names.
-            number_of_links: if directory { 1 } else { self.attr.nlink },
-            delete_pending: self.open.claim.delete_pending(),
+            // The name that goes with the last open does not count any more.
+            number_of_links: if directory { 1 } else { self.attr.nlink }.saturating_sub(u32::from(pending)),
+            delete_pending: pending,
             directory,
         }
     }

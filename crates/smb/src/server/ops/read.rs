@@ -5,6 +5,8 @@
 //! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA where
 //! nothing would protect it: without RDMA transforms that is an invalid parameter.
 
+use std::sync::atomic::Ordering;
+
 use weft_machine::Payload;
 use weft_store::vfs::Kind;
 use weft_transport::{Segment, Stag};
@@ -68,6 +70,7 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     if len < request.minimum_count || (len == 0 && request.length > 0) {
         return Err(NtStatus::END_OF_FILE.into());
     }
+    open.position.store(request.offset + u64::from(len), Ordering::Relaxed);
     let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
     match &route.segments {
         None => Response::emit_head(len, 0, &mut reply.message),

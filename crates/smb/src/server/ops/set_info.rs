@@ -242,7 +242,8 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
 
-/// [MS-FSA] 2.1.5.15.12. A directory with open files in it may be renamed: our opens do not depend on paths.
+/// [MS-FSA] 2.1.5.15.12. A directory with open files in it stays where it is: ours would not mind, but clients take the
+/// paths of what they have open for granted.
 async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     open.require(AccessMask::DELETE)?;
     let to_stream = path::new_stream(&wish.name).transpose()?;
@@ -267,6 +268,9 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     }
     if to.dir != open.node {
         vfs.opens().may_rename_in(to.dir)?;
+    }
+    if open.kind == Kind::Dir && vfs.is_open_below(open.node).await {
+        return Err(NtStatus::ACCESS_DENIED.into());
     }
     let source = (from.0, &from.1[..]);
     match &to.found {

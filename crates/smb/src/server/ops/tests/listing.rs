@@ -167,3 +167,27 @@ fn foreign_names() {
     rt::block_on(story(Bench::with(Dir::open(folder.path()).unwrap().into(), Dialect::V3_1_1, false)))
         .unwrap();
 }
+
+#[test]
+fn what_changes_between_two_requests_is_listed_as_it_is() {
+    run(async |b| {
+        for name in ["a", "b", "c"] {
+            b.put(name, b"").await;
+        }
+        let dir = b.open(&Wish::dir("")).await.unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let (_, entries) = query(&b, dir, "*", Flags::RETURN_SINGLE_ENTRY, 4096).await.unwrap();
+            seen.extend(entries.into_iter().map(|entry| entry.name));
+        }
+        // Two of the files are left in what was fetched; they go, another comes.
+        assert_eq!(seen[..2], [".", ".."]);
+        let root = weft_store::NodeId::ROOT;
+        for name in ["a", "b", "c"].into_iter().filter(|name| *name != seen[2]) {
+            b.vfs.remove(root, name.as_bytes()).await.unwrap();
+        }
+        b.put("new", b"").await;
+        let (_, entries) = query(&b, dir, "*", Flags::NONE, 4096).await.unwrap();
+        assert_eq!(entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), ["new"]);
+    });
+}

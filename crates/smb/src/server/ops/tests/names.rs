@@ -35,9 +35,12 @@ fn files_and_directories_move() {
         rename(&b, file, "d\\G", false).await.unwrap();
         rename(&b, file, "d\\G", false).await.unwrap();
         assert_eq!(listing::names(&b, "d", "*").await.unwrap(), [".", "..", "G"]);
-        // A directory with an open file in it; the handle goes on working.
+        // A directory with an open file in it stays.
         let dir = b.open(&Wish::dir("d")).await.unwrap();
+        assert_eq!(status(rename(&b, dir, "e", false).await), NtStatus::ACCESS_DENIED);
+        b.close(file).await.unwrap();
         rename(&b, dir, "e", false).await.unwrap();
+        let file = b.open(&Wish::file("e\\G")).await.unwrap();
         assert_eq!(payload::read(&b, file, 0, 100).await.unwrap(), b"content");
         rename(&b, file, "h", false).await.unwrap();
         assert_eq!(content(&b, "h").await, b"content");

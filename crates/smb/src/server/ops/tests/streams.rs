@@ -78,7 +78,9 @@ fn a_stream_is_deleted_shared_and_renamed_by_itself() {
         let alone = Wish { share: ShareAccess::NONE, ..Wish::file("f:s") };
         let stream = b.open(&alone).await.unwrap();
         assert_eq!(status(b.open(&Wish::file("f:S")).await), NtStatus::SHARING_VIOLATION);
-        b.close(b.open(&Wish::file("f")).await.unwrap()).await.unwrap();
+        // Its file is another matter, but for what takes the stream with it.
+        let reads = Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("f") };
+        b.close(b.open(&reads).await.unwrap()).await.unwrap();
         let rename = |name: &str| Rename { replace_if_exists: false, root_directory: 0, name: name.into() };
         let to = async |name: &str| set(&b, stream, FileClass::RENAME, |out| rename(name).emit(out)).await;
         to(":t").await.unwrap();
@@ -92,5 +94,45 @@ fn a_stream_is_deleted_shared_and_renamed_by_itself() {
         assert_eq!(status(b.open(&Wish::file("f:t")).await), NtStatus::DELETE_PENDING);
         b.close(stream).await.unwrap();
         assert!(!b.exists("f:t").await && b.exists("f:u").await && b.exists("f").await);
+    });
+}
+
+#[test]
+fn a_file_that_is_deleted_waits_for_its_streams() {
+    run(async |b| {
+        b.put("f:s", b"stream").await;
+        let stream = b.open(&Wish::file("f:s")).await.unwrap();
+        let goes = CreateOptions::DELETE_ON_CLOSE | CreateOptions::NON_DIRECTORY_FILE;
+        let file = b.open(&Wish { options: goes, ..Wish::file("f") }).await.unwrap();
+        b.close(file).await.unwrap();
+        assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::DELETE_PENDING);
+        assert_eq!(status(b.open(&Wish::file("f:s")).await), NtStatus::DELETE_PENDING);
+        b.close(stream).await.unwrap();
+        assert!(!b.exists("f").await);
+        // A stream that does not share deletion keeps its file from being deleted at all.
+        b.put("f:s", b"stream").await;
+        let share = ShareAccess::READ | ShareAccess::WRITE;
+        let stream = b.open(&Wish { share, ..Wish::file("f:s") }).await.unwrap();
+        let delete = Wish { access: AccessMask::DELETE, ..Wish::file("f") };
+        assert_eq!(status(b.open(&delete).await), NtStatus::SHARING_VIOLATION);
+        b.close(stream).await.unwrap();
+        b.close(b.open(&delete).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_with_open_files_below_stays_where_it_is() {
+    run(async |b| {
+        b.mkdir("d").await;
+        b.mkdir("d\\e").await;
+        b.put("d\\e\\f", b"").await;
+        let file = b.open(&Wish::file("d\\e\\f")).await.unwrap();
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        let rename = Rename { replace_if_exists: false, root_directory: 0, name: "new".into() };
+        let moved = async || set(&b, dir, FileClass::RENAME, |out| rename.emit(out)).await;
+        assert_eq!(moved().await, Err(NtStatus::ACCESS_DENIED));
+        b.close(file).await.unwrap();
+        moved().await.unwrap();
+        assert!(b.exists("new\\e\\f").await);
     });
 }
