@@ -139,7 +139,8 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     if dialect >= Dialect::V2_1 {
         server_capabilities |= Capabilities::LARGE_MTU | Capabilities::LEASING;
     }
-    if dialect >= Dialect::V3_0 {
+    // 3.3.5.4: only to those who ask. impacket, which does not, falls over the flag.
+    if dialect >= Dialect::V3_0 && request.capabilities.contains(Capabilities::DIRECTORY_LEASING) {
         server_capabilities |= Capabilities::DIRECTORY_LEASING;
     }
     if dialect >= Dialect::V3_0
