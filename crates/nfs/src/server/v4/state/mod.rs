@@ -56,7 +56,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             lease: Duration::from_secs(60),
-            clients: 1024,
+            clients: 4096,
             sessions: 64,
             slots: 64,
             cached_reply: 8 << 10,
