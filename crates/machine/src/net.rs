@@ -350,6 +350,15 @@ impl Stream {
         }
     }
 
+    /// Bytes that the kernel took and the peer's has not acknowledged. Zero where nobody counts (simulation, other sockets
+    /// than TCP's, one that is closed).
+    pub fn unacknowledged(&self) -> usize {
+        match &self.0 {
+            Kind::Real(stream) => stream.unacknowledged().unwrap_or(0),
+            Kind::Sim(_) => 0,
+        }
+    }
+
     /// The TCP congestion control in use; under simulation `none`.
     pub fn congestion(&self) -> io::Result<String> {
         match self.fd() {

@@ -269,6 +269,11 @@ pub trait Channel {
     fn backlog(&self) -> usize {
         0
     }
+    /// Bytes that the medium took and the peer's host has not acknowledged; zero where the transport does not know. What
+    /// stays unacknowledged for long was sent into a hole.
+    fn unacknowledged(&self) -> usize {
+        0
+    }
     /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that replies to
     /// a batch of requests leave in one system call.
     fn cork(&self, on: bool);

@@ -237,6 +237,14 @@ impl Stream {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    pub(super) fn unacknowledged(&self) -> io::Result<usize> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open while `self` lives, and the kernel writes an int during the call (SIOCOUTQ, which
+        // has TIOCOUTQ's number).
+        let result = unsafe { libc::ioctl(self.fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+    }
+
     pub(super) fn shutdown(&self, how: Shutdown) {
         // A socket that the peer closed first is already shut down.
         let _ = rustix::net::shutdown(&self.fd, how);

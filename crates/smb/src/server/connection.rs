@@ -39,6 +39,9 @@ use crate::ids::IdMap;
 
 /// Wrong signatures of one connection before it is cut off: what is not an accident is an attempt.
 const MOST_FORGED: u32 = 4;
+/// How often, and how long apart, it is looked whether the client's host has acknowledged a notice.
+const UNACKNOWLEDGED_LOOKS: u32 = 20;
+const UNACKNOWLEDGED_PAUSE: Duration = Duration::from_millis(150);
 /// Messages handled before their answers leave.
 const BATCH: usize = 64;
 /// Batches without a pause before other tasks of this core get a turn.
@@ -251,14 +254,15 @@ impl Connection {
                 return;
             };
             let sending = self.channel.send(Outgoing::bytes(message));
-            if !sending.is_taken() {
+            let others = notice.session.mailboxes().len() > 1;
+            if !sending.is_taken() || others {
                 let undelivered = &mut *self.undelivered.borrow_mut();
                 let n = undelivered.last_key_value().map_or(0, |(last, _)| last + 1);
                 undelivered.insert(n, notice);
                 let connection = self.clone();
                 inflight.push(Box::pin(async move {
                     if sending.await.is_ok() {
-                        connection.undelivered.borrow_mut().remove(&n);
+                        connection.confirm(n).await;
                     }
                 }));
             }
@@ -299,6 +303,26 @@ impl Connection {
     /// How many interim responses have gone out.
     pub(super) fn interims(&self) -> u64 {
         self.interims.get()
+    }
+
+    /// 3.3.4.6: a notice that the network does not bring to the client goes to another channel, where there is one. That the
+    /// client's host acknowledges nothing is all that can be seen of it.
+    async fn confirm(&self, n: u64) {
+        let mut before = 0;
+        for _ in 0..UNACKNOWLEDGED_LOOKS {
+            let now = self.channel.unacknowledged();
+            // A busy connection always has something underway; that it becomes less shows that the client is there.
+            if now == 0 || now < before {
+                self.undelivered.borrow_mut().remove(&n);
+                return;
+            }
+            before = now;
+            rt::sleep(UNACKNOWLEDGED_PAUSE).await;
+        }
+        let notice = self.undelivered.borrow_mut().remove(&n);
+        if notice.is_some_and(|notice| notice.send_past(&self.mailbox)) {
+            tracing::info!(peer = %self.peer, "a notice is not acknowledged and goes by another channel");
+        }
     }
 
     /// Serves until the peer or a rule ends the connection.

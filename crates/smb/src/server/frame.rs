@@ -427,6 +427,10 @@ async fn operation(
         // 3.3.5.2.7.2. What failed on a file that is open leaves the file open: a CLOSE behind it is carried out.
         return fail(chain.failed.unwrap_or(NtStatus::INVALID_HANDLE));
     }
+    if header.command == Command::ChangeNotify && !chain.last {
+        // 3.3.5.2.7: what waits for others to do something may be refused where requests follow; as Windows refuses it.
+        return fail(NtStatus::INTERNAL_ERROR);
+    }
     let Some(tree_id) = chain.tree_id else { return fail(NtStatus::INVALID_PARAMETER) };
     let Some(tree) = session.tree(tree_id) else { return fail(NtStatus::NETWORK_NAME_DELETED) };
     if tree.encrypted() && chain.sealed.is_none() {

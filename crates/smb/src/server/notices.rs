@@ -22,15 +22,30 @@ pub(crate) struct Notice {
     pub(super) session: Arc<Session>,
     /// One whole message, header first; not signed (3.3.4.6).
     pub(super) message: Vec<u8>,
+    /// Connections that took it and may not have brought it to the client.
+    tried: Vec<Arc<Mailbox>>,
 }
 
 impl Notice {
+    pub(super) fn new(session: Arc<Session>, message: Vec<u8>) -> Notice {
+        Notice { session, message, tried: Vec::new() }
+    }
+
+    /// Sends it again, by a connection that has not tried it yet.
+    pub(super) fn send_past(mut self, mailbox: &Arc<Mailbox>) -> bool {
+        self.tried.push(mailbox.clone());
+        self.send()
+    }
+
     /// Tries the session's connections in turn. False when none took it: the client is gone, or reads nothing.
     #[must_use = "a client that cannot be told has lost what it was to be told about"]
     pub(crate) fn send(self) -> bool {
         let session = self.session.clone();
         let mut notice = self;
         for mailbox in session.mailboxes() {
+            if notice.tried.iter().any(|tried| Arc::ptr_eq(tried, &mailbox)) {
+                continue;
+            }
             match mailbox.put(notice) {
                 Ok(()) => return true,
                 Err(back) => notice = back,

@@ -224,7 +224,7 @@ impl Session {
     /// SMB2 message, header first.
     #[allow(dead_code, reason = "for oplock and lease breaks")]
     pub(crate) fn notice(self: &Arc<Session>, message: Vec<u8>) -> Notice {
-        Notice { session: self.clone(), message }
+        Notice::new(self.clone(), message)
     }
 
     /// Where its channels take notices, oldest channel first.

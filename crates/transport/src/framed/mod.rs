@@ -303,6 +303,10 @@ impl<F: Framing> Channel for Framed<F> {
         None
     }
 
+    fn unacknowledged(&self) -> usize {
+        self.0.stream.unacknowledged()
+    }
+
     fn traffic(&self) -> Traffic {
         Traffic {
             sent: self.0.tx.borrow().sender.traffic(),

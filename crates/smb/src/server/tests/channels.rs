@@ -411,6 +411,24 @@ fn a_notice_goes_out_by_the_first_channel_that_lives() {
 }
 
 #[test]
+fn a_notice_that_the_network_swallows_goes_by_the_next_channel() {
+    story(async {
+        let world = World::new();
+        let first = world.client().await;
+        let second = channel(&world, &first).await;
+        let third = channel(&world, &first).await;
+        let session = world.server.sessions.find(first.session).unwrap();
+        (first.wire.hole.set(true), second.wire.hole.set(true));
+        let start = rt::now();
+        assert!(session.notice(break_message(5)).send());
+        let message = third.wire.recv(&third.pool).await.unwrap();
+        assert_eq!(message[HEADER_LEN + 2], 5);
+        let took = rt::now() - start;
+        assert!((Duration::from_secs(5)..Duration::from_secs(10)).contains(&took), "{took:?}");
+    });
+}
+
+#[test]
 fn a_notice_of_an_encrypted_session_is_encrypted() {
     story(async {
         let world = World::with(|config| config.require_encryption = true);

@@ -48,6 +48,8 @@ pub(super) struct Wire {
     /// The next message with a file payload fails as if the file could not be read.
     pub unreadable: Cell<bool>,
     pub max_rdma: Cell<Option<usize>>,
+    /// What is sent arrives nowhere: nobody acknowledges it.
+    pub hole: Cell<bool>,
 }
 
 /// The server's end.
@@ -104,6 +106,9 @@ impl Channel for Pipe {
     }
     fn backlog(&self) -> usize {
         0
+    }
+    fn unacknowledged(&self) -> usize {
+        usize::from(self.0.hole.get())
     }
     fn cork(&self, _on: bool) {}
     fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
