@@ -112,6 +112,10 @@ struct State {
     pending: IdMap<u64, Slot>,
     credits: Credits,
     next_message_id: u64,
+    /// Ids that were left out for a while; see [`Link::skip`].
+    skipped: Vec<u64>,
+    /// Whether those may be used.
+    skipping: bool,
     multi_credit: bool,
     security: Option<Rc<Security>>,
     /// ChannelSequence (3.x).
@@ -160,6 +164,8 @@ impl Link {
                 pending: IdMap::default(),
                 credits: Credits::new(credits),
                 next_message_id: 0,
+                skipped: Vec::new(),
+                skipping: false,
                 multi_credit: false,
                 security: None,
                 sequence: None,
@@ -200,6 +206,21 @@ impl Link {
     /// Gives the server up sooner, because there are other connections, but asks it for a sign of life before.
     pub fn set_patience(&self, limit: Duration, probe: Protection) {
         *self.watchdog.borrow_mut() = rt::spawn(watch(self.shared.clone(), limit, Some(probe)));
+    }
+
+    /// Leaves out so many MessageIds, as far as the server has granted them, until [`Link::end_skipping`]: requests to bind
+    /// are signed by one key on all connections, and with AES-GMAC the id is the nonce, which must not come twice.
+    pub fn skip(&self, ids: u32) {
+        let state = &mut *self.shared.state.borrow_mut();
+        let ids = u64::from(ids.min(state.credits.window().saturating_sub(2)));
+        state.skipped = (state.next_message_id..state.next_message_id + ids).rev().collect();
+        state.next_message_id += ids;
+        state.skipping = true;
+    }
+
+    /// What was left out is used from now on.
+    pub fn end_skipping(&self) {
+        self.shared.state.borrow_mut().skipping = false;
     }
 
     /// Whether nothing more can be sent.
@@ -316,8 +337,15 @@ impl Shared {
             if let Some(e) = &state.ended {
                 return Err(e.clone());
             }
-            let message_id = state.next_message_id;
-            state.next_message_id += u64::from(charge);
+            let usable = charge == 1 && !state.skipping;
+            let message_id = match usable.then(|| state.skipped.pop()).flatten() {
+                Some(id) => id,
+                None => {
+                    let id = state.next_message_id;
+                    state.next_message_id += u64::from(charge);
+                    id
+                }
+            };
             let mut header = Header {
                 // 3.2.4.1.5: 0 in dialects without multi-credit requests.
                 credit_charge: if state.multi_credit { charge } else { 0 },

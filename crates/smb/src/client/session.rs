@@ -31,6 +31,8 @@ use super::tree::Tree;
 pub(super) const CREDIT_BYTES: usize = 64 << 10;
 /// What a message needs beside its payload: transform header, header, the largest fixed part of a body.
 const OVERHEAD: usize = 256;
+/// Requests that binding a connection takes with NTLM: their MessageIds are used by no other binding.
+const LEGS: u32 = 2;
 /// Largest output of an IOCTL that we ask for: one credit.
 const IOCTL_OUTPUT: u32 = 64 << 10;
 
@@ -46,6 +48,8 @@ pub(super) struct Core {
     pub sealed: bool,
     /// Everything is signed.
     pub signed: bool,
+    /// How often a connection was bound, or was to be.
+    bindings: Cell<u32>,
     /// A tree for IOCTLs that need none in particular; 0 for none yet.
     any_tree: Cell<u32>,
     validated: Cell<bool>,
@@ -206,6 +210,7 @@ impl Session {
             options,
             security,
             sealed,
+            bindings: Cell::new(0),
             any_tree: Cell::new(0),
             validated: Cell::new(false),
         })))
@@ -237,8 +242,10 @@ impl Session {
         if negotiated.multi_credit {
             link.set_multi_credit();
         }
+        link.skip(LEGS * core.bindings.replace(core.bindings.get() + 1));
         let security = bind(&link, &negotiated, options, &core.security).await?;
         link.set_security(Rc::new(security));
+        link.end_skipping();
         let connection = Connection::new(link, Rc::new(negotiated));
         if core.validated.get() {
             core.validate_on(&connection, core.any_tree.get()).await?;

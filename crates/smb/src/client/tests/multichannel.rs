@@ -10,7 +10,7 @@ use futures_util::future::{LocalBoxFuture, join_all};
 use weft_machine::sim::{self, Sim};
 use weft_machine::{Buf, rt};
 use weft_transport::{Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Segment, Sending, Traffic};
-use weft_wire::smb2::Dialect;
+use weft_wire::smb2::{Command, Dialect, Header};
 
 use super::super::*;
 use super::own::Own;
@@ -24,6 +24,8 @@ struct Line {
     silent: Cell<bool>,
     cut: Cell<bool>,
     reader: RefCell<Option<Waker>>,
+    /// MessageIds of the SESSION_SETUPs that the client sent.
+    setups: RefCell<Vec<u64>>,
     /// Cut after so many more messages of the client.
     left: Cell<Option<u32>>,
 }
@@ -36,6 +38,7 @@ impl Line {
             silent: Cell::new(false),
             cut: Cell::new(false),
             reader: RefCell::default(),
+            setups: RefCell::default(),
             left: Cell::new(None),
         })
     }
@@ -96,6 +99,12 @@ impl Channel for Line {
         self.inner.try_recv().filter(|_| !self.silent.get() && !self.cut.get())
     }
     fn send(&self, message: Outgoing) -> Sending {
+        if let Some(weft_transport::Part::Bytes(bytes)) = message.parts.first()
+            && let Ok(header) = Header::parse(bytes)
+            && header.command == Command::SessionSetup
+        {
+            self.setups.borrow_mut().push(header.message_id);
+        }
         if let Some(left) = self.left.get() {
             self.left.set(left.checked_sub(1));
             if left == 0 {
@@ -175,6 +184,33 @@ fn two_connections_share_the_payload() {
             });
         }
     }
+}
+
+/// Requests to bind are signed by the session's key on every connection, and their MessageIds are nonces.
+#[test]
+fn no_two_bindings_use_the_same_message_ids() {
+    Sim::new(46).run(async {
+        let own = Own::new(|_| {});
+        let first = tcp(&own).await;
+        let session = Session::connect(first.clone(), own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let mut used = Vec::new();
+        for _ in 0..6 {
+            let line = tcp(&own).await;
+            session.add(line.clone()).await.unwrap();
+            used.append(&mut line.setups.borrow_mut());
+        }
+        assert_eq!(used, (1..=12).collect::<Vec<u64>>());
+        // What was left out is used afterwards: no window stands still.
+        let file = tree.open("f", OpenOptions::create()).await.unwrap();
+        for n in 0..3000u64 {
+            file.write(n * 512, pattern(512, n)).await.unwrap();
+        }
+        for n in 0..3000u64 {
+            assert_eq!(file.read(n * 512, 512).await.unwrap(), pattern(512, n));
+        }
+        story::tell(&session, "data").await.unwrap();
+    });
 }
 
 #[test]
