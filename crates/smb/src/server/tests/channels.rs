@@ -418,7 +418,8 @@ fn a_notice_that_the_network_swallows_goes_by_the_next_channel() {
         let second = channel(&world, &first).await;
         let third = channel(&world, &first).await;
         let session = world.server.sessions.find(first.session).unwrap();
-        (first.wire.hole.set(true), second.wire.hole.set(true));
+        first.wire.hole.set(true);
+        second.wire.hole.set(true);
         let start = rt::now();
         assert!(session.notice(break_message(5)).send());
         let message = third.wire.recv(&third.pool).await.unwrap();
