@@ -452,7 +452,7 @@ impl Examination {
         match session.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into())) {
             Ok((described, true)) => self.report.ok("session", described),
             Ok((described, false)) => {
-                let remedy = "payload of signed or encrypted sessions does not move by RDMA: leave --require-signing, --require-encryption and --sign, --encrypt out";
+                let remedy = "payload of signed or encrypted sessions moves by RDMA only where both ends negotiate RDMA transforms: leave --require-signing, --require-encryption and --sign, --encrypt out";
                 self.report.warn("session", format!("{described}; payload stays inside messages"), remedy);
                 self.hindered = Some((
                     format!(
