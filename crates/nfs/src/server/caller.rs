@@ -48,6 +48,11 @@ impl Caller {
         }
     }
 
+    /// As whom, after squashing.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.gids.contains(&gid)
     }

@@ -71,6 +71,17 @@ pub(super) async fn file(
     intent: Intent,
 ) -> Result<OpenFile, Status> {
     let Some(state) = state(c, node, stateid)? else { return without_open(c, node, stateid, intent).await };
+    let (file, opener) = opened(&state, intent)?;
+    if opener != c.cx.caller.uid() {
+        // A state id is no password: whoever else names it may do what the mode bits let them.
+        let wanted = if intent.writes() { WRITE } else { READ };
+        c.cx.caller.check_data(&node.attr().await?, wanted).map_err(|e| status(&e))?;
+    }
+    Ok(file)
+}
+
+/// The file of an open that is meant for this and not kept from it by locks, and who opened it.
+fn opened(state: &State, intent: Intent) -> Result<(OpenFile, u32), Status> {
     let held = state.held();
     let Some(open) = &held.open else { return Err(Status::BAD_STATEID) };
     let needed = if intent.writes() { share::WRITE } else { share::READ };
@@ -83,7 +94,7 @@ pub(super) async fn file(
         Intent::Resize => open.may_transfer(0, u64::MAX, true),
     }
     .map_err(|_| Status::LOCKED)?;
-    Ok(held.file.clone())
+    Ok((held.file.clone(), held.opener))
 }
 
 /// RFC 7530 9.1.4.3: without a state, others' share modes and SMB's locks decide.

@@ -372,7 +372,8 @@ async fn enter(
     }
     let Wanted { access, deny, .. } = wanted;
     let asked = bit(access, deny);
-    Ok(Held { open: Some(open), file, hold: Some(hold), access, deny, asked, locks: Vec::new() })
+    let opener = c.cx.caller.uid();
+    Ok(Held { open: Some(open), file, opener, hold: Some(hold), access, deny, asked, locks: Vec::new() })
 }
 
 /// More for an owner that has the file open already.

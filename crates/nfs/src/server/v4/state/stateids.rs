@@ -45,6 +45,8 @@ pub struct Held {
     /// `None` once closed.
     pub open: Option<opens::Open>,
     pub file: OpenFile,
+    /// Who opened it: others who name it are held to the mode bits.
+    pub opener: u32,
     /// Keeps the node within reach when its name goes.
     pub hold: Option<Hold>,
     /// share_access of all its OPENs together.

@@ -21,8 +21,11 @@ use crate::server::tests::reply_to_parts;
 use crate::server::{Config, Limits, Policy, Server};
 
 pub fn server_with(limits: Limits) -> Arc<Server> {
+    server_of(limits, Policy { decides: false, squash_root: true })
+}
+
+pub fn server_of(limits: Limits, policy: Policy) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(64 << 20)));
-    let policy = Policy { decides: false, squash_root: true };
     let shares = vec![share("ram"), share("other")];
     Server::new(Config { shares, pool: weft_machine::Pool::new(16 << 20), limits, policy, durable: None })
 }

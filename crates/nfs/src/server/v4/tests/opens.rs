@@ -24,6 +24,22 @@ fn a_file_is_opened_written_read_and_closed() {
     assert_eq!(server.shares[0].vfs.opens().count(file_node(&server, file)), 0);
 }
 
+#[test]
+fn a_state_id_is_no_password() {
+    let server = server_of(Limits::default(), Policy { decides: true, squash_root: true });
+    let mut old = Old::new(&server, "a");
+    let (file, stateid) = old.open("f", 3, 0);
+    let set = |bits| Op::Setattr(Setattr { stateid, attributes: mode(bits) });
+    assert_eq!(old.status(file, set(0o604)), Status::OK);
+    assert_eq!(old.status(file, write_op(stateid, 0, b"mine")), Status::OK);
+    old.uid = 2;
+    assert_eq!(old.status(file, write_op(stateid, 0, b"not mine")), Status::ACCESS);
+    assert_eq!(old.status(file, read_op(stateid, 0, 4)), Status::OK, "the mode lets others read");
+    old.uid = 1;
+    assert_eq!(old.status(file, set(0)), Status::OK);
+    assert_eq!(old.status(file, write_op(stateid, 0, b"mine")), Status::OK, "it was opened before");
+}
+
 fn file_node(server: &Server, handle: Handle) -> NodeId {
     let handle = weft_wire::nfs3::Handle::new(handle.as_bytes()).unwrap();
     crate::server::tests::node_of(server, &handle)
