@@ -69,7 +69,7 @@ impl End {
 
     /// Whether to wait by asking the queue pair again and again, as perftest asks `ibv_poll_cq`: for one operation at a
     /// time, whose answer takes about as long as a turn of the core's loop does. Not for long: a peer that says nothing
-    /// for [`BUSY_MAX`] is waited for as usual.
+    /// for `BUSY_MAX` is waited for as usual.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
     }
