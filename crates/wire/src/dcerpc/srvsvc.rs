@@ -101,7 +101,7 @@ pub struct ShareInfo {
 }
 
 impl ShareInfo {
-    /// The levels that [`ShareInfo::emit`] knows.
+    /// The levels that this server answers.
     pub const LEVELS: [u32; 6] = [0, 1, 2, 501, 502, 1005];
 
     /// About how many bytes it takes in an answer.

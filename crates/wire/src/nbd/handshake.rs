@@ -35,7 +35,7 @@ const EXPORT_ZEROS: usize = 124;
 
 /// Handshake flags, server and client alike: options other than EXPORT_NAME work.
 pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Handshake flags: EXPORT_NAME is answered without [`EXPORT_ZEROS`].
+/// Handshake flags: EXPORT_NAME is answered without `EXPORT_ZEROS`.
 pub const NO_ZEROES: u16 = 1 << 1;
 
 /// Transmission flags: what the server can do with an export.
