@@ -320,7 +320,10 @@ pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Chang
 /// A user or group by number; names mean nothing here (NFS4ERR_BADOWNER).
 fn id(text: &Text) -> Result<u32, Status> {
     let text = super::names::utf8(text)?;
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if text.is_empty() {
+        return Err(Status::INVAL);
+    }
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| digits).ok_or(Status::BADOWNER)
 }
 

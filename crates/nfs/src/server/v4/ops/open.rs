@@ -252,7 +252,8 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
         }
         (Some(attr), Some(Exists::Reuse)) => {
             regular(&attr, c.minor)?;
-            let size = wish.set.size;
+            // RFC 7530 16.16.5: of a file that exists nothing is set, but that it is emptied.
+            let size = wish.set.size.filter(|size| *size == 0);
             let mut attrset = Bitmap::EMPTY;
             if size.is_some() {
                 attrset.set(attr::SIZE);

@@ -12,12 +12,10 @@ use super::super::place::Place;
 /// The target's length, and the target.
 pub async fn readlink(c: &Compound<'_>) -> Result<(u32, Payload), Status> {
     let wrong = if c.minor == 0 { Status::INVAL } else { Status::WRONG_TYPE };
-    let directory = if c.minor == 0 { Status::ISDIR } else { Status::WRONG_TYPE };
-    let Place::Node(node) = c.place()? else { return Err(directory) };
+    let Place::Node(node) = c.place()? else { return Err(wrong) };
     match node.attr().await?.kind {
         Kind::Symlink => {}
-        Kind::Dir => return Err(directory),
-        Kind::File | Kind::Special(_) => return Err(wrong),
+        Kind::Dir | Kind::File | Kind::Special(_) => return Err(wrong),
     }
     let target = node.share.vfs.readlink(node.id).await.map_err(|e| status(&e))?;
     Ok((target.len() as u32, Payload::from(Bytes::from(target))))
