@@ -28,8 +28,9 @@ need openssl openssl
 # smbprotocol is no Debian package: it goes into a folder of the build. Without it its tests are skipped, and say so.
 python="$(dirname "$0")/../../target/python"
 if [ ! -d "$python/smbprotocol" ]; then
-    /usr/bin/python3 -m pip install -q --disable-pip-version-check --root-user-action ignore \
-        --target "$python" smbprotocol==1.17.0 ||
+    # Without what they need: cryptography is Debian's, and a second cffi would be in impacket's way.
+    /usr/bin/python3 -m pip install -q --disable-pip-version-check --root-user-action ignore --no-deps \
+        --target "$python" smbprotocol==1.17.0 pyspnego==0.12.4 ||
         echo "smbprotocol could not be installed (pip of python3-pip): its tests are skipped" >&2
 fi
 if [ ${#missing[@]} -eq 0 ]; then

@@ -40,11 +40,12 @@ def folder_shares(root, count):
     return folders
 
 
-def torture(suites, jobs, raw, options):
+def torture(suites, jobs, raw, options, own_network):
     """Runs the suites, a few at a time, each on a share that no other uses: [(suite, test, verdict, reason)]."""
     with tempfile.TemporaryDirectory(prefix="weft-torture-") as root:
         folders = folder_shares(pathlib.Path(root), jobs)
-        server = weft.Server(folders[0], *folders[1:], *options)
+        server = weft.Server(folders[0], *folders[1:], *options, ports={"smb": 445} if own_network else None)
+        filters = ["--option=torture:use_iptables=yes"] if own_network else []
         free = queue.SimpleQueue()
         for folder in folders:
             free.put(folder.name)
@@ -52,7 +53,7 @@ def torture(suites, jobs, raw, options):
         def one(suite):
             share = free.get()
             try:
-                runner = Torture("127.0.0.1", server.smb_port, share, weft.USER, weft.PASSWORD, raw=raw)
+                runner = Torture("127.0.0.1", server.smb_port, share, weft.USER, weft.PASSWORD, filters, raw=raw)
                 return [(suite, test, *verdict) for test, verdict in runner.suite(suite).items()]
             finally:
                 free.put(share)
@@ -98,11 +99,12 @@ def main():
     arguments.add_argument("--record", action="store_true", help="write weft.tsv anew")
     arguments.add_argument("--raw", type=argparse.FileType("w"), help="everything that smbtorture says goes here")
     arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
+    arguments.add_argument("--own-network", action="store_true", help="the network is ours: port 445 and packet filters")
     arguments = arguments.parse_args()
     whole = not arguments.suites and not arguments.part
     suites = arguments.suites or [f"smb2.{name}" for name in (PART if arguments.part else SUITES)]
 
-    rows = torture(suites, arguments.jobs, arguments.raw, arguments.weft_option)
+    rows = torture(suites, arguments.jobs, arguments.raw, arguments.weft_option, arguments.own_network)
     smbd = load(HERE / "smbd-4.17.tsv")
     passed = summary(rows, smbd)
     # What must pass: what smbd passes, but for written reasons; in the part, what passed before.
