@@ -8,7 +8,8 @@ use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::{self, compound};
 use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{
-    ddp, mount, mpa, nbd, nbss, nfs3, nfs4, ntlm, perf, rdmap, rpc, rpcrdma, rping, smbd, spnego,
+    ddp, mount, mpa, nbd, nbss, nfs3, nfs4, nlm, nsm, ntlm, perf, rdmap, repl, rpc, rpcbind, rpcrdma, rping,
+    smbd, spnego,
 };
 
 /// A name and what runs under it.
@@ -31,7 +32,9 @@ pub const TARGETS: &[Target] = &[
     ("nfs3", nfs3),
     ("nfs4", nfs4),
     ("mount", mount),
+    ("locking", locking),
     ("nbd", nbd),
+    ("repl", replication),
     ("dcerpc", dcerpc),
     ("security", security),
 ];
@@ -69,6 +72,8 @@ pub fn smbd(data: &[u8]) {
 pub fn smb2_message(data: &[u8]) {
     let _ = smb2::negotiate::Smb1Negotiate::parse(data);
     let _ = smb2::transform::TransformHeader::parse(data);
+    let _ = smb2::compression::Compressed::parse(data);
+    let _ = smb2::compression::Payload::parse(data, true);
     for message in compound::split(Bytes::copy_from_slice(data)) {
         let Ok(message) = message else { return };
         let _ = smb2::Header::parse(&message);
@@ -106,6 +111,8 @@ pub fn fscc(data: &[u8]) {
     let _ = security::SecurityDescriptor::parse(data);
     let _ = smb2::ioctl::ValidateNegotiateRequest::parse(data);
     let _ = smb2::ioctl::NetworkInterface::parse_list(data);
+    let _ = smb2::dfs::Request::parse(data).is_ok() | smb2::dfs::Request::parse_ex(data).is_ok();
+    let _ = smb2::dfs::Response::parse(data);
     for class in 0..=u8::MAX {
         let _ = directory::parse(smb2::fscc::FileClass(class), data);
     }
@@ -237,6 +244,22 @@ pub fn nfs4(data: &[u8]) {
     }
 }
 
+/// NLM, NSM and rpcbind: what a client of NFSv3 says beside NFS.
+pub fn locking(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let d = || Decoder::new(bytes.clone());
+    let _ = nlm::LockArgs::parse(&mut d());
+    let _ = nlm::TestAnswer::parse(&mut d());
+    let _ = nlm::ShareArgs::parse(&mut d());
+    let _ = nsm::Change::parse(&mut d());
+    let _ = rpcbind::Mapping::parse(&mut d());
+    if let Ok(binding) = rpcbind::Binding::parse(&mut d())
+        && let Some(addr) = rpcbind::from_universal(&binding.address.0)
+    {
+        assert_eq!(rpcbind::from_universal(rpcbind::universal(addr).as_bytes()), Some(addr));
+    }
+}
+
 /// MOUNT arguments and results.
 pub fn mount(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
@@ -269,6 +292,34 @@ pub fn nbd(data: &[u8]) {
     {
         let _ = t::Chunk::parse(&header, payload);
     }
+}
+
+/// Records of a replication log, and control messages; as they come, and under sums that fit.
+pub fn replication(data: &[u8]) {
+    use repl::control::{Request, Response};
+    let _ = repl::record::Header::parse(data);
+    let mut sealed = data.to_vec();
+    // A sum that fits leads past the first check: the last four bytes of a message, the last four of a header.
+    if let Some(at) = sealed.len().checked_sub(4) {
+        let sum = crc32c(&sealed[..at]);
+        sealed[at..].copy_from_slice(&sum);
+    }
+    for bytes in [data, &sealed] {
+        if let Ok(request) = Request::parse(bytes) {
+            assert_eq!(Request::parse(&request.emit()), Ok(request));
+        }
+        if let Ok(response) = Response::parse(bytes) {
+            assert_eq!(Response::parse(&response.emit()), Ok(response));
+        }
+    }
+}
+
+/// CRC32C, bit by bit: enough for a fuzzer, and no dependency.
+fn crc32c(bytes: &[u8]) -> [u8; 4] {
+    let sum = bytes.iter().fold(!0u32, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |s, _| if s & 1 == 1 { (s >> 1) ^ 0x82f6_3b78 } else { s >> 1 })
+    });
+    (!sum).to_le_bytes()
 }
 
 /// Packets of DCE/RPC, and the stubs of every call that is read.

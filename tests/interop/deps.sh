@@ -19,7 +19,17 @@ need nbdkit nbdkit
 need fio fio
 need fusermount3 fuse3
 need debugfs e2fsprogs
+[ -x /usr/sbin/rpcinfo ] || missing+=(rpcbind)
+[ -x /usr/sbin/showmount ] || missing+=(nfs-common)
 need openssl openssl
+# A realm of the tests' own, on a port of loopback.
+[ -x /usr/sbin/krb5kdc ] || missing+=(krb5-kdc)
+[ -x /usr/sbin/kadmin.local ] || missing+=(krb5-admin-server)
+need kinit krb5-user
+# Reports are looked at in a browser; results are held against their JSON Schema.
+need chromium chromium
+need chromedriver chromium-driver
+/usr/bin/python3 -c 'import jsonschema' 2>/dev/null || missing+=(python3-jsonschema)
 # The bindings of rdma-core are checked against its headers.
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)

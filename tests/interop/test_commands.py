@@ -223,11 +223,27 @@ class Commands(unittest.TestCase):
                 path.mkdir()
             make_tree(self.source)
 
+    def test_compressed(self):
+        text = self.work / "text"
+        text.write_text("".join(f"line {i * i % 977} of {i}\n" for i in range(200_000)))
+        with weft.serving("--compress-share", "data") as server:
+            for options in [(), ("--sign",), ("--encrypt",)]:
+                with self.subTest(options=options):
+                    options = ("--transport", "tcp", "--compress", *options)
+                    # Copies are read back and compared by weft itself, too.
+                    weft.run(weft.WEFT, "cp", "-q", text, server.url("text"), *options)
+                    weft.run(weft.WEFT, "cp", "-q", server.url("text"), self.work / "back", *options)
+                    self.assertTrue(weft.same(text, server.folder / "text"))
+                    self.assertTrue(weft.same(text, self.work / "back"))
+            # Others do not mind.
+            weft.smbclient(server, f"get text {self.work / 'again'}")
+            self.assertTrue(weft.same(text, self.work / "again"))
+
     def test_a_copy_that_was_cut_goes_on(self):
         size = 400 << 20
         large = weft.random_file(self.work / "large", size)
         with weft.serving() as server:
-            command = ["cp", "-q", "--resume", "--no-verify", "--transport", "tcp"]
+            command = ["cp", "-q", "--resume", "--no-verify", "--patience", "0", "--transport", "tcp"]
             url = lambda port: f"smb://{weft.USER}@127.0.0.1:{port}/data/large"
             relay = Relay(server.smb_port, 300 << 20)
             failed = weft.run(

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -18,52 +17,24 @@ import weft
 MIB = 1 << 20
 
 
-class Volumes:
-    """A running `weft serve` with volumes that lie in a folder of their own."""
+class Volumes(weft.Process):
+    """A server with volumes that lie in a folder of their own."""
 
     def __init__(self, folder, volumes, *options):
         self.folder = pathlib.Path(folder)
         self.state = self.folder / "state"
         self.socket = self.folder / "nbd.sock"
-        self.options = options
         for name, create in volumes.items():
             self.weft("volume", "create", name, *[str(word).format(folder=folder) for word in create])
-        self.command = [weft.WEFT, "serve", "--json", "--nbd-port", "0", "--nbd-socket", self.socket, *options]
+        command = [
+            weft.WEFT, "serve", "--json", "--nbd-port", "0", "--nbd-socket", self.socket, "--state-dir", self.state, *options,
+        ]
         for name in volumes:
-            self.command += ["--volume", name]
-        self.start()
+            command += ["--volume", name]
+        super().__init__(command, self.folder / "log.txt")
 
     def weft(self, *command, check=True):
         return weft.run(weft.WEFT, *command, "--state-dir", self.state, check=check)
-
-    def start(self):
-        self.log = open(self.folder / "log.txt", "a")
-        self.process = subprocess.Popen(
-            [str(word) for word in [*self.command, "--state-dir", self.state]],
-            stdout=subprocess.PIPE, stderr=self.log, text=True,
-        )
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            raise RuntimeError("weft did not get ready: " + self.log_text())
-        self.ready = json.loads(line)
-
-    def log_text(self):
-        return (self.folder / "log.txt").read_text()
-
-    def crash(self):
-        self.process.kill()
-        self.end()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.end()
-
-    def end(self):
-        status = self.process.wait(timeout=30)
-        self.process.stdout.close()
-        self.log.close()
-        return status
 
     def uri(self, name):
         return f"nbd://127.0.0.1:{self.ready['nbd_port']}/{name}"

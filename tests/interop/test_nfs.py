@@ -1,6 +1,9 @@
 """libnfs's tools on a share over TCP, and the same bytes over NFS/RDMA."""
 
+import json
+import os
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
@@ -30,15 +33,11 @@ class Nfs(unittest.TestCase):
                     listed = weft.run("nfs-ls", libnfs(server, "", share)).stdout
                     self.assertRegex(listed, r"5242883 one")
                     with open(self.back, "wb") as out:
-                        import subprocess
-
                         subprocess.run(["nfs-cat", libnfs(server, "one", share)], stdout=out, check=True, timeout=60)
                     self.assertTrue(weft.same(self.source, self.back))
             self.assertTrue(weft.same(self.source, server.folder / "one"))
 
     def test_libnfs_by_version_4(self):
-        import subprocess
-
         with weft.serving() as server:
             url = lambda path: f"nfs://127.0.0.1/{path}?version=4&nfsport={server.ready['nfs_port']}"
             # One root above all shares.
@@ -68,6 +67,28 @@ class Nfs(unittest.TestCase):
                     )
                     self.assertTrue(weft.same(self.source, server.folder / f"by-{transport}"))
 
+    def test_our_own_client_by_version_41(self):
+        with weft.serving() as server:
+            ready = server.ready
+            base = f"nfs://127.0.0.1:{ready['nfs_port']}/data"
+            for transport in ["tcp", "iwarp", "shm"]:
+                with self.subTest(transport=transport):
+                    name, here = f"by-{transport}", f"{self.back}-{transport}"
+                    url = f"{base}/{name}?vers=4.1&rdmaport={ready['nfs_rdma_port']}"
+                    weft.run(weft.WEFT, "cp", "-q", self.source, url, "--transport", transport)
+                    self.assertTrue(weft.same(self.source, server.folder / name))
+                    said = weft.run(weft.WEFT, "cp", url, here, "--transport", transport, "--channels", "3").stderr
+                    self.assertIn("NFSv4.1", said)
+                    self.assertTrue(weft.same(self.source, pathlib.Path(here)))
+                    # libnfs reads what was written.
+                    with open(self.back, "wb") as out:
+                        subprocess.run(["nfs-cat", libnfs(server, name)], stdout=out, check=True, timeout=60)
+                    self.assertTrue(weft.same(self.source, self.back))
+            # Left to itself it finds out; with MOUNT's port, which only version 3 asks, it need not.
+            found = lambda url: weft.run(weft.WEFT, "ls", url).stdout
+            self.assertRegex(found(f"{base}/"), "by-tcp")
+            self.assertRegex(found(server.nfs_url("")), "by-tcp")
+
     def test_smb_and_nfs_see_the_same_share(self):
         with weft.serving() as server:
             weft.smbclient(server, f"put {self.source} by-smb")
@@ -79,6 +100,47 @@ class Nfs(unittest.TestCase):
         with weft.serving() as server:
             done = weft.run("nfs-ls", libnfs(server, "", "nothing"), check=False)
             self.assertNotEqual(done.returncode, 0)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "the server comes back at its ports: the tests have a network of their own")
+class Deaths(unittest.TestCase):
+    """The server is killed while our client copies, and comes back: the copy goes on, nothing is lost or written twice."""
+
+    PORTS = {"nfs": 2049, "nfs-rdma": 20049, "mountd": 20048}
+
+    def setUp(self):
+        self.enterContext(weft.own_network())
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-client-")))
+
+    def die(self, transport, *options):
+        source = weft.random_file(self.work / "source", (200 << 20) + 3)
+        with weft.serving("--state-dir", self.work / "state", ports=self.PORTS) as server:
+            command = [weft.WEFT, "cp", "-q", "--json", "--transport", transport, *options]
+            copy = subprocess.Popen(
+                [str(word) for word in [*command, source, server.nfs_url("copy")]], stdout=subprocess.PIPE, text=True
+            )
+            # It writes to a name of its own until all is there.
+            written = lambda: sum(file.stat().st_blocks * 512 for file in server.folder.iterdir())
+            while written() < 20 << 20:
+                self.assertIsNone(copy.poll(), "the copy ended before the server did")
+            server.crash()
+            server.start()
+            said, _ = copy.communicate(timeout=300)
+            self.assertEqual(copy.returncode, 0, server.log_text()[-4000:])
+            self.assertTrue(weft.same(source, server.folder / "copy"))
+            self.assertGreater(json.loads(said)["lost_connections"], 0)
+
+    def test_over_tcp(self):
+        self.die("tcp")
+
+    def test_over_several_connections(self):
+        self.die("tcp", "--channels", 4)
+
+    def test_over_iwarp(self):
+        self.die("iwarp")
+
+    def test_over_shared_memory(self):
+        self.die("shm")
 
 
 if __name__ == "__main__":

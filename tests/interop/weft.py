@@ -6,37 +6,31 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import tempfile
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WEFT = ROOT / "target" / "release" / "weft"
+WEFT = pathlib.Path(os.environ.get("WEFT_BINARY", ROOT / "target" / "release" / "weft"))
 USER, PASSWORD = "tester", "secret-of-the-test"
 
 
-class Server:
-    """A running `weft serve` with one folder share `data` and one ramdisk `ram`."""
+class Process:
+    """A running `weft serve --json`: `ready` is what it said then. What it says afterwards is in its log, of all its starts."""
 
-    def __init__(self, folder, *options, ports=None):
-        self.folder = folder
-        self.log = tempfile.NamedTemporaryFile("w+", prefix="weft-log-", suffix=".txt", delete=False)
-        self.command = [
-            WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--listen", "127.0.0.1", "--json",
-        ]
-        for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
-            self.command += [f"--{name}-port", (ports or {}).get(name, 0)]
-        # The tests may run as root, and then so do the NFS clients that they start.
-        self.command += ["--no-root-squash"]
-        self.command += options
+    def __init__(self, command, log):
+        self.command, self.log = command, pathlib.Path(log)
         self.start()
 
     def start(self):
-        """Starts it; again after `crash`."""
+        """Starts it; again after `crash` or `stop`."""
         environment = dict(os.environ, WEFT_PASSWORD=PASSWORD)
-        self.process = subprocess.Popen(
-            [str(c) for c in self.command], stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True
-        )
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [str(c) for c in self.command], stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+            )
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
@@ -46,24 +40,46 @@ class Server:
     def crash(self):
         """Ends the server without a word to anybody."""
         self.process.kill()
-        self.process.wait()
+        self.end()
+
+    def stop(self):
+        """Ends the server as a service manager does; its exit status must be 0."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+    def end(self):
+        """Waits until it has ended; its exit status."""
+        status = self.process.wait(timeout=60)
         self.process.stdout.close()
+        return status
+
+    def log_text(self):
+        return self.log.read_text()
+
+
+class Server(Process):
+    """A server with one folder share `data` and one ramdisk `ram`. Its log goes when it has stopped."""
+
+    def __init__(self, folder, *options, ports=None, listen="127.0.0.1"):
+        self.folder = folder
+        command = [
+            WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--listen", listen, "--json",
+        ]
+        for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
+            command += [f"--{name}-port", (ports or {}).get(name, 0)]
+        # The tests may run as root, and then so do the NFS clients that they start.
+        command += ["--no-root-squash", *options]
+        log, path = tempfile.mkstemp(prefix="weft-log-", suffix=".txt")
+        os.close(log)
+        super().__init__(command, path)
 
     @property
     def smb_port(self):
         return self.ready["smb_port"]
 
-    def log_text(self):
-        with open(self.log.name) as log:
-            return log.read()
-
     def stop(self):
-        """Ends the server as a service manager does; its exit status must be 0."""
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=30)
-        self.process.stdout.close()
-        self.log.close()
-        os.unlink(self.log.name)
+        status = super().stop()
+        self.log.unlink()
         return status
 
     def url(self, path, share="data"):
@@ -78,12 +94,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*options, ports=None):
+def serving(*options, ports=None, listen="127.0.0.1"):
     """A server on a fresh folder; checks its exit status at the end."""
     with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
         data = pathlib.Path(folder) / "data"
         data.mkdir()
-        server = Server(data, *options, ports=ports)
+        server = Server(data, *options, ports=ports, listen=listen)
         try:
             yield server
         except BaseException:
@@ -100,7 +116,8 @@ def serving(*options, ports=None):
 @contextlib.contextmanager
 def own_network():
     """A network of this thread and the processes that it starts, with nothing but a loopback interface: for clients that
-    insist on a port that may be somebody else's here. Needs root."""
+    insist on a port that may be somebody else's here. Shared memory, whose sockets are named by ports, has a folder of its own
+    meanwhile. Needs root."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     clone_newnet = 0x4000_0000
@@ -108,7 +125,10 @@ def own_network():
         raise OSError(ctypes.get_errno(), "unshare")
     try:
         run("ip", "link", "set", "lo", "up")
-        yield
+        with tempfile.TemporaryDirectory(prefix="weft-run-") as folder, unittest.mock.patch.dict(
+            os.environ, XDG_RUNTIME_DIR=folder
+        ):
+            yield
     finally:
         if libc.setns(before, clone_newnet) != 0:
             raise OSError(ctypes.get_errno(), "setns")
@@ -141,9 +161,11 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
 
 
 def random_file(path, size):
-    """A file of `size` random bytes."""
-    with open(path, "wb") as out, open("/dev/urandom", "rb") as chance:
-        block = chance.read(min(size, 1 << 20))
+    """A file of `size` random bytes: the same ones for the same name each time, so that what fails by its content fails again.
+    WEFT_TEST_SEED gives others."""
+    seed = os.environ.get("WEFT_TEST_SEED", "20261122")
+    block = random.Random(f"{seed} {pathlib.Path(path).name}").randbytes(min(size, 1 << 20))
+    with open(path, "wb") as out:
         left = size
         number = 0
         while left:

@@ -18,6 +18,8 @@ need objcopy binutils
 need make make
 need ip iproute2
 need unshare util-linux
+need git git
+need fio fio
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "interop"))
 
@@ -21,6 +22,10 @@ PORTS = {"smb": 4450, "smbd": 5445, "nfs": 2049, "nfs-rdma": 20049, "mountd": 20
 HOST, INPUT = "10.0.2.2", "/lab/input"
 # Longer than three RDMA transfers of a mebibyte, and no multiple of anything.
 INPUT_BYTES = (3 << 20) + 4099
+# Seconds for what takes one or two where nothing else runs: a machine may stand still now and then.
+PATIENCE = 600
+# LAB_ALOUD=1 shows what guests say when they say it, and not only where a test fails.
+ALOUD = os.environ.get("LAB_ALOUD")
 # What a kernel says before it says nothing more.
 SICK = re.compile(r"BUG:|Oops|general protection|refcount_t:|use-after-free|Call Trace")
 
@@ -28,11 +33,12 @@ SICK = re.compile(r"BUG:|Oops|general protection|refcount_t:|use-after-free|Call
 class Guest:
     """A guest that runs one job. What it prints comes line by line."""
 
-    def __init__(self, job, siw="", forward="", seconds=300):
+    def __init__(self, job, siw="", forward="", seconds=1800, tap="", drives=()):
         self.shared = tempfile.TemporaryDirectory(prefix="weft-guest-")
         self.folder = pathlib.Path(self.shared.name)
         self.input = weft.random_file(self.folder / "input", INPUT_BYTES)
-        environment = dict(os.environ, LAB_SIW=siw, LAB_FORWARD=forward, LAB_SECONDS=str(seconds))
+        environment = dict(os.environ, LAB_SIW=siw, LAB_FORWARD=forward, LAB_TAP=tap, LAB_SECONDS=str(seconds))
+        environment["LAB_DRIVES"] = " ".join(drives)
         self.process = subprocess.Popen(
             [str(BOOT), str(self.folder), job], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", env=environment, start_new_session=True,
@@ -45,6 +51,8 @@ class Guest:
         if not line:
             return None
         self.said.append(line.rstrip("\n"))
+        if ALOUD:
+            print(self.said[-1], file=sys.stderr, flush=True)
         return self.said[-1]
 
     def wait_for(self, text):
@@ -95,9 +103,30 @@ def run(job, **options):
         return guest.said
 
 
-def serving(*options):
+def serving(*options, listen="127.0.0.1"):
     """`weft serve` at the ports above."""
-    return weft.serving("-v", *options, ports=PORTS)
+    return weft.serving("-v", *options, ports=PORTS, listen=listen)
+
+
+@contextlib.contextmanager
+def tap(number=0):
+    """A tap device between the host (HOST, or `host(number)`) and a guest: the host can call the guest, and sees its address.
+    Gives its name."""
+    name = f"weft-guest{number}"
+    made = subprocess.run(["ip", "tuntap", "add", "dev", name, "mode", "tap"], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise unittest.SkipTest(f"no tap device: {made.stderr.strip()}")
+    try:
+        weft.run("ip", "addr", "add", f"{host(number)}/24", "dev", name)
+        weft.run("ip", "link", "set", name, "up")
+        yield name
+    finally:
+        weft.run("ip", "link", "del", name)
+
+
+def host(number):
+    """The host's address on the link of this number."""
+    return f"10.0.{number + 2}.2"
 
 
 def cifs(version, *more, transport="rdma"):
@@ -114,7 +143,7 @@ def nfs(transport="rdma", *more):
     return f"-t nfs -o {','.join([*options, *more])} {HOST}:/data"
 
 
-def eventually(what, holds, seconds=60):
+def eventually(what, holds, seconds=PATIENCE):
     """Waits until `holds()`."""
     deadline = time.monotonic() + seconds
     while not holds():

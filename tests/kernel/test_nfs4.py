@@ -20,7 +20,7 @@ class Versions(unittest.TestCase):
     def test_every_minor_version_on_every_transport(self):
         mounts = {f"{t}-{v}": (t, mount(v, t)) for t in ["tcp", "rdma"] for v in VERSIONS}
         job = "".join(f"exercise {name} {medium} {guest.INPUT} {how}\n" for name, (medium, how) in mounts.items())
-        with guest.serving() as server, guest.Guest(job + "true", seconds=600) as machine:
+        with guest.serving() as server, guest.Guest(job + "true") as machine:
             machine.finish()
             for name in mounts:
                 with self.subTest(mount=name):
@@ -81,6 +81,27 @@ class Files(unittest.TestCase):
             guest.run(job)
 
 
+class Delegations(unittest.TestCase):
+    def test_a_client_gives_back_what_another_wants(self):
+        # Two minor versions are two clients. The first one has written the file and may write on without asking; the
+        # second one reads it, and need not wait until the first one has lost that right for want of an answer.
+        for transport in ["tcp", "rdma"]:
+            with self.subTest(transport=transport):
+                job = f"""
+                mkdir /mnt/a /mnt/b
+                mount {mount('4.1', transport)} /mnt/a && mount {mount('4.2', 'tcp', 'nosharecache')} /mnt/b || exit 1
+                returned() {{ grep -A99 ' /mnt/a ' /proc/self/mountstats | sed -n 's/.*DELEGRETURN: //p' | head -1 | cut -d' ' -f1; }}
+                echo first > /mnt/a/shared && [ "$(returned)" = 0 ] || exit 2
+                begun=$(date +%s)
+                [ "$(cat /mnt/b/shared)" = first ] || exit 3
+                [ $(($(date +%s) - begun)) -lt 45 ] || exit 4
+                [ "$(returned)" -gt 0 ] || exit 5
+                echo second >> /mnt/b/shared && [ "$(cat /mnt/a/shared | wc -l)" = 2 ] || exit 6
+                """
+                with guest.serving() as server, guest.Guest(job) as machine:
+                    self.assertEqual(machine.finish(), 0, machine.report() + server.log_text()[-4000:])
+
+
 class Restarts(unittest.TestCase):
     def test_a_client_goes_on_where_it_was_when_the_server_comes_back(self):
         for version in VERSIONS:
@@ -98,7 +119,7 @@ class Restarts(unittest.TestCase):
                 seq -f 'line %g' 400 | cmp - log || exit 6
                 """
                 options = ["--state-dir", state]
-                with guest.serving(*options) as server, guest.Guest(job, seconds=600) as machine:
+                with guest.serving(*options) as server, guest.Guest(job) as machine:
                     machine.wait_for("written")
                     server.crash()
                     server.start()

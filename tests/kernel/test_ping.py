@@ -22,7 +22,7 @@ def answering(port, *options):
         yield
     finally:
         server.terminate()
-        status = server.wait(timeout=30)
+        status = server.wait(timeout=guest.PATIENCE)
         server.stdout.close()
     assert status == 0, status
 
@@ -31,7 +31,7 @@ class Ping(unittest.TestCase):
     def test_rping_asks(self):
         # -V compares the data of each round.
         rounds = "".join(
-            f"timeout 60 rping -c -a {guest.HOST} -p {port} -C 20 -S {size} -V; status=$?\n"
+            f"timeout {guest.PATIENCE} rping -c -a {guest.HOST} -p {port} -C 20 -S {size} -V; status=$?\n"
             f"[ $status = 0 ] && echo good {port} {size} || {{ echo rping ended with $status; exit 1; }}\n"
             for port in [PORT, NO_CRC_PORT] for size in [64, 1000, 65535]
         )
@@ -56,7 +56,7 @@ class Ping(unittest.TestCase):
                     machine.wait_for("ready")
                     done = weft.run(
                         weft.WEFT, "rdma", "ping", f"127.0.0.1:1{PORT}", "-c", "20", "-s", str(size), "--json", "--crc",
-                        crc, *peer, check=False,
+                        crc, *peer, check=False, timeout=guest.PATIENCE,
                     )
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr + machine.report())
                     outcome = json.loads(done.stdout)

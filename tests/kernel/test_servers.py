@@ -33,7 +33,7 @@ class Servers(unittest.TestCase):
                     for ends in [(machine.input, name), (name, back)]:
                         done = weft.run(
                             weft.WEFT, "cp", "-q", "--json", *ends, "--transport", "iwarp", *options, password="p",
-                            check=False,
+                            check=False, timeout=guest.PATIENCE,
                         )
                         self.assertEqual(done.returncode, 0, done.stderr + machine.report())
                         outcome = json.loads(done.stdout)

@@ -66,7 +66,7 @@ class Verbs(unittest.TestCase):
             for crc in PORTS:
                 said = []
                 for line in asks("127.0.0.1", f"1{port}", "iwarp", crc, weft_in=weft.WEFT):
-                    done = weft.run(*line.split(), check=False)
+                    done = weft.run(*line.split(), check=False, timeout=guest.PATIENCE)
                     self.assertEqual(done.returncode, 0, done.stderr + machine.report())
                     said.append(json.loads(done.stdout))
                 self.check(said)
@@ -99,7 +99,7 @@ def measured(*options):
         yield
     finally:
         server.terminate()
-        status = server.wait(timeout=30)
+        status = server.wait(timeout=guest.PATIENCE)
         server.stdout.close()
     assert status == 0, status
 

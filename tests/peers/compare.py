@@ -55,10 +55,14 @@ def wanted(lines, arguments):
 
 
 def write_file(path, size):
-    """A file that is in the page cache, for everybody to write to."""
-    with open(path, "wb") as out:
-        block = os.urandom(1 << 20)
-        for _ in range(size >> 20):
+    """A file that is in the page cache, for everybody to write to.
+
+    The kernel keeps a file in pieces as long as the writes that made it, of up to 2 MiB, and ext4 walks through every
+    block of a piece whenever a part of it is written: 8 KiB cost the kernel 20 us in a file that was written by
+    megabytes, and 3 us in one that was written by 64 KiB, as cp and dd do it, whichever server writes them."""
+    with open(path, "wb", buffering=0) as out:
+        block = os.urandom(64 << 10)
+        for _ in range(size // len(block)):
             out.write(block)
     os.chmod(path, 0o666)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh smb|nfs [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
+# run.sh smb|nfs|check [OPTION...]: installs what the comparison needs, builds the independent clients, measures.
 set -euo pipefail
 cd "$(dirname "$0")"
 what=$1
@@ -15,10 +15,11 @@ need() { # COMMAND PACKAGE...
 need ip iproute2
 clients=$(realpath -m ../../target/peers)
 mkdir -p "$clients"
-if [ "$what" = smb ]; then
+if [ "$what" != nfs ]; then
     need smbd samba
     need go golang-go
-else
+fi
+if [ "$what" != smb ]; then
     need ganesha.nfsd nfs-ganesha nfs-ganesha-vfs
     need rpcbind rpcbind
     [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
@@ -28,13 +29,19 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-if [ "$what" = smb ]; then
+if [ "$what" != nfs ]; then
     (cd loader && go build -o "$clients/loader" .)
+fi
+if [ "$what" != smb ]; then
+    cc -O2 -Wall -Wextra -Werror -o "$clients/nfs-loader" nfs-loader.c -lnfs
+fi
+if [ "$what" = smb ]; then
     (cd signed && CARGO_TARGET_DIR="$clients/signed" cargo build -q --release --locked)
     set -- --loader "$clients/loader" --signed-loader "$clients/signed/release/signed-loader" "$@"
-else
-    cc -O2 -Wall -Wextra -Werror -o "$clients/nfs-loader" nfs-loader.c -lnfs
+elif [ "$what" = nfs ]; then
     set -- --loader "$clients/nfs-loader" "$@"
+else
+    set -- --loader "$clients/loader" --nfs-loader "$clients/nfs-loader" "$@"
 fi
 # A network of its own, whose congestion control is reno: bbr, the usual default of cloud machines, paces loopback.
 exec unshare --net bash -c 'ip link set lo up; sysctl -q -w net.ipv4.tcp_congestion_control=reno; exec /usr/bin/python3 "$@"' \

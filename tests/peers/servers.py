@@ -50,12 +50,8 @@ EXPORT {{
 
 
 def cpu_seconds(pids):
-    """CPU time of processes in all of their threads."""
-    nanos = 0
-    for pid in pids:
-        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-            nanos += int((task / "schedstat").read_text().split()[0])
-    return nanos / 1e9
+    """CPU time of processes in all of their threads, ended ones too: their own clocks (the id is the kernel's, posix-timers.h)."""
+    return sum(time.clock_gettime_ns((~pid << 3) | 2) for pid in pids) / 1e9
 
 
 def descendants(pid):

@@ -44,6 +44,10 @@ def torture(suites, jobs, raw, options, own_network):
     """Runs the suites, a few at a time, each on a share that no other uses: [(suite, test, verdict, reason)]."""
     with tempfile.TemporaryDirectory(prefix="weft-torture-") as root:
         folders = folder_shares(pathlib.Path(root), jobs)
+        # smb2.acls.ACCESSBASED asks for a share of this name.
+        hiding = pathlib.Path(root) / "hideunread"
+        hiding.mkdir()
+        options = [hiding, "--hide-unreadable", hiding.name, *options]
         server = weft.Server(folders[0], *folders[1:], *options, ports={"smb": 445} if own_network else None)
         filters = ["--option=torture:use_iptables=yes"] if own_network else []
         free = queue.SimpleQueue()

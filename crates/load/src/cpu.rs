@@ -6,25 +6,13 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
 
-/// CPU time that the process `pid` has used in all of its threads, to the nanosecond.
-pub fn time_of(pid: u32) -> io::Result<Duration> {
-    let mut nanos = 0u64;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let path = thread?.path().join("schedstat");
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                let run = text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok());
-                nanos += run.ok_or_else(|| io::Error::other("schedstat has no run time"))?;
-            }
-            // A thread that ended between the listing and the read.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(Duration::from_nanos(nanos))
-}
+pub use weft_machine::cpu::time_of;
+
+/// What the cycles of a result are, for its reader.
+pub const COUNTED: &str = "counted by the processor (perf_event)";
+/// The same where no counter is to be had.
+pub const CYCLES: &str = "CPU time of the process x nominal clock";
 
 /// The processor: its name and nominal frequency in Hz.
 pub fn processor() -> io::Result<(String, f64)> {
@@ -45,17 +33,6 @@ pub fn processor() -> io::Result<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_busy_process_uses_time() {
-        let before = time_of(std::process::id()).unwrap();
-        let start = std::time::Instant::now();
-        while start.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
-        }
-        let used = time_of(std::process::id()).unwrap() - before;
-        assert!(used >= Duration::from_millis(5), "{used:?}");
-    }
 
     #[test]
     fn the_processor_has_a_frequency() {

@@ -18,10 +18,10 @@ pub enum Figure {
 }
 
 impl Figure {
-    fn of(self, point: &Point) -> Spread {
+    fn of(self, point: &Point) -> Option<Spread> {
         match self {
-            Figure::Latency => point.mean,
-            Figure::Throughput => point.throughput,
+            Figure::Latency => Some(point.latency.mean),
+            Figure::Throughput => Some(point.throughput),
             Figure::CyclesPerByte => point.cycles_per_byte,
         }
     }
@@ -62,7 +62,8 @@ pub struct Verdict {
 impl Gate {
     /// Judges the gate by `report`. A missing point does not hold.
     pub fn judge(&self, report: &Report) -> Verdict {
-        let median = |transport| report.point(&self.work, transport).map(|p| self.figure.of(p).median);
+        let median =
+            |transport| report.point(&self.work, transport).and_then(|p| self.figure.of(p)).map(|s| s.median);
         let ratio = median(self.transport).zip(median(self.reference)).map(|(a, b)| a / b);
         let lower = self.figure.lower_is_better();
         let holds = ratio.is_some_and(|r| if lower { r <= self.bound } else { r >= self.bound });

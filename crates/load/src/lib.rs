@@ -8,8 +8,17 @@
 
 pub mod compare;
 pub mod cpu;
+pub mod difference;
 pub mod gate;
+pub mod host;
+pub mod job;
+pub mod jobfile;
+pub mod loaders;
+pub mod marks;
+pub mod measure;
 pub mod memory;
+pub mod pattern;
+pub mod plan;
 pub mod print;
 pub mod result;
 pub mod run;

@@ -1,169 +1,139 @@
-//! The one result that every printer shows.
+//! The one result that every printer shows, and its JSON: docs/result-schema.md.
 //!
-//! Owns: summaries (a few numbers per point). Does not: keep samples; a run's histogram is reduced at once.
+//! What: a [`Report`] holds [`Section`]s, one for each picture of the white papers; a section holds [`Point`]s.
+//! Owns: figures reduced from repetitions, each with its spread, and one histogram of fixed size a point.
+//! Does not: keep samples, or measure. What was not measured is absent, never zero.
+
+mod end;
+mod environment;
+mod latencies;
+mod measure;
+mod point;
+mod spread;
+mod work;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpu;
+pub use self::end::{End, EndSample, Second, Traffic};
+pub use self::environment::Environment;
+pub use self::latencies::{Latencies, LatenciesError, Latency, PERCENTILES};
+pub use self::measure::{Measure, Unit};
+pub use self::point::{Mark, MarkKind, Point, Sample};
+pub use self::spread::Spread;
+pub use self::work::Work;
+
 use crate::gate::Verdict;
-use crate::run::Measured;
-use crate::workload::{Mix, size_label};
 
-/// Smallest, middle and largest of the repetitions of one figure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// Smallest.
-    pub min: f64,
-    /// Median: the figure to quote.
-    pub median: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-impl Spread {
-    /// The spread of `values`; `None` when there are none.
-    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median =
-            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
-        Some(Spread { min, median, max })
-    }
-}
-
-/// What is compared: everything but the transport.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Work {
-    /// "SMB" or "NFS".
-    pub protocol: String,
-    /// Operations.
-    pub mix: Mix,
-    /// Bytes an operation.
-    pub size: u32,
-    /// Outstanding operations.
-    pub queue_depth: u32,
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = size_label(u64::from(self.size));
-        write!(f, "{} {} {size} qd {}", self.protocol, self.mix, self.queue_depth)
-    }
-}
-
-/// One measured point: a work over a transport.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Point {
-    /// What was done.
-    pub work: Work,
-    /// Over what: "tcp", "iwarp", "iwarp-nocrc", "shm".
-    pub transport: String,
-    /// How often it was repeated.
-    pub repetitions: usize,
-    /// Payload bytes per second.
-    pub throughput: Spread,
-    /// Operations per second.
-    pub iops: Spread,
-    /// Latency in nanoseconds: mean, p50, p99, p99.9, largest.
-    pub mean: Spread,
-    /// Half of the operations were faster.
-    pub p50: Spread,
-    /// 99 of a hundred were faster.
-    pub p99: Spread,
-    /// 999 of a thousand were faster.
-    pub p999: Spread,
-    /// The slowest.
-    pub max: Spread,
-    /// CPU cycles of both ends per payload byte; of the client alone when the server is elsewhere.
-    pub cycles_per_byte: Spread,
-    /// The client's part of it.
-    pub client_cycles_per_byte: Spread,
-}
-
-impl Point {
-    /// Reduces the repetitions of one work over one transport; `None` when there are none.
-    pub fn of(work: Work, transport: &str, hz: f64, runs: &[Measured]) -> Option<Point> {
-        let spread = |f: &dyn Fn(&Measured) -> f64| Spread::of(runs.iter().map(f).collect());
-        let seconds = |m: &Measured| m.elapsed.as_secs_f64().max(1e-9);
-        let per_byte = move |cpu: f64, m: &Measured| cpu * hz / (m.bytes.max(1) as f64);
-        Some(Point {
-            work,
-            transport: transport.to_owned(),
-            repetitions: runs.len(),
-            throughput: spread(&|m| m.bytes as f64 / seconds(m))?,
-            iops: spread(&|m| m.operations as f64 / seconds(m))?,
-            mean: spread(&|m| m.latency.mean())?,
-            p50: spread(&|m| m.latency.value_at_quantile(0.5) as f64)?,
-            p99: spread(&|m| m.latency.value_at_quantile(0.99) as f64)?,
-            p999: spread(&|m| m.latency.value_at_quantile(0.999) as f64)?,
-            max: spread(&|m| m.latency.max() as f64)?,
-            cycles_per_byte: spread(&|m| {
-                per_byte((m.client_cpu + m.server_cpu.unwrap_or_default()).as_secs_f64(), m)
-            })?,
-            client_cycles_per_byte: spread(&|m| per_byte(m.client_cpu.as_secs_f64(), m))?,
-        })
-    }
-}
-
-/// Where it was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Environment {
-    /// Processor name.
-    pub processor: String,
-    /// Its nominal frequency, which turns CPU time into cycles.
-    pub hz: f64,
-    /// Number of processors.
-    pub processors: usize,
-    /// Kernel release.
-    pub kernel: String,
-    /// TCP congestion control of the connections.
-    pub congestion_control: String,
-    /// "io_uring" or "epoll".
-    pub driver: String,
-    /// Weft's version.
-    pub version: String,
-    /// How it was started.
-    pub command: String,
-}
-
-impl Environment {
-    /// This machine.
-    pub fn here(driver: &str, congestion_control: &str) -> std::io::Result<Environment> {
-        let (processor, hz) = cpu::processor()?;
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned();
-        Ok(Environment {
-            processor,
-            hz,
-            processors: std::thread::available_parallelism()?.get(),
-            kernel,
-            congestion_control: congestion_control.to_owned(),
-            driver: driver.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-        })
-    }
-}
+/// What [`Report::schema`] says. The number rises when a field changes its meaning or goes; fields may be added without.
+pub const SCHEMA: &str = "weft-result/1";
 
 /// A whole report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
     /// What the reader looks at.
     pub title: String,
-    /// Where.
+    /// When it was started: RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    /// How long all of it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// It was ended early: what is here was measured, the rest was not.
+    #[serde(default)]
+    pub interrupted: bool,
+    /// Where the loader ran.
     pub environment: Environment,
-    /// The points in the order of measurement.
-    pub points: Vec<Point>,
+    /// The other hosts of the run (servers with an agent, further clients).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Environment>,
+    /// The pictures in their order.
+    pub sections: Vec<Section>,
     /// The bounds and whether they hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
+    /// Why all of it is to be read with care.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// What the reader must know to judge the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-impl Report {
+/// What a section redraws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Picture {
+    /// Round trips of SMB by block size (sqlio paper, figure 1).
+    Latency,
+    /// Throughput, IOPS and cycles of SMB by block size (diskspd paper, figures 1 to 3).
+    Smb,
+    /// SMB READs of 512, 8 and 1 KiB (the table of Windows Server 2012 Beta).
+    Table,
+    /// Throughput, interrupts and idle processors of NFS by block size (iozone paper, figures 3 to 6).
+    Nfs,
+    /// The first copy of a replicated volume (Storage Replica post).
+    Replica,
+    /// `weft demo`.
+    Demo,
+    /// A workload of the user's.
+    Own,
+}
+
+impl Picture {
+    /// All of them, in the order of a report.
+    pub const ALL: [Picture; 7] = [
+        Picture::Demo,
+        Picture::Latency,
+        Picture::Smb,
+        Picture::Table,
+        Picture::Nfs,
+        Picture::Replica,
+        Picture::Own,
+    ];
+
+    /// The word of the JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Picture::Latency => "latency",
+            Picture::Smb => "smb",
+            Picture::Table => "table",
+            Picture::Nfs => "nfs",
+            Picture::Replica => "replica",
+            Picture::Demo => "demo",
+            Picture::Own => "own",
+        }
+    }
+}
+
+/// One picture: points that belong together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Section {
+    /// Which.
+    pub picture: Picture,
+    /// Whom it was measured against.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
+    /// The points in the order of measurement.
+    pub points: Vec<Point>,
+    /// What was asked for and not measured, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
+    /// What the reader must know to judge this picture.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Section {
+    /// An empty one.
+    pub fn new(picture: Picture) -> Section {
+        Section { picture, peer: None, points: Vec::new(), refusals: Vec::new(), notes: Vec::new() }
+    }
+
     /// The point of `work` over `transport`.
     pub fn point(&self, work: &Work, transport: &str) -> Option<&Point> {
         self.points.iter().find(|p| p.work == *work && p.transport == transport)
@@ -179,14 +149,100 @@ impl Report {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The server of a section.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// As it was named: "127.0.0.1:4450".
+    pub host: String,
+    /// What answers there, as far as it tells: "Weft 0.1.0", "Samba 4.17.12".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software: Option<String>,
+    /// What was agreed: "SMB 3.1.1", "NFS 4.2".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<String>,
+    /// "none", "AES-GMAC", ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing: Option<String>,
+    /// "none", "AES-128-GCM", ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<String>,
+    /// It ran on the loader's host.
+    #[serde(default)]
+    pub same_host: bool,
+}
 
-    #[test]
-    fn a_spread_is_the_median_with_its_ends() {
-        assert_eq!(Spread::of(vec![]), None);
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Some(Spread { min: 1.0, median: 2.0, max: 3.0 }));
-        assert_eq!(Spread::of(vec![1.0, 2.0]), Some(Spread { min: 1.0, median: 1.5, max: 2.0 }));
+/// A point that was not measured, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was asked for; absent where the whole transport could not be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+    /// Over what.
+    pub transport: String,
+    /// A sentence.
+    pub reason: String,
+}
+
+/// A file is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not JSON, or lacks a field.
+    #[error("this is no result of weft bench: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// It is of another version.
+    #[error(
+        "its schema is {0:?}, this weft reads {SCHEMA:?}: measure again, or compare with the weft that wrote it"
+    )]
+    Schema(String),
+}
+
+impl Report {
+    /// A report without points.
+    pub fn new(title: impl Into<String>, environment: Environment) -> Report {
+        Report {
+            schema: SCHEMA.to_owned(),
+            title: title.into(),
+            started: None,
+            seconds: None,
+            interrupted: false,
+            environment,
+            others: Vec::new(),
+            sections: Vec::new(),
+            verdicts: Vec::new(),
+            marks: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Reads what [`crate::print::json::write`] has written.
+    pub fn parse(text: &[u8]) -> Result<Report, ReadError> {
+        #[derive(Deserialize)]
+        struct Head {
+            schema: String,
+        }
+        let head: Head = serde_json::from_slice(text)?;
+        if head.schema != SCHEMA {
+            return Err(ReadError::Schema(head.schema));
+        }
+        Ok(serde_json::from_slice(text)?)
+    }
+
+    /// All points, with their picture.
+    pub fn points(&self) -> impl Iterator<Item = (Picture, &Point)> {
+        self.sections.iter().flat_map(|section| section.points.iter().map(|point| (section.picture, point)))
+    }
+
+    /// The first point of `work` over `transport`, in whichever section it is.
+    pub fn point(&self, work: &Work, transport: &str) -> Option<&Point> {
+        self.sections.iter().find_map(|section| section.point(work, transport))
     }
 }
+
+impl fmt::Display for Picture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,37 +1,157 @@
-//! Runs one workload against one target and measures it.
+//! Runs one workload on one thread and counts what it does.
 //!
-//! Owns: the recorder of the run. Does not: aggregate; see [`crate::result`].
+//! What: [`drive`] keeps the queue full until it is told to stop; whoever watches says by a [`Watch`], from any thread, what is
+//! counted. [`run`] is both for one thread. Owns: histograms of fixed size. Does not: reduce; see [`crate::result`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hdrhistogram::Histogram;
-use weft_machine::{Time, rt};
+use serde::{Deserialize, Serialize};
+use weft_machine::{Time, buf, rt};
 
 use crate::cpu;
-use crate::target::{Target, TargetError};
-use crate::workload::{Offsets, Workload};
+use crate::pattern;
+use crate::result::{EndSample, Latencies, Sample, Traffic};
+use crate::target::{Carried, Target, TargetError};
+use crate::workload::{Mix, Offsets, Workload};
 
-/// Latencies up to a minute with three digits: 190 KiB, however many samples.
-const MAX_LATENCY_NS: u64 = 60_000_000_000;
+/// How much longer than it was meant to a run waits for its first operation.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it looks.
+const GLANCE: Duration = Duration::from_millis(1);
 
-/// What one run showed.
+/// How a run is watched and steered by another thread.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Watch {
+    /// Operations that end from here on are counted; nanoseconds of [`rt::now`].
+    from: AtomicU64,
+    /// Operations that end from here on are not counted any more.
+    until: AtomicU64,
+    stop: AtomicBool,
+    /// Since the start, counted or not.
+    operations: AtomicU64,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch {
+            from: AtomicU64::new(u64::MAX),
+            until: AtomicU64::new(u64::MAX),
+            stop: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Watch {
+    /// What ends between these moments counts.
+    pub fn count(&self, from: Option<Time>, until: Option<Time>) {
+        for (cell, at) in [(&self.from, from), (&self.until, until)] {
+            if let Some(at) = at {
+                cell.store(at.as_nanos(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// No operation starts from now on.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Operations that have ended since the start, counted or not.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What one thread counted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Counted {
     /// Operations completed while counting.
     pub operations: u64,
     /// Payload bytes of these.
     pub bytes: u64,
+    /// Latency of each operation.
+    pub latency: Latencies,
+    /// Of the READs of a mix alone.
+    pub reads: Option<Latencies>,
+    /// Of the WRITEs of a mix alone.
+    pub writes: Option<Latencies>,
+    /// Bytes that this thread's own code copied while counting.
+    pub copied_bytes: u64,
+    /// How the payload travelled, while counting.
+    pub traffic: Traffic,
+    /// Of the time in which operations could have been started, how much passed after they were due: 0 where the rate
+    /// is not limited.
+    pub late: Duration,
+}
+
+impl Counted {
+    fn new(mix: Mix) -> Counted {
+        let part = matches!(mix, Mix::Percent(_)).then(Latencies::new);
+        Counted {
+            operations: 0,
+            bytes: 0,
+            latency: Latencies::new(),
+            reads: part.clone(),
+            writes: part,
+            copied_bytes: 0,
+            traffic: Traffic::default(),
+            late: Duration::ZERO,
+        }
+    }
+
+    /// Adds what another thread counted in the same time.
+    pub fn merge(&mut self, other: &Counted) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.latency.merge(&other.latency);
+        for (mine, theirs) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
+            if let (Some(mine), Some(theirs)) = (mine.as_mut(), theirs) {
+                mine.merge(theirs);
+            }
+        }
+        self.copied_bytes += other.copied_bytes;
+        self.traffic.add(&other.traffic);
+        self.late = self.late.max(other.late);
+    }
+}
+
+/// What one run showed.
+#[derive(Debug)]
+pub struct Measured {
+    /// What the thread counted.
+    pub counted: Counted,
     /// How long the counting took.
     pub elapsed: Duration,
-    /// Latency of each operation in nanoseconds.
-    pub latency: Histogram<u64>,
     /// CPU time of this process while counting.
     pub client_cpu: Duration,
     /// CPU time of the server process while counting; `None` when it runs elsewhere.
     pub server_cpu: Option<Duration>,
+}
+
+impl Measured {
+    /// As the result takes it.
+    pub fn sample(self) -> Sample {
+        let end = |cpu| EndSample { cpu, ..EndSample::default() };
+        Sample {
+            operations: self.counted.operations,
+            bytes: self.counted.bytes,
+            seconds: self.elapsed.as_secs_f64(),
+            latency: self.counted.latency,
+            client: end(Some(self.client_cpu)),
+            server: self.server_cpu.map(|cpu| end(Some(cpu))),
+            ..Sample::default()
+        }
+    }
 }
 
 /// Why a run has no result.
@@ -52,99 +172,242 @@ pub enum RunError {
         /// Bytes that came.
         came: usize,
     },
+    /// A read brought other bytes than belong there.
+    #[error(
+        "verification: file {file} has a wrong byte at offset {offset}: the server, or the way to it, damages data"
+    )]
+    Corrupt {
+        /// Number of the file.
+        file: usize,
+        /// Of the first wrong byte.
+        offset: u64,
+    },
     /// CPU time could not be read.
     #[error("CPU time of a process: {0}")]
     Cpu(std::io::Error),
 }
 
-struct Recorder {
-    offsets: RefCell<Offsets>,
-    latency: RefCell<Histogram<u64>>,
-    issued: Cell<u64>,
-    operations: Cell<u64>,
-    bytes: Cell<u64>,
-    /// Counting from here (after the warm-up) ...
-    from: Time,
-    /// ... to here; no operation starts later.
-    until: Time,
+/// The files of a thread and what tells of their connections.
+pub struct Files {
+    /// The open files; at least one.
+    pub targets: Vec<Rc<dyn Target>>,
+    /// Numbers of the files, by which their pattern is known. As many.
+    pub numbers: Vec<u64>,
+    /// What the connections have carried.
+    pub carried: Box<dyn Fn() -> Carried>,
 }
 
-/// Runs `workload`. `server_pid` is the server's process where it runs on this host.
+impl Files {
+    /// One file, number 0, of whose connection nothing is known.
+    pub fn one(target: Rc<dyn Target>) -> Files {
+        Files { targets: vec![target], numbers: vec![0], carried: Box::new(Carried::default) }
+    }
+}
+
+/// Runs `workload` on one file, with its own warm-up. `server_pid` is the server's process where it runs on this host.
 pub async fn run(
     target: Rc<dyn Target>,
     workload: &Workload,
     server_pid: Option<u32>,
 ) -> Result<Measured, RunError> {
-    let from = rt::now() + workload.warm_up;
-    let recorder = Rc::new(Recorder {
-        offsets: RefCell::new(Offsets::new(workload)),
-        latency: RefCell::new(
-            Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("the bounds are constants that fit"),
-        ),
-        issued: Cell::new(0),
-        operations: Cell::new(0),
-        bytes: Cell::new(0),
-        from,
-        until: from + workload.duration,
-    });
-    // One block of incompressible-looking data serves all writes.
-    let data: Bytes =
-        (0..workload.size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect::<Vec<_>>().into();
-    let workers: Vec<_> = (0..workload.queue_depth.max(1))
-        .map(|_| rt::spawn(worker(target.clone(), recorder.clone(), *workload, data.clone())))
-        .collect();
-    rt::sleep_until(from).await;
+    let watch = Arc::new(Watch::default());
+    let (workload, theirs) = (*workload, watch.clone());
+    let driving = rt::spawn(async move { drive(&Files::one(target), &workload, &theirs).await });
+    rt::sleep(workload.warm_up).await;
     let cpu_now = || -> Result<(Duration, Option<Duration>), RunError> {
         let client = cpu::time_of(std::process::id()).map_err(RunError::Cpu)?;
         let server = server_pid.map(cpu::time_of).transpose().map_err(RunError::Cpu)?;
         Ok((client, server))
     };
     let before = cpu_now()?;
-    let started = rt::now();
-    for worker in workers {
-        worker.await?;
+    let from = rt::now();
+    watch.count(Some(from), None);
+    let earlier = watch.operations();
+    rt::sleep(workload.duration).await;
+    // On a slow machine even the first operation may take longer than that.
+    while watch.operations() == earlier && rt::now().since(from) < workload.duration + PATIENCE {
+        rt::sleep(GLANCE).await;
     }
-    let elapsed = rt::now().since(started);
+    let until = rt::now();
+    watch.count(None, Some(until));
     let after = cpu_now()?;
-    let latency = recorder.latency.borrow().clone();
+    rt::sleep(workload.cool_down).await;
+    watch.stop();
     Ok(Measured {
-        operations: recorder.operations.get(),
-        bytes: recorder.bytes.get(),
-        elapsed,
-        latency,
+        counted: driving.await?,
+        elapsed: until.since(from),
         client_cpu: after.0.saturating_sub(before.0),
         server_cpu: after.1.zip(before.1).map(|(a, b)| a.saturating_sub(b)),
     })
 }
 
-async fn worker(
-    target: Rc<dyn Target>,
-    recorder: Rc<Recorder>,
-    workload: Workload,
+/// Keeps the queue full until `watch` says stop, or an operation fails.
+pub async fn drive(files: &Files, workload: &Workload, watch: &Watch) -> Result<Counted, RunError> {
+    let thread = Thread::new(files, workload, watch);
+    let places = (0..workload.queue_depth.max(1)).map(|place| thread.place(place as usize));
+    futures_util::future::try_join_all(places).await?;
+    Ok(thread.counted())
+}
+
+/// The run of one thread.
+struct Thread<'a> {
+    files: &'a Files,
+    workload: &'a Workload,
+    watch: &'a Watch,
+    /// Of each file; one after the other, every file has its own.
+    offsets: Vec<RefCell<Offsets>>,
+    /// One block of incompressible bytes serves all writes, unless they are verified.
     data: Bytes,
-) -> Result<(), RunError> {
-    let mut start = rt::now();
-    while start < recorder.until {
-        let offset = recorder.offsets.borrow_mut().take();
-        let n = recorder.issued.get();
-        recorder.issued.set(n + 1);
-        if workload.mix.is_read(n) {
-            let came = target.read(offset, workload.size).await.map_err(RunError::Target)?;
-            if came != workload.size as usize {
-                return Err(RunError::Short { offset, wanted: workload.size, came });
-            }
-        } else {
-            target.write(offset, data.clone()).await.map_err(RunError::Target)?;
+    issued: Cell<u64>,
+    /// When the next operation is due, where the rate is limited.
+    due: Cell<Time>,
+    counted: RefCell<Counted>,
+    begun: Cell<Option<(Carried, u64)>>,
+    ended: Cell<Option<(Carried, u64)>>,
+}
+
+impl<'a> Thread<'a> {
+    fn new(files: &'a Files, workload: &'a Workload, watch: &'a Watch) -> Thread<'a> {
+        let offsets = files.numbers.iter().map(|number| {
+            // The same for every transport, another for every file.
+            let seed = workload.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            RefCell::new(Offsets::new(&Workload { seed, ..*workload }))
+        });
+        Thread {
+            files,
+            workload,
+            watch,
+            offsets: offsets.collect(),
+            data: pattern::block(0, 0, workload.size as usize).into(),
+            issued: Cell::new(0),
+            due: Cell::new(rt::now()),
+            counted: RefCell::new(Counted::new(workload.mix)),
+            begun: Cell::new(None),
+            ended: Cell::new(None),
         }
-        let end = rt::now();
-        if end >= recorder.from {
-            recorder.latency.borrow_mut().saturating_record(end.since(start).as_nanos() as u64);
-            recorder.operations.set(recorder.operations.get() + 1);
-            recorder.bytes.set(recorder.bytes.get() + u64::from(workload.size));
-        }
-        start = end;
     }
-    Ok(())
+
+    /// One place of the queue: operation after operation.
+    async fn place(&self, place: usize) -> Result<(), RunError> {
+        let files = self.files.targets.len();
+        while !self.watch.is_stopped() {
+            let start = self.turn().await;
+            if self.watch.is_stopped() {
+                break;
+            }
+            let n = self.issued.get();
+            self.issued.set(n + 1);
+            let is_read = self.workload.mix.is_read(n);
+            let file = if self.workload.streams { place % files } else { (n % files as u64) as usize };
+            self.operation(file, is_read).await?;
+            self.record(start, rt::now(), is_read);
+            if !self.workload.think.is_zero() {
+                rt::sleep(self.workload.think).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until an operation may start; the moment from which its latency counts.
+    async fn turn(&self) -> Time {
+        let Some(rate) = self.workload.rate.filter(|rate| *rate > 0.0) else { return rt::now() };
+        let due = self.due.get();
+        self.due.set(due + Duration::from_secs_f64(1.0 / rate));
+        let mut now = rt::now();
+        if due <= now {
+            // It waits since then, behind operations that took too long: what users see is counted from there.
+            return due;
+        }
+        // In steps, because a run that is stopped does not wait for an operation that is due in an hour.
+        while now < due && !self.watch.is_stopped() {
+            rt::sleep(due.since(now).min(Duration::from_millis(100))).await;
+            now = rt::now();
+        }
+        // A timer that fires late is this program's fault, not the server's.
+        now
+    }
+
+    async fn operation(&self, file: usize, is_read: bool) -> Result<(), RunError> {
+        let Workload { size, verify, .. } = *self.workload;
+        let offset = self.offsets[file].borrow_mut().take();
+        let (target, number) = (&self.files.targets[file], self.files.numbers[file]);
+        if !is_read {
+            let data = match verify {
+                true => pattern::block(number, offset, size as usize).into(),
+                false => self.data.clone(),
+            };
+            return target.write(offset, data).await.map_err(RunError::Target);
+        }
+        let bytes = target.read(offset, size).await.map_err(RunError::Target)?;
+        if bytes.len() != size as usize {
+            return Err(RunError::Short { offset, wanted: size, came: bytes.len() });
+        }
+        match verify.then(|| pattern::differs(number, offset, &bytes)).flatten() {
+            Some(offset) => Err(RunError::Corrupt { file, offset }),
+            None => Ok(()),
+        }
+    }
+
+    fn record(&self, start: Time, end: Time, is_read: bool) {
+        let watch = self.watch;
+        // Only this thread writes it.
+        watch.operations.store(watch.operations.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if end.as_nanos() < watch.from.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.begun.get().is_none() {
+            self.begun.set(Some(self.now()));
+        }
+        if end.as_nanos() >= watch.until.load(Ordering::Relaxed) {
+            if self.ended.get().is_none() {
+                self.ended.set(Some(self.now()));
+            }
+            return;
+        }
+        let nanos = end.since(start).as_nanos() as u64;
+        let counted = &mut *self.counted.borrow_mut();
+        counted.operations += 1;
+        counted.bytes += u64::from(self.workload.size);
+        counted.latency.record(nanos);
+        let part = if is_read { &mut counted.reads } else { &mut counted.writes };
+        if let Some(part) = part {
+            part.record(nanos);
+        }
+    }
+
+    /// What the connections have carried, and what was copied.
+    fn now(&self) -> (Carried, u64) {
+        ((self.files.carried)(), buf::copies().1)
+    }
+
+    fn counted(self) -> Counted {
+        let mut counted = self.counted.replace(Counted::new(Mix::Read));
+        if let Some((begun, copied)) = self.begun.get() {
+            let (ended, copied_then) = self.ended.get().unwrap_or_else(|| self.now());
+            counted.copied_bytes = copied_then.saturating_sub(copied);
+            counted.traffic = travelled(begun, ended, counted.bytes);
+        }
+        if self.workload.rate.is_some() {
+            counted.late = rt::now().since(self.due.get());
+        }
+        counted
+    }
+}
+
+/// The way that `payload` bytes went between two moments.
+fn travelled(begun: Carried, ended: Carried, payload: u64) -> Traffic {
+    let (a, b) = (begun.traffic, ended.traffic);
+    let moved = |f: fn(&weft_rdma::Traffic) -> (u64, u64)| f(&b).0.saturating_sub(f(&a).0);
+    let rdma_read_bytes = moved(|t| t.read) + moved(|t| t.served);
+    let rdma_write_bytes = moved(|t| t.written) + moved(|t| t.placed);
+    Traffic {
+        provider: None,
+        rdma_read_bytes,
+        rdma_write_bytes,
+        send_bytes: moved(|t| t.sent) + moved(|t| t.received),
+        inline_bytes: payload.saturating_sub(rdma_read_bytes + rdma_write_bytes),
+        credits_starved: begun.starved.zip(ended.starved).map(|(a, b)| b.saturating_sub(a)),
+    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Read, write, or a mix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mix {
     /// Reads only.
+    #[default]
     Read,
     /// Writes only.
     Write,
@@ -30,6 +31,16 @@ impl Mix {
     }
 }
 
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Sequential => f.pad("sequential"),
+            Order::Random => f.pad("random"),
+            Order::Zipf(hundredths) => f.pad(&format!("zipf {:.2}", f64::from(*hundredths) / 100.0)),
+        }
+    }
+}
+
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,17 +52,21 @@ impl fmt::Display for Mix {
 }
 
 /// The order of offsets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
     /// One block after the other, from the start again at the end.
     Sequential,
     /// Uniformly random blocks, the same sequence for every run with the same seed.
+    #[default]
     Random,
+    /// Random blocks of which few are used often: block of rank `n` in proportion to `n` to the power of minus this many
+    /// hundredths, 1 to 300.
+    Zipf(u16),
 }
 
-/// A measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What one thread does: the same over every transport that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Operations.
     pub mix: Mix,
@@ -61,14 +76,44 @@ pub struct Workload {
     pub queue_depth: u32,
     /// Offsets.
     pub order: Order,
-    /// Bytes of the file that are used; a multiple of `size` is taken.
+    /// Each place of the queue keeps to one file; else every operation goes to the next one.
+    pub streams: bool,
+    /// Bytes of each file that are used; a multiple of `size` is taken.
     pub span: u64,
     /// Not counted, first.
     pub warm_up: Duration,
     /// Counted.
     pub duration: Duration,
+    /// Not counted, last.
+    pub cool_down: Duration,
     /// Of the random order.
     pub seed: u64,
+    /// Operations per second; `None`: as many as can be. Latency then counts from when an operation was due.
+    pub rate: Option<f64>,
+    /// Between the end of an operation and the next one of the same place in the queue.
+    pub think: Duration,
+    /// Every byte read is compared with the [`crate::pattern`], and what is written is that.
+    pub verify: bool,
+}
+
+impl Default for Workload {
+    fn default() -> Workload {
+        Workload {
+            mix: Mix::Read,
+            size: 8 << 10,
+            queue_depth: 1,
+            order: Order::Random,
+            streams: false,
+            span: 0,
+            warm_up: Duration::ZERO,
+            duration: Duration::ZERO,
+            cool_down: Duration::ZERO,
+            seed: 0x5eed,
+            rate: None,
+            think: Duration::ZERO,
+            verify: false,
+        }
+    }
 }
 
 /// The offsets of a workload, one after the other.
@@ -79,40 +124,115 @@ pub struct Offsets {
     blocks: u64,
     next: u64,
     state: u64,
+    zipf: Option<Zipf>,
 }
 
 impl Offsets {
     /// Offsets of `workload`; a span smaller than one block still gives offset 0.
     pub fn new(workload: &Workload) -> Offsets {
         let size = u64::from(workload.size.max(1));
+        let blocks = (workload.span / size).max(1);
         Offsets {
             order: workload.order,
             size,
-            blocks: (workload.span / size).max(1),
+            blocks,
             next: 0,
             // The generator must not start at zero.
             state: workload.seed | 1,
+            zipf: match workload.order {
+                Order::Zipf(hundredths) => {
+                    Some(Zipf::new(blocks, f64::from(hundredths.clamp(1, 300)) / 100.0))
+                }
+                Order::Sequential | Order::Random => None,
+            },
         }
     }
 
     /// The next offset in bytes.
     pub fn take(&mut self) -> u64 {
-        let block = match self.order {
-            Order::Sequential => {
+        let block = match (self.order, self.zipf) {
+            (Order::Sequential, _) => {
                 let block = self.next;
                 self.next = (self.next + 1) % self.blocks;
                 block
             }
-            Order::Random => {
-                // xorshift64*: fast, reproducible, good enough to spread over blocks.
-                self.state ^= self.state >> 12;
-                self.state ^= self.state << 25;
-                self.state ^= self.state >> 27;
-                (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % self.blocks
-            }
+            (Order::Zipf(_), Some(zipf)) => zipf.block(|| self.fraction()),
+            (Order::Random | Order::Zipf(_), _) => self.random() % self.blocks,
         };
         block * self.size
     }
+
+    /// xorshift64*: fast, reproducible, good enough to spread over blocks. 53 bits.
+    fn random(&mut self) -> u64 {
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// Uniform, at least 0 and below 1.
+    fn fraction(&mut self) -> f64 {
+        self.random() as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Zipf's distribution over blocks, by rejection-inversion (W. Hörmann, G. Derflinger: Rejection-inversion to generate
+/// variates from monotone discrete distributions, 1996): no table, however large the file.
+#[derive(Clone, Copy, Debug)]
+struct Zipf {
+    blocks: u64,
+    exponent: f64,
+    low: f64,
+    high: f64,
+    cut: f64,
+    /// Spreads the ranks over the file; has no divisor in common with `blocks`.
+    stride: u64,
+}
+
+impl Zipf {
+    fn new(blocks: u64, exponent: f64) -> Zipf {
+        let mut zipf = Zipf { blocks, exponent, low: 0.0, high: 0.0, cut: 0.0, stride: stride(blocks) };
+        zipf.low = zipf.integral(1.5) - 1.0;
+        zipf.high = zipf.integral(blocks as f64 + 0.5);
+        zipf.cut = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
+        zipf
+    }
+
+    fn block(self, mut fraction: impl FnMut() -> f64) -> u64 {
+        loop {
+            let area = self.high + fraction() * (self.low - self.high);
+            let at = self.inverse(area);
+            let rank = at.round().clamp(1.0, self.blocks as f64);
+            if rank - at <= self.cut || area >= self.integral(rank + 0.5) - self.density(rank) {
+                let rank = rank as u64 - 1;
+                return (u128::from(rank) * u128::from(self.stride) % u128::from(self.blocks)) as u64;
+            }
+        }
+    }
+
+    fn density(self, x: f64) -> f64 {
+        (-self.exponent * x.ln()).exp()
+    }
+
+    /// The integral of the density from 1 to `x`.
+    fn integral(self, x: f64) -> f64 {
+        let (log, power) = (x.ln(), 1.0 - self.exponent);
+        if power.abs() < 1e-9 { log } else { (power * log).exp_m1() / power }
+    }
+
+    fn inverse(self, area: f64) -> f64 {
+        let power = 1.0 - self.exponent;
+        if power.abs() < 1e-9 { area.exp() } else { ((power * area).max(-1.0 + 1e-15).ln_1p() / power).exp() }
+    }
+}
+
+/// Some number near two thirds of `blocks` that has no divisor in common with it.
+fn stride(blocks: u64) -> u64 {
+    fn divisor(a: u64, b: u64) -> u64 {
+        if b == 0 { a } else { divisor(b, a % b) }
+    }
+    let from = (blocks as f64 * 0.618) as u64;
+    (from.max(1)..).find(|n| divisor(*n, blocks) == 1).unwrap_or(1)
 }
 
 /// "8 KiB", "1 MiB", "1364 B".
@@ -130,16 +250,8 @@ mod tests {
     use super::*;
 
     fn workload(order: Order) -> Workload {
-        Workload {
-            mix: Mix::Percent(30),
-            size: 4096,
-            queue_depth: 1,
-            order,
-            span: 10 * 4096 + 17,
-            warm_up: Duration::ZERO,
-            duration: Duration::ZERO,
-            seed: 7,
-        }
+        let mix = Mix::Percent(30);
+        Workload { mix, size: 4096, order, span: 10 * 4096 + 17, seed: 7, ..Workload::default() }
     }
 
     #[test]
@@ -159,6 +271,30 @@ mod tests {
         assert!(draw(1000).iter().all(|o| o % 4096 == 0 && o + 4096 <= 10 * 4096));
         let distinct: std::collections::HashSet<_> = draw(1000).into_iter().collect();
         assert_eq!(distinct.len(), 10);
+    }
+
+    #[test]
+    fn zipf_uses_few_blocks_often_as_the_law_says() {
+        let mut offsets = Offsets::new(&Workload { span: 1000 * 4096, ..workload(Order::Zipf(100)) });
+        let mut seen = std::collections::HashMap::<u64, u32>::new();
+        for _ in 0..100_000 {
+            let offset = offsets.take();
+            assert!(offset.is_multiple_of(4096) && offset < 1000 * 4096);
+            *seen.entry(offset).or_default() += 1;
+        }
+        let mut often: Vec<u32> = seen.values().copied().collect();
+        often.sort_unstable_by(|a, b| b.cmp(a));
+        // The sum of 1/n to 1000 is 7.485: rank n has 1/(7.485 n) of all.
+        for (rank, expected) in [(1, 13_360.0), (2, 6680.0), (10, 1336.0)] {
+            let count = f64::from(often[rank - 1]);
+            assert!((count / expected - 1.0).abs() < 0.15, "rank {rank}: {count} instead of {expected}");
+        }
+        assert!(seen.len() > 900, "rare blocks are used, too");
+        // A file of one block, and a steep law, end as well.
+        for hundredths in [1, 99, 100, 101, 300] {
+            let mut one = Offsets::new(&Workload { span: 4096, ..workload(Order::Zipf(hundredths)) });
+            assert!((0..100).all(|_| one.take() == 0));
+        }
     }
 
     #[test]

@@ -36,6 +36,10 @@ pub const MAX_BUF: usize = 16 << 20;
 pub const MIN_BUF: usize = 4096;
 /// How much memory one slab maps. Pages are taken from the system only when they are touched.
 const SLAB_BYTES: usize = 64 << 20;
+/// The unit of mincore(2).
+const PAGE: usize = 4096;
+/// Pages that one question about them covers.
+const PAGES_ASKED: usize = 64;
 /// Size classes double from `MIN_BUF` to `MAX_BUF`.
 const CLASSES: usize = (MAX_BUF / MIN_BUF).trailing_zeros() as usize + 1;
 
@@ -119,6 +123,36 @@ impl Mapping {
             std::ptr::copy(from.add(done), to.add(done), into.len - done);
         }
         true
+    }
+
+    /// Copies `bytes` to `offset`: the medium's own move, not counted. False, touching nothing, when they do not fit inside.
+    /// The caller knows that the pages exist.
+    #[must_use]
+    pub(crate) fn copy_from(&self, offset: usize, bytes: &[u8]) -> bool {
+        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: the range is inside the mapping, which outlives this call, and nobody has a reference to its bytes.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len()) };
+        true
+    }
+
+    /// How many bytes from `offset`, at most `len`, lie in pages that are in memory, so that touching them asks the system
+    /// for nothing.
+    pub(crate) fn present(&self, offset: usize, len: usize) -> usize {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return 0 };
+        let first = offset / PAGE * PAGE;
+        let pages = (end - first).div_ceil(PAGE).min(PAGES_ASKED);
+        let mut found = [0u8; PAGES_ASKED];
+        // SAFETY: the pages begin inside the mapping, whose end the kernel rounds up to a page, and it writes one byte for each
+        // of at most PAGES_ASKED.
+        let asked =
+            unsafe { libc::mincore(self.base.as_ptr().add(first).cast(), pages * PAGE, found.as_mut_ptr()) };
+        if asked != 0 {
+            return 0;
+        }
+        let present = found[..pages].iter().take_while(|page| **page & 1 != 0).count();
+        (first + present * PAGE).min(end).saturating_sub(offset)
     }
 
     /// The first byte, for the atomics of `shm`.

@@ -4,8 +4,10 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
+mod mapped;
 mod memory;
 mod space;
+mod warm;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +16,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use self::mapped::{FileMapping, Mapped};
+pub use self::mapped::{MappedRange, Piece};
 use self::memory::Memory;
+use self::warm::Warm;
 use crate::buf::Window;
 use crate::rt;
 
@@ -36,6 +41,8 @@ struct Open {
     in_memory: OnceLock<bool>,
     /// Present for a file that was made by [`File::in_memory`]: then it knows the length, and reads.
     memory: Option<Memory>,
+    mapped: Mapped,
+    warm: Warm,
 }
 
 impl Open {
@@ -87,7 +94,13 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
-        File(Arc::new(Open { fd, in_memory: OnceLock::new(), memory: None }))
+        File(Arc::new(Open {
+            fd,
+            in_memory: OnceLock::new(),
+            memory: None,
+            mapped: Mapped::default(),
+            warm: Warm::default(),
+        }))
     }
 }
 
@@ -102,7 +115,13 @@ impl File {
     /// only, never through the descriptor.
     pub fn in_memory(name: &str) -> io::Result<File> {
         let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
-        Ok(File(Arc::new(Open { fd, in_memory: OnceLock::from(true), memory: Some(Memory::default()) })))
+        Ok(File(Arc::new(Open {
+            fd,
+            in_memory: OnceLock::from(true),
+            memory: Some(Memory::default()),
+            mapped: Mapped::default(),
+            warm: Warm::default(),
+        })))
     }
 
     /// Fills `into` from `offset`; the count is short only at the end of the file.
@@ -149,6 +168,10 @@ impl File {
     /// The write goes to the page cache on the calling core. (Writes that must not wait, RWF_NOWAIT, are refused by
     /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
+        if let [bytes] = chain {
+            // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
+            return self.write_piece(offset, bytes);
+        }
         let mut at = offset;
         for batch in chain.chunks(SLICES_PER_CALL) {
             let mut slices = [IoSlice::new(&[]); SLICES_PER_CALL];
@@ -158,20 +181,61 @@ impl File {
             let mut rest = &mut slices[..batch.len()];
             IoSlice::advance_slices(&mut rest, 0); // drops empty slices at the front
             while !rest.is_empty() {
-                let n = match rustix::io::pwritev(&self.0.fd, rest, at) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(n) => n,
-                    Err(Errno::INTR) => continue,
-                    Err(e) => return Err(e.into()),
-                };
+                let Some(n) = self.written(at, rustix::io::pwritev(&self.0.fd, rest, at))? else { continue };
                 IoSlice::advance_slices(&mut rest, n);
                 at = at.saturating_add(n as u64);
-                if let Some(memory) = &self.0.memory {
-                    memory.written(at);
-                }
             }
         }
         Ok(())
+    }
+
+    fn write_piece(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (mut at, mut rest) = (offset, bytes);
+        if let Some(memory) = &self.0.memory {
+            let n = memory.write_at(self.0.fd.as_fd(), offset, bytes);
+            rest = &rest[n..];
+            at = at.saturating_add(n as u64);
+            if n > 0 {
+                // It may have been truncated meanwhile: then it is longer again, as it would be by the descriptor.
+                memory.written(at);
+            }
+        }
+        while !rest.is_empty() {
+            let Some(n) = self.written(at, rustix::io::pwrite(&self.0.fd, rest, at))? else { continue };
+            rest = &rest[n..];
+            at = at.saturating_add(n as u64);
+        }
+        Ok(())
+    }
+
+    /// Whether it was made by [`File::in_memory`]: a write to it never waits for a disk.
+    pub fn is_in_memory(&self) -> bool {
+        self.0.memory.is_some()
+    }
+
+    /// Writes all of `from` at `offset`, on the calling core: the one copy that payload needs which lies in a peer's memory.
+    /// What the peer changes meanwhile may be torn.
+    pub fn place_at(&self, offset: u64, from: &Window) -> io::Result<()> {
+        let mut done = 0;
+        while let Some(rest) = from.slice(done, from.len() - done).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            done += self.written(at, sys::write_at(self.as_fd(), at, &rest))?.unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// What became of one write at `at`: how many bytes the file has taken, `None` where it is to be tried again.
+    fn written(&self, at: u64, result: Result<usize, Errno>) -> io::Result<Option<usize>> {
+        let n = match result {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => n,
+            Err(Errno::INTR) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        if let Some(memory) = &self.0.memory {
+            memory.written(at.saturating_add(n as u64));
+        }
+        Ok(Some(n))
     }
 
     /// Makes data (and metadata unless `data_only`) durable.
@@ -200,6 +264,21 @@ impl File {
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 
+    /// Counts a short read. Whether the file is mapped by now, so that ranges of it are better sent than read (see
+    /// [`FileRange::mapped`]).
+    pub fn is_mapped(&self) -> bool {
+        self.mapping().is_some()
+    }
+
+    fn mapping(&self) -> Option<&Arc<FileMapping>> {
+        let open = &self.0;
+        match open.memory {
+            // It is read without a system call already.
+            Some(_) => None,
+            None => open.mapped.after_reads(open.fd.as_fd(), || self.len()),
+        }
+    }
+
     /// Whether the size is zero now.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
@@ -219,7 +298,19 @@ pub struct FileRange {
     pub len: usize,
 }
 
+/// Whether a send failed because a mapped file no longer has what was to be sent.
+pub fn is_lost(e: &io::Error) -> bool {
+    Errno::from_io_error(e) == Some(Errno::FAULT)
+}
+
 impl FileRange {
+    /// The range without its first `n` bytes, at most all.
+    #[must_use]
+    pub fn advanced(&self, n: usize) -> FileRange {
+        let n = n.min(self.len);
+        FileRange { file: self.file.clone(), offset: self.offset.saturating_add(n as u64), len: self.len - n }
+    }
+
     /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
     /// last byte is not there already (or the file system cannot tell).
     pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
@@ -227,9 +318,23 @@ impl FileRange {
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
         let open = &self.file.0;
-        if open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end)) {
+        if open.in_memory.get() == Some(&true) {
             return Ok(());
         }
+        let (range, now) = (start..end.saturating_add(1), rt::now());
+        if open.warm.knows(&range, now) {
+            return Ok(());
+        }
+        let cached = open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
+        if !cached {
+            self.read_ahead(start, len).await?;
+        }
+        open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
+        Ok(())
+    }
+
+    /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and forgets them.
+    async fn read_ahead(&self, start: u64, len: usize) -> io::Result<()> {
         let file = self.file.clone();
         rt::blocking(move || {
             let mut scratch = vec![0; len.min(64 << 10)];
@@ -248,9 +353,28 @@ impl FileRange {
         .await
     }
 
+    /// The range for sending without a read, where the file is mapped (see `file::mapped`) and the page cache holds it. For short
+    /// ranges: a long one goes by [`crate::net::Stream::send_file`] for less.
+    pub fn mapped(&self) -> Option<MappedRange> {
+        let open = &self.file.0;
+        let mapping = self.file.mapping()?;
+        let found = MappedRange::new(mapping, self.offset, self.len)?;
+        let range = self.offset..self.offset.saturating_add(self.len as u64);
+        let now = rt::now();
+        if open.warm.knows(&range, now) {
+            return Some(found);
+        }
+        let around = mapping.clip(Warm::widen(&range));
+        if mapping.is_cached(&around) {
+            open.warm.saw(&around, now, || self.file.len().unwrap_or(0));
+            return Some(found);
+        }
+        mapping.is_cached(&range).then_some(found)
+    }
+
     /// Reads at most `len` bytes from byte `from` of the range into `staging`; past the end of the file they are
     /// zeros. Returns how many.
-    pub(crate) fn read_or_zero(&self, from: usize, len: usize, staging: &mut [u8]) -> io::Result<usize> {
+    pub fn read_or_zero(&self, from: usize, len: usize, staging: &mut [u8]) -> io::Result<usize> {
         let room = &mut staging[..len];
         loop {
             match rustix::io::pread(&self.file, &mut *room, self.offset.saturating_add(from as u64)) {
@@ -334,6 +458,13 @@ mod sys {
         } else {
             rustix::io::pread(fd, room, offset)
         }
+    }
+
+    pub(super) fn write_at(fd: BorrowedFd<'_>, offset: u64, from: &Window) -> Result<usize, Errno> {
+        // SAFETY: the window's range stays mapped while `from` lives. The slice is given only to the kernel, which copies
+        // from it as from any memory that others may change; nothing here reads it.
+        let bytes = unsafe { std::slice::from_raw_parts(from.as_ptr().cast_const(), from.len()) };
+        rustix::io::pwrite(fd, bytes, offset)
     }
 }
 

@@ -1,13 +1,15 @@
 //! What the hardware gives: buffers, clock, sockets, files, shared memory and cores, real and simulated.
 //!
 //! The rest of Weft sees time, memory and the network only through this crate, so the simulator can stand in
-//! for them. It is one of the two rooms where `unsafe` is allowed (`rdma::rnic` is the other).
+//! for them. It is one of the rooms where `unsafe` is allowed (`rdma::rnic` and `kerberos` are the others).
 //!
 //! Owns: the buffer pool's slabs, the reactor of each core, every file descriptor.
 //! Does not: know any protocol.
 
 pub mod buf;
 pub mod clock;
+pub mod counters;
+pub mod cpu;
 pub mod file;
 pub mod net;
 pub mod payload;
@@ -17,6 +19,6 @@ pub mod sim;
 
 pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
-pub use file::{File, FileRange};
+pub use file::{File, FileRange, MappedRange, Piece};
 pub use net::{Listener, Stream};
 pub use payload::Payload;

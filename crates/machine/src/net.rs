@@ -6,6 +6,7 @@
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
 mod interfaces;
+mod link;
 mod path;
 mod socket;
 
@@ -20,12 +21,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::file::{self, FileRange};
+use crate::file::{self, FileRange, Piece};
 use crate::rt;
 use crate::rt::readiness::Registered;
 use crate::sim;
 
 pub use interfaces::{Interface, interfaces};
+pub use link::{Link, Tls, TlsError};
 pub use path::Path;
 
 /// How long [`Stream::connect`] tries.
@@ -199,6 +201,18 @@ impl Stream {
         }
     }
 
+    /// Looks at the next bytes without taking them, until `into` is full or no more will come; how many there are. Nothing
+    /// can be looked at under simulation.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Real(stream) => stream.peek(into).await,
+            Kind::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// One receive that never waits: [`io::ErrorKind::WouldBlock`] when nothing is there.
     pub fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match &self.0 {
@@ -224,6 +238,22 @@ impl Stream {
     /// (MSG_MORE; at most 200 ms).
     pub fn poll_send_more(&self, cx: &mut Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.poll_send_flagged(cx, from, true)
+    }
+
+    /// Whether [`Stream::poll_send_pieces`] takes pieces of mapped files.
+    pub fn takes_mapped(&self) -> bool {
+        matches!(self.0, Kind::Real(_))
+    }
+
+    /// [`Stream::poll_send`], or with `more` [`Stream::poll_send_more`], of pieces that may lie in mapped files, where
+    /// [`Stream::takes_mapped`] says so. EFAULT ([`crate::file::is_lost`]): the file of the first piece has become shorter.
+    pub fn poll_send_pieces(
+        &self,
+        cx: &mut Context<'_>,
+        from: &[Piece<'_>],
+        more: bool,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send_flagged(cx, Piece::as_slices(from), more)
     }
 
     fn poll_send_flagged(

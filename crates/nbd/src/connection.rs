@@ -22,10 +22,11 @@ use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
-use crate::link::Link;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
 use crate::server::{Error, Export, Server};
+use crate::watch::Watch;
+use weft_machine::net::Link;
 
 /// How long a client may take to notice that the server has said its last word.
 const LINGER: Duration = Duration::from_secs(1);
@@ -45,6 +46,7 @@ struct Connection<'a> {
     server: &'a Server,
     link: &'a Link,
     agreed: Agreed<'a>,
+    watch: &'a Watch,
     running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
     outbox: RefCell<Outbox>,
     /// Requests without a reply that has left.
@@ -62,11 +64,13 @@ pub(crate) async fn serve<'a>(
     link: &'a Link,
     receiver: Receiver,
     agreed: Agreed<'a>,
+    watch: &'a Watch,
 ) -> Result<(), Error> {
     let connection = Connection {
         server,
         link,
         agreed,
+        watch,
         running: RefCell::default(),
         outbox: RefCell::default(),
         unanswered: Cell::new(0),
@@ -178,6 +182,9 @@ impl<'a> Connection<'a> {
             }
             let judged = execute::judge(&request, &self.agreed, &self.server.limits);
             self.unanswered.set(self.unanswered.get() + 1);
+            if judged.is_ok() {
+                self.watch.count(request.command, request.len);
+            }
             if request.command == Command::WRITE {
                 self.take_write(&mut receiver, request, judged).await?;
             } else {

@@ -6,14 +6,15 @@
 
 mod connection;
 mod execute;
-mod link;
 pub mod negotiation;
 mod outbox;
 mod receiver;
 mod server;
+mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use link::{Tls, TlsError};
 pub use server::{Config, Error, Export, Limits, Server};
+pub use watch::Watch;
+pub use weft_machine::net::{Tls, TlsError};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use weft_machine::{FileRange, Payload, Pool, Stream};
 use weft_wire::nbd::transmission::{Chunk, Code};
 
-use crate::link::Link;
+use weft_machine::net::Link;
 
 /// File bytes that are brought into the page cache, and then sent, at a time.
 const WARM_BYTES: usize = 1 << 20;

@@ -8,7 +8,7 @@ use std::io;
 
 use weft_machine::{Buf, buf};
 
-use crate::link::Link;
+use weft_machine::net::Link;
 
 /// Room for a train of headers, and little enough to cost next to nothing where it has to be copied.
 const STAGING_BYTES: usize = 8 << 10;

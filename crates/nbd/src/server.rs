@@ -13,9 +13,10 @@ use weft_wire::nbd::Malformed;
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection::{self, Agreed};
-use crate::link::{Link, Tls};
 use crate::negotiation::{Negotiation, Step};
 use crate::receiver::Receiver;
+use crate::watch::Watch;
+use weft_machine::net::{Link, Tls};
 
 /// A volume under the name that clients ask for.
 #[derive(Clone, Debug)]
@@ -125,11 +126,19 @@ impl Server {
 
     /// Serves one connection to its end.
     pub async fn serve(&self, stream: Stream) -> Result<(), Error> {
+        self.serve_watched(stream, &Watch::default()).await
+    }
+
+    /// [`Server::serve`]; what it does is counted in `watch`.
+    pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
         let mut link = Link::new(stream);
         let mut receiver = Receiver::default();
         let greeted = rt::timeout(self.limits.handshake, self.negotiate(&mut link, &mut receiver));
         match greeted.await {
-            Ok(Ok(Some(agreed))) => connection::serve(self, &link, receiver, agreed).await,
+            Ok(Ok(Some(agreed))) => {
+                watch.agreed(&agreed.export.name, self.tls.is_some());
+                connection::serve(self, &link, receiver, agreed, watch).await
+            }
             Ok(Ok(None)) => Ok(()),
             Ok(Err(e)) => Err(e),
             Err(_) => Err(Error::Violation("no export was chosen in time")),

@@ -1,6 +1,6 @@
 //! What a READ costs the server: `read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]`.
 //!
-//! The server is the example `serve` (or anything that exports "/data"); its CPU time is read from /proc. READs are of
+//! The server is the example `serve` (or anything that exports "/data"); its CPU time is that of its clock. READs are of
 //! one file of 64 MiB, in the page cache, at random offsets.
 
 use std::cell::Cell;
@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weft_machine::cpu::time_of;
 use weft_machine::{Pool, Stream, rt};
 use weft_nfs::client::{Mount, Options, SetAttributes};
 use weft_rdma::{Provider, iwarp, shm};
@@ -25,7 +26,7 @@ fn main() -> Result<(), Failure> {
         return Err("usage: read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]".into());
     };
     let writes = rest.first().is_some_and(|word| word == "write");
-    let (size, depth): (usize, u64) = (size.parse()?, depth.parse()?);
+    let (pid, size, depth): (u32, usize, u64) = (pid.parse()?, size.parse()?, depth.parse()?);
     let time = Duration::from_secs_f64(seconds.parse()?);
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse()?));
     rt::block_on(async move {
@@ -38,7 +39,7 @@ fn main() -> Result<(), Failure> {
             file.write(0, Bytes::from(vec![7; FILE_BYTES])).await?;
         }
         let (operations, start) = (Rc::new(Cell::new(0_u64)), Instant::now());
-        let cpu = cpu_seconds(pid)?;
+        let cpu = time_of(pid)?;
         let tasks: Vec<_> = (0..depth)
             .map(|task| {
                 let (file, operations, pool) = (file.clone(), operations.clone(), pool.clone());
@@ -67,7 +68,7 @@ fn main() -> Result<(), Failure> {
         for task in tasks {
             task.await?;
         }
-        let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds(pid)? - cpu);
+        let (seconds, cpu) = (start.elapsed().as_secs_f64(), (time_of(pid)? - cpu).as_secs_f64());
         let operations = operations.get() as f64;
         println!(
             "{over} {size} B x {depth}: {:.0} op/s, {:.2} GB/s, mean {:.1} us, server {:.2} us CPU/op, {:?}",
@@ -92,14 +93,4 @@ async fn connect(addr: SocketAddr, over: &str, pool: &Pool) -> Result<Rc<dyn Cha
         other => return Err(format!("unknown transport {other}").into()),
     };
     Ok(rpcrdma::connect(&*provider, addr, rpcrdma::Config::default(), pool.clone()).await?)
-}
-
-/// User and system time of a process so far, in nanosecond resolution where the scheduler counts it.
-fn cpu_seconds(pid: &str) -> Result<f64, Failure> {
-    let mut nanos = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let schedstat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        nanos += schedstat.split_whitespace().next().ok_or("empty schedstat")?.parse::<u64>()?;
-    }
-    Ok(nanos as f64 / 1e9)
 }

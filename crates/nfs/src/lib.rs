@@ -4,4 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+#[cfg(test)]
+mod memory;
 pub mod server;

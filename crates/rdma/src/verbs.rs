@@ -6,12 +6,13 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Add;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Payload};
+use weft_machine::{Buf, File, Payload};
 use weft_wire::rdmap;
 
 /// A steering tag: names one registered region of one queue pair (RFC 5040 1.1.1).
@@ -318,6 +319,23 @@ pub struct Traffic {
     pub served: (u64, u64),
 }
 
+impl Add for Traffic {
+    type Output = Traffic;
+
+    /// What moved over both.
+    fn add(self, other: Traffic) -> Traffic {
+        let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+        Traffic {
+            sent: add(self.sent, other.sent),
+            received: add(self.received, other.received),
+            written: add(self.written, other.written),
+            placed: add(self.placed, other.placed),
+            read: add(self.read, other.read),
+            served: add(self.served, other.served),
+        }
+    }
+}
+
 /// What a completed `connect` gives: the queue pair, and the private data of the acceptance.
 pub type Connected = (Rc<dyn QueuePair>, Bytes);
 
@@ -385,6 +403,13 @@ pub trait QueuePair {
     fn invalidate(&self, stag: Stag) -> Option<Buf>;
     /// Hands over work. On error the work comes back untouched.
     fn post(&self, work: Work) -> Result<(), (PostError, Work)>;
+    /// Reads the peer's memory straight into a file in memory, at `offset`, where that waits for nobody. `None`: it does not
+    /// go so here, or not now, or the peer does not allow it; then a Read does it, or says why not. What the file has by then
+    /// is not said.
+    fn read_into(&self, from: Segment, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let _ = (from, file, offset);
+        None
+    }
     /// Appends at least one completion to `out`, or ends: `Err` comes after every posted work has completed.
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>>;
     /// Takes in what has come, as the core's loop would do in its next turn, and does not wait: for a user that polls

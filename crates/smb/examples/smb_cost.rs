@@ -82,6 +82,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
         multichannel: true,
         interfaces: Vec::new().into(),
         endpoints: String::new(),
+        offers: Default::default(),
         pool: pool.clone(),
         limits: Limits::default(),
     });

@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         multichannel: true,
         interfaces: Vec::new().into(),
         endpoints: String::new(),
+        offers: Default::default(),
         pool: pool.clone(),
         limits: Limits::default(),
     });

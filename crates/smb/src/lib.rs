@@ -7,6 +7,7 @@
 
 pub mod auth;
 pub mod client;
+pub mod compression;
 pub mod crypto;
 mod ids;
 pub mod server;

@@ -21,7 +21,7 @@
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::Payload;
+use weft_machine::{File, Payload};
 
 use crate::Error;
 
@@ -29,6 +29,11 @@ use crate::Error;
 pub trait Block: std::fmt::Debug + Send + Sync {
     /// What it is made of.
     fn geometry(&self) -> Geometry;
+    /// The file in memory that its bytes lie in, from the file's first byte on, where whoever may write to the block may as
+    /// well write there: inside of its size, and for nothing durable. By default there is none.
+    fn memory(&self) -> Option<&File> {
+        None
+    }
     /// Carries out one operation.
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
 }

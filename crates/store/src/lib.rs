@@ -9,6 +9,7 @@ pub mod access;
 pub mod backend;
 pub mod block;
 pub mod opens;
+pub mod rules;
 pub mod vfs;
 pub mod volume;
 

@@ -5,23 +5,29 @@
 
 mod dos;
 mod file;
+mod own;
+mod sink;
 mod streams;
 mod watch;
 
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::LocalBoxFuture;
 
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::file::{OpenFile, Quota};
+pub use self::own::{Own, Turn};
+pub use self::sink::{Put, Sink};
 use self::streams::Streams;
 pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
 use self::watch::Witness;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
 use crate::opens::{Access, Key, Opens, Refused};
+use crate::rules::Rules;
 
 /// How deep a name may lie for what is below a directory to be found.
 const MAX_DEPTH: usize = 1024;
@@ -373,9 +379,10 @@ pub trait Backend: Send + Sync {
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
     /// From now on until the answer is dropped, tells `watches` what others than this server change in `dir`, or in the
-    /// tree below it. What goes through [`Vfs`] it does not tell. By default nobody else changes anything.
+    /// tree below it. What goes through [`Vfs`] it does not tell: that bears a mark ([`Watches::own`]). By default nobody
+    /// else changes anything.
     fn observe(
-        &self,
+        self: Arc<Self>,
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
@@ -388,7 +395,7 @@ pub trait Backend: Send + Sync {
 /// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
 /// shares all three. It may act in somebody's name, who then keeps what he caches of the directories that he changes.
 #[derive(Clone)]
-pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>, Option<Key>, Arc<Streams>);
+pub struct Vfs(Arc<dyn Backend>, Arc<Opens>, Arc<Watches>, Option<Key>, Arc<Streams>, Arc<AtomicU64>);
 
 macro_rules! expect {
     ($outcome:expr, $pattern:pat => $value:expr) => {
@@ -402,13 +409,13 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
-        Vfs(Arc::new(backend), Arc::default(), Arc::default(), None, Arc::default())
+        Vfs(Arc::new(backend), Arc::default(), Arc::default(), None, Arc::default(), Arc::default())
     }
 
     /// The same file system, changed in the name of whoever caches directories by this key.
     #[must_use]
     pub fn in_name_of(&self, key: Option<Key>) -> Vfs {
-        Vfs(self.0.clone(), self.1.clone(), self.2.clone(), key, self.4.clone())
+        Vfs(self.0.clone(), self.1.clone(), self.2.clone(), key, self.4.clone(), self.5.clone())
     }
 
     /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
@@ -419,9 +426,24 @@ impl Vfs {
         }
     }
 
+    /// Takes what others cache of the directory of a file whose content has changed: its size and times are in the listing.
+    /// For protocols whose writers have no handle that they close.
+    pub async fn content_changed(&self, node: NodeId) {
+        if self.1.caches_directories()
+            && let Ok((dir, _)) = self.place(node).await
+        {
+            self.children_changed(dir);
+        }
+    }
+
     /// Who has what open, of every protocol.
     pub fn opens(&self) -> &Arc<Opens> {
         &self.1
+    }
+
+    /// Moves on with every change of a security descriptor: who has seen one looks again.
+    pub fn descriptors(&self) -> u64 {
+        self.5.load(Ordering::Acquire)
     }
 
     /// "dir" or "ram".
@@ -441,11 +463,7 @@ impl Vfs {
     }
 
     async fn modified(&self, node: NodeId, what: What) {
-        if self.1.caches_directories()
-            && let Ok((dir, _)) = self.place(node).await
-        {
-            self.children_changed(dir);
-        }
+        self.content_changed(node).await;
         if self.2.any() && what != What::NONE {
             self.witness().modified(node, what).await;
         }
@@ -457,7 +475,7 @@ impl Vfs {
         if self.getattr(dir).await?.kind != Kind::Dir {
             return Err(Error::NotDir);
         }
-        Watch::new(&self.2, &*self.0, (dir, recursive, filter))
+        Watch::new(&self.2, self.0.clone(), (dir, recursive, filter))
     }
 
     /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.
@@ -659,7 +677,11 @@ impl Vfs {
     ) -> Result<(), Error> {
         let node = self.4.base(node)?;
         let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
-        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        let done = self.0.submit(op).await;
+        if name == crate::access::XATTR {
+            self.5.fetch_add(1, Ordering::AcqRel);
+        }
+        expect!(done?, Outcome::Done => ());
         if !name.starts_with(OWN_XATTRS) {
             self.modified(node, What::XATTRS).await;
         }
@@ -676,7 +698,11 @@ impl Vfs {
     pub async fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
         let node = self.4.base(node)?;
         let op = Op::RemoveXattr { node, name: name.to_vec() };
-        expect!(self.0.submit(op).await?, Outcome::Done => ());
+        let done = self.0.submit(op).await;
+        if name == crate::access::XATTR {
+            self.5.fetch_add(1, Ordering::AcqRel);
+        }
+        expect!(done?, Outcome::Done => ());
         if !name.starts_with(OWN_XATTRS) {
             self.modified(node, What::XATTRS).await;
         }
@@ -851,13 +877,6 @@ pub struct Share {
     pub vfs: Vfs,
     /// What is asked of whoever uses it.
     pub rules: Rules,
-}
-
-/// What a share asks of those who use it, over whatever protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Nothing of it travels in the clear: a protocol that cannot encrypt does not offer it.
-    pub encrypted: bool,
 }
 
 impl Share {

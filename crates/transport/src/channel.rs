@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Payload};
+use weft_machine::{Buf, File, Payload};
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
 
 /// A message that arrived.
@@ -129,6 +129,13 @@ pub enum Kind {
     Datagram,
     /// RPC over RDMA.
     RpcRdma,
+}
+
+/// What protects a channel from those between its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Security {
+    /// The peer has shown a certificate that an authority of ours has signed.
+    pub peer_is_known: bool,
 }
 
 /// Why a channel ended or an operation failed.
@@ -256,6 +263,10 @@ pub trait Channel {
     fn peer(&self) -> String;
     /// What it can carry.
     fn limits(&self) -> Limits;
+    /// What protects it, where something does: nobody between the ends reads or changes messages.
+    fn security(&self) -> Option<Security> {
+        None
+    }
     /// The next message; `Ok(None)` is an orderly end. Whoever keeps the future polls it when it is woken: the
     /// connection may make progress by it alone. A reader that wants nothing for a while drops it.
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>>;
@@ -279,6 +290,13 @@ pub trait Channel {
     fn cork(&self, on: bool);
     /// Pulls the peer's memory (RDMA Read).
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
+    /// Pulls the peer's memory straight into a file in memory, one segment behind the other from `offset` on, where that
+    /// waits for nobody. `None`: it does not go so; then [`Channel::fetch`] does it, or says why not. What the file has there
+    /// by then is not said.
+    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
+        let _ = (from, file, offset);
+        None
+    }
     /// Opens memory to the peer. `Err(Misuse)` without RDMA.
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error>;
     /// Takes it back. After this the peer cannot reach it, whatever it does.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+pub mod datagram;
 mod framed;
 pub mod nbss;
 pub mod record;

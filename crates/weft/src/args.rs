@@ -2,15 +2,22 @@
 //!
 //! Owns: names, defaults and help of every option. Does not: act.
 
+mod bench;
+mod compare;
 mod rdma;
+pub(crate) mod replica;
 mod volume;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::bench::*;
+pub(crate) use self::compare::*;
 pub(crate) use self::rdma::*;
+pub(crate) use self::replica::*;
 pub(crate) use self::volume::*;
 
 /// RDMA file storage for any Ethernet, in user space.
@@ -29,9 +36,13 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA; volumes over NBD
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Volumes: make them, list them, change them
     Volume(Volume),
+    /// Copy volumes to other hosts and keep the copies equal
+    Replica(Box<Replica>),
+    /// What a running server serves, to whom, and whether RDMA carries the bytes
+    Status(Status),
     /// Copy a file or a folder to or from a server, with progress, and verify it
     Cp(Cp),
     /// List a folder of a server, or its shares
@@ -46,6 +57,9 @@ pub(crate) enum Command {
     Sync(Sync),
     /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
     Demo(Demo),
+    /// Measure a server as the white papers did, RDMA beside TCP, or by workloads of your own
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Explain, step by step, whether RDMA to a host works and why not
     Doctor(Doctor),
     /// RDMA without storage: check data, measure, list providers
@@ -71,7 +85,12 @@ impl Command {
             Command::Serve(_)
             | Command::Rdma(Rdma::Ping(Ping { server: true, .. }) | Rdma::Perf(Perf::Server(_))) => true,
             Command::Cp(_) | Command::Ls(_) | Command::Cat(_) | Command::Put(_) => false,
-            Command::Stat(_) | Command::Sync(_) | Command::Demo(_) | Command::Volume(_) => false,
+            Command::Stat(_)
+            | Command::Sync(_)
+            | Command::Demo(_)
+            | Command::Volume(_)
+            | Command::Bench(_) => false,
+            Command::Status(_) | Command::Replica(_) => false,
             Command::Doctor(_) | Command::Rdma(_) | Command::Man(_) => false,
         }
     }
@@ -116,13 +135,24 @@ pub(crate) struct Serve {
     /// Refuse writes to the volumes
     #[arg(long, requires = "volume")]
     pub nbd_read_only: bool,
-    /// Where volumes are remembered, and what NFS needs after a restart: the key of its file handles, its clients
+    /// Serve the volumes as files of a share, over SMB (and NFS); it is called "volumes" unless NAME says otherwise
+    #[arg(long, value_name = "NAME", group = "door", requires = "volume", num_args = 0..=1, require_equals = true,
+        default_missing_value = "volumes")]
+    pub share_volumes: Option<String>,
+    /// Let the volumes be copied to other hosts, and from there to here (weft replica); serves SMB, and a hidden share
+    #[arg(long, group = "door", requires = "volume")]
+    pub replica: bool,
+    /// Where volumes are remembered, what NFS needs after a restart (the key of its file handles, its clients), and persistent
+    /// handles of SMB
     /// [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft; not for NFS on port 0]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Who may log on
     #[arg(long, default_value_t = default_user())]
     pub user: String,
+    /// Keytab with a key of cifs/HOST: users of the realm log on to SMB by Kerberos tickets, too, if they may log on at all
+    #[arg(long, value_name = "FILE")]
+    pub keytab: Option<PathBuf>,
     /// Address to listen on; anything but loopback is your decision
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub listen: IpAddr,
@@ -132,21 +162,47 @@ pub(crate) struct Serve {
     /// Port of SMB Direct, of every provider; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 5445)]
     pub smbd_port: u16,
-    /// TCP port of NFS; 0 takes any
+    /// TCP and UDP port of NFS (UDP: version 3 alone); 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, of every provider; 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_rdma_port: Option<u16>,
-    /// TCP port of the MOUNT protocol; 0 takes any
+    /// TCP and UDP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
+    /// Tell NFS clients the other ports at this one, TCP and UDP: rpcbind, which they look for at 111; 0 takes any
+    #[arg(long, value_name = "N")]
+    pub rpcbind_port: Option<u16>,
+    /// Register with the rpcbind that runs on this host, and take that back at the end
+    #[arg(long, conflicts_with = "rpcbind_port")]
+    pub rpcbind: bool,
+    /// Certificate for NFS, a chain in PEM: clients may ask for TLS (RFC 9289); `--export NAME:xprtsec=tls` makes them
+    #[arg(long, value_name = "FILE", requires = "nfs_tls_key")]
+    pub nfs_tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    pub nfs_tls_key: Option<PathBuf>,
+    /// Ask NFS clients for a certificate that one of these authorities has signed; `--export NAME:xprtsec=mtls` wants it
+    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    pub nfs_tls_clients: Option<PathBuf>,
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
     #[arg(long)]
     pub no_root_squash: bool,
+    /// How a share is offered over NFS: ro, root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS
+    /// (repeatable), sec=sys:none, xprtsec=none|tls|mtls (repeatable)
+    #[arg(long, value_name = "NAME:OPTION,...", value_parser = crate::exports::parse)]
+    pub export: Vec<crate::exports::ExportOption>,
     /// RDMA providers to serve with
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
     pub rdma: Vec<ProviderKind>,
+    /// Write what goes over RDMA into this file, for Wireshark: also what passes by shared memory, as the iWARP that it would be.
+    /// Payload included, encrypted or not as it was sent; slow
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// How large that file may become
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, requires = "pcap")]
+    pub pcap_limit: u64,
     /// Refuse requests that are not signed
     #[arg(long)]
     pub require_signing: bool,
@@ -156,6 +212,26 @@ pub(crate) struct Serve {
     /// Let nothing of this share travel unencrypted; NFS does not offer it then (repeatable)
     #[arg(long, value_name = "NAME")]
     pub encrypt_share: Vec<String>,
+    /// Handles on this share survive a restart of the server where clients ask for that (persistent handles); writes go
+    /// through to the disk (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub continuous_availability: Vec<String>,
+    /// Speak the POSIX extensions of SMB 3.1.1 with clients that ask for them: modes, links, owners, exact names
+    #[arg(long)]
+    pub posix: bool,
+    /// Compress messages with clients that ask for it
+    #[arg(long)]
+    pub compress: bool,
+    /// Tell clients to ask for compression on this share; implies --compress (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub compress_share: Vec<String>,
+    /// A name that leads elsewhere, to the first of several targets that is there: dfs/projects=//nas/projects; makes the share
+    /// the root of a DFS namespace for SMB clients (repeatable)
+    #[arg(long, value_name = "SHARE/NAME=//HOST/SHARE", value_parser = weft_smb::server::dfs::Link::parse)]
+    pub dfs_link: Vec<weft_smb::server::dfs::Link>,
+    /// Leave out of this share's listings what their user may not read, over SMB (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub hide_unreadable: Vec<String>,
     /// Print the ready line as a JSON object
     #[arg(long)]
     pub json: bool,
@@ -189,7 +265,8 @@ pub(crate) enum Crc {
 }
 
 /// How a client reaches the server.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
     /// Shared memory where the server is on this host, else an RDMA device where both have one, else iWARP, else TCP;
     /// says what it took
@@ -219,9 +296,30 @@ pub(crate) struct Connect {
     /// Sign the SMB session
     #[arg(long)]
     pub sign: bool,
-    /// Connections of an SMB session to the server's address; others of its addresses get one each [default: 1]
+    /// Compress what travels by SMB over TCP, where the server can
+    #[arg(long)]
+    pub compress: bool,
+    /// Log on to SMB by your Kerberos ticket (kinit) instead of a password; the server is named as in its ticket, cifs/HOST
+    #[arg(short, long)]
+    pub kerberos: bool,
+    /// Connections to the server's address [default: 1]; of an SMB session, others of its addresses get one each
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
+}
+
+impl Connect {
+    /// By this transport, and otherwise as where no option is given.
+    pub(crate) fn by(transport: Transport) -> Connect {
+        Connect {
+            transport,
+            no_crc: false,
+            encrypt: false,
+            sign: false,
+            compress: false,
+            kerberos: false,
+            channels: None,
+        }
+    }
 }
 
 /// `weft cp`.
@@ -233,7 +331,7 @@ weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
 The password comes from WEFT_PASSWORD or is asked for."
 )]
 pub(crate) struct Cp {
-    /// A file here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH?mountport=N&rdmaport=N
+    /// A file here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
     pub from: String,
     /// The same; a folder (or a trailing slash) keeps the file's name
     pub to: String,
@@ -264,12 +362,22 @@ pub(crate) struct Transfer {
     /// Keep what was copied when a copy fails or is interrupted, and go on from there the next time
     #[arg(long)]
     pub resume: bool,
+    /// Seconds that an SMB server may be away: a copy whose connections are lost goes on when it is back; 0: it fails at once
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86400))]
+    pub patience: u32,
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the outcome as a JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+impl Transfer {
+    /// How long the server may be away.
+    pub(crate) fn patience(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(self.patience.into())
+    }
 }
 
 /// `weft sync`.
@@ -342,15 +450,41 @@ pub(crate) struct Ls {
     pub json: bool,
 }
 
+/// `weft status`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft status\n  weft status --watch\n  \
+weft status --json | jq '.servers[].connections[] | [.peer, .transport, .provider, .traffic.rdma_written_bytes]'\n\n\
+It asks the servers of this user on this host, by a socket in their state directory.")]
+pub(crate) struct Status {
+    /// The server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
+    #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Only the server with this process number
+    #[arg(long, value_name = "N")]
+    pub pid: Option<u32>,
+    /// Print JSON: {"servers": [...]}
+    #[arg(long)]
+    pub json: bool,
+    /// Again and again, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+    /// Seconds in between
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+}
+
 /// `weft demo`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Demo {
     /// Where the page goes
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
-    /// Where the figures go as JSON
+    /// Where the figures go as JSON (docs/result-schema.md)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Where the figures go as CSV, with every percentile
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
     /// Judge the bounds that the project promises; exit non-zero where one falls short
     #[arg(long)]
     pub gate: bool,
@@ -374,7 +508,7 @@ pub(crate) struct Demo {
     pub over: Vec<String>,
 }
 
-fn default_user() -> String {
+pub(crate) fn default_user() -> String {
     std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "weft".into())
 }
 

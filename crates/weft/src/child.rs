@@ -3,6 +3,7 @@
 //! Owns: the process; it does not outlive this value. Does not: know what it serves.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -23,7 +24,31 @@ impl Service {
         variable: Option<(&str, &str)>,
         stdin: Stdio,
     ) -> Result<Service, Failure> {
+        Service::spawn(Command::new(std::env::current_exe()?), args, variable, stdin)
+    }
+
+    /// The same; signals from the terminal do not reach it. Of itself it says what `log` lets through.
+    pub(crate) fn start_apart(
+        args: &[&str],
+        variable: Option<(&str, &str)>,
+        stdin: Stdio,
+        log: &str,
+    ) -> Result<Service, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
+        command.process_group(0);
+        // What it says of itself is of no interest to whoever measures it, unless asked for.
+        if std::env::var_os("WEFT_LOG").is_none() {
+            command.env("WEFT_LOG", log);
+        }
+        Service::spawn(command, args, variable, stdin)
+    }
+
+    fn spawn(
+        mut command: Command,
+        args: &[&str],
+        variable: Option<(&str, &str)>,
+        stdin: Stdio,
+    ) -> Result<Service, Failure> {
         command.args(args).stdin(stdin).stdout(Stdio::piped());
         if let Some((name, value)) = variable {
             command.env(name, value);

@@ -3,16 +3,23 @@
 //! Owns: the choice of transport and the sentence that explains it. Does not: speak a protocol.
 
 mod channels;
+mod lasting;
+mod links;
 mod nfs;
 mod smb;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Stream};
 use weft_rdma::{Provider, Traffic, rnic};
+use weft_smb::client::{Session, Tree};
 use zeroize::Zeroizing;
 
 use crate::Failure;
@@ -63,6 +70,19 @@ pub(crate) struct RemoteShare {
     pub remark: String,
 }
 
+/// What client and server agreed on, and what the server is, as far as it tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// "Weft", "Samba 4.17.12-Debian", ...
+    pub software: Option<String>,
+    /// "SMB 3.1.1", "NFS 3", "NFS 4.1".
+    pub dialect: String,
+    /// How messages are signed, where they are.
+    pub signing: Option<String>,
+    /// How messages are encrypted, where they are.
+    pub encryption: Option<String>,
+}
+
 type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Failure>>;
 
 /// An open remote file; many operations at a time.
@@ -77,6 +97,10 @@ pub(crate) trait RemoteFile {
     fn set_modified(&self, at: When) -> Answer<'_, ()>;
     /// Makes what was written durable.
     fn flush(&self) -> Answer<'_, ()>;
+    /// Whether the server was restarted since it was opened: what was written and not flushed by then may be missing.
+    fn is_anew(&self) -> bool {
+        false
+    }
     /// Ends the use of the file.
     fn close(&self) -> Answer<'_, ()>;
 }
@@ -95,12 +119,23 @@ trait RemoteFolder {
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
     fn describe(&self) -> String;
+    fn agreed(&self) -> LocalBoxFuture<'_, Agreed>;
+    /// How often a request waited for a credit; `None` where there are none.
+    fn credits_starved(&self) -> Option<u64> {
+        None
+    }
     /// The connections that there are, each in a few words; empty where there is only ever one.
     fn connections(&self) -> Vec<String> {
         Vec::new()
     }
     /// How many connections were lost without harm.
     fn lost_connections(&self) -> u32 {
+        0
+    }
+    /// See [`Remote::outlast`].
+    fn outlast(&self, _patience: Duration, _until: Arc<AtomicBool>) {}
+    /// How often everything was lost and made again.
+    fn losses(&self) -> u32 {
         0
     }
     fn close(&self) -> Answer<'_, ()>;
@@ -146,7 +181,7 @@ impl Remote {
     /// Connects to the share of `url`; asks for a password where one is needed and not given.
     pub(crate) async fn connect(url: &Url, options: &Connect, pool: &Pool) -> Result<Remote, Failure> {
         let password = match url.scheme {
-            Scheme::Smb => password::for_client(&url.user, &url.host)?,
+            Scheme::Smb => password_for(url, options)?,
             Scheme::Nfs => Zeroizing::new(String::new()),
         };
         Remote::connect_as(url, options, pool, &password, None).await
@@ -176,6 +211,16 @@ impl Remote {
     /// What was agreed on and why this transport, in one line.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.folder.describe(), self.reason)
+    }
+
+    /// The same, taken apart, and what the server says that it is.
+    pub(crate) async fn agreed(&self) -> Agreed {
+        self.folder.agreed().await
+    }
+
+    /// How often a request waited for a credit; `None` where the protocol has none.
+    pub(crate) fn credits_starved(&self) -> Option<u64> {
+        self.folder.credits_starved()
     }
 
     /// Where payload buffers come from.
@@ -238,6 +283,17 @@ impl Remote {
         self.folder.lost_connections()
     }
 
+    /// From now on operations, and files that are opened, go on after all connections were lost, as soon as the server can be
+    /// reached again, for so long at most and until this is raised. NFS does so in any case.
+    pub(crate) fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
+        self.folder.outlast(patience, until);
+    }
+
+    /// How often all connections were lost and made again.
+    pub(crate) fn losses(&self) -> u32 {
+        self.folder.losses()
+    }
+
     /// What moved, and how.
     pub(crate) fn traffic(&self) -> Traffic {
         self.folder.traffic()
@@ -251,13 +307,71 @@ impl Remote {
     }
 }
 
+/// None is asked for where a ticket does.
+fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<String>, Failure> {
+    match options.kerberos {
+        true => Ok(Zeroizing::new(String::new())),
+        false => Ok(password::for_client(&url.user, &url.host)?),
+    }
+}
+
 /// The shares that the server of `url` offers.
 pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<Vec<RemoteShare>, Failure> {
     if url.scheme == Scheme::Nfs {
         return Err("name an export: nfs://HOST:PORT/EXPORT (servers of NFS are not asked for a list)".into());
     }
-    let password = password::for_client(&url.user, &url.host)?;
-    smb::shares(&Dial { url, options, pool, congestion: None }, &password).await
+    let password = password_for(url, options)?;
+    shares_as(url, options, pool, &password).await
+}
+
+/// The same with this password; of an SMB server.
+pub(crate) async fn shares_as(
+    url: &Url,
+    options: &Connect,
+    pool: &Pool,
+    password: &str,
+) -> Result<Vec<RemoteShare>, Failure> {
+    smb::shares(&Dial { url, options, pool, congestion: None }, password).await
+}
+
+/// A session of SMB with a share, for what is no copying of files.
+pub(crate) struct Joined {
+    /// The session.
+    pub session: Session,
+    /// The share.
+    pub tree: Tree,
+    /// "tcp", "iwarp", "shm" or "rnic".
+    pub transport: &'static str,
+    /// Why this one.
+    pub reason: &'static str,
+    /// Looks after its connections; ends with this.
+    _keeper: Task<()>,
+}
+
+/// Connects to a share of SMB: host, port and user.
+pub(crate) async fn join(
+    (host, port, user): (&str, u16, &str),
+    password: &str,
+    share: &str,
+    options: &Connect,
+    pool: &Pool,
+) -> Result<Joined, Failure> {
+    let url = Url {
+        scheme: Scheme::Smb,
+        user: user.to_owned(),
+        host: host.to_owned(),
+        port,
+        share: share.to_owned(),
+        path: String::new(),
+        folder: true,
+        mount_port: None,
+        rdma_port: None,
+        version: None,
+    };
+    let dial = Dial { url: &url, options, pool, congestion: None };
+    let smb::Entered { session, tree, ways, medium, reason } = smb::enter(&dial, password).await?;
+    let keeper = rt::spawn(ways.keep(session.clone()));
+    Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
 }
 
 impl Dial<'_> {

@@ -70,6 +70,7 @@ impl Direction {
 
 async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Result<(), Failure> {
     let remote = Remote::connect(direction.url(), &args.transfer.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+    remote.outlast(args.transfer.patience(), stopped.clone());
     if !args.transfer.quiet {
         eprintln!("{}", remote.describe());
     }
@@ -100,6 +101,7 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
             "to": name, "bytes": bytes, "seconds": seconds, "verified": verified,
             "transport": remote.transport(), "rdma_bytes": rdma_bytes,
             "connections": remote.connections(), "lost_connections": remote.lost_connections(),
+            "reconnected": remote.losses(),
         });
         println!("{outcome}");
     } else if !args.transfer.quiet {
@@ -115,6 +117,9 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
         match remote.lost_connections() {
             0 => {}
             n => println!("  {n} lost on the way; what they had not answered went by the others"),
+        }
+        if remote.losses() > 0 {
+            println!("  connected again {} times, and went on where it was", remote.losses());
         }
     }
     remote.close().await;

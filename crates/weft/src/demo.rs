@@ -2,26 +2,25 @@
 //!
 //! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
 
+use std::io::BufWriter;
 use std::process::{ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
 use indicatif::{ProgressBar, ProgressStyle};
 use weft_load::gate::{Figure, Gate};
 use weft_load::print;
-use weft_load::result::{Environment, Point, Report, Work};
-use weft_load::run::{Measured, run as measure};
-use weft_load::target::{Target, TargetError};
+use weft_load::result::{Environment, Peer, Picture, Point, Refusal, Report, Sample, Section, Work};
+use weft_load::run::run as measure;
 use weft_load::workload::{Mix, Order, Workload, size_label};
 use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::{Connect, Demo, Transport};
+use crate::bench::Measured;
 use crate::child::Service;
-use crate::connect::{Remote, RemoteFile};
+use crate::connect::Remote;
 use crate::rdma::pin;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
@@ -53,11 +52,15 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     ));
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
-    print!("{}", print::term::render(&report));
-    std::fs::write(&args.out, print::html::render(&report)?)?;
+    print!("{}", print::term::render(&report, print::term::Style::of_stdout()));
+    std::fs::write(&args.out, print::html::render(&report))?;
     println!("\nwrote {}", args.out.display());
     if let Some(path) = &args.json {
-        print::json::write(&report, std::fs::File::create(path)?)?;
+        print::json::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
+        println!("wrote {}", path.display());
+    }
+    if let Some(path) = &args.csv {
+        print::csv::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
         println!("wrote {}", path.display());
     }
     server.service.stop()?;
@@ -76,16 +79,11 @@ async fn sweep(
 ) -> Result<Report, Failure> {
     let pool = Pool::new(CLIENT_BUFFERS);
     let environment = Environment { driver: rt::driver().to_owned(), ..environment };
-    let plain =
-        Connect { transport: Transport::Tcp, no_crc: false, encrypt: false, sign: false, channels: None };
     let paths = [
-        Path { label: "tcp", connect: plain.clone() },
-        Path { label: "iwarp", connect: Connect { transport: Transport::Iwarp, ..plain.clone() } },
-        Path {
-            label: "iwarp-nocrc",
-            connect: Connect { transport: Transport::Iwarp, no_crc: true, ..plain.clone() },
-        },
-        Path { label: "shm", connect: Connect { transport: Transport::Shm, ..plain } },
+        Path { label: "tcp", connect: Connect::by(Transport::Tcp) },
+        Path { label: "iwarp", connect: Connect::by(Transport::Iwarp) },
+        Path { label: "iwarp-nocrc", connect: Connect { no_crc: true, ..Connect::by(Transport::Iwarp) } },
+        Path { label: "shm", connect: Connect::by(Transport::Shm) },
     ];
     let paths: Vec<Path> = paths
         .into_iter()
@@ -94,7 +92,7 @@ async fn sweep(
     if paths.is_empty() {
         return Err(format!("{} names none of tcp, iwarp, iwarp-nocrc, shm", args.over.join(",")).into());
     }
-    let mut points = Vec::new();
+    let mut sections = Vec::new();
     let works: Vec<Work> =
         works(args.quick).into_iter().filter(|work| work.to_string().contains(&args.only)).collect();
     let bar = ProgressBar::new((works.len() * paths.len() * args.repetitions.max(1)) as u64);
@@ -102,6 +100,14 @@ async fn sweep(
         ProgressStyle::with_template("measuring {bar:32} {pos}/{len} {msg}").expect("a constant that parses"),
     );
     for (protocol, url) in [("SMB", server.smb_url()?), ("NFS", server.nfs_url()?)] {
+        let mut section = Section::new(Picture::Demo);
+        let software = format!("Weft {}", environment.version);
+        section.peer = Some(Peer {
+            host: "127.0.0.1".to_owned(),
+            software: Some(software),
+            same_host: true,
+            ..Peer::default()
+        });
         let mut targets = Vec::new();
         let mut remotes = Vec::new();
         for path in &paths {
@@ -110,38 +116,47 @@ async fn sweep(
             if targets.is_empty() {
                 fill(&remote, &url.path, args.file_size).await?;
             }
-            targets.push(Rc::new(Opened(remote.open(&url.path, true).await?)));
+            targets.push(Rc::new(Measured(remote.open(&url.path, true).await?)));
             remotes.push(remote);
         }
         for work in works.iter().filter(|w| w.protocol == protocol) {
-            let mut runs: Vec<Vec<Measured>> = paths.iter().map(|_| Vec::new()).collect();
+            let mut runs: Vec<Vec<Sample>> = paths.iter().map(|_| Vec::new()).collect();
             // Interleaved, so that a drift of the machine's speed meets all of them alike.
             for _ in 0..args.repetitions.max(1) {
                 for ((target, path), runs) in targets.iter().zip(&paths).zip(&mut runs) {
                     bar.set_message(format!("{protocol} {} {}", work.mix, path.label));
                     let workload =
                         workload(work, args.file_size, Duration::from_millis(args.duration_ms.max(10)));
-                    runs.push(measure(target.clone(), &workload, Some(server.service.pid())).await?);
+                    let measured = measure(target.clone(), &workload, Some(server.service.pid())).await?;
+                    runs.push(measured.sample());
                     bar.inc(1);
                 }
             }
             for (path, runs) in paths.iter().zip(&runs) {
-                points.extend(Point::of(work.clone(), path.label, environment.hz, runs));
+                match Point::of(work.clone(), path.label, environment.hz, runs) {
+                    Some(point) => section.points.push(point),
+                    None => section.refusals.push(Refusal {
+                        work: Some(work.clone()),
+                        transport: path.label.to_owned(),
+                        reason: "no operation was completed in one of the repetitions: give it longer, --duration-ms 500"
+                            .to_owned(),
+                    }),
+                }
             }
         }
         for remote in remotes {
             remote.close().await;
         }
+        sections.push(section);
     }
     bar.finish_and_clear();
-    let mut report =
-        Report { title: "Weft: RDMA beside TCP".into(), environment, points, verdicts: Vec::new(), notes };
+    let mut report = Report { sections, notes, ..Report::new("Weft: RDMA beside TCP", environment) };
     report.verdicts = gates().iter().map(|gate| gate.judge(&report)).collect();
     Ok(report)
 }
 
 fn work(protocol: &str, mix: Mix, size: u32, queue_depth: u32) -> Work {
-    Work { protocol: protocol.into(), mix, size, queue_depth }
+    Work::simple(protocol, mix, size, queue_depth)
 }
 
 fn works(quick: bool) -> Vec<Work> {
@@ -185,7 +200,7 @@ fn workload(work: &Work, span: u64, duration: Duration) -> Workload {
         span,
         warm_up: duration / 5,
         duration,
-        seed: 0x5eed,
+        ..Workload::default()
     }
 }
 
@@ -198,18 +213,6 @@ async fn fill(remote: &Remote, path: &str, size: u64) -> Result<(), Failure> {
         file.write(offset, block.clone()).await?;
     }
     file.close().await
-}
-
-/// A remote file as something to measure.
-struct Opened(Rc<dyn RemoteFile>);
-
-impl Target for Opened {
-    fn read(&self, offset: u64, len: u32) -> LocalBoxFuture<'_, Result<usize, TargetError>> {
-        async move { Ok(self.0.read(offset, len).await?.len()) }.boxed_local()
-    }
-    fn write(&self, offset: u64, data: Bytes) -> LocalBoxFuture<'_, Result<(), TargetError>> {
-        self.0.write(offset, data)
-    }
 }
 
 /// The server under measurement: this same program, on processor 0.

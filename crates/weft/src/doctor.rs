@@ -2,6 +2,7 @@
 //!
 //! Owns: the exit status, 0 where RDMA is or would be used. Does not: change anything, here or there.
 
+mod clients;
 mod examine;
 mod report;
 mod service;
@@ -19,6 +20,7 @@ use crate::doctor::examine::{Logon, Question};
 use crate::password;
 
 pub(crate) use examine::SMB;
+pub(crate) use report::{Report, Verdict};
 
 /// Memory for the connections that are tried, one after the other.
 const BUFFERS: usize = 64 << 20;

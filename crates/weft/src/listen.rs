@@ -13,10 +13,10 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use weft_machine::net::Socket;
+use weft_machine::net::{Socket, Tls};
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_rdma::{Incoming, Request};
-use weft_transport::{Channel, Error, nbss, record, rpcrdma, smbd};
+use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
 /// Connections at a time, of all kinds together. More are closed at once, with a line in the log.
 const MAX_CONNECTIONS: usize = 8192;
@@ -30,12 +30,12 @@ pub(crate) type ServeStream =
     Arc<dyn Fn(Stream) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
 /// What connections become on a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Framing {
     /// SMB over TCP.
     Nbss,
-    /// RPC over TCP.
-    Record,
+    /// RPC over TCP, under TLS where a client asks for it and there is a certificate.
+    Record(Option<Tls>),
 }
 
 /// How RDMA connections are used on a port.
@@ -105,7 +105,7 @@ impl Acceptor {
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(socket) => {
-                    let serve = serve.clone();
+                    let (serve, framing) = (serve.clone(), framing.clone());
                     self.place(move |this| async move {
                         let stream = match Stream::from_tcp(socket) {
                             Ok(stream) => stream,
@@ -122,14 +122,35 @@ impl Acceptor {
                                 let config = nbss::Config { gather: true, ..Default::default() };
                                 nbss::Nbss::new(stream, this.pool, config)
                             }
-                            Framing::Record => record::Record::new(
-                                stream,
-                                this.pool,
-                                record::Config { gather: true, ..Default::default() },
-                            ),
+                            Framing::Record(tls) => {
+                                let config = record::Config { gather: true, ..Default::default() };
+                                match record::accept(stream, tls.as_ref(), this.pool, config).await {
+                                    Ok(channel) => channel,
+                                    Err(e) => return tracing::warn!("an RPC connection was lost: {e}"),
+                                }
+                            }
                         };
                         serve(channel).await;
                     });
+                }
+                Err(e) => pause(&e).await,
+            }
+        }
+    }
+
+    /// Takes datagrams until it is stopped. All peers are served on this core, which has the socket.
+    pub(crate) async fn udp(self, port: datagram::Port, serve: Serve) {
+        while let Some(accepted) = self.stop.or(port.accept()).await {
+            match accepted {
+                Ok(channel) => {
+                    self.connections.fetch_add(1, Ordering::Relaxed);
+                    let counted = Counted(self.connections.clone());
+                    let serving = serve(channel);
+                    rt::spawn(async move {
+                        serving.await;
+                        drop(counted);
+                    })
+                    .detach();
                 }
                 Err(e) => pause(&e).await,
             }

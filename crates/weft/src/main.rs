@@ -4,13 +4,17 @@
 //! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod args;
+mod bench;
 mod cat;
 mod child;
+mod compare;
 mod connect;
 mod copy;
 mod demo;
 mod doctor;
+mod exports;
 mod host;
 mod list;
 mod listen;
@@ -20,14 +24,18 @@ mod password;
 mod providers;
 mod rdma;
 mod ready;
+mod replica;
 mod serve;
 mod shares;
+mod show;
 mod signals;
 mod stat;
+mod status;
 mod sync;
 mod transfer;
 mod url;
 mod volume;
+mod watch;
 mod when;
 
 use std::process::ExitCode;
@@ -45,8 +53,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     logging::start(args.verbose, args.command.serves());
     let outcome = match args.command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
+        Command::Replica(args) => replica::run(*args),
+        Command::Status(args) => status::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Ls(args) => list::run(args),
         Command::Cat(args) => cat::cat(args),
@@ -54,6 +64,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(args),
         Command::Sync(args) => sync::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),

@@ -3,6 +3,8 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
+use weft_rdma::wrap::Wrapped;
+use weft_rdma::wrap::pcap::{Capture, Pcap};
 use weft_rdma::{Caps, Provider, iwarp, rnic, shm};
 
 use crate::Failure;
@@ -22,6 +24,11 @@ pub(crate) fn serving(
     };
     let kinds = [ProviderKind::Iwarp, ProviderKind::Shm, ProviderKind::Rnic];
     kinds.iter().filter(|kind| chosen.contains(kind)).map(make).collect()
+}
+
+/// The provider with all that goes over it written into `capture`.
+pub(crate) fn captured(provider: Box<dyn Provider>, capture: &Capture) -> Box<dyn Provider> {
+    Box::new(Wrapped::new(provider.into(), Pcap::new(capture.clone())))
 }
 
 /// The provider of a kind; the error says why this host has none.

@@ -62,7 +62,7 @@ pub(crate) fn raise_descriptors() -> Result<(), Failure> {
 }
 
 /// A flag that the first Ctrl-C or SIGTERM raises; the second ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;

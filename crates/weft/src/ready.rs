@@ -28,20 +28,26 @@ pub(crate) struct Ready {
     pub smbd_port: Option<u16>,
     /// The providers that SMB Direct (and NFS over RDMA) is served on.
     pub providers: Vec<&'static str>,
-    /// TCP port of NFS.
+    /// TCP and UDP port of NFS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nfs_rdma_port: Option<u16>,
-    /// TCP port of MOUNT.
+    /// TCP and UDP port of MOUNT.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mountd_port: Option<u16>,
+    /// TCP and UDP port of rpcbind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpcbind_port: Option<u16>,
     /// What is served.
     pub shares: Vec<ReadyShare>,
-    /// Volumes over NBD.
+    /// NBD.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<ReadyNbd>,
+    /// Volumes, where any are served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<ReadyVolume>,
     /// What drives the sockets: "io_uring" or "epoll".
     pub driver: &'static str,
 }
@@ -57,8 +63,6 @@ pub(crate) struct ReadyNbd {
     /// Unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nbd_socket: Option<PathBuf>,
-    /// What is served there.
-    pub volumes: Vec<ReadyVolume>,
 }
 
 /// A volume in the ready line.
@@ -79,9 +83,9 @@ pub(crate) struct ReadyVolume {
 pub(crate) struct ReadyShare {
     /// Its name.
     pub name: String,
-    /// "dir" or "ram".
+    /// "dir", "ram" or "volumes".
     pub kind: &'static str,
-    /// The folder, or the size of the ramdisk.
+    /// The folder, the size of the ramdisk, or how many volumes.
     pub source: String,
 }
 
@@ -99,17 +103,8 @@ impl Ready {
             return serde_json::to_string(self).expect("plain data is JSON");
         }
         let mut line = "ready".to_owned();
-        for (name, port) in [
-            ("smb", self.smb_port),
-            ("smbd", self.smbd_port),
-            ("nfs", self.nfs_port),
-            ("nfs-rdma", self.nfs_rdma_port),
-            ("mountd", self.mountd_port),
-            ("nbd", self.nbd.as_ref().and_then(|nbd| nbd.nbd_port)),
-        ] {
-            if let Some(port) = port {
-                line += &format!(" {name}={port}");
-            }
+        for (name, port) in self.ports() {
+            line += &format!(" {name}={port}");
         }
         if let Some(socket) = self.nbd.as_ref().and_then(|nbd| nbd.nbd_socket.as_ref()) {
             line += &format!(" nbd-socket={}", socket.display());
@@ -119,11 +114,25 @@ impl Ready {
             let names: Vec<&str> = self.shares.iter().map(|s| s.name.as_str()).collect();
             line += &format!(" shares={}", names.join(","));
         }
-        if let Some(nbd) = &self.nbd {
-            let names: Vec<&str> = nbd.volumes.iter().map(|v| v.name.as_str()).collect();
+        if !self.volumes.is_empty() {
+            let names: Vec<&str> = self.volumes.iter().map(|v| v.name.as_str()).collect();
             line += &format!(" volumes={}", names.join(","));
         }
         line
+    }
+
+    /// The ports of what is served, each with its service's name.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (&'static str, u16)> + use<> {
+        let ports = [
+            ("smb", self.smb_port),
+            ("smbd", self.smbd_port),
+            ("nfs", self.nfs_port),
+            ("nfs-rdma", self.nfs_rdma_port),
+            ("mountd", self.mountd_port),
+            ("rpcbind", self.rpcbind_port),
+            ("nbd", self.nbd.as_ref().and_then(|nbd| nbd.nbd_port)),
+        ];
+        ports.into_iter().filter_map(|(name, port)| Some((name, port?)))
     }
 
     /// How to connect, for a person who reads the terminal.
@@ -144,7 +153,7 @@ impl Ready {
                 }
             }
         }
-        for volume in self.nbd.iter().flat_map(|nbd| &nbd.volumes) {
+        for volume in &self.volumes {
             let name = &volume.name;
             text += &format!("volume {name} ({})\n", volume.source);
             for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {

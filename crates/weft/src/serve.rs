@@ -3,10 +3,18 @@
 //! Owns: the cores and the accept loops. Does not: speak a protocol.
 
 mod nbd;
+mod registration;
+pub(crate) mod replica;
+mod rpc;
+mod status;
+mod volumes;
 
+use std::fs::OpenOptions;
 use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -18,13 +26,22 @@ use std::time::{Duration, Instant};
 use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
 use weft_machine::{Listener, Pool};
-use weft_nfs::server::Durable;
-use weft_smb::auth::Secret;
+use weft_nfs::server::{Durable, Net, Role, Service};
+use weft_rdma::wrap::pcap::Capture;
+use weft_smb::auth::{Keytab, Secret};
 use weft_smb::server as smb;
 use weft_transport::Channel;
+use zeroize::Zeroizing;
 
+use self::registration::Registration;
+use self::replica::Replicas;
+use self::rpc::RpcPort;
 use crate::Failure;
+use crate::admin::Request;
+use crate::admin::endpoint::{Endpoint, Handler};
+use crate::admin::replica::{Command, Reply};
 use crate::args::Serve;
+use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Framing, Messages, Stop};
 use crate::password;
 use crate::providers;
@@ -32,6 +49,9 @@ use crate::ready::{Ready, ReadyShare};
 use crate::shares::{self, Described};
 use crate::signals::Signals;
 
+/// What is said about replication by a server that does none.
+const NO_REPLICAS: &str =
+    "this server does not replicate: start it with --replica (weft serve --volume NAME --nbd --replica)";
 /// How long requests in flight may take after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1).
@@ -44,7 +64,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
     let shares = shares::build(&args)?;
     // NBD alone has nobody who logs on.
-    let password = match shares.is_empty() {
+    let password = match shares.is_empty() && args.share_volumes.is_none() && !args.replica {
         true => None,
         false => Some(password::for_server(&args.user)?),
     };
@@ -53,6 +73,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
     let plan = Plan {
         secret: password.as_ref().map(|password| Secret::password(&password.text)),
+        password: password.as_ref().filter(|_| args.replica).map(|password| password.text.clone()),
         args,
         shares,
         cores: cores.clone(),
@@ -66,7 +87,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         // The receiver waits for exactly this.
         let _ = report.send(plan.start().await);
     });
-    let Services { ready, files, nbd } =
+    let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     if !json {
         if let Some(password) = password.as_ref().filter(|password| password.made_up) {
@@ -87,11 +108,26 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         nfs.drain();
     }
     if let Some(nbd) = &nbd {
-        nbd.server.drain();
+        nbd.drain();
     }
     let until = Instant::now() + DRAIN;
     while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(replicas) = replicas {
+        // On a core: what is waited for there needs one.
+        let (done, closed) = mpsc::channel();
+        cores.run(0, move || async move {
+            replicas.close().await;
+            // The receiver waits for exactly this, or has given up.
+            let _ = done.send(());
+        });
+        if closed.recv_timeout(DRAIN).is_err() {
+            tracing::warn!(
+                "replication was not closed within {} s: the next start replays its log",
+                DRAIN.as_secs()
+            );
+        }
     }
     let left = connections.load(Ordering::Relaxed);
     if left > 0 {
@@ -117,6 +153,8 @@ struct Plan {
     shares: Vec<Described>,
     /// Present where there are shares.
     secret: Option<Secret>,
+    /// For the servers that this one becomes a destination of. Present where volumes may be replicated.
+    password: Option<Zeroizing<String>>,
     cores: Arc<Cores>,
     connections: Arc<AtomicUsize>,
     stop: Stop,
@@ -126,7 +164,14 @@ struct Plan {
 struct Services {
     ready: Ready,
     files: Option<(Arc<smb::Server>, Arc<weft_nfs::server::Server>)>,
-    nbd: Option<nbd::Serving>,
+    nbd: Option<Arc<weft_nbd::Server>>,
+    replicas: Option<Arc<Replicas>>,
+    /// They are locked until the process ends.
+    _volumes: Vec<volumes::Served>,
+    /// Goes with the process.
+    _admin: Option<SocketFile>,
+    /// Taken back when the process ends in order.
+    _registration: Option<Registration>,
 }
 
 /// The RDMA listeners of one port number.
@@ -137,10 +182,19 @@ struct RdmaPort {
 
 impl RdmaPort {
     /// Listens with every provider: the first picks the port, the others take the same number.
-    async fn bind(args: &Serve, pool: &Pool, port: u16) -> Result<RdmaPort, String> {
+    async fn bind(
+        args: &Serve,
+        pool: &Pool,
+        port: u16,
+        capture: Option<&Capture>,
+    ) -> Result<RdmaPort, String> {
         let mut addr = SocketAddr::new(args.listen, port);
         let mut listeners = Vec::new();
         for provider in providers::serving(pool, &args.rdma, args.crc, args.congestion.as_deref()) {
+            let provider = match capture {
+                Some(capture) => providers::captured(provider, capture),
+                None => provider,
+            };
             match provider.listen(addr).await {
                 Ok(listener) => {
                     addr.set_port(listener.local_addr().port());
@@ -164,6 +218,14 @@ impl RdmaPort {
     }
 }
 
+/// A new capture in `path`, for nobody else's eyes: it holds what users read and write.
+fn begin_capture(path: &Path, limit: u64) -> Result<Capture, String> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let capture = options.open(path).and_then(|file| Capture::new(file, limit));
+    capture.map_err(|e| format!("--pcap {}: {e}", path.display()))
+}
+
 /// The TCP listener of one port.
 fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
     let addr = SocketAddr::new(args.listen, port);
@@ -172,19 +234,37 @@ fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
 
 impl Plan {
     /// Binds every port, then makes the services (SMB tells clients the ports), then accepts.
-    async fn start(self) -> Result<Services, String> {
-        let args = &self.args;
-        let pool = Pool::new(usize::try_from(args.buffers).map_err(|e| e.to_string())?);
-        let nbd = nbd::Nbd::bind(args, &pool)?;
-        if self.shares.is_empty() {
-            return Ok(self.start_volumes(pool, nbd));
+    async fn start(mut self) -> Result<Services, String> {
+        let pool = Pool::new(usize::try_from(self.args.buffers).map_err(|e| e.to_string())?);
+        let mut volumes = volumes::open(&self.args, &pool)?;
+        let replicas = match self.password.take() {
+            Some(password) => Some(self.replicas(&password, &pool, &mut volumes)?),
+            None => None,
+        };
+        if let Some(share) = volumes::share(&self.args, &volumes)? {
+            shares::distinct(&self.shares, &share.share.name)?;
+            self.shares.push(share);
         }
+        shares::rules(&mut self.shares, &self.args).map_err(|e| e.to_string())?;
+        let nbd = nbd::Nbd::bind(&self.args, &pool, &volumes)?;
+        if self.shares.is_empty() && replicas.is_none() {
+            if self.args.pcap.is_some() {
+                return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
+            }
+            return self.start_volumes(pool, nbd, volumes);
+        }
+        let args = &self.args;
+        let tls = rpc::tls(args)?;
         let smb_tcp = bind_tcp(args, args.smb_port)?;
-        let nfs_tcp = args.nfs_port.map(|port| bind_tcp(args, port)).transpose()?;
-        let mountd_tcp = args.mountd_port.map(|port| bind_tcp(args, port)).transpose()?;
-        let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port).await?;
+        let rpc =
+            |role, port: Option<u16>| port.map(|port| RpcPort::bind(args, &pool, role, port)).transpose();
+        let nfs_port = rpc(Role::Nfs, args.nfs_port)?;
+        let mountd_port = rpc(Role::Mount, args.mountd_port)?;
+        let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port)?;
+        let capture = args.pcap.as_deref().map(|path| begin_capture(path, args.pcap_limit)).transpose()?;
+        let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port, capture.as_ref()).await?;
         let nfs_rdma = match args.nfs_rdma_port {
-            Some(port) => Some(RdmaPort::bind(args, &pool, port).await?),
+            Some(port) => Some(RdmaPort::bind(args, &pool, port, capture.as_ref()).await?),
             None => None,
         };
         let port_of = |listener: &Listener| listener.local_addr().port();
@@ -196,21 +276,30 @@ impl Plan {
             smb_port: Some(port_of(&smb_tcp)),
             smbd_port: Some(smb_rdma.port),
             providers: smb_rdma.listeners.iter().map(|(name, _)| *name).collect(),
-            nfs_port: nfs_tcp.as_ref().map(port_of),
+            nfs_port: nfs_port.as_ref().map(RpcPort::port),
             nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
-            mountd_port: mountd_tcp.as_ref().map(port_of),
+            mountd_port: mountd_port.as_ref().map(RpcPort::port),
+            rpcbind_port: rpcbind_port.as_ref().map(RpcPort::port),
             shares: self.shares.iter().map(ReadyShare::from).collect(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
+            volumes: volumes::ready(&volumes),
             driver: rt::driver(),
         };
 
+        let admin = admin(args, &self.stop)?;
         let served: Vec<_> = self.shares.into_iter().map(|d| d.share).collect();
+        let all = served.clone();
+        let doors = replicas.iter().map(|replicas| replicas.share());
+        let offers = offers(args)?;
         let mut server_guid = [0; 16];
         getrandom::fill(&mut server_guid).map_err(|e| format!("no random numbers: {e}"))?;
+        if let Some(journal) = &offers.journal {
+            server_guid = journal.server_guid();
+        }
         let smb = smb::Server::new(smb::Config {
             server_guid,
             name: host_name(),
-            shares: served.clone(),
+            shares: served.iter().cloned().chain(doors).collect(),
             users: self
                 .secret
                 .map(|secret| smb::User { name: args.user.clone(), secret })
@@ -221,9 +310,11 @@ impl Plan {
             multichannel: true,
             interfaces: interfaces(&ready),
             endpoints: endpoints(&ready),
+            offers,
             pool: pool.clone(),
             limits: smb::Limits::default(),
         });
+        smb.restore().await.map_err(|e| format!("persistent handles: {e}"))?;
         // NFS cannot encrypt.
         let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
             served.into_iter().partition(|share| share.rules.encrypted);
@@ -241,9 +332,23 @@ impl Plan {
             },
         });
 
+        let rpc_ports: Vec<_> = [nfs_port, mountd_port, rpcbind_port].into_iter().flatten().collect();
+        let mut services: Vec<_> = rpc_ports.iter().flat_map(RpcPort::services).collect();
+        services.extend(ready.nfs_rdma_port.iter().flat_map(|port| Service::of(Role::Nfs, Net::Rdma, *port)));
+        let registration = match args.rpcbind {
+            true => Some(Registration::new(args.listen, &services)?),
+            false => None,
+        };
+        nfs.announce(args.listen, services);
+
         let tended = nfs.clone();
         rt::spawn(async move { tended.tend().await }).detach();
 
+        let subject = status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all);
+        let _admin = admin.open(subject, replicas.clone());
+        if let Some(replicas) = &replicas {
+            replicas.start(ready.smb_port.unwrap_or_default())?;
+        }
         let acceptor = Acceptor {
             cores: self.cores,
             pool,
@@ -253,31 +358,64 @@ impl Plan {
         };
         let (for_smb, for_nfs) = (smb.clone(), nfs.clone());
         let serve_smb = service(move |channel| {
-            let smb = for_smb.clone();
+            let served = for_smb.accept(channel.clone());
+            let place = status::show_smb(&served, &channel);
             async move {
-                smb.serve(channel).await;
+                served.run().await;
+                drop(place);
                 Ok::<(), std::convert::Infallible>(())
             }
         });
         let serve_nfs = service(move |channel| {
-            let nfs = for_nfs.clone();
-            async move { nfs.serve(channel).await }
+            let seen = Rc::default();
+            let (nfs, place) = (for_nfs.clone(), status::show_nfs(&seen, &channel));
+            async move {
+                let ended = nfs.serve_watched(channel, &seen).await;
+                drop(place);
+                ended
+            }
         });
         rt::spawn(acceptor.clone().tcp(smb_tcp, Framing::Nbss, serve_smb.clone())).detach();
-        for listener in [nfs_tcp, mountd_tcp].into_iter().flatten() {
-            rt::spawn(acceptor.clone().tcp(listener, Framing::Record, serve_nfs.clone())).detach();
+        for port in rpc_ports {
+            port.serve(&acceptor, tls.clone(), &serve_nfs);
         }
         smb_rdma.serve(&acceptor, Messages::Smbd, &serve_smb);
         if let Some(rdma) = nfs_rdma {
             rdma.serve(&acceptor, Messages::RpcRdma, &serve_nfs);
         }
         let nbd = nbd.map(|nbd| nbd.serve(&acceptor));
-        Ok(Services { ready, files: Some((smb, nfs)), nbd })
+        Ok(Services {
+            ready,
+            files: Some((smb, nfs)),
+            nbd,
+            replicas,
+            _admin,
+            _volumes: volumes,
+            _registration: registration,
+        })
+    }
+
+    /// Replication of the volumes, which stand behind fronts from now on.
+    fn replicas(
+        &self,
+        password: &str,
+        pool: &Pool,
+        volumes: &mut [volumes::Served],
+    ) -> Result<Arc<Replicas>, String> {
+        let state = self.args.state_dir.clone().or_else(crate::volume::state_of_user);
+        let state = state.ok_or("--replica: neither XDG_STATE_HOME nor HOME is set: use --state-dir DIR")?;
+        Replicas::new(&self.args, &state, password, &self.cores, pool, volumes)
     }
 
     /// The same where there is no share: nothing but NBD listens.
-    fn start_volumes(self, pool: Pool, nbd: Option<nbd::Nbd>) -> Services {
+    fn start_volumes(
+        self,
+        pool: Pool,
+        nbd: Option<nbd::Nbd>,
+        volumes: Vec<volumes::Served>,
+    ) -> Result<Services, String> {
         let args = &self.args;
+        let admin = admin(args, &self.stop)?;
         let ready = Ready {
             ready: true,
             pid: std::process::id(),
@@ -289,10 +427,13 @@ impl Plan {
             nfs_port: None,
             nfs_rdma_port: None,
             mountd_port: None,
+            rpcbind_port: None,
             shares: Vec::new(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
+            volumes: volumes::ready(&volumes),
             driver: rt::driver(),
         };
+        let _admin = admin.open(status::Subject::new(self.cores.clone(), &ready, None, &[]), None);
         let acceptor = Acceptor {
             cores: self.cores,
             pool,
@@ -300,8 +441,109 @@ impl Plan {
             connections: self.connections,
             stop: self.stop,
         };
-        Services { ready, files: None, nbd: nbd.map(|nbd| nbd.serve(&acceptor)) }
+        let nbd = nbd.map(|nbd| nbd.serve(&acceptor));
+        Ok(Services {
+            ready,
+            files: None,
+            nbd,
+            replicas: None,
+            _admin,
+            _volumes: volumes,
+            _registration: None,
+        })
     }
+}
+
+/// The admin socket, where there is a place for one.
+struct Admin {
+    endpoint: Option<Endpoint>,
+    stop: Stop,
+}
+
+/// Binds the admin socket. Only where its directory was named is it an error that there can be none.
+fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
+    let dir = args.state_dir.clone().or_else(crate::volume::state_of_user);
+    let bound = match &dir {
+        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", dir.display())),
+        None => Err("no admin socket: neither XDG_STATE_HOME nor HOME is set".to_owned()),
+    };
+    let endpoint = match bound {
+        Ok(endpoint) => Some(endpoint),
+        Err(why) if args.state_dir.is_some() => return Err(format!("--state-dir: {why}")),
+        Err(why) => {
+            tracing::warn!("{why}; `weft status` will not find this server: name a --state-dir");
+            None
+        }
+    };
+    Ok(Admin { endpoint, stop: stop.clone() })
+}
+
+impl Admin {
+    /// From now on requests are answered. Gives the socket's file, which goes when that is dropped.
+    fn open(self, subject: status::Subject, replicas: Option<Arc<Replicas>>) -> Option<SocketFile> {
+        let mut endpoint = self.endpoint?;
+        let file = endpoint.take_file();
+        let subject = Rc::new(subject);
+        let handler: Handler = Rc::new(move |request| {
+            let (subject, replicas) = (subject.clone(), replicas.clone());
+            Box::pin(async move {
+                match request {
+                    Request::Replica(command) => {
+                        let reply = match (replicas, command) {
+                            (Some(replicas), command) => replicas.command(command).await?,
+                            (None, Command::Status) => Reply::Status(Vec::new()),
+                            (None, _) => return Err(NO_REPLICAS.into()),
+                        };
+                        serde_json::to_value(reply).map_err(|e| e.to_string())
+                    }
+                    Request::Status => {
+                        let mut status = subject.status().await?;
+                        status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
+                        serde_json::to_value(status).map_err(|e| e.to_string())
+                    }
+                }
+            })
+        });
+        rt::spawn(endpoint.serve(handler, self.stop)).detach();
+        file
+    }
+}
+
+/// What the SMB server offers where the command line asks for it.
+fn offers(args: &Serve) -> Result<smb::Offers, String> {
+    let dfs = smb::dfs::Namespace::new(args.dfs_link.clone()).map_err(|e| format!("--dfs-link: {e}"))?;
+    let compressed: Vec<String> = args.compress_share.iter().map(|name| name.to_lowercase()).collect();
+    let continuous: Vec<String> =
+        args.continuous_availability.iter().map(|name| name.to_lowercase()).collect();
+    let open = |path: &std::path::PathBuf| {
+        Keytab::open(path).map_err(|e| format!("--keytab {}: {e}", path.display()))
+    };
+    let keytab = args.keytab.as_ref().map(open).transpose()?;
+    let journal = if continuous.is_empty() { None } else { Some(smb_journal(args)?) };
+    Ok(smb::Offers {
+        dfs,
+        compression: args.compress || !compressed.is_empty(),
+        compressed,
+        keytab,
+        journal,
+        continuous,
+        posix: args.posix,
+    })
+}
+
+/// Where persistent handles are written down. A client that comes back needs the port that it knew.
+fn smb_journal(args: &Serve) -> Result<smb::journal::Journal, String> {
+    let dir = match &args.state_dir {
+        Some(dir) => dir.clone(),
+        None if args.smb_port == 0 => {
+            return Err("--continuous-availability: clients come back to the port that they knew: name one by --smb-port".into());
+        }
+        None => crate::volume::state_of_user()
+            .ok_or("--continuous-availability: there is no home to keep handles in: name a --state-dir")?,
+    };
+    let instance = format!("{}-{}", args.listen, args.smb_port);
+    smb::journal::Journal::open(&dir, &instance)
+        .map_err(|e| format!("persistent handles cannot be kept in {}: {e}", dir.display()))
 }
 
 /// What NFS keeps over restarts. A client that comes back needs the port that it knew: where that is picked anew at
@@ -375,7 +617,9 @@ fn interfaces(ready: &Ready) -> smb::Interfaces {
 }
 
 /// The interfaces by which a client reaches a server that listens on `listen`: the one that has this address, or, for
-/// all addresses, those that lead out of this host.
+/// all addresses, those that lead out of this host. One that has RDMA is told twice, with it and without: Linux's client
+/// (6.12) opens no further TCP connection to an interface that is told to have RDMA. Windows takes each for both
+/// ([MS-SMB2] note 198), and RDMA first.
 fn served(found: &[Interface], listen: IpAddr, rdma: bool) -> Vec<smb::NetworkInterface> {
     let reaches = |interface: &&Interface| match listen {
         listen if !listen.is_unspecified() => interface.addr == listen,
@@ -383,14 +627,15 @@ fn served(found: &[Interface], listen: IpAddr, rdma: bool) -> Vec<smb::NetworkIn
         IpAddr::V4(_) => interface.addr.is_ipv4(),
         IpAddr::V6(_) => true,
     };
-    let told = |interface: &Interface| smb::NetworkInterface {
+    let told = |interface: &Interface, rdma| smb::NetworkInterface {
         index: interface.index,
         addr: interface.addr,
         link_speed_bps: interface.speed_bps.unwrap_or(LINK_SPEED_BPS),
         rdma,
         rss: interface.queues > 1,
     };
-    found.iter().filter(reaches).map(told).collect()
+    let kinds: &[bool] = if rdma { &[true, false] } else { &[false] };
+    found.iter().filter(reaches).flat_map(|one| kinds.iter().map(move |&rdma| told(one, rdma))).collect()
 }
 
 /// The sentence for a listener that could not be bound.
@@ -441,7 +686,7 @@ mod tests {
             interface(3, "2001:db8::1", false),
         ];
         let told = |listen: &str| -> Vec<String> {
-            let told = served(&found, listen.parse().unwrap(), true);
+            let told = served(&found, listen.parse().unwrap(), false);
             told.iter().map(|interface| format!("{} {}", interface.index, interface.addr)).collect()
         };
         assert_eq!(told("127.0.0.1"), ["1 127.0.0.1"]);
@@ -450,5 +695,14 @@ mod tests {
         assert_eq!(told("10.9.9.9"), [""; 0]);
         let one = &served(&found, "10.0.0.1".parse().unwrap(), false)[0];
         assert_eq!((one.rss, one.rdma, one.link_speed_bps), (true, false, LINK_SPEED_BPS));
+    }
+
+    #[test]
+    fn an_interface_with_rdma_is_told_to_those_who_look_for_tcp_too() {
+        let found = [interface(2, "10.0.0.1", false), interface(3, "10.0.1.1", false)];
+        let told = served(&found, "0.0.0.0".parse().unwrap(), true);
+        let told: Vec<_> = told.iter().map(|one| (one.addr.to_string(), one.index, one.rdma)).collect();
+        let each = |addr: &str, index| [(addr.to_owned(), index, true), (addr.to_owned(), index, false)];
+        assert_eq!(told, [each("10.0.0.1", 2), each("10.0.1.1", 3)].concat());
     }
 }

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use weft_store::backend::{Dir, Ram};
+use weft_store::rules::Rules;
 use weft_store::{Share, Vfs};
 
 use crate::Failure;
@@ -36,22 +37,58 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         shares.push(Described { share: Share::new(name.as_str(), Vfs::new(Ram::new(*size))), source });
     }
     for (i, one) in shares.iter().enumerate() {
-        if shares[..i].iter().any(|other| other.share.name.eq_ignore_ascii_case(&one.share.name)) {
+        distinct(&shares[..i], &one.share.name)?;
+    }
+    for name in &args.continuous_availability {
+        let described = shares.iter().find(|described| described.share.name.eq_ignore_ascii_case(name));
+        let described = described
+            .ok_or_else(|| format!("--continuous-availability {name}: there is no share of that name"))?;
+        if described.share.vfs.kind() == "ram" {
             return Err(
-                format!("two shares are named {:?}: rename one of the folders", one.share.name).into()
+                format!("--continuous-availability {name}: a ramdisk does not survive the server").into()
             );
         }
     }
-    for name in &args.encrypt_share {
-        let named = |described: &&mut Described| described.share.name.eq_ignore_ascii_case(name);
-        let described = shares.iter_mut().find(named);
-        described
-            .ok_or_else(|| format!("--encrypt-share {name}: there is no share of that name"))?
-            .share
-            .rules
-            .encrypted = true;
+    for name in &args.compress_share {
+        if !shares.iter().any(|described| described.share.name.eq_ignore_ascii_case(name)) {
+            return Err(format!("--compress-share {name}: there is no share of that name").into());
+        }
+    }
+    for option in &args.export {
+        rules_of(&mut shares, "--export", &option.name)?.nfs = option.export.clone();
+    }
+    for link in &args.dfs_link {
+        if !shares.iter().any(|described| described.share.name.eq_ignore_ascii_case(link.root())) {
+            return Err(format!("--dfs-link {}/...: there is no share of that name", link.root()).into());
+        }
     }
     Ok(shares)
+}
+
+/// What the command line asks of shares, those of volumes among them.
+pub(crate) fn rules(shares: &mut [Described], args: &Serve) -> Result<(), Failure> {
+    for name in &args.encrypt_share {
+        rules_of(shares, "--encrypt-share", name)?.encrypted = true;
+    }
+    for name in &args.hide_unreadable {
+        rules_of(shares, "--hide-unreadable", name)?.hides_unreadable = true;
+    }
+    Ok(())
+}
+
+/// Fails where a share of that name is there already; clients do not tell cases apart.
+pub(crate) fn distinct(shares: &[Described], name: &str) -> Result<(), String> {
+    match shares.iter().any(|other| other.share.name.eq_ignore_ascii_case(name)) {
+        true => Err(format!("two shares are named {name:?}: rename one of the folders")),
+        false => Ok(()),
+    }
+}
+
+/// The rules of the share that an option names.
+fn rules_of<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'a mut Rules, Failure> {
+    let described = shares.iter_mut().find(|described| described.share.name.eq_ignore_ascii_case(name));
+    let described = described.ok_or_else(|| format!("{option} {name}: there is no share of that name"))?;
+    Ok(&mut described.share.rules)
 }
 
 /// A share is named after its folder, also when the path is `.` or ends in `..`.

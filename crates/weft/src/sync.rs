@@ -134,6 +134,7 @@ async fn sync(
 ) -> Result<ExitCode, Failure> {
     let options = &args.transfer;
     let remote = Remote::connect(direction.url(), &options.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+    remote.outlast(options.patience(), stopped.clone());
     if !options.quiet {
         eprintln!("{}", remote.describe());
     }

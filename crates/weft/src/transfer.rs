@@ -233,7 +233,8 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
         })
         .await?;
         sink.flush().await?;
-        if plan.verify {
+        // A server that was started again may have lost what it had not made durable.
+        if plan.verify || sink.is_anew() {
             plan.begin("verifying", size);
             compare(&sink, &file, size, plan).await?;
         }

@@ -1,4 +1,4 @@
-//! Names of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and `nfs://HOST:PORT/EXPORT/PATH?mountport=N&rdmaport=N`.
+//! Names of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`.
 //!
 //! Owns: nothing. Does not: resolve or connect.
 
@@ -11,6 +11,15 @@ pub(crate) enum Scheme {
     Smb,
     /// NFS.
     Nfs,
+}
+
+/// A version of NFS that Weft's client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NfsVersion {
+    /// 3.
+    V3,
+    /// 4.1.
+    V41,
 }
 
 /// A remote file or folder.
@@ -34,6 +43,8 @@ pub(crate) struct Url {
     pub mount_port: Option<u16>,
     /// Port of RDMA, where the server does not tell it itself.
     pub rdma_port: Option<u16>,
+    /// Which version (NFS), where that is not left to be found out.
+    pub version: Option<NfsVersion>,
 }
 
 /// What is wrong with a URL, and how to write it.
@@ -43,8 +54,12 @@ pub(crate) enum UrlError {
     NoShare(String, &'static str),
     #[error("{0:?} is not a port")]
     Port(String),
-    #[error("{0:?} is not an option of a URL: mountport=N and rdmaport=N are")]
+    #[error("{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are")]
     Option(String),
+    #[error("vers={0:?} is not a version of NFS that is spoken here: write vers=3 or vers=4.1")]
+    Version(String),
+    #[error("mountport is of NFSv3, which asks MOUNT, and not of vers=4.1: leave one of the two out")]
+    NoMount,
     #[error(
         "the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody"
     )]
@@ -87,13 +102,21 @@ impl Url {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut components = path.split('/').filter(|c| !c.is_empty());
         let share = components.next().unwrap_or("");
-        let (mut mount_port, mut rdma_port) = (None, None);
+        let (mut mount_port, mut rdma_port, mut version) = (None, None, None);
         for option in query.split('&').filter(|o| !o.is_empty()) {
             match option.split_once('=') {
                 Some(("mountport", port)) => mount_port = Some(port_of(port)?),
                 Some(("rdmaport", port)) => rdma_port = Some(port_of(port)?),
+                Some(("vers", "3")) if scheme == Scheme::Nfs => version = Some(NfsVersion::V3),
+                Some(("vers", "4" | "4.1")) if scheme == Scheme::Nfs => version = Some(NfsVersion::V41),
+                Some(("vers", other)) if scheme == Scheme::Nfs => {
+                    return Err(UrlError::Version(other.to_owned()));
+                }
                 _ => return Err(UrlError::Option(option.to_owned())),
             }
+        }
+        if version == Some(NfsVersion::V41) && mount_port.is_some() {
+            return Err(UrlError::NoMount);
         }
         Ok(Some(Url {
             scheme,
@@ -105,6 +128,7 @@ impl Url {
             folder: path.ends_with('/'),
             mount_port,
             rdma_port,
+            version,
         }))
     }
 
@@ -166,6 +190,7 @@ mod tests {
                 folder: false,
                 mount_port: None,
                 rdma_port: None,
+                version: None,
             }
         );
         assert_eq!(url.file_name(), "big.iso");
@@ -181,6 +206,11 @@ mod tests {
         );
         assert!(url.folder);
         assert_eq!(url.join("x").path, "x");
+        let version = |query: &str| Url::parse(&format!("nfs://h/s?{query}")).map(|url| url.unwrap().version);
+        assert_eq!(version(""), Ok(None));
+        assert_eq!(version("vers=3&mountport=5"), Ok(Some(NfsVersion::V3)));
+        assert_eq!(version("vers=4.1"), Ok(Some(NfsVersion::V41)));
+        assert_eq!(version("vers=4&mountport=5"), Err(UrlError::NoMount));
     }
 
     #[test]
@@ -190,6 +220,8 @@ mod tests {
         assert!(matches!(Url::parse("smb://h:99999/s"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb://u:p@h/s"), Err(UrlError::Password)));
         assert!(matches!(Url::parse("nfs://h/s?x=1"), Err(UrlError::Option(_))));
+        assert!(matches!(Url::parse("nfs://h/s?vers=2"), Err(UrlError::Version(_))));
+        assert!(matches!(Url::parse("smb://h/s?vers=3"), Err(UrlError::Option(_))));
         assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
     }
 }

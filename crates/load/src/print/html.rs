@@ -1,209 +1,336 @@
-//! The result as one self-contained HTML page: figures as SVG, then the table, then the environment.
+//! The result as one self-contained HTML page: at a glance, the papers' figures, how the bytes travelled, the environment.
 //!
-//! Owns: nothing. Does not: load anything from elsewhere.
+//! What: one file without scripts, fonts or addresses; its policy forbids to load anything. Light and dark by the
+//! reader's setting, readable from 320 pixels on, every figure also as a table.
+//! Owns: the page's order and words. Does not: compute; figures and ratios are those of the result.
 
-use std::collections::BTreeMap;
+mod chart;
+mod figures;
+mod glance;
+mod tables;
+
 use std::fmt::Write as _;
 
-use plotters::prelude::*;
+use super::{order, published, show};
+use crate::result::{Environment, Measure, Picture, Report, Section};
 
-use super::cells;
-use crate::result::{Point, Report};
-use crate::workload::{Mix, size_label};
+const STYLE: &str = include_str!("html/style.css");
 
-/// The figures could not be drawn.
-#[derive(Debug, thiserror::Error)]
-#[error("drawing a figure: {0}")]
-pub struct DrawError(String);
-
-/// A figure: one operation and queue depth, block size across, one line a transport.
-struct Figure<'a> {
-    title: String,
-    unit: &'static str,
-    value: fn(&Point) -> f64,
-    log: bool,
-    points: Vec<&'a Point>,
-}
-
-/// Colours that stay apart for most kinds of colour vision; TCP is always the grey one.
-fn colour(transport: &str) -> RGBColor {
-    match transport {
-        "tcp" => RGBColor(110, 110, 110),
-        "shm" => RGBColor(0, 114, 178),
-        "iwarp" => RGBColor(213, 94, 0),
-        "iwarp-nocrc" => RGBColor(230, 159, 0),
-        _ => RGBColor(0, 158, 115),
-    }
-}
+/// Nothing may be loaded, whatever a name in the result holds.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The page.
-pub fn render(report: &Report) -> Result<String, DrawError> {
-    let mut page = String::from(HEAD);
+pub fn render(report: &Report) -> String {
+    let mut page = head(&report.title);
     let title = escape(&report.title);
     // Writing to a String cannot fail.
-    let _ = write!(page, "<title>{title}</title></head><body><h1>{title}</h1>");
-    let _ = write!(page, "<p>{}</p>", escape(LEAD));
-    verdicts(&mut page, report);
-    page.push_str("<div class=figures>");
-    for figure in figures(report) {
-        let _ = write!(
-            page,
-            "<figure>{}<figcaption>{}</figcaption></figure>",
-            draw(&figure)?,
-            escape(&figure.title)
-        );
+    let _ =
+        write!(page, "<header><h1>{title}</h1><p class=sub>{}</p></header><main>", escape(&subtitle(report)));
+    care(&mut page, report);
+    glance::write(&mut page, report);
+    for picture in Picture::ALL {
+        let sections: Vec<&Section> =
+            report.sections.iter().filter(|section| section.picture == picture).collect();
+        if !sections.is_empty() {
+            picture_of(&mut page, picture, &sections);
+        }
     }
-    page.push_str("</div>");
-    table(&mut page, report);
-    let env = &report.environment;
-    page.push_str("<h2>Environment</h2><ul>");
-    for line in [
-        format!("{} x {} processors, nominal clock {:.2} GHz", env.processor, env.processors, env.hz / 1e9),
-        format!(
-            "Linux {}, reactor on {}, TCP congestion control {}",
-            env.kernel, env.driver, env.congestion_control
-        ),
-        format!("Weft {}, started as: {}", env.version, env.command),
-    ]
-    .iter()
-    .chain(&report.notes)
-    {
-        let _ = write!(page, "<li>{}</li>", escape(line));
-    }
-    page.push_str("</ul></body></html>\n");
-    Ok(page)
+    tables::claims(&mut page, report);
+    tables::verdicts(&mut page, report);
+    tables::traffic(&mut page, report);
+    tables::points(&mut page, report);
+    environment(&mut page, report);
+    page.push_str("</main></body></html>\n");
+    page
 }
 
-const LEAD: &str = "The same work over TCP and over RDMA, interleaved in one run. Points are medians of the \
-repetitions; the table shows how far these lie apart (\u{b1}: half the range). Cycles per byte are the CPU time of both ends \
-times the nominal clock, divided by the payload.";
+/// Everything before the page's own words; shared with comparisons.
+pub(super) fn head(title: &str) -> String {
+    format!(
+        "<!doctype html><html lang=en><head><meta charset=utf-8>\
+         <meta name=viewport content='width=device-width,initial-scale=1'>\
+         <meta http-equiv=Content-Security-Policy content=\"{POLICY}\"><meta name=color-scheme content='light dark'>\
+         <title>{}</title><style>{STYLE}</style></head><body>",
+        escape(title)
+    )
+}
 
-const HEAD: &str = "<!doctype html><html lang=en><head><meta charset=utf-8>\
-<meta name=viewport content='width=device-width'><style>\
-:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}\
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(26rem,1fr));gap:1rem}\
-figure{margin:0;background:#fff;border-radius:6px;padding:.5rem}figcaption{color:#333;text-align:center}\
-svg{width:100%;height:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
-td,th{padding:.2rem .5rem;text-align:right;border-bottom:1px solid #8884}td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}\
-.holds{color:#0a7d3c}.short{color:#c22;font-weight:600}</style>";
+fn subtitle(report: &Report) -> String {
+    let env = &report.environment;
+    let mut parts = vec![
+        format!("{}, {} processors", env.processor, env.processors),
+        format!("Linux {}", env.kernel),
+        format!("Weft {}", env.version),
+    ];
+    if let Some(started) = &report.started {
+        parts.insert(0, started.replace('T', " ").replace('Z', " UTC"));
+    }
+    if let Some(seconds) = report.seconds {
+        parts.push(format!("measured in {seconds:.0} s"));
+    }
+    parts.join(" \u{b7} ")
+}
 
-fn verdicts(page: &mut String, report: &Report) {
-    if report.verdicts.is_empty() {
+/// What stands between the reader and the figures.
+fn care(page: &mut String, report: &Report) {
+    let mut lines: Vec<String> = Vec::new();
+    if report.interrupted {
+        lines.push("The run was ended early: what is missing was not measured.".to_owned());
+    }
+    lines.extend(report.marks.iter().map(|mark| mark.text.clone()));
+    let points = report.points().count();
+    let marked = report.points().filter(|(_, point)| !point.marks.is_empty()).count();
+    if marked > 0 {
+        lines.push(format!("{marked} of {points} points are to be read with care: hollow in the figures, the reason in the list of points."));
+    }
+    let refused: usize = report.sections.iter().map(|section| section.refusals.len()).sum();
+    if refused > 0 {
+        let many = if refused == 1 { "One measurement that was" } else { "Measurements that were" };
+        lines.push(format!("{many} asked for could not be made; each picture says which and why."));
+    }
+    if lines.is_empty() {
         return;
     }
-    page.push_str("<ul>");
-    for verdict in &report.verdicts {
-        let (class, word) = if verdict.holds { ("holds", "holds") } else { ("short", "falls short") };
-        let seen = verdict.ratio.map_or("not measured".to_owned(), |r| format!("{r:.3}"));
-        let _ = write!(page, "<li class={class}>{}: {seen}, {word}</li>", escape(&verdict.claim));
+    page.push_str("<aside class=care role=note><b>Read with care</b><ul>");
+    for line in lines {
+        let _ = write!(page, "<li>{}</li>", escape(&line));
     }
-    page.push_str("</ul>");
+    page.push_str("</ul></aside>");
 }
 
-fn figures(report: &Report) -> Vec<Figure<'_>> {
-    let mut groups: BTreeMap<(&str, Mix, u32), Vec<&Point>> = BTreeMap::new();
-    for point in &report.points {
-        let key = (point.work.protocol.as_str(), point.work.mix, point.work.queue_depth);
-        groups.entry(key).or_default().push(point);
+/// The name of a picture, and what it shows.
+pub(super) fn words(picture: Picture) -> (&'static str, &'static str) {
+    match picture {
+        Picture::Latency => (
+            "SMB round trips by block size",
+            "One READ or WRITE at a time: how long until its answer is here. The sqlio paper's figure 1.",
+        ),
+        Picture::Smb => (
+            "SMB throughput, operations and cycles by block size",
+            "Many operations at a time on many files. Cycles per byte are what the processors of both ends spend to move a byte. The diskspd paper's figures 1 to 3.",
+        ),
+        Picture::Table => (
+            "SMB READs of 512, 8 and 1 KiB",
+            "The table of Windows Server 2012 Beta: operations, bandwidth and latency.",
+        ),
+        Picture::Nfs => (
+            "NFS throughput, interrupts and idle processors by block size",
+            "Sequential streams of several clients. The iozone paper's figures 3 to 6.",
+        ),
+        Picture::Replica => (
+            "A replicated volume: its first copy, and durable writes",
+            "Bandwidth, processors and memory of both ends of a copy: the Storage Replica post. Then how long a durable write takes, one at a time: not replicated, replicated asynchronously, and synchronously over each transport.",
+        ),
+        Picture::Demo => (
+            "RDMA beside TCP",
+            "The same READs and WRITEs over TCP and over RDMA, interleaved in one run: round trips one at a time, then throughput and cycles with many at a time.",
+        ),
+        Picture::Own => ("Own workloads", ""),
     }
-    let mut figures = Vec::new();
-    for ((protocol, mix, depth), points) in groups {
-        let mut add = |what: &str, unit, value, log| {
-            let title = format!("{protocol} {mix}, queue depth {depth}: {what}");
-            figures.push(Figure { title, unit, value, log, points: points.clone() });
-        };
-        if depth == 1 {
-            add("mean latency", "us", |p| p.mean.median / 1e3, true);
-        } else {
-            add("throughput", "MB/s", |p| p.throughput.median / 1e6, false);
-            add("cycles per byte, both ends", "cycles/byte", |p| p.cycles_per_byte.median, true);
-        }
-    }
-    figures
 }
 
-fn draw(figure: &Figure<'_>) -> Result<String, DrawError> {
-    let fail = |e: &dyn std::fmt::Display| DrawError(e.to_string());
-    let mut sizes: Vec<u32> = figure.points.iter().map(|p| p.work.size).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let values = figure.points.iter().map(|p| (figure.value)(p));
-    let high = values.clone().fold(0.0f64, f64::max) * 1.15;
-    let low = if figure.log { values.fold(f64::MAX, f64::min) * 0.8 } else { 0.0 };
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (640, 360)).into_drawing_area();
-        root.fill(&WHITE).map_err(|e| fail(&e))?;
-        let across = -0.3..sizes.len() as f64 - 0.7;
-        let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-        for point in &figure.points {
-            if let Some(x) = sizes.iter().position(|s| *s == point.work.size) {
-                lines.entry(&point.transport).or_default().push((x as f64, (figure.value)(point)));
-            }
-        }
-        let mut builder = ChartBuilder::on(&root);
-        builder.margin(12).x_label_area_size(34).y_label_area_size(64);
-        let label = |x: &f64| match sizes.get(x.round() as usize) {
-            Some(size) if (x - x.round()).abs() < 0.01 => size_label(u64::from(*size)),
-            _ => String::new(),
-        };
-        // The two scales have different types, the drawing is the same.
-        macro_rules! plot {
-            ($up:expr) => {{
-                let mut chart = builder.build_cartesian_2d(across, $up).map_err(|e| fail(&e))?;
-                chart
-                    .configure_mesh()
-                    .x_labels(sizes.len() * 2 + 1)
-                    .x_label_formatter(&label)
-                    .y_desc(figure.unit)
-                    .light_line_style(TRANSPARENT)
-                    .draw()
-                    .map_err(|e| fail(&e))?;
-                for (transport, line) in &mut lines {
-                    line.sort_by(|a, b| a.0.total_cmp(&b.0));
-                    let style = colour(transport).stroke_width(3);
-                    chart
-                        .draw_series(LineSeries::new(line.iter().copied(), style).point_size(4))
-                        .map_err(|e| fail(&e))?
-                        .label(*transport)
-                        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-                }
-                chart
-                    .configure_series_labels()
-                    .position(SeriesLabelPosition::UpperLeft)
-                    .background_style(WHITE.mix(0.8))
-                    .border_style(TRANSPARENT)
-                    .draw()
-                    .map_err(|e| fail(&e))?;
-            }};
-        }
-        if figure.log {
-            plot!((low.max(1e-6)..high.max(1e-5)).log_scale());
-        } else {
-            plot!(0.0..high.max(1e-6));
-        }
-        root.present().map_err(|e| fail(&e))?;
-    }
-    Ok(svg)
-}
-
-fn table(page: &mut String, report: &Report) {
-    page.push_str(
-        "<h2>All points</h2><table><tr><th>work<th>transport<th>throughput<th>&plusmn;<th>IOPS<th>mean<th>&times; tcp\
-         <th>p50<th>p99<th>p99.9<th>max<th>cycles/B<th>&times; tcp</tr>",
+fn picture_of(page: &mut String, picture: Picture, sections: &[&Section]) {
+    let (title, what) = words(picture);
+    let _ = write!(
+        page,
+        "<section id={picture}><h2>{title}</h2><p>{what} Points are medians of the repetitions, whiskers their range.</p>"
     );
-    for (work, points) in report.by_work() {
-        for point in &points {
-            let _ = write!(page, "<tr><td>{}", escape(&work.to_string()));
-            for cell in cells(&points, point) {
-                let _ = write!(page, "<td>{}", escape(&cell));
+    legend(page, picture, sections);
+    for section in sections {
+        peer(page, section);
+        for refusal in &section.refusals {
+            let work = refusal.work.as_ref().map_or(String::new(), |work| format!(" {work}"));
+            let _ = write!(
+                page,
+                "<p class=refusal><b>Not measured:</b> {}{}: {}</p>",
+                escape(show::transport(&refusal.transport)),
+                escape(&work),
+                escape(&refusal.reason)
+            );
+        }
+        let panels = figures::panels(section);
+        let mut rows: Vec<figures::Row> = Vec::new();
+        for panel in panels.keys() {
+            for row in figures::rows(picture, panel) {
+                if !rows.iter().any(|r| r.measure == row.measure) {
+                    rows.push(row);
+                }
             }
-            page.push_str("</tr>");
+        }
+        // Rows of three stay rows; fewer flow, so that no half of the page is empty.
+        let mut drawn: Vec<Vec<String>> = Vec::new();
+        for row in &rows {
+            let row = panels
+                .iter()
+                .filter(|(panel, _)| figures::rows(picture, panel).iter().any(|r| r.measure == row.measure))
+                .filter_map(|(panel, points)| figures::figure(section, panel, points, row));
+            drawn.push(row.collect());
+        }
+        if matches!(picture, Picture::Latency | Picture::Demo | Picture::Own) {
+            let one = panels.iter().filter(|(panel, _)| panel.depth == 1 || picture == Picture::Own);
+            drawn.push(one.filter_map(|(panel, points)| figures::tail(panel, points)).collect());
+        }
+        drawn.push(panels.iter().filter_map(|(panel, points)| figures::timeline(panel, points)).collect());
+        if drawn.iter().any(|row| row.len() >= 3) {
+            drawn.iter().for_each(|row| grid(page, row));
+        } else {
+            grid(page, &drawn.concat());
+        }
+        for note in &section.notes {
+            let _ = write!(page, "<p class=note>{}</p>", escape(note));
         }
     }
-    page.push_str("</table>");
+    sources(page, picture);
+    page.push_str("</section>");
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+fn grid(page: &mut String, figures: &[String]) {
+    if !figures.is_empty() {
+        let _ = write!(page, "<div class=figures>{}</div>", figures.concat());
+    }
 }
+
+fn legend(page: &mut String, picture: Picture, sections: &[&Section]) {
+    let mut names: Vec<&str> =
+        sections.iter().flat_map(|s| s.points.iter().map(|p| p.transport.as_str())).collect();
+    names.sort_by_key(|name| order(name));
+    names.dedup();
+    page.push_str("<ul class=legend aria-label='Legend'>");
+    for name in names {
+        let _ =
+            write!(page, "<li>{}{}</li>", chart::key(figures::class(name)), escape(show::transport(name)));
+    }
+    if published::PUBLISHED.iter().any(|p| p.picture == picture) {
+        page.push_str(
+            "<li><svg class='key' viewBox='0 0 22 12' aria-hidden=true><path class='rule published' d='M0 6h22'/></svg>\
+             published, other hardware</li>",
+        );
+    }
+    page.push_str(
+        "<li><svg class='key series other' viewBox='0 0 22 12' aria-hidden=true><path class='dot hollow' \
+         d='M7 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z'/></svg>hollow: with care, or no difference beyond the noise</li></ul>",
+    );
+}
+
+fn peer(page: &mut String, section: &Section) {
+    let Some(peer) = &section.peer else { return };
+    let mut parts =
+        vec![peer.software.clone().unwrap_or_else(|| "a server that does not say what it is".into())];
+    parts.push(format!("at {}", peer.host));
+    if peer.same_host {
+        parts.push("on the client's own host".into());
+    }
+    parts.extend(peer.dialect.clone());
+    parts.extend(peer.signing.as_ref().map(|s| format!("signing: {s}")));
+    parts.extend(peer.encryption.as_ref().map(|s| format!("encryption: {s}")));
+    let _ = write!(page, "<p class=peer>Measured against {}</p>", escape(&parts.join(", ")));
+}
+
+/// The published numbers of a picture, with their sources.
+fn sources(page: &mut String, picture: Picture) {
+    let all: Vec<_> = published::PUBLISHED.iter().filter(|p| p.picture == picture).collect();
+    let missing = published::missing(picture);
+    if all.is_empty() && missing.is_none() {
+        return;
+    }
+    page.push_str("<details class=sources><summary>What was published, on other hardware</summary><ul>");
+    for p in all {
+        let _ = write!(page, "<li>{} <span class=source>{}</span></li>", escape(p.text), escape(p.source));
+    }
+    if let Some(text) = missing {
+        let _ = write!(page, "<li>{}</li>", escape(text));
+    }
+    page.push_str("</ul></details>");
+}
+
+/// Of a comparison: the ratios of the second result to the first, a chart for each panel and measure.
+pub(super) fn differences(
+    page: &mut String,
+    picture: Picture,
+    before: &Report,
+    after: &Report,
+    measures: &[Measure],
+) {
+    let of = |report: &'_ Report| -> Vec<usize> {
+        (0..report.sections.len()).filter(|at| report.sections[*at].picture == picture).collect()
+    };
+    let mut drawn = Vec::new();
+    for at in of(before) {
+        for (panel, points) in figures::panels(&before.sections[at]) {
+            for row in figures::rows(picture, &panel).iter().filter(|row| measures.contains(&row.measure)) {
+                let others: Vec<_> =
+                    of(after).into_iter().flat_map(|at| &after.sections[at].points).collect();
+                drawn.extend(figures::difference(&panel, &points, &others, row));
+            }
+        }
+    }
+    grid(page, &drawn);
+}
+
+fn environment(page: &mut String, report: &Report) {
+    page.push_str("<section id=environment><h2>How it was measured</h2>");
+    for env in std::iter::once(&report.environment).chain(&report.others) {
+        host(page, env);
+    }
+    if !report.notes.is_empty() {
+        page.push_str("<h3>Notes</h3><ul>");
+        for note in &report.notes {
+            let _ = write!(page, "<li>{}</li>", escape(note));
+        }
+        page.push_str("</ul>");
+    }
+    page.push_str("</section>");
+}
+
+pub(super) fn host(page: &mut String, env: &Environment) {
+    let role = if env.role.is_empty() { "Host" } else { &env.role };
+    let mut role = role.to_owned();
+    if let Some(first) = role.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let _ = write!(
+        page,
+        "<h3>{}</h3><pre class=command tabindex=0>{}</pre><dl>",
+        escape(&role),
+        escape(&env.command)
+    );
+    let mut line = |name: &str, value: String| {
+        let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
+    };
+    let machine = match env.virtual_machine {
+        Some(true) => ", of a virtual machine",
+        _ => "",
+    };
+    line("Processor", format!("{} \u{d7} {}{machine}", env.processors, env.processor));
+    line("Cycles", format!("{}, {:.2} GHz", env.cycles, env.hz / 1e9));
+    if let Some(memory) = env.memory_bytes {
+        line("Memory", show::bytes(memory as f64));
+    }
+    line(
+        "System",
+        env.system.iter().cloned().chain([format!("Linux {}", env.kernel)]).collect::<Vec<_>>().join(", "),
+    );
+    line("Reactor", env.driver.clone());
+    line("TCP congestion control", env.congestion_control.clone());
+    if let Some(interface) = &env.interface {
+        let mtu = env.mtu.map_or(String::new(), |mtu| format!(", MTU {mtu}"));
+        line("Network", format!("{interface}{mtu}"));
+    }
+    line("Weft", env.version.clone());
+    for (name, version) in &env.versions {
+        line(&escape(name), version.clone());
+    }
+    page.push_str("</dl>");
+}
+
+/// For text and for attributes in double quotes.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}
+
+#[cfg(test)]
+mod tests;

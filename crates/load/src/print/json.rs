@@ -9,5 +9,7 @@ use crate::result::Report;
 /// Writes `report` to `out`.
 pub fn write(report: &Report, mut out: impl io::Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut out, report)?;
-    writeln!(out)
+    writeln!(out)?;
+    // What a buffer keeps back it would lose in silence.
+    out.flush()
 }

@@ -1,7 +1,7 @@
 //! A file in memory: a memfd that is also mapped here, so that a read is a copy and not a system call.
 //!
-//! The kernel's read of tmpfs goes page by page and costs half as much again as a copy from a mapping; sendfile and
-//! writes use the descriptor as they do for any file.
+//! The kernel's read of tmpfs goes page by page and costs half as much again as a copy from a mapping, and so does its write;
+//! sendfile, and writes to where there are no pages yet, use the descriptor as they do for any file.
 //! Owns: the length that everybody sees, and the mapping. Does not: own the descriptor (see the parent).
 //!
 //! Invariant: length <= the memfd's size, and the memfd never shrinks. A mapped page past the end of its file would
@@ -10,11 +10,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fs::FallocateFlags;
 
 use crate::buf::{Mapping, Window};
+
+/// Shorter writes go to the descriptor: asking about their pages costs what the copy saves.
+const MAPPED_WRITE: usize = 4096;
 
 /// The part of a file in memory that a descriptor alone does not have.
 #[derive(Default)]
@@ -38,6 +41,36 @@ impl Memory {
     /// Bytes up to `end` have been written to the descriptor.
     pub fn written(&self, end: u64) {
         self.len.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Writes the beginning of `bytes`, as far as the file has pages for it already, and says how far. The rest is for the
+    /// descriptor: what is to be allocated can be refused there, while a mapping would kill the process.
+    pub fn write_at(&self, fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> usize {
+        let Ok(start) = usize::try_from(offset) else { return 0 };
+        let inside = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = bytes.len().min(inside);
+        if len < MAPPED_WRITE {
+            return 0;
+        }
+        if self.mapped().as_ref().is_none_or(|mapping| mapping.len() < start + len) && self.map(fd).is_err() {
+            return 0;
+        }
+        let mapping = self.mapped();
+        let Some(mapping) = &*mapping else { return 0 };
+        let mut done = 0;
+        while done < len {
+            let present = mapping.present(start + done, len - done);
+            if present == 0 || !mapping.copy_from(start + done, &bytes[done..done + present]) {
+                break;
+            }
+            done += present;
+        }
+        done
+    }
+
+    // A mapping is replaced as a whole: whoever panicked left one behind or none.
+    fn mapped(&self) -> RwLockReadGuard<'_, Option<Mapping>> {
+        self.mapping.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Truncates or extends; what is cut off reads as zeros when the file grows again.
@@ -89,7 +122,7 @@ impl Memory {
         // In bounds of the length, thus of what the address space can hold.
         let start = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         loop {
-            let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
+            let mapping = self.mapped();
             if let Some(mapping) = &*mapping
                 && copy(mapping, start, &into)
             {

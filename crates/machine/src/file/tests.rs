@@ -193,6 +193,51 @@ fn reads_of_a_file_in_memory_survive_truncation_at_any_moment() {
 }
 
 #[test]
+fn a_file_in_memory_is_written_over_in_place_where_it_has_pages_and_nowhere_else() {
+    run(async {
+        let pool = Pool::new(1 << 24);
+        let file = File::in_memory("over").expect("memfd");
+        let memory = file.0.memory.as_ref().expect("its own length");
+        let in_place = |offset, bytes: &[u8]| memory.write_at(file.as_fd(), offset, bytes);
+        assert_eq!(in_place(0, &[1; 8192]), 0, "nothing is there yet");
+        // Pages 0 to 99, a hole up to page 200, and one page more.
+        let mut all = numbers(100 * 4096);
+        file.write_at(0, &[Bytes::from(all.clone())]).await.expect("write");
+        file.write_at(200 * 4096, &[Bytes::from(vec![9; 4096])]).await.expect("write");
+        all.resize(200 * 4096, 0);
+        all.extend([9; 4096]);
+        let end = all.len() as u64;
+        assert_eq!(in_place(100 * 4096, &[1; 8192]), 0, "a hole has no pages");
+        assert_eq!(in_place(end - 10, &[1; 8192]), 0, "ten bytes are for the descriptor");
+        assert_eq!(in_place(u64::MAX - 10, &[1; 8192]), 0, "there is no such place");
+        let up_to_the_hole = in_place(98 * 4096, &[3; 5 * 4096]);
+        assert!(up_to_the_hole <= 2 * 4096, "up to the hole");
+        all[98 * 4096..][..up_to_the_hole].fill(3);
+        // From page 50, across the end of what one question covers, through the hole, to behind the end.
+        let long: Vec<u8> = numbers(160 * 4096).iter().map(|byte| !byte).collect();
+        file.write_at(50 * 4096 + 7, &[Bytes::from(long.clone())]).await.expect("write");
+        all.resize(all.len().max(50 * 4096 + 7 + long.len()), 0);
+        all[50 * 4096 + 7..][..long.len()].copy_from_slice(&long);
+        assert_eq!(file.len().expect("length"), all.len() as u64);
+        // Pages that the system has put aside come back with a write.
+        let over = Bytes::from(vec![4; 150 * 4096]);
+        let mut again = 0;
+        while in_place(5, &over) != over.len() {
+            again += 1;
+            assert!(again < 1000, "what was just written has no pages");
+            file.write_at(5, std::slice::from_ref(&over)).await.expect("write");
+        }
+        all[5..][..over.len()].fill(4);
+        let into = window(&pool, all.len() + 1);
+        assert_eq!(file.read_at(0, &into).await.expect("read"), all.len());
+        assert!(content(&into, all.len()) == all, "by the mapping");
+        let mut by_descriptor = vec![0; all.len() + 1];
+        assert_eq!(rustix::io::pread(&file, &mut by_descriptor, 0).expect("read"), all.len());
+        assert!(by_descriptor[..all.len()] == all, "by the descriptor");
+    });
+}
+
+#[test]
 fn large_and_odd_reads_of_a_file_in_memory_are_exact() {
     run(async {
         let pool = Pool::new(1 << 24);

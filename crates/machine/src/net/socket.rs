@@ -221,6 +221,26 @@ impl Stream {
         }
     }
 
+    pub(super) async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        // An edge before all of it has come then says that no more will.
+        self.set_low_water(into.len())?;
+        let mut before = None;
+        let seen = loop {
+            let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+            match rustix::net::recv(&self.fd, &mut *into, flags).map(|(n, _)| n) {
+                Ok(n) if n == into.len() || n == 0 || before == Some(n) => break n,
+                Ok(n) => before = Some(n),
+                Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            self.fd.clear_readable();
+            std::future::poll_fn(|cx| self.fd.poll_readable(cx)).await;
+        };
+        self.set_low_water(1)?;
+        Ok(seen)
+    }
+
     pub(super) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
         let bytes = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let size = size_of_val(&bytes) as libc::socklen_t;

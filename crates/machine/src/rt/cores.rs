@@ -152,7 +152,9 @@ impl Drop for Cores {
             thread.mailbox.change(|inbox| inbox.stop = true);
         }
         for thread in &mut self.threads {
+            // A task that lets go of the last reference is on one of the cores: that one ends behind it.
             if let Some(handle) = thread.handle.take()
+                && handle.thread().id() != std::thread::current().id()
                 && let Err(panic) = handle.join()
                 && !std::thread::panicking()
             {

@@ -200,6 +200,23 @@ fn a_wake_from_another_thread_ends_a_sleep() {
 }
 
 #[test]
+fn the_last_reference_to_the_cores_may_be_let_go_of_by_a_task_on_one() {
+    let cores = std::sync::Arc::new(Cores::start(2, "core-test").expect("threads start"));
+    let (let_go, wait) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let held = cores.clone();
+    cores.run(0, move || async move {
+        // Until the other reference is gone.
+        let gone = wait.recv();
+        drop(held);
+        tell.send(gone).expect("the test listens");
+    });
+    drop(cores);
+    drop(let_go);
+    assert!(told.recv().expect("the task lives on").is_err());
+}
+
+#[test]
 fn cores_run_what_they_are_given_where_they_are_told() {
     let cores = Cores::start(3, "core-test").expect("threads start");
     let (tell, told) = mpsc::channel();

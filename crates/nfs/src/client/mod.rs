@@ -1,13 +1,16 @@
 //! The client: one mounted export over any channel.
 //!
-//! What: [`Mount`], paths and handles; [`File`], reads and writes with many outstanding; [`exports`].
-//! Spec: RFC 1813. Owns: the channel's replies. Does not: cache attributes or data, follow links, lock, reconnect.
+//! What: [`Mount`], paths and handles; [`v4::Mount`], the same over a session of version 4.1; [`File`], reads and writes
+//! with many outstanding, for both; [`exports`]. Spec: RFC 1813, RFC 8881. Owns: the channel's replies. Does not: cache attributes or data, follow links, lock. It
+//! reconnects where it is told how: see [`Mount::keep_connected`].
 //!
 //! Everything here lives on the core that it was made on.
 
 mod file;
+mod lines;
 mod mount;
-mod rpc;
+pub(crate) mod rpc;
+pub mod v4;
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
 pub use file::File;
+pub use lines::{Dial, MAX_LINES};
 pub use mount::{Entry, Mount, Options, exports, null};
 pub use weft_wire::nfs3::Status;
 pub use weft_wire::nfs3::{
@@ -26,9 +30,12 @@ pub use weft_wire::rpc::{AuthSys, Credential};
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The server said no.
+    /// The server said no, by version 3.
     #[error("{0}")]
     Status(Status),
+    /// The same by version 4: see [`Error::status`] for what both mean.
+    #[error("{0}")]
+    Status4(weft_wire::nfs4::Status),
     /// The server does not export this path.
     #[error("mount refused (mountstat3 {})", .0.0)]
     Mount(MountStatus),
@@ -50,6 +57,37 @@ pub enum Error {
     /// More calls outstanding than there are transaction numbers.
     #[error("too many calls")]
     Busy,
+}
+
+impl Error {
+    /// What the server said, in the words of version 3; `None` where it said nothing, or version 3 has no word for it.
+    pub fn status(&self) -> Option<Status> {
+        use weft_wire::nfs4::Status as Status4;
+        /// Above 10000 hardly any number means the same in both.
+        const SAME: [Status4; 5] = [
+            Status4::BADHANDLE,
+            Status4::BAD_COOKIE,
+            Status4::NOTSUPP,
+            Status4::TOOSMALL,
+            Status4::SERVERFAULT,
+        ];
+        match self {
+            Error::Status(status) => Some(*status),
+            // A path leads through a link, which nobody follows; version 3 says so with this status.
+            Error::Status4(Status4::SYMLINK) => Some(Status::INVAL),
+            Error::Status4(status) if status.0 < 10_000 || SAME.contains(status) => Some(Status(status.0)),
+            _ => None,
+        }
+    }
+
+    /// Whether the server says that it does not speak this version of NFS.
+    pub fn is_version(&self) -> bool {
+        match self {
+            Error::Rpc(Reply::ProgramMismatch { .. } | Reply::ProgramUnavailable) => true,
+            Error::Status4(status) => *status == weft_wire::nfs4::Status::MINOR_VERS_MISMATCH,
+            _ => false,
+        }
+    }
 }
 
 impl From<Status> for Error {

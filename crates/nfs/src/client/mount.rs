@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use weft_machine::Pool;
-use weft_transport::Channel;
+use weft_transport::{Channel, Traffic};
 use weft_wire::mount::{DirPath, Export, List, MountResult, procedure as mnt};
 use weft_wire::nfs3::{self, *};
 use weft_wire::rpc::Credential;
 
 use super::Error;
 use super::file::File;
+use super::lines::{Dial, Lines};
 use super::rpc::{Cargo, Program, Rpc};
 
 pub(super) const NFS: Program = Program(nfs3::PROGRAM, nfs3::VERSION);
@@ -37,7 +38,7 @@ pub struct Options {
 /// A mounted export. Cloning shares the connection.
 #[derive(Clone)]
 pub struct Mount {
-    pub(super) rpc: Rc<Rpc>,
+    pub(super) rpc: Rc<Lines>,
     pub(super) pool: Pool,
     root: Handle,
     info: Rc<FsinfoOk>,
@@ -85,7 +86,8 @@ impl Mount {
         let Options { credential, pool } = options;
         let rpc = Rpc::new(nfs.clone(), credential.clone());
         // One table of calls for each channel: on a shared one the replies of both programs come to one reader.
-        let mountd = if Rc::ptr_eq(&nfs, &mountd) { rpc.clone() } else { Rpc::new(mountd, credential) };
+        let shared = Rc::ptr_eq(&nfs, &mountd);
+        let mountd = if shared { rpc.clone() } else { Rpc::new(mountd, credential.clone()) };
         let path = DirPath(Bytes::copy_from_slice(path.as_bytes()));
         let root = match mountd.call(MOUNT, mnt::MNT, &path, Cargo::default()).await? {
             MountResult::Ok { handle, .. } => handle,
@@ -94,11 +96,36 @@ impl Mount {
         let args = ObjectArgs { object: root };
         let info: Outcome<FsinfoOk, AttrOnly> =
             rpc.call(NFS, procedure::FSINFO, &args, Cargo::default()).await?;
+        let rpc = Rc::new(Lines::one(&rpc, credential));
         Ok(Mount { rpc, pool, root, info: Rc::new(ok(info)?) })
     }
 
+    /// From now on calls take turns on so many connections (at most [`MAX_LINES`](super::MAX_LINES)), made by `dial` to the
+    /// same server by the same transport. One that is lost is made again, for a minute and a half, and what it had not
+    /// answered is asked again in the same words: a server that answers repetitions from its cache carries nothing out
+    /// twice. What a restarted server has lost of what was written is written again by [`File::commit`].
+    #[must_use]
+    pub fn keep_connected(self, dial: Dial, connections: usize) -> Mount {
+        Mount { rpc: Rc::new(self.rpc.many(dial, connections)), ..self }
+    }
+
+    /// What moved on all connections.
+    pub fn traffic(&self) -> Traffic {
+        self.rpc.traffic()
+    }
+
+    /// How many connections there are, and how many were lost.
+    pub fn connections(&self) -> (usize, u32) {
+        self.rpc.count()
+    }
+
+    /// Ends all connections.
+    pub fn close(&self) {
+        self.rpc.close();
+    }
+
     /// The channel that carries it: for traffic counters and names of transports.
-    pub fn channel(&self) -> &Rc<dyn Channel> {
+    pub fn channel(&self) -> Rc<dyn Channel> {
         self.rpc.channel()
     }
 

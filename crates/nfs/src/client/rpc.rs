@@ -1,7 +1,7 @@
 //! Calls with many outstanding on one channel.
 //!
 //! What: [`Rpc`]: the table of calls that wait, and who of them receives. Spec: RFC 5531 section 8 (xid).
-//! Owns: the channel. Does not: retransmit (the channels are reliable), reconnect, time out.
+//! Owns: the channel. Does not: retransmit (the channels are reliable), reconnect (`lines` does), time out.
 //!
 //! Operation: there is no task. One of the waiting calls, the leader, receives for all: it puts what arrives into the
 //! table and wakes whom it concerns. When its own reply comes it wakes another to lead. A lone call thus waits for the
@@ -14,36 +14,93 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
-use weft_machine::{Buf, Payload};
+use weft_machine::{Buf, Payload, Pool};
 use weft_transport::{Channel, Message, Outgoing, Part, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Error;
+use super::v4::callback;
 
 /// Reply without any large item: attributes of two directories, a handle.
 const SHORT_REPLY: usize = 512;
 
 /// What a call carries beside its arguments.
 #[derive(Default)]
-pub(super) struct Cargo {
+pub(crate) struct Cargo {
     /// Content of the opaque that the arguments end with.
     pub payload: Option<Payload>,
     /// The same as a buffer that may be lent to the transport.
     pub source: Option<Buf>,
-    /// Where the reply's payload may go.
-    pub sink: Option<Buf>,
+    /// Where room for the reply's payload comes from, and how much of it.
+    pub sink: Option<(Pool, usize)>,
     /// Longest reply without what the sink takes; 0 is a short one.
     pub longest_reply: usize,
 }
 
+impl Cargo {
+    /// The same for another attempt; a lent buffer goes with the first.
+    pub fn again(&mut self) -> Cargo {
+        Cargo {
+            payload: self.payload.clone(),
+            source: self.source.take(),
+            sink: self.sink.clone(),
+            longest_reply: self.longest_reply,
+        }
+    }
+
+    /// What one attempt carries: room of its own, and the buffer that is lent only in the first.
+    pub async fn attempt(&mut self) -> Attempt {
+        let sink = match &self.sink {
+            Some((pool, len)) => {
+                let mut sink = pool.alloc(*len).await;
+                sink.set_len(*len);
+                Some(sink)
+            }
+            None => None,
+        };
+        Attempt {
+            payload: self.payload.clone(),
+            source: self.source.take(),
+            sink,
+            longest_reply: self.longest_reply,
+        }
+    }
+}
+
+/// See [`Cargo::attempt`].
+pub(crate) struct Attempt {
+    payload: Option<Payload>,
+    source: Option<Buf>,
+    sink: Option<Buf>,
+    longest_reply: usize,
+}
+
 /// A program and its version.
 #[derive(Clone, Copy)]
-pub(super) struct Program(pub u32, pub u32);
+pub(crate) struct Program(pub u32, pub u32);
 
-pub(super) struct Rpc {
+impl Program {
+    /// A call with its arguments, as it travels but for the payload behind it.
+    pub fn head(
+        self,
+        xid: u32,
+        procedure: u32,
+        credential: &Credential,
+        args: impl FnOnce(&mut Encoder),
+    ) -> Bytes {
+        let mut e = Encoder::with_capacity(256);
+        let credential = credential.clone();
+        Call { xid, program: self.0, version: self.1, procedure, credential }.emit(&mut e);
+        args(&mut e);
+        e.into_bytes()
+    }
+}
+
+pub(crate) struct Rpc {
     channel: Rc<dyn Channel>,
     credential: Credential,
     next_xid: Cell<u32>,
@@ -93,25 +150,33 @@ impl Rpc {
     /// The same with arguments that are emitted by hand, because they end with the length of the payload.
     pub async fn call_with<R: Xdr>(
         &self,
-        Program(program, version): Program,
+        program: Program,
         procedure: u32,
         args: impl FnOnce(&mut Encoder),
-        cargo: Cargo,
+        mut cargo: Cargo,
     ) -> Result<R, Error> {
         let xid = self.next_xid.get();
         self.next_xid.set(xid.wrapping_add(1));
-        let mut e = Encoder::with_capacity(256);
-        Call { xid, program, version, procedure, credential: self.credential.clone() }.emit(&mut e);
-        args(&mut e);
-        let Cargo { payload, source, sink, longest_reply } = cargo;
-        let mut parts = vec![Part::Bytes(e.into_bytes())];
+        let head = program.head(xid, procedure, &self.credential, args);
+        self.answer(xid, head, cargo.attempt().await).await
+    }
+
+    /// Sends a call that is written down, and parses its results.
+    async fn answer<R: Xdr>(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<R, Error> {
+        Ok(R::parse(&mut self.results(xid, head, cargo).await?)?)
+    }
+
+    /// Sends a call that is written down; the cursor stands at its results.
+    pub async fn results(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<Decoder, Error> {
+        let Attempt { payload, source, sink, longest_reply } = cargo;
+        let mut parts = vec![Part::Bytes(head)];
         parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
         let longest_reply = longest_reply.max(SHORT_REPLY);
         let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
         let Message { body, detached, .. } = self.exchange(xid, outgoing).await?;
         let mut d = Decoder::reduced(body, detached);
         match Reply::parse(&mut d)? {
-            (_, Reply::Success) => Ok(R::parse(&mut d)?),
+            (_, Reply::Success) => Ok(d),
             (_, refused) => Err(Error::Rpc(refused)),
         }
     }
@@ -174,8 +239,15 @@ impl Rpc {
         }
     }
 
-    /// A reply whose call was given up is dropped.
+    /// A reply whose call was given up is dropped. A server that calls its client is answered at once.
     fn deliver(&self, message: Message) {
+        if let Some(answer) = callback::answer(&message.body) {
+            if let Some(Err(e)) = self.channel.send(Outgoing::bytes(answer)).now_or_never() {
+                // The channel's end is what its reader sees next.
+                tracing::debug!("a server's call is not answered: {e}");
+            }
+            return;
+        }
         let xid = message.body.first_chunk().map(|xid| u32::from_be_bytes(*xid));
         let mut table = self.table.borrow_mut();
         if let Some(waiting) = xid.and_then(|xid| table.get_mut(&xid)) {

@@ -7,16 +7,17 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Payload, Pool, rt};
-use weft_transport::{
-    Access, Channel, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Ticket, Traffic,
-};
+use weft_machine::{Pool, rt};
+use weft_transport::{Channel, Message, Outgoing, Sending, Ticket, Traffic};
 use weft_wire::mount::MountResult;
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::*;
+use crate::memory::{record, without_rdma};
+
+mod replays;
 
 /// What a call of this procedure gets: results to follow its reply's header, or nothing for ever.
 type Answer = Box<dyn FnMut(u32, Decoder) -> Option<Vec<u8>>>;
@@ -29,17 +30,9 @@ struct Scripted {
 }
 
 impl Channel for Scripted {
-    fn kind(&self) -> Kind {
-        Kind::Record
-    }
-    fn medium(&self) -> &'static str {
-        "script"
-    }
+    without_rdma!();
     fn peer(&self) -> String {
         "script".to_owned()
-    }
-    fn limits(&self) -> Limits {
-        Limits { max_message: 1 << 20, max_rdma: None }
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, weft_transport::Error>> {
         match self.try_recv() {
@@ -51,19 +44,7 @@ impl Channel for Scripted {
         self.replies.borrow_mut().pop_front()
     }
     fn send(&self, message: Outgoing) -> Sending {
-        let mut body = Vec::new();
-        for part in message.parts {
-            match part {
-                Part::Bytes(bytes) => body.extend_from_slice(&bytes),
-                Part::Payload { data: Payload::Chain(chain), .. } => {
-                    let data = chain.concat();
-                    body.extend_from_slice(&data);
-                    body.resize(body.len() + weft_wire::xdr::pad(data.len()), 0);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        let mut d = Decoder::new(Bytes::from(body));
+        let mut d = Decoder::new(record(message));
         let call = Call::parse(&mut d).unwrap();
         if let Some(results) = (self.answer.borrow_mut())(call.procedure, d) {
             let mut e = Encoder::default();
@@ -72,16 +53,6 @@ impl Channel for Scripted {
             self.replies.borrow_mut().push_back(Message { body, detached: None, ticket: Ticket::default() });
         }
         Sending::answered(Ok(()))
-    }
-    fn cork(&self, _on: bool) {}
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {
-        unreachable!("NFS names no segments")
-    }
-    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, weft_transport::Error> {
-        unreachable!("NFS names no segments")
-    }
-    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
-        None
     }
     fn traffic(&self) -> Traffic {
         Traffic::default()

@@ -4,11 +4,12 @@
 //! Does not: act as somebody else. A server that is root decides here before it acts; any other acts as itself, and the
 //! kernel decides.
 
+use weft_store::access::Token;
+use weft_store::access::posix::Process;
+use weft_store::rules::{Export, NOBODY, Squash};
 use weft_store::{Attr, Error, Kind, SetAttr, SetTime};
 use weft_wire::rpc::Credential;
-
-/// Nobody: what root and those without credentials become.
-const NOBODY: u32 = 65_534;
+use weft_wire::security::Sid;
 
 /// Bits of [`Caller::check`].
 pub(super) const READ: u32 = 4;
@@ -31,26 +32,56 @@ pub(super) struct Caller {
     gid: u32,
     gids: Vec<u32>,
     decides: bool,
+    /// Where it is, nothing is changed.
+    read_only: bool,
 }
 
 impl Caller {
+    /// Who calls, where no rules of an export say otherwise.
     pub fn of(credential: &Credential, policy: Policy) -> Caller {
-        let squash = |id: u32| if policy.squash_root && id == 0 { NOBODY } else { id };
-        let decides = policy.decides;
+        Caller::by(credential, policy, &Export::PLAIN)
+    }
+
+    /// Who calls, by the rules of an export.
+    pub fn by(credential: &Credential, policy: Policy, export: &Export) -> Caller {
+        let by_default = if policy.squash_root { Squash::Root } else { Squash::None };
+        let squash = export.squash.unwrap_or(by_default);
+        let becomes_nobody = |id: u32| squash == Squash::All || (squash == Squash::Root && id == 0);
+        let (decides, read_only) = (policy.decides, export.read_only);
+        let gid = export.anonymous.1.unwrap_or(NOBODY);
+        let group = |id: u32| if becomes_nobody(id) { gid } else { id };
         match credential {
             // Groups of root go with it: a squashed caller is nobody in every way.
-            Credential::Sys(sys) if squash(sys.uid) == sys.uid => {
-                let gids =
-                    if decides { sys.gids().iter().copied().map(squash).collect() } else { Vec::new() };
-                Caller { uid: sys.uid, gid: squash(sys.gid), gids, decides }
+            Credential::Sys(sys) if !becomes_nobody(sys.uid) => {
+                let gids = if decides { sys.gids().iter().copied().map(group).collect() } else { Vec::new() };
+                Caller { uid: sys.uid, gid: group(sys.gid), gids, decides, read_only }
             }
-            _ => Caller { uid: NOBODY, gid: NOBODY, gids: Vec::new(), decides },
+            _ => {
+                let uid = export.anonymous.0.unwrap_or(NOBODY);
+                Caller { uid, gid, gids: Vec::new(), decides, read_only }
+            }
         }
     }
 
     /// As whom, after squashing.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Whether what is denied to others is not denied to it.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Who it is to security descriptors.
+    pub fn token(&self) -> Token {
+        let mut token = Token::unix(self.uid, self.gid, &self.gids);
+        if !self.decides {
+            // Whatever it makes is the server's own, and so is whatever it calls OWNER@.
+            let own = Sid::unix_user(Process::own().uid);
+            token.others.push(std::mem::replace(&mut token.user, own));
+        }
+        token
     }
 
     fn in_group(&self, gid: u32) -> bool {
@@ -60,20 +91,26 @@ impl Caller {
     /// Of READ, WRITE and EXECUTE those that are granted.
     pub fn granted(&self, attr: &Attr) -> u32 {
         let any_execute = if attr.mode & 0o111 != 0 || attr.kind == Kind::Dir { EXECUTE } else { 0 };
+        let possible = if self.read_only { READ | EXECUTE } else { READ | WRITE | EXECUTE };
         if !self.decides || self.uid == 0 {
-            return READ | WRITE | any_execute;
+            return (READ | WRITE | any_execute) & possible;
         }
         let class = match () {
             () if attr.uid == self.uid => attr.mode >> 6,
             () if self.in_group(attr.gid) => attr.mode >> 3,
             () => attr.mode,
         };
-        class & 7
+        class & possible
     }
 
     /// Refuses unless all of `wanted` is granted.
     pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
+        self.check_writable(wanted)?;
         if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(Error::Access) }
+    }
+
+    fn check_writable(&self, wanted: u32) -> Result<(), Error> {
+        if self.read_only && wanted & WRITE != 0 { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Whether the node is the caller's own: an owner reads and writes what it opened before it changed the mode.
@@ -83,6 +120,7 @@ impl Caller {
 
     /// Reading or writing data without an open.
     pub fn check_data(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
+        self.check_writable(wanted)?;
         // Who may execute a file may have it read (RFC 1813 4.4).
         let readable = wanted == READ && self.granted(attr) & EXECUTE != 0;
         if readable || self.owns(attr) { Ok(()) } else { self.check(attr, wanted) }
@@ -113,6 +151,7 @@ impl Caller {
 
     /// Changing attributes (POSIX chmod, chown, utimensat).
     pub fn check_set(&self, attr: &Attr, set: &SetAttr) -> Result<(), Error> {
+        self.check_writable(WRITE)?;
         if !self.decides || self.uid == 0 {
             return Ok(());
         }

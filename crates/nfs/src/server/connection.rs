@@ -8,16 +8,21 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
-use weft_transport::{Channel, Error, Message, Outgoing, Sending};
+use weft_store::rules::Way;
+use weft_transport::{Channel, Error, Message, Outgoing, Security, Sending};
 use weft_wire::rpc::Credential;
 
 use super::Server;
 use super::caller::Caller;
 use super::dispatch::{self, NotRpc};
+use super::line::{self, Line};
+use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
 const BATCH: usize = 64;
@@ -27,18 +32,38 @@ type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
 enum Event {
     Received(Result<Option<Message>, Error>),
     Finished(Result<Outgoing, NotRpc>),
+    /// The server has a call for the client.
+    Calling(Bytes),
     Drained,
 }
 
-pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(), Error> {
+pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
     let peer = channel.peer();
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
     let limits = channel.limits();
     let caller = Caller::of(&Credential::None, server.policy);
-    let connection = dispatch::Connection { server, peer: peer.into(), limits, caller };
+    let line = Arc::new(Line::default());
+    let kind = channel.kind();
+    let way = match channel.security() {
+        None => Way::Any,
+        Some(Security { peer_is_known: false }) => Way::Tls,
+        Some(Security { peer_is_known: true }) => Way::Mutual,
+    };
+    let connection = dispatch::Connection {
+        server,
+        kind,
+        way,
+        peer: peer.into(),
+        limits,
+        caller,
+        ruled: None,
+        line: &line,
+        watch,
+    };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
     let mut place = server.drain.join();
+    let mut calls = line.join();
     let mut draining = false;
     let ended = loop {
         if draining && running.is_empty() {
@@ -54,6 +79,9 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(
             if place.poll(cx) {
                 return Poll::Ready(Event::Drained);
             }
+            if let Poll::Ready(call) = calls.poll(cx) {
+                return Poll::Ready(Event::Calling(call));
+            }
             if running.len() >= server.limits.requests {
                 receiving = None;
                 return Poll::Pending;
@@ -68,6 +96,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(
                 receiving = None;
                 continue;
             }
+            Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
             Event::Finished(finished) => send(&*channel, finished).map(Some),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
@@ -87,6 +116,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>) -> Result<(
             Err(e) => break Err(e),
         }
     };
+    drop(calls);
     // What is running still changes files; its replies have nowhere to go unless the peer left in order.
     while let Some(finished) = poll_fn(|cx| Pin::new(&mut running).poll_next(cx)).await {
         if ended.is_ok()
@@ -109,11 +139,15 @@ fn begin<'a>(
     let mut next = Some(first);
     let (mut begun, mut last) = (0, None);
     while let Some(message) = next {
-        let mut future: Running<'a> = Box::pin(connection.answer(message));
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(finished) => last = Some(send(channel, finished)?),
-            // The set polls it again before anybody sleeps, with a waker that counts.
-            Poll::Pending => running.push(future),
+        if line::is_reply(&message.body) {
+            connection.line.deliver(message.body);
+        } else {
+            let mut future: Running<'a> = Box::pin(connection.answer(message));
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(finished) => last = Some(send(channel, finished)?),
+                // The set polls it again before anybody sleeps, with a waker that counts.
+                Poll::Pending => running.push(future),
+            }
         }
         begun += 1;
         let room = begun < BATCH && running.len() < connection.server.limits.requests;

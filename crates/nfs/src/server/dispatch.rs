@@ -5,21 +5,26 @@
 //! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use weft_machine::Payload;
+use weft_store::rules::Way;
 use weft_store::{Error, NodeId, Share};
-use weft_transport::{Limits, Message, Outgoing, Part, To};
+use weft_transport::{Kind, Limits, Message, Outgoing, Part, To};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
-use weft_wire::rpc::{AuthStat, Call, Credential, NotACall, RPC_VERSION, Reply};
+use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
-use weft_wire::{mount, nfs3, nfs4};
+use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::caller::Caller;
 use super::duplicates::{MAX_ANSWER, Question};
 use super::handles::Named;
-use super::{Server, mount as mountd, ops, v4};
+use super::line::Line;
+use super::watch::Watch;
+use super::{Server, export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
@@ -34,10 +39,19 @@ pub(super) struct NotRpc(pub &'static str);
 #[derive(Clone)]
 pub(super) struct Connection<'a> {
     pub server: &'a Server,
+    pub kind: Kind,
+    /// What protects it.
+    pub way: Way,
     pub peer: Rc<str>,
     pub limits: Limits,
     /// Who asks; each call has a copy of all this with its own.
     pub caller: Caller,
+    /// In what words, where some share has rules of its own (see `export`).
+    pub ruled: Option<Rc<Credential>>,
+    /// By which the server calls the client.
+    pub line: &'a Arc<Line>,
+    /// Where it is shown who calls.
+    pub watch: &'a Watch,
 }
 
 /// Results behind their header.
@@ -96,19 +110,35 @@ impl<'a> Connection<'a> {
     }
 
     async fn results(&self, call: &Call, d: Decoder) -> Result<Results, Reply> {
-        if let Credential::Other(_) = call.credential {
-            return Err(Reply::AuthError(AuthStat::TOOWEAK));
+        if let Credential::Other(flavor) = call.credential {
+            // RFC 9289 4.1: whether to go on under TLS is asked once, at the beginning, and by nothing but a probe.
+            let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
+            return Err(Reply::AuthError(stat));
         }
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
-        let cx = Connection { caller, ..self.clone() };
+        let ruled = self.server.ruled.then(|| Rc::new(call.credential.clone()));
+        let mut cx = Connection { caller, ruled, ..self.clone() };
+        if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
+            cx.caller = match export::gate(&cx, call, &d, &body) {
+                Ok(caller) => caller,
+                Err(answer) => return answer,
+            };
+        }
+        if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
+            self.watch.called(nfs3::VERSION, 0, &call.credential);
+        }
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if changes(call.procedure) => {
                 Box::pin(cx.once(call, d, body)).await
             }
             (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
-            (mount::PROGRAM, mount::VERSION) => cx.mount(call.procedure, d, body).await,
+            (mount::PROGRAM, mount::VERSION) => Box::pin(cx.mount(call.procedure, d, body)).await,
+            // RFC 7530 3.1, RFC 8881 2.9: only what controls congestion carries version 4.
+            (nfs4::PROGRAM, nfs4::VERSION) if self.kind == Kind::Datagram => {
+                Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs3::VERSION })
+            }
             (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
                 nfs4::NULL => Ok(Results::new(body, None)),
                 // In a box: version 3 does not carry the room for compounds about.
@@ -117,6 +147,14 @@ impl<'a> Connection<'a> {
             },
             (nfs3::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs4::VERSION }),
             (mount::PROGRAM, _) => Err(Reply::ProgramMismatch { low: mount::VERSION, high: mount::VERSION }),
+            (nlm::PROGRAM, nlm::VERSION) => Box::pin(lockd::answer(&cx, call.procedure, d, body)).await,
+            (nlm::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nlm::VERSION, high: nlm::VERSION }),
+            (nsm::PROGRAM, nsm::VERSION) => Box::pin(statd::answer(&cx, call.procedure, d, body)).await,
+            (nsm::PROGRAM, _) => Err(Reply::ProgramMismatch { low: nsm::VERSION, high: nsm::VERSION }),
+            (rpcbind::PROGRAM, version @ (rpcbind::PORTMAP | 3 | 4)) => {
+                binder::answer(&cx, version, call.procedure, d, body)
+            }
+            (rpcbind::PROGRAM, _) => Err(Reply::ProgramMismatch { low: rpcbind::PORTMAP, high: 4 }),
             _ => Err(Reply::ProgramUnavailable),
         }
     }
@@ -145,16 +183,29 @@ impl<'a> Connection<'a> {
         self.peer.rsplit_once(':').map_or(&*self.peer, |(host, _)| host)
     }
 
+    /// The peer's address, where it has one.
+    pub fn addr(&self) -> Option<IpAddr> {
+        self.peer.parse::<SocketAddr>().ok().map(|addr| addr.ip().to_canonical())
+    }
+
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
         match procedure {
-            nfs::NULL => Ok(Results::new(body, None)),
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
+            nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
+            nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
+            // In a box: every call is moved about with room for whatever it may turn out to be.
+            _ => Box::pin(self.rare(procedure, d, body)).await,
+        }
+    }
+
+    /// The procedures that move no data.
+    async fn rare(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {
+        match procedure {
+            nfs::NULL => Ok(Results::new(body, None)),
             nfs::SETATTR => whole(body, ops::setattr(self, args(&mut d)?).await),
             nfs::LOOKUP => whole(body, ops::lookup(self, args(&mut d)?).await),
             nfs::ACCESS => whole(body, ops::access(self, args(&mut d)?).await),
             nfs::READLINK => Ok(ops::readlink(self, args(&mut d)?, body).await),
-            nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
-            nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
             nfs::CREATE => whole(body, ops::create(self, args(&mut d)?).await),
             nfs::MKDIR => whole(body, ops::mkdir(self, args(&mut d)?).await),
             nfs::SYMLINK => whole(body, ops::symlink(self, args(&mut d)?).await),
@@ -180,7 +231,7 @@ impl<'a> Connection<'a> {
             mnt::DUMP => mountd::dump(self).emit(&mut body),
             mnt::UMNT => mountd::umnt(self, args(&mut d)?),
             mnt::UMNTALL => mountd::umntall(self),
-            mnt::EXPORT => mountd::export(self).emit(&mut body),
+            mnt::EXPORT => mountd::exports(self).emit(&mut body),
             _ => return Err(Reply::ProcedureUnavailable),
         }
         Ok(Results::new(body, None))
@@ -226,7 +277,7 @@ fn changes(procedure: u32) -> bool {
     )
 }
 
-fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
+pub(super) fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
     A::parse(d).map_err(|Malformed(why)| {
         tracing::debug!(why, "arguments do not parse");
         Reply::GarbageArgs

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::lock::Mutex as Queue;
+use siphasher::sip::SipHasher24;
 use weft_wire::rpc::Call;
 use weft_wire::xdr::Decoder;
-
-use super::siphash::siphash;
 
 /// Answers that are kept.
 const MAX_KEPT: usize = 4096;
@@ -35,7 +34,7 @@ pub(super) struct Question {
 impl Question {
     /// The call whose arguments are next in `d`, from this host.
     pub fn of(host: &str, call: &Call, d: &Decoder) -> Question {
-        let hash = |bytes: &[u8]| siphash(&[0; 16], bytes);
+        let hash = |bytes: &[u8]| SipHasher24::new().hash(bytes);
         Question {
             host: hash(host.as_bytes()),
             xid: call.xid,

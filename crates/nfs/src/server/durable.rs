@@ -6,6 +6,8 @@
 //! ```text
 //! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
 //! DIR/nfs-INSTANCE.redb      table "clients": one byte (0 without, 1 with sessions) and the client's own name
+//!                            table "hosts": address and name of those that locked something beside version 3
+//!                            table "runs": how often the server was started
 //! ```
 //! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
 //! away.
@@ -17,13 +19,14 @@ use std::path::Path;
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-
-use super::siphash::siphash;
+use siphasher::sip::SipHasher24;
 
 /// Who a client is by its own words; those with sessions have a name space of their own.
 pub(super) type Who = (bool, Bytes);
 
 const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
+const HOSTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("hosts");
+const RUNS: TableDefinition<'static, (), u32> = TableDefinition::new("runs");
 const KEY_FILE: &str = "nfs-handles.key";
 
 /// Why the state directory is of no use.
@@ -72,10 +75,13 @@ impl Durable {
         let database = Database::create(dir.join(format!("nfs-{name}.redb"))).map_err(journal)?;
         let begun = database.begin_write().map_err(journal)?;
         begun.open_table(CLIENTS).map_err(journal)?;
+        begun.open_table(HOSTS).map_err(journal)?;
         begun.commit().map_err(journal)?;
         let mut identity = [0; 16];
         for (half, label) in identity.chunks_exact_mut(8).zip(["major", "minor"]) {
-            half.copy_from_slice(&siphash(&key, format!("{label} {name}").as_bytes()).to_be_bytes());
+            half.copy_from_slice(
+                &SipHasher24::new_with_key(&key).hash(format!("{label} {name}").as_bytes()).to_be_bytes(),
+            );
         }
         Ok(Durable { key, identity, journal: database })
     }
@@ -96,20 +102,53 @@ impl Durable {
 
     /// Returns once it is on disk that the client has state.
     pub(super) fn remember(&self, who: &Who) -> Result<(), Unusable> {
-        self.change(|table| table.insert(&*name(who), ()).map(drop))
+        self.change(CLIENTS, |table| table.insert(&*name(who), ()).map(drop))
     }
 
     /// These clients have nothing to reclaim.
     pub(super) fn forget(&self, who: &[Who]) -> Result<(), Unusable> {
-        self.change(|table| who.iter().try_for_each(|who| table.remove(&*name(who)).map(drop)))
+        self.change(CLIENTS, |table| who.iter().try_for_each(|who| table.remove(&*name(who)).map(drop)))
+    }
+
+    /// Hosts that locked something.
+    pub(super) fn hosts(&self) -> Result<Vec<Bytes>, Unusable> {
+        let read = self.journal.begin_read().map_err(journal)?;
+        let table = read.open_table(HOSTS).map_err(journal)?;
+        let hosts = table.iter().map_err(journal)?;
+        hosts.map(|entry| Ok(Bytes::copy_from_slice(entry.map_err(journal)?.0.value()))).collect()
+    }
+
+    /// Returns once it is on disk that the host locks something.
+    pub(super) fn watch(&self, host: &[u8]) -> Result<(), Unusable> {
+        self.change(HOSTS, |table| table.insert(host, ()).map(drop))
+    }
+
+    /// The host has no locks.
+    pub(super) fn unwatch(&self, host: &[u8]) -> Result<(), Unusable> {
+        self.change(HOSTS, |table| table.remove(host).map(drop))
+    }
+
+    /// Counts a start: 1 is the first.
+    pub(super) fn next_run(&self) -> Result<u32, Unusable> {
+        let write = self.journal.begin_write().map_err(journal)?;
+        let run = {
+            let mut table = write.open_table(RUNS).map_err(journal)?;
+            let last = table.get(()).map_err(journal)?.map_or(0, |run| run.value());
+            let run = last.wrapping_add(1);
+            table.insert((), run).map_err(journal)?;
+            run
+        };
+        write.commit().map_err(journal)?;
+        Ok(run)
     }
 
     fn change(
         &self,
+        table: TableDefinition<'static, &'static [u8], ()>,
         act: impl FnOnce(&mut redb::Table<'_, &'static [u8], ()>) -> Result<(), redb::StorageError>,
     ) -> Result<(), Unusable> {
         let write = self.journal.begin_write().map_err(journal)?;
-        act(&mut write.open_table(CLIENTS).map_err(journal)?).map_err(journal)?;
+        act(&mut write.open_table(table).map_err(journal)?).map_err(journal)?;
         write.commit().map_err(journal)
     }
 }
@@ -157,11 +196,17 @@ mod tests {
         first.remember(&a).unwrap();
         first.remember(&b).unwrap();
         assert!(Durable::open(&dir, "127.0.0.1:2049").is_err(), "one server at a time");
+        assert_eq!((first.next_run().unwrap(), first.next_run().unwrap()), (1, 2));
+        first.watch(b"10.0.0.1\0box").unwrap();
+        first.watch(b"10.0.0.2\0other").unwrap();
+        first.unwatch(b"10.0.0.1\0box").unwrap();
         let (key, identity) = (first.key, first.identity);
         drop(first);
         let again = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!((again.key, again.identity), (key, identity));
         assert_eq!(again.clients().unwrap(), [b.clone(), a]);
+        assert_eq!(again.hosts().unwrap(), [&b"10.0.0.2\0other"[..]]);
+        assert_eq!(again.next_run().unwrap(), 3);
         again.forget(&[b]).unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
         // Another server in the same directory: the same handles, another identity, other clients.

@@ -7,18 +7,27 @@
 //! until it is evicted, but READ and WRITE ask for its attributes and learn that it is stale.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_store::{Error, NodeId, OpenFile, Vfs};
+use weft_store::{Attr, Error, NodeId, OpenFile, Vfs, access};
+use weft_wire::security::SecurityDescriptor;
+
+use super::caller::{Caller, READ, WRITE};
+use super::guard;
 
 /// Cores seldom meet in one shard.
 const SHARDS: usize = 16;
 
 type Key = (usize, NodeId);
 
+/// A descriptor, where there is one.
+type Known = Option<Arc<SecurityDescriptor>>;
+
 struct Entry {
     file: OpenFile,
     writable: bool,
+    /// Its security descriptor, and when it was looked at in the share's count of changes.
+    guard: Option<(u64, Known)>,
     /// When it was used last, in uses of the shard.
     used: u64,
 }
@@ -41,10 +50,35 @@ impl OpenFiles {
         OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1) }
     }
 
+    /// The file of a node for somebody whom its security descriptor lets do this. It is not looked at again while none
+    /// has changed.
+    pub async fn open_as(
+        &self,
+        vfs: &Vfs,
+        share: usize,
+        attr: &Attr,
+        write: bool,
+        caller: &Caller,
+    ) -> Result<OpenFile, Error> {
+        let key = (share, attr.node);
+        let wanted = guard::data(if write { WRITE } else { READ });
+        let now = vfs.descriptors();
+        let known = self.shard(key).find(key, write, now);
+        if let Some((file, Some(descriptor))) = known {
+            caller.admitted(descriptor.as_deref(), wanted)?;
+            return Ok(file);
+        }
+        let descriptor = access::stored(vfs, attr).await?.map(Arc::new);
+        caller.admitted(descriptor.as_deref(), wanted)?;
+        let file = self.open(vfs, share, attr.node, write).await?;
+        self.shard(key).guard(key, (now, descriptor));
+        Ok(file)
+    }
+
     /// The file of a node, opened unless it is open already.
     pub async fn open(&self, vfs: &Vfs, share: usize, node: NodeId, write: bool) -> Result<OpenFile, Error> {
         let key = (share, node);
-        if let Some(file) = self.shard(key).find(key, write) {
+        if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
         }
         let file = vfs.open(node, write).await?;
@@ -74,11 +108,19 @@ impl OpenFiles {
 }
 
 impl Shard {
-    fn find(&mut self, key: Key, write: bool) -> Option<OpenFile> {
+    /// The file, and its descriptor if that is known as of `now`.
+    fn find(&mut self, key: Key, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
         self.uses += 1;
         let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
         entry.used = self.uses;
-        Some(entry.file.clone())
+        let known = entry.guard.as_ref().filter(|(then, _)| *then == now).map(|(_, known)| known.clone());
+        Some((entry.file.clone(), known))
+    }
+
+    fn guard(&mut self, key: Key, guard: (u64, Known)) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.guard = Some(guard);
+        }
     }
 
     fn keep(&mut self, key: Key, file: &OpenFile, writable: bool, limit: usize) -> Option<Entry> {
@@ -86,7 +128,8 @@ impl Shard {
         if self.entries.get(&key).is_some_and(|known| known.writable && !writable) {
             return None;
         }
-        let replaced = self.entries.insert(key, Entry { file: file.clone(), writable, used: self.uses });
+        let replaced =
+            self.entries.insert(key, Entry { file: file.clone(), writable, guard: None, used: self.uses });
         if replaced.is_some() || self.entries.len() <= limit {
             return replaced;
         }

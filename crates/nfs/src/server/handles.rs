@@ -13,11 +13,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use siphasher::sip::SipHasher24;
 use weft_store::{Error, NodeId, Share, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
 use super::attributes::status;
-use super::siphash::siphash;
 
 const NODE: u8 = 2;
 const ROOT: u8 = 3;
@@ -50,7 +50,7 @@ pub(super) struct Handles {
 impl Handles {
     pub fn new(key: [u8; 16], shares: &[Share]) -> Handles {
         let name = |share: &Share| {
-            let [_, name @ ..] = siphash(&[0; 16], share.name.as_bytes()).to_be_bytes();
+            let [_, name @ ..] = SipHasher24::new().hash(share.name.as_bytes()).to_be_bytes();
             name
         };
         let known = std::array::from_fn(|_| Mutex::default());
@@ -77,7 +77,7 @@ impl Handles {
         bytes[0] = layout;
         bytes[1..8].copy_from_slice(&share);
         bytes[8..TAGGED].copy_from_slice(&stable.0);
-        let tag = siphash(&self.key, &bytes[..TAGGED]);
+        let tag = SipHasher24::new_with_key(&self.key).hash(&bytes[..TAGGED]);
         bytes[TAGGED..].copy_from_slice(&tag.to_be_bytes());
         Handle::new(&bytes).expect("40 bytes are at most 64")
     }
@@ -90,6 +90,13 @@ impl Handles {
         let stable = share.vfs.stable(node).await?;
         self.know((number, stable), node);
         Ok(self.sealed(NODE, *name, stable))
+    }
+
+    /// The number of the share that a handle would be of, without looking whether it is genuine.
+    pub fn share_of(&self, handle: &[u8]) -> Option<usize> {
+        let [NODE, name @ ..] = handle else { return None };
+        let name: &[u8; 7] = name.first_chunk()?;
+        self.shares.iter().position(|share| share == name)
     }
 
     /// The handle of the directory of shares.
@@ -107,7 +114,7 @@ impl Handles {
         let (stable, tag) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
         let tag: [u8; 8] = tag.try_into().map_err(|_| Status::BADHANDLE)?;
         // One comparison of words: its time says nothing about where they differ.
-        if u64::from_be_bytes(tag) != siphash(&self.key, &bytes[..TAGGED]) {
+        if u64::from_be_bytes(tag) != SipHasher24::new_with_key(&self.key).hash(&bytes[..TAGGED]) {
             return Err(Status::STALE);
         }
         if *layout == ROOT {

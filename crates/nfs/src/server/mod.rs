@@ -1,8 +1,8 @@
-//! The server: NFS versions 3 and 4 and MOUNT version 3 on any channel.
+//! The server: NFS versions 3 and 4, MOUNT, NLM, NSM and rpcbind on any channel.
 //!
 //! What: [`Server`] holds what connections share; [`Server::serve`] runs one connection. One file per procedure in `ops`.
 //! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the write verifier, the cache of open files.
-//! Does not: listen, register with rpcbind, know which transport carries a call, lock (NLM).
+//! Does not: listen, register with another host's rpcbind, know which transport carries a call.
 //!
 //! Identity: a server that is not root acts as itself for everybody. One that is root believes the ids of AUTH_SYS (but
 //! root's, unless told to) and decides by the mode bits: see `caller`.
@@ -13,15 +13,22 @@ mod connection;
 mod dispatch;
 mod duplicates;
 mod durable;
+mod export;
 mod files;
+mod guard;
 mod handles;
+mod line;
 mod mount;
+mod nlm;
+mod nsm;
 mod ops;
-mod siphash;
+mod rpcbind;
 mod v4;
+mod watch;
 
+use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weft_machine::Pool;
@@ -36,7 +43,12 @@ pub use durable::{Durable, Unusable};
 use files::OpenFiles;
 use handles::Handles;
 use mount::Mounts;
+use nlm::Locking;
+use nsm::Monitors;
+use rpcbind::Services;
+pub use rpcbind::{Net, Role, Service};
 use v4::state::States;
+pub use watch::Watch;
 
 /// What a server is made of.
 pub struct Config {
@@ -98,9 +110,16 @@ pub struct Server {
     /// When it started.
     born: Timestamp,
     handles: Handles,
+    /// Some share has rules of its own.
+    ruled: bool,
     files: OpenFiles,
     mounts: Mounts,
+    /// What clients of version 3 lock.
+    locking: Locking,
+    monitors: Monitors,
     duplicates: Duplicates,
+    /// What rpcbind tells, once it is known.
+    services: OnceLock<Services>,
     drain: Drain,
     /// Changes with every start: data that was written UNSTABLE may be lost by then (RFC 1813 3.3.7).
     verifier: Verifier,
@@ -130,36 +149,57 @@ impl Server {
         let state_limits = v4::state::Limits { lease: limits.lease, ..v4::state::Limits::default() };
         let [e0, e1, e2, e3, ..] = verifier;
         let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
+        let monitors = Monitors::new(durable.as_ref());
+        let silent = monitors.any_before();
         Arc::new(Server {
             handles: Handles::new(key, &shares),
+            ruled: shares.iter().any(|share| !share.rules.nfs.is_plain()),
             shares,
             limits,
             pool,
             policy,
-            states: States::new(state_limits, epoch, durable, before, rt::now()),
+            states: States::new(state_limits, epoch, durable, before, silent, rt::now()),
             identity,
             born,
             files: OpenFiles::new(limits.open_files),
             mounts: Mounts::new(limits.mounts),
+            locking: Locking::default(),
+            monitors,
             duplicates: Duplicates::default(),
+            services: OnceLock::new(),
             drain: Drain::default(),
             verifier,
         })
     }
 
+    /// Lets rpcbind tell that these programs answer at `listen`; where that is every address of this host, each caller is
+    /// told one that it can reach. Without this the program is not served. Only the first list counts.
+    pub fn announce(&self, listen: IpAddr, services: Vec<Service>) {
+        let _ = self.services.set(Services { listen, list: services });
+    }
+
     /// Answers the calls of one peer until it leaves, breaks the protocol or the server drains. Both programs are
     /// answered on every channel. Requests run concurrently and are answered in the order in which they finish.
     pub async fn serve(&self, channel: Rc<dyn Channel>) -> Result<(), Error> {
-        connection::serve(self, channel).await
+        self.serve_watched(channel, &Watch::default()).await
     }
 
-    /// Takes away, from time to time, what NFSv4 clients hold that have been silent for long: clients of other
-    /// protocols cannot. To be run beside the connections; it never ends.
+    /// The same, and tells what it has seen of the client.
+    pub async fn serve_watched(&self, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
+        connection::serve(self, channel, watch).await
+    }
+
+    /// Tells clients of version 3 that had locks in the last run to take them again. Takes away, from time to time, what
+    /// NFSv4 clients hold that have been silent for long: clients of other protocols cannot. To be run beside the
+    /// connections; it never ends.
     pub async fn tend(&self) {
-        loop {
-            rt::sleep(self.limits.lease).await;
-            v4::sweep(self).await;
-        }
+        let sweep = async {
+            loop {
+                rt::sleep(self.limits.lease).await;
+                v4::sweep(self).await;
+            }
+        };
+        futures_util::future::join(nsm::notify(self), sweep).await;
     }
 
     /// Ends all connections as soon as the requests that they have begun are answered.

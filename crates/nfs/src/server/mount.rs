@@ -1,18 +1,19 @@
 //! MOUNT: from "/NAME" or a folder below it to a handle.
 //!
 //! Spec: RFC 1813 section 5. Owns: the list of who has mounted what, which is for people to read and decides nothing.
-//! Does not: restrict who may mount; whoever reaches the port may.
+//! Does not: restrict who may mount beyond the networks of an export.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use weft_store::{Kind, NodeId};
+use weft_store::rules::Network;
+use weft_store::{Kind, NodeId, Share};
 use weft_wire::mount::{DirPath, Export, List, MountEntry, MountResult, MountStatus, Name};
 use weft_wire::nfs3::Status;
-use weft_wire::rpc::Flavor;
 
 use super::attributes::status;
 use super::dispatch::Connection;
+use super::export::{self, KeptOut};
 
 /// Who has mounted what, as far as they said.
 pub(super) struct Mounts {
@@ -35,8 +36,9 @@ pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
         Ok((share, node)) => {
             remember(cx, &path);
+            let flavors = export::flavors(&cx.server.shares[share].rules.nfs);
             match cx.handle(share, node).await {
-                Ok(handle) => MountResult::Ok { handle, flavors: vec![Flavor::SYS, Flavor::NONE] },
+                Ok(handle) => MountResult::Ok { handle, flavors },
                 Err(_) => MountResult::Failed(MountStatus::IO),
             }
         }
@@ -60,6 +62,10 @@ async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), Mount
     let export = names.next().ok_or(MountStatus::NOENT)?;
     let number = cx.server.shares.iter().position(|share| share.name.as_bytes() == export);
     let number = number.ok_or(MountStatus::NOENT)?;
+    // How callers name themselves is asked when they use it: here they learn how.
+    if cx.admit(number) == Err(KeptOut::Network) {
+        return Err(MountStatus::ACCES);
+    }
     let vfs = &cx.server.shares[number].vfs;
     let mut node = NodeId::ROOT;
     for name in names {
@@ -99,8 +105,11 @@ pub(super) fn umntall(cx: &Connection<'_>) {
     cx.server.mounts.entries().retain(|entry| entry.0 != host);
 }
 
-pub(super) fn export(cx: &Connection<'_>) -> List<Export> {
-    let export =
-        |name: &str| Export { dir: DirPath(Bytes::from(format!("/{name}"))), groups: List(Vec::new()) };
-    List(cx.server.shares.iter().map(|share| export(&share.name)).collect())
+pub(super) fn exports(cx: &Connection<'_>) -> List<Export> {
+    let export = |share: &Share| {
+        let group = |network: &Network| Name(Bytes::from(network.to_string()));
+        let groups = List(share.rules.nfs.networks.iter().map(group).collect());
+        Export { dir: DirPath(Bytes::from(format!("/{}", share.name))), groups }
+    };
+    List(cx.server.shares.iter().map(export).collect())
 }

@@ -8,14 +8,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use proptest::prelude::*;
-use weft_machine::{Buf, Payload, rt};
+use weft_machine::{Payload, rt};
 use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::{NodeId, Vfs};
-use weft_transport::{
-    Access, Exposed, Kind, Limits as ChannelLimits, Message, Outgoing, Part, Segment, Sending, Ticket,
-    Traffic,
-};
+use weft_transport::{Message, Outgoing, Part, Sending, Ticket, Traffic};
 use weft_wire::mount::{DirPath, MountResult};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
@@ -23,26 +20,31 @@ use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{mount, nfs3};
 
 use super::*;
+use crate::memory::without_rdma;
 
 /// A peer that has sent some messages and left.
-#[derive(Default)]
 struct Script {
+    peer: &'static str,
     calls: RefCell<VecDeque<Message>>,
     replies: RefCell<Vec<Outgoing>>,
 }
 
+/// Where calls come from unless a test says otherwise.
+const PEER: &str = "192.0.2.1:700";
+
+impl Script {
+    fn of(peer: &'static str, messages: &[Bytes]) -> Rc<Script> {
+        let message =
+            |body: &Bytes| Message { body: body.clone(), detached: None, ticket: Ticket::default() };
+        let calls = RefCell::new(messages.iter().map(message).collect());
+        Rc::new(Script { peer, calls, replies: RefCell::default() })
+    }
+}
+
 impl Channel for Script {
-    fn kind(&self) -> Kind {
-        Kind::Record
-    }
-    fn medium(&self) -> &'static str {
-        "script"
-    }
+    without_rdma!();
     fn peer(&self) -> String {
-        "192.0.2.1:700".to_owned()
-    }
-    fn limits(&self) -> ChannelLimits {
-        ChannelLimits { max_message: 1 << 20, max_rdma: None }
+        self.peer.to_owned()
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(std::future::ready(Ok(self.try_recv())))
@@ -54,23 +56,13 @@ impl Channel for Script {
         self.replies.borrow_mut().push(message);
         Sending::answered(Ok(()))
     }
-    fn cork(&self, _on: bool) {}
-    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
-        unreachable!("NFS names no segments")
-    }
-    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
-        unreachable!("NFS names no segments")
-    }
-    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
-        None
-    }
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
     fn close(&self) {}
 }
 
-fn server() -> Arc<Server> {
+pub(super) fn server() -> Arc<Server> {
     server_where(Policy { decides: false, squash_root: true })
 }
 
@@ -95,9 +87,7 @@ pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
 
 /// Everything that the server answers to these messages, and how the connection ended.
 fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
-    let script = Rc::new(Script::default());
-    let message = |body: &Bytes| Message { body: body.clone(), detached: None, ticket: Ticket::default() };
-    script.calls.borrow_mut().extend(messages.iter().map(message));
+    let script = Script::of(PEER, messages);
     let ended = rt::block_on(server.serve(script.clone())).unwrap();
     (script.replies.take(), ended)
 }
@@ -118,11 +108,53 @@ fn stream(reply: Outgoing) -> Bytes {
     Bytes::from(bytes)
 }
 
+/// The results of a call by this peer, for tests that run a loop of their own.
+pub(super) async fn results_for<T: Xdr>(
+    server: &Server,
+    peer: &'static str,
+    number: (u32, u32, u32),
+    args: &impl Xdr,
+) -> T {
+    results_for_as(server, peer, Credential::None, number, args).await.unwrap()
+}
+
+/// The same by this caller; or how the call was refused.
+pub(super) async fn results_for_as<T: Xdr>(
+    server: &Server,
+    peer: &'static str,
+    credential: Credential,
+    (program, version, procedure): (u32, u32, u32),
+    args: &impl Xdr,
+) -> Result<T, Reply> {
+    let script = Script::of(peer, &[call_of(program, version, procedure, credential, args)]);
+    server.serve(script.clone()).await.unwrap();
+    let reply = script.replies.borrow_mut().pop().expect("a reply");
+    let [Part::Bytes(body)] = &reply.parts[..] else { panic!("{reply:?}") };
+    let mut d = Decoder::new(body.clone());
+    let (xid, reply) = Reply::parse(&mut d).unwrap();
+    assert_eq!(xid, 7);
+    if reply != Reply::Success {
+        return Err(reply);
+    }
+    let value = T::parse(&mut d).unwrap();
+    d.end().unwrap();
+    Ok(value)
+}
+
 fn call_of(program: u32, version: u32, procedure: u32, credential: Credential, args: &impl Xdr) -> Bytes {
     let mut e = Encoder::default();
     Call { xid: 7, program, version, procedure, credential }.emit(&mut e);
     args.emit(&mut e);
     e.into_bytes()
+}
+
+/// The status of a call of version 3.
+pub(super) fn status_of(server: &Server, procedure: u32, args: &impl Xdr) -> Status {
+    let credential = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), 1, 1));
+    let call = call_of(nfs3::PROGRAM, nfs3::VERSION, procedure, credential, args);
+    let (reply, mut d) = reply_to_parts(server, call);
+    assert_eq!(reply, Reply::Success);
+    Status(d.u32().unwrap())
 }
 
 fn nfs(procedure: u32, args: &impl Xdr) -> Bytes {
@@ -165,7 +197,7 @@ fn root(server: &Server) -> Handle {
     }
 }
 
-fn make(server: &Server, name: &'static [u8]) -> Handle {
+pub(super) fn make(server: &Server, name: &'static [u8]) -> Handle {
     let object = DirOp { dir: root(server), name: Name(Bytes::from_static(name)) };
     let args = CreateArgs { object, how: CreateHow::Guarded(SetAttributes::default()) };
     let made: Outcome<CreateOk, WccOnly> = results(server, nfs(procedure::CREATE, &args));
@@ -186,7 +218,7 @@ fn programs_versions_and_procedures_that_are_not_here() {
     assert_eq!(ask(mount::PROGRAM, 3, 0), Reply::Success);
     assert_eq!(ask(nfs3::PROGRAM, 5, 0), Reply::ProgramMismatch { low: 3, high: 4 });
     assert_eq!(ask(mount::PROGRAM, 1, 0), Reply::ProgramMismatch { low: 3, high: 3 });
-    assert_eq!(ask(100_021, 4, 0), Reply::ProgramUnavailable);
+    assert_eq!(ask(100_022, 4, 0), Reply::ProgramUnavailable);
     assert_eq!(ask(nfs3::PROGRAM, 3, 22), Reply::ProcedureUnavailable);
     assert_eq!(ask(mount::PROGRAM, 3, 6), Reply::ProcedureUnavailable);
 }
@@ -228,6 +260,22 @@ fn what_is_no_call_ends_the_connection() {
         assert!(matches!(ended, Err(Error::Malformed(_))), "{len}");
         assert_eq!(replies.len(), 1);
     }
+}
+
+#[test]
+fn whoever_runs_the_server_sees_the_version_and_who_calls() {
+    let server = server();
+    let by = |uid| Credential::Sys(AuthSys::new("client".into(), uid, 100));
+    let args = GetattrArgs { object: root(&server) };
+    let getattr = |uid| call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::GETATTR, by(uid), &args);
+    let asked = call_of(mount::PROGRAM, mount::VERSION, mount::procedure::NULL, by(7), &());
+    let calls = [asked, getattr(0), getattr(1000)];
+    let watch = Watch::default();
+    let script = Script::of(PEER, &calls);
+    rt::block_on(server.serve_watched(script.clone(), &watch)).unwrap().unwrap();
+    assert_eq!(script.replies.borrow().len(), 3);
+    // Who mounts is not who uses what was mounted.
+    assert_eq!((watch.version(), watch.users()), (Some((3, 0)), vec![0, 1000]));
 }
 
 #[test]
@@ -537,5 +585,5 @@ fn a_request_that_waits_does_not_hold_up_the_others() {
     ended.unwrap();
     let xids: Vec<u32> = replies.into_iter().map(|r| Decoder::new(stream(r)).u32().unwrap()).collect();
     assert_eq!(xids, [8, 7]);
-    assert!(server.serve(Rc::new(Script::default())).now_or_never().unwrap().is_ok());
+    assert!(server.serve(Script::of(PEER, &[])).now_or_never().unwrap().is_ok());
 }

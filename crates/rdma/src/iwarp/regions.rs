@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use siphasher::sip::SipHasher13;
 use weft_machine::Buf;
 
 use super::terminate::Fault;
@@ -267,34 +268,8 @@ impl Keys {
     fn next(&mut self) -> u64 {
         self.counter += 1;
         let [k0, k1] = self.seed;
-        let mut v = [
-            k0 ^ 0x736f_6d65_7073_6575,
-            k1 ^ 0x646f_7261_6e64_6f6d,
-            k0 ^ 0x6c79_6765_6e65_7261,
-            k1 ^ 0x7465_6462_7974_6573,
-        ];
-        for block in [self.counter, 8 << 56] {
-            v[3] ^= block;
-            sip_round(&mut v);
-            v[0] ^= block;
-        }
-        v[2] ^= 0xff;
-        (0..3).for_each(|_| sip_round(&mut v));
-        v[0] ^ v[1] ^ v[2] ^ v[3]
+        SipHasher13::new_with_keys(k0, k1).hash(&self.counter.to_le_bytes())
     }
-}
-
-fn sip_round(v: &mut [u64; 4]) {
-    v[0] = v[0].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(13) ^ v[0];
-    v[0] = v[0].rotate_left(32);
-    v[2] = v[2].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(16) ^ v[2];
-    v[0] = v[0].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(21) ^ v[0];
-    v[2] = v[2].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(17) ^ v[2];
-    v[2] = v[2].rotate_left(32);
 }
 
 #[cfg(test)]

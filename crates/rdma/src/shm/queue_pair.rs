@@ -24,7 +24,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
 use weft_machine::shm::{Consumer, Doorbell, Producer, Sleeper, Socket, Words};
-use weft_machine::{Buf, FileRange, Payload, Pool, Window};
+use weft_machine::{Buf, File, FileRange, Payload, Pool, Window};
 
 use super::NAME;
 use super::layout::{Half, RECV_SLOTS, SLOT_WORDS, Side, halves};
@@ -41,6 +41,9 @@ use crate::{
 
 /// What one trip to the disk fetches when a Write's file is not in the page cache.
 const SCRATCH_BYTES: usize = 1 << 20;
+
+/// What a file takes at a time while the peer may not have its memory back.
+const INSIDE_BYTES: u32 = 1 << 20;
 
 /// What set-up has agreed.
 pub(super) struct Parts {
@@ -426,6 +429,30 @@ impl Inner {
         if slab.read_at(at, into) { Ok(()) } else { Err(OUTSIDE) }
     }
 
+    /// A Read whose bytes the kernel copies from the peer's slab into a file: nowhere in between.
+    fn read_into(
+        &self,
+        state: &mut State,
+        from: Segment,
+        file: &File,
+        offset: u64,
+    ) -> Option<io::Result<()>> {
+        let mut done = 0;
+        while done < from.len {
+            let len = (from.len - done).min(INSIDE_BYTES);
+            let part = Segment { offset: from.offset.checked_add(done.into())?, len, ..from };
+            let len = len as usize;
+            let (_inside, slab, at) = self.enter(state, part, len, Access::RemoteRead).ok()?;
+            if let Err(e) = file.place_at(offset.checked_add(done.into())?, &slab.slice(at, len)?) {
+                return Some(Err(e));
+            }
+            done += part.len;
+        }
+        add(&mut state.read, from.len as usize);
+        self.count(2, from.len as usize);
+        Some(Ok(()))
+    }
+
     /// Enters a region of the peer: while the first value lives it is not taken back.
     fn enter<'s>(
         &'s self,
@@ -808,6 +835,15 @@ impl QueuePair for ShmQueuePair {
             inner.inbox.wake();
         }
         Ok(())
+    }
+
+    fn read_into(&self, from: Segment, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let inner = &self.0;
+        let state = &mut *inner.state.borrow_mut();
+        if state.ended.is_some() || state.closing || !file.is_in_memory() {
+            return None;
+        }
+        inner.read_into(state, from, file, offset)
     }
 
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {

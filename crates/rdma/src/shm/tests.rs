@@ -227,6 +227,41 @@ fn payload_is_never_copied_by_us() {
     });
 }
 
+#[test]
+fn a_read_goes_straight_into_a_file_in_memory() {
+    let world = world();
+    run(async {
+        let (a, b) = pair(&world, 4).await;
+        const LEN: usize = 3 << 20;
+        let source = b.register(filled(&world.pool, LEN, 7), Access::RemoteRead).unwrap();
+        let file = File::in_memory("test").unwrap();
+        let before = copies();
+        a.read_into(source, &file, 1000).expect("it goes so").unwrap();
+        a.read_into(Segment { offset: 5, len: 10, ..source }, &file, 0).expect("it goes so").unwrap();
+        assert_eq!(file.len().unwrap(), 1000 + LEN as u64);
+        let range = FileRange { file: file.clone(), offset: 0, len: 1000 + LEN };
+        let found = Payload::File(range).into_chain(&world.pool).await.unwrap().concat();
+        assert!(found[..10].iter().all(|&byte| byte == 7) && found[10..1000].iter().all(|&byte| byte == 0));
+        assert!(found[1000..].iter().all(|&byte| byte == 7));
+        assert_eq!(copies(), before);
+        let moved = (LEN as u64 + 10, 2);
+        assert_eq!((a.traffic().read, b.traffic().served), (moved, moved));
+        // What a Read would end the connection for is left to a Read; and a disk would keep the peer waiting.
+        let outside = Segment { offset: 1, ..source };
+        assert!(a.read_into(outside, &file, 0).is_none());
+        let closed = b.register(filled(&world.pool, 10, 0), Access::RemoteWrite).unwrap();
+        assert!(a.read_into(closed, &file, 0).is_none());
+        let on_disk = File::from(OwnedFd::from(tempfile::tempfile().unwrap()));
+        assert!(a.read_into(source, &on_disk, 0).is_none());
+        assert!(b.invalidate(source.stag).unwrap().iter().all(|&byte| byte == 7));
+        assert!(a.read_into(source, &file, 0).is_none());
+        b.post(send(1, b"alive")).unwrap();
+        assert_eq!(&completions(&a).received().await[..], b"alive");
+        a.close();
+        assert!(a.read_into(closed, &file, 0).is_none());
+    });
+}
+
 /// On file systems that know RWF_NOWAIT this goes to the disk; the result is the same everywhere.
 #[test]
 fn a_file_from_disk_holds_later_work_in_order() {

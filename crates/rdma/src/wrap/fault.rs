@@ -16,7 +16,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::Rng;
 use weft_machine::{Buf, Time, rt};
 
-use super::Layer;
+use super::{Layer, SetUp};
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
 };
@@ -51,7 +51,7 @@ impl Fault {
 }
 
 impl Layer for Fault {
-    fn layer(&self, inner: Rc<dyn QueuePair>) -> Rc<dyn QueuePair> {
+    fn layer(&self, inner: Rc<dyn QueuePair>, _: &SetUp<'_>) -> Rc<dyn QueuePair> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         Rc::new(Faulty {
             inner,

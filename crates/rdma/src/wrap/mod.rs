@@ -1,10 +1,11 @@
 //! Middleware over providers: the same verbs, with something done on the way.
 //!
 //! What: a [`Layer`] puts a queue pair around a queue pair; [`Wrapped`] is the provider whose connections, made and
-//! accepted, all have it. [`trace`] counts and logs, [`fault`] refuses, delays and cuts.
+//! accepted, all have it. [`trace`] counts and logs, [`fault`] refuses, delays and cuts, [`pcap`] captures.
 //! Owns: nothing but its layers. Does not: change what the verbs mean; the conformance suite runs over wrapped ones too.
 
 pub mod fault;
+pub mod pcap;
 pub mod trace;
 
 use std::io;
@@ -21,7 +22,20 @@ use crate::verbs::{
 /// Puts a queue pair around a queue pair. Moves to the core that will own a connection.
 pub trait Layer: Clone + Send + 'static {
     /// The queue pair that the user gets.
-    fn layer(&self, inner: Rc<dyn QueuePair>) -> Rc<dyn QueuePair>;
+    fn layer(&self, inner: Rc<dyn QueuePair>, set_up: &SetUp<'_>) -> Rc<dyn QueuePair>;
+}
+
+/// How a connection came about.
+#[derive(Clone, Copy, Debug)]
+pub struct SetUp<'a> {
+    /// Whether it was asked for here.
+    pub initiator: bool,
+    /// The port that was listened on.
+    pub port: u16,
+    /// Private data of who asked.
+    pub request: &'a Bytes,
+    /// Private data of the acceptance.
+    pub reply: &'a Bytes,
 }
 
 /// A provider with a layer on each of its connections. Looks like the provider inside.
@@ -60,8 +74,10 @@ impl<L: Layer> Provider for Wrapped<L> {
         params: ConnectParams,
     ) -> LocalBoxFuture<'_, Result<Connected, ConnectError>> {
         Box::pin(async move {
-            let (inner, private_data) = self.inner.connect(addr, params).await?;
-            Ok((self.layer.layer(inner), private_data))
+            let request = params.private_data.clone();
+            let (inner, reply) = self.inner.connect(addr, params).await?;
+            let set_up = SetUp { initiator: true, port: addr.port(), request: &request, reply: &reply };
+            Ok((self.layer.layer(inner, &set_up), reply))
         })
     }
 }
@@ -79,7 +95,8 @@ impl<L: Layer> Listener for WrappedListener<L> {
     fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn Incoming>>> {
         Box::pin(async {
             let inner = self.inner.accept().await?;
-            Ok(Box::new(WrappedIncoming { inner, layer: self.layer.clone() }) as Box<dyn Incoming>)
+            let port = self.inner.local_addr().port();
+            Ok(Box::new(WrappedIncoming { inner, layer: self.layer.clone(), port }) as Box<dyn Incoming>)
         })
     }
 }
@@ -87,13 +104,14 @@ impl<L: Layer> Listener for WrappedListener<L> {
 struct WrappedIncoming<L> {
     inner: Box<dyn Incoming>,
     layer: L,
+    port: u16,
 }
 
 impl<L: Layer> Incoming for WrappedIncoming<L> {
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>> {
         Box::pin(async move {
             let inner = self.inner.request().await?;
-            Ok(Box::new(WrappedRequest { inner, layer: self.layer }) as Box<dyn Request>)
+            Ok(Box::new(WrappedRequest { inner, layer: self.layer, port: self.port }) as Box<dyn Request>)
         })
     }
 }
@@ -101,6 +119,7 @@ impl<L: Layer> Incoming for WrappedIncoming<L> {
 struct WrappedRequest<L> {
     inner: Box<dyn Request>,
     layer: L,
+    port: u16,
 }
 
 impl<L: Layer> Request for WrappedRequest<L> {
@@ -118,8 +137,10 @@ impl<L: Layer> Request for WrappedRequest<L> {
         recvs: Vec<Work>,
     ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>> {
         Box::pin(async move {
+            let (request, reply) = (self.inner.private_data().clone(), params.private_data.clone());
             let inner = self.inner.accept(params, recvs).await?;
-            Ok(self.layer.layer(inner))
+            let set_up = SetUp { initiator: false, port: self.port, request: &request, reply: &reply };
+            Ok(self.layer.layer(inner, &set_up))
         })
     }
 

@@ -5,14 +5,15 @@
 //! Owns: the counts. Does not: cost anything worth mentioning while nobody listens to the log.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use weft_machine::Buf;
+use weft_machine::{Buf, File};
 
-use super::Layer;
+use super::{Layer, SetUp};
 use crate::verbs::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work,
 };
@@ -93,7 +94,7 @@ impl Trace {
 }
 
 impl Layer for Trace {
-    fn layer(&self, inner: Rc<dyn QueuePair>) -> Rc<dyn QueuePair> {
+    fn layer(&self, inner: Rc<dyn QueuePair>, _: &SetUp<'_>) -> Rc<dyn QueuePair> {
         add(&self.0.opened);
         let span = tracing::debug_span!("queue_pair", provider = inner.provider(), peer = inner.peer());
         span.in_scope(|| tracing::debug!(caps = ?inner.caps(), "opened"));
@@ -174,6 +175,14 @@ impl QueuePair for Traced {
                 Err((e, work))
             }
         }
+    }
+
+    fn read_into(&self, from: Segment, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let read = self.inner.read_into(from, file, offset)?;
+        add(&self.counters.reads);
+        add(if read.is_ok() { &self.counters.succeeded } else { &self.counters.failed });
+        self.span.in_scope(|| tracing::trace!(?from, ?read, "read into a file"));
+        Some(read)
     }
 
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {

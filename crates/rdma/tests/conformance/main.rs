@@ -19,6 +19,7 @@ use net::Net;
 use weft_machine::Pool;
 use weft_rdma::wrap::Wrapped;
 use weft_rdma::wrap::fault::{Fault, Faults};
+use weft_rdma::wrap::pcap::{Capture, Pcap};
 use weft_rdma::wrap::trace::Trace;
 use weft_rdma::{Provider, iwarp, rnic, shm};
 
@@ -257,6 +258,11 @@ table! {
     }, copies 1, software;
     iwarp_delayed: |pool| Rc::new(Wrapped::new(iwarp_with(pool, crc_off()), late())), copies 1, software;
     shared_memory: |pool| Rc::new(shm::Provider::new(pool, net::shm_config())), copies 0, software;
+    shared_memory_captured: |pool| {
+        let capture = Capture::new(tempfile::tempfile().unwrap(), 64 << 20).unwrap();
+        let inner = Rc::new(shm::Provider::new(pool, net::shm_config()));
+        Rc::new(Wrapped::new(inner, Pcap::new(capture)))
+    }, copies 0, software;
     rnic_device: rnic_provider, copies 0, device;
     iwarp_from_rnic: |pool| iwarp_with(pool, crc_off()), from rnic_provider, copies 1, device_to_iwarp;
     rnic_from_iwarp: rnic_provider, from |pool| iwarp_with(pool, crc_off()), copies 1, iwarp_to_device;

@@ -1,13 +1,19 @@
 //! What the layers add, beyond leaving the contract as it is.
 
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use weft_machine::{Pool, rt};
 use weft_rdma::wrap::Wrapped;
 use weft_rdma::wrap::fault::{Fault, Faults};
+use weft_rdma::wrap::pcap::{Capture, Pcap};
 use weft_rdma::wrap::trace::{Counts, Trace};
 use weft_rdma::{Access, ConnectParams, Disconnect, Done, PostError, Provider, Segment, Work, iwarp};
+use weft_wire::ddp::Header;
+use weft_wire::mpa::{CRC_LEN, Crc, LENGTH_LEN};
+use weft_wire::rdmap::{Opcode, ReadRequest};
 
 use crate::net::{End, part, pattern};
 
@@ -126,4 +132,101 @@ fn a_cut_ends_the_connection_with_everything_completed() {
         assert_eq!(received.len(), 1000);
     })
     .unwrap();
+}
+
+/// The TCP payloads of a capture, in their order: the port that each comes from, and its bytes.
+fn packets(mut file: &File) -> Vec<(u16, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((word(0), word(20)), (0xa1b2_3c4d, 101));
+    let (mut at, mut found) = (24, Vec::new());
+    while at < bytes.len() {
+        let len = word(at + 8) as usize;
+        assert_eq!(word(at + 12) as usize, len, "all of a packet is there");
+        let packet = &bytes[at + 16..at + 16 + len];
+        assert_eq!(usize::from(u16::from_be_bytes([packet[2], packet[3]])), len);
+        let tcp = &packet[20..];
+        found.push((u16::from_be_bytes([tcp[0], tcp[1]]), tcp[20..].to_vec()));
+        at += 16 + len;
+    }
+    found.retain(|(_, data)| !data.is_empty());
+    found
+}
+
+/// What an FPDU carries, once its CRC was checked.
+fn opened(fpdu: &[u8]) -> (Header, Vec<u8>) {
+    let (body, crc) = fpdu.split_at(fpdu.len() - CRC_LEN);
+    let mut sum = Crc::default();
+    sum.update(body);
+    assert_eq!(sum.field(), crc);
+    let ulpdu = &body[LENGTH_LEN..][..usize::from(u16::from_be_bytes([body[0], body[1]]))];
+    let header = Header::parse(ulpdu).unwrap();
+    (header, ulpdu[header.len()..].to_vec())
+}
+
+#[test]
+fn a_capture_shows_both_directions_as_they_would_be_on_the_wire() {
+    let file = tempfile::tempfile().unwrap();
+    let capture = Capture::new(file.try_clone().unwrap(), 1 << 20).unwrap();
+    let server_port = rt::block_on(async {
+        let pool = Pool::new(64 << 20);
+        let wrapped = Wrapped::new(plain(&pool), Pcap::new(capture));
+        let (client, server) = connect(&wrapped, &*plain(&pool), &pool, 2).await;
+        client.recv(9, 4096);
+        let sink = server.region(40_000, Access::RemoteWrite);
+        client.write(1, pattern(1, 40_000), sink);
+        client.send(2, b"hello");
+        server.received(0).await;
+        server.send(3, b"good day");
+        client.received(9).await;
+        let source = server.region(100, Access::RemoteRead);
+        client.read(4, source);
+        client.completion(4).await;
+        client.qp.close();
+        client.end().await;
+        client.qp.peer().parse::<SocketAddr>().unwrap().port()
+    })
+    .unwrap();
+    let packets = packets(&file);
+    assert!(packets[0].0 != server_port && packets[0].1.starts_with(b"MPA ID Req Frame"));
+    assert!(packets[1].0 == server_port && packets[1].1.starts_with(b"MPA ID Rep Frame"));
+    let messages: Vec<_> = packets[2..]
+        .iter()
+        .map(|(port, fpdu)| {
+            let (header, data) = opened(fpdu);
+            (*port == server_port, Opcode::parse(header.control()).unwrap(), header.last(), data)
+        })
+        .collect();
+    let written: Vec<u8> = messages[..3].iter().flat_map(|(_, _, _, data)| data.clone()).collect();
+    assert!(written == pattern(1, 40_000));
+    assert!(messages[..3].iter().all(|(server, opcode, ..)| !server && *opcode == Opcode::Write));
+    assert!(messages[..3].iter().map(|(_, _, last, _)| *last).eq([false, false, true]));
+    assert_eq!(messages[3], (false, Opcode::Send, true, b"hello".to_vec()));
+    assert_eq!(messages[4], (true, Opcode::Send, true, b"good day".to_vec()));
+    let (server, opcode, _, request) = &messages[5];
+    assert_eq!((*server, *opcode), (false, Opcode::ReadRequest));
+    assert_eq!(ReadRequest::parse(request).unwrap().size, 100);
+    let (server, opcode, last, response) = &messages[6];
+    assert_eq!((*server, *opcode, *last, response.len()), (true, Opcode::ReadResponse, true, 100));
+    assert_eq!(messages.len(), 7);
+}
+
+#[test]
+fn a_capture_ends_at_its_limit_with_a_whole_packet_and_the_connection_goes_on() {
+    let file = tempfile::tempfile().unwrap();
+    let capture = Capture::new(file.try_clone().unwrap(), 10_000).unwrap();
+    rt::block_on(async {
+        let pool = Pool::new(64 << 20);
+        let wrapped = Wrapped::new(plain(&pool), Pcap::new(capture));
+        let (client, server) = connect(&wrapped, &*plain(&pool), &pool, 20).await;
+        for id in 0..20 {
+            client.send(id, &pattern(id, 1000));
+            assert!(server.received(id).await[..] == pattern(id, 1000));
+        }
+    })
+    .unwrap();
+    assert!((8_000..=10_000).contains(&file.metadata().unwrap().len()));
+    assert_eq!(packets(&file).len(), 2 + 8);
 }

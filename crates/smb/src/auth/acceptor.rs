@@ -1,27 +1,31 @@
 //! The server's side of authentication.
 //!
-//! Spec: [MS-NLMP] 3.2.5.1, [MS-SPNG] 3.2.5, RFC 4178 5 (mechListMIC).
+//! Spec: [MS-NLMP] 3.2.5.1, [MS-SPNG] 3.2.5, RFC 4178 5 (mechListMIC), RFC 4121 by way of [`weft_kerberos`].
 //! Owns: the messages so far, which the MIC covers. Does not: keep state after an error; a failed acceptor refuses
 //! every further token.
 //!
 //! A client may send NTLM messages bare, as Linux does, or wrapped in SPNEGO; the answers are wrapped alike.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use subtle::{Choice, ConstantTimeEq};
+use weft_kerberos::Keytab;
 use weft_wire::ntlm::{
     Authenticate, AvFlags, AvId, AvPairs, Challenge, Flags, Negotiate, NtlmV2Response, SIGNATURE, utf16,
 };
-use weft_wire::spnego::{NTLMSSP, NegState, NegTokenInit, NegTokenResp, Token};
+use weft_wire::spnego::{
+    KERBEROS, MS_KERBEROS, NTLMSSP, NegState, NegTokenInit, NegTokenResp, ObjectIdentifier, Token,
+};
 use zeroize::Zeroizing;
 
 use super::keys::{self, Side};
+use super::tickets::{self, Contexts, Mechanism};
 use super::{AuthError, SessionKey, Users};
 
 /// What the challenge may offer; the client's wishes narrow it.
 const OFFERED: Flags = Flags(
-    Flags::NEGOTIATE_UNICODE.0
-        | Flags::REQUEST_TARGET.0
+    Flags::REQUEST_TARGET.0
         | Flags::NEGOTIATE_SIGN.0
         | Flags::NEGOTIATE_SEAL.0
         | Flags::NEGOTIATE_ALWAYS_SIGN.0
@@ -36,8 +40,19 @@ const OFFERED: Flags = Flags(
 pub struct Login {
     /// The name as configured.
     pub user: Arc<str>,
-    /// ExportedSessionKey.
+    /// ExportedSessionKey, or the first 16 bytes of what Kerberos agreed on.
     pub session_key: SessionKey,
+    /// All of it.
+    pub full_key: Zeroizing<Vec<u8>>,
+    /// How long it counts; `None` for as long as the server likes.
+    pub lifetime: Option<Duration>,
+}
+
+impl Login {
+    fn ntlm(user: Arc<str>, session_key: SessionKey) -> Login {
+        let full_key = Zeroizing::new(session_key.to_vec());
+        Login { user, session_key, full_key, lifetime: None }
+    }
 }
 
 /// What to do after a token.
@@ -51,6 +66,7 @@ pub enum Step {
 /// One authentication in progress.
 pub struct Acceptor {
     users: Arc<Users>,
+    tickets: Option<Contexts>,
     name: Arc<str>,
     server_challenge: [u8; 8],
     wrapping: Wrapping,
@@ -72,19 +88,51 @@ enum Wrapping {
 
 enum State {
     WaitNegotiate,
-    WaitAuthenticate { negotiate: Vec<u8>, challenge: Vec<u8>, flags: Flags },
+    /// Kerberos, under the name by which the client knows it.
+    Kerberos {
+        context: Box<dyn Mechanism>,
+        mech: ObjectIdentifier,
+        named: bool,
+    },
+    /// Kerberos has succeeded; the client has to prove that nobody took another mechanism out of its list.
+    WaitMic {
+        context: Box<dyn Mechanism>,
+        login: Login,
+    },
+    WaitAuthenticate {
+        negotiate: Vec<u8>,
+        challenge: Vec<u8>,
+        flags: Flags,
+    },
     Ended,
+}
+
+impl State {
+    fn is_kerberos(&self) -> bool {
+        matches!(self, State::Kerberos { .. } | State::WaitMic { .. })
+    }
 }
 
 impl Acceptor {
     /// Starts. `name` is the server's NetBIOS-like name; `server_challenge` must be random.
     pub fn new(users: Arc<Users>, name: Arc<str>, server_challenge: [u8; 8]) -> Acceptor {
-        Acceptor { users, name, server_challenge, wrapping: Wrapping::Unknown, state: State::WaitNegotiate }
+        let (wrapping, state) = (Wrapping::Unknown, State::WaitNegotiate);
+        Acceptor { users, tickets: None, name, server_challenge, wrapping, state }
+    }
+
+    /// The same; tickets for what is in the keytab are taken, too.
+    pub fn with_keytab(self, keytab: Option<Arc<Keytab>>) -> Acceptor {
+        self.with_contexts(keytab.map(tickets::of))
+    }
+
+    pub(super) fn with_contexts(self, tickets: Option<Contexts>) -> Acceptor {
+        Acceptor { tickets, ..self }
     }
 
     /// The token of the NEGOTIATE response: which mechanisms there are.
-    pub fn hint() -> Vec<u8> {
-        NegTokenInit::new(&[NTLMSSP], None).emit()
+    pub fn hint(kerberos: bool) -> Vec<u8> {
+        let all = [MS_KERBEROS, KERBEROS, NTLMSSP];
+        NegTokenInit::new(if kerberos { &all } else { &all[2..] }, None).emit()
     }
 
     /// Takes the client's next token. `now` is a FILETIME (100 ns since 1601). After an error every call fails.
@@ -99,11 +147,22 @@ impl Acceptor {
         }
         match (Token::parse(token)?, &self.wrapping) {
             (Token::Init(init), Wrapping::Unknown) => self.first(state, init, now),
+            (Token::Resp(resp), Wrapping::Spnego { .. }) if state.is_kerberos() => self.ticket(state, resp),
             (Token::Resp(resp), Wrapping::Spnego { .. }) => {
                 let token = resp.response_token.ok_or(AuthError::Unexpected("no responseToken"))?;
                 self.ntlm(state, &token, resp.mech_list_mic.as_deref(), now)
             }
             _ => Err(AuthError::Unexpected("SPNEGO token out of order")),
+        }
+    }
+
+    /// What to send to somebody who was let in without proving anything, after [`AuthError::Anonymous`].
+    pub fn unproven(&self) -> Vec<u8> {
+        match self.wrapping {
+            Wrapping::Spnego { .. } => {
+                NegTokenResp { neg_state: Some(NegState::AcceptCompleted), ..NegTokenResp::default() }.emit()
+            }
+            Wrapping::Bare | Wrapping::Unknown => Vec::new(),
         }
     }
 
@@ -121,10 +180,36 @@ impl Acceptor {
     }
 
     fn first(&mut self, state: State, init: NegTokenInit, now: u64) -> Result<Step, AuthError> {
-        if !init.mech_types.contains(&NTLMSSP) {
-            return Err(AuthError::NoMechanism);
+        // The client's order counts. Kerberos under either of its names is one mechanism.
+        let is_kerberos = |mech: &ObjectIdentifier| [KERBEROS, MS_KERBEROS].contains(mech);
+        let ours =
+            |mech: &ObjectIdentifier| *mech == NTLMSSP || (self.tickets.is_some() && is_kerberos(mech));
+        let at = init.mech_types.iter().position(ours).ok_or(AuthError::NoMechanism)?;
+        let mech = init.mech_types[at];
+        if let Some(context) = self.tickets.clone().filter(|_| is_kerberos(&mech)) {
+            let preferred = at == 0;
+            self.wrapping = Wrapping::Spnego { mech_types: init.mech_types_der, mic_required: !preferred };
+            let state = State::Kerberos { context: context(), mech, named: false };
+            return match init.mech_token.filter(|_| preferred) {
+                Some(token) => {
+                    let token = NegTokenResp { response_token: Some(token), ..NegTokenResp::default() };
+                    self.ticket(state, token)
+                }
+                None => {
+                    let neg_state = if preferred { NegState::AcceptIncomplete } else { NegState::RequestMic };
+                    if let State::Kerberos { context, mech, .. } = state {
+                        self.state = State::Kerberos { context, mech, named: true };
+                    }
+                    let resp = NegTokenResp {
+                        neg_state: Some(neg_state),
+                        supported_mech: Some(mech),
+                        ..NegTokenResp::default()
+                    };
+                    Ok(Step::Continue(resp.emit()))
+                }
+            };
         }
-        let preferred = init.mech_types[0] == NTLMSSP;
+        let preferred = at == 0;
         self.wrapping = Wrapping::Spnego { mech_types: init.mech_types_der, mic_required: !preferred };
         match init.mech_token {
             // The optimistic token is for the preferred mechanism.
@@ -142,6 +227,82 @@ impl Acceptor {
         }
     }
 
+    /// A token of Kerberos, or what proves the list of mechanisms.
+    fn ticket(&mut self, state: State, resp: NegTokenResp) -> Result<Step, AuthError> {
+        let Wrapping::Spnego { mech_types, mic_required } = &self.wrapping else {
+            return Err(AuthError::Unexpected("Kerberos without SPNEGO"));
+        };
+        let kerberos = |e: weft_kerberos::Error| {
+            tracing::debug!("Kerberos: {e}");
+            AuthError::LogonFailure
+        };
+        let (mut context, login, token, mech) = match state {
+            State::WaitMic { context, login } => (context, login, None, None),
+            State::Kerberos { mut context, mech, named } => {
+                let token = resp.response_token.ok_or(AuthError::Unexpected("no responseToken"))?;
+                let name = (!named).then_some(mech);
+                match context.step(&token).map_err(kerberos)? {
+                    weft_kerberos::Step::Continue(token) => {
+                        self.state = State::Kerberos { context, mech, named: true };
+                        let resp = NegTokenResp {
+                            neg_state: Some(NegState::AcceptIncomplete),
+                            supported_mech: name,
+                            response_token: Some(token),
+                            mech_list_mic: None,
+                        };
+                        return Ok(Step::Continue(resp.emit()));
+                    }
+                    weft_kerberos::Step::Done { token, client, service, key, lifetime } => {
+                        // Of our own realm, and nobody's instance: other realms have users of the same names.
+                        let known = (client.realm == service.realm && client.is_plain())
+                            .then(|| self.users.find(&client.name))
+                            .flatten();
+                        let Some((user, _)) = known else {
+                            tracing::warn!(
+                                "refused: {}@{} has a ticket but is no user here",
+                                client.name,
+                                client.realm
+                            );
+                            return Err(AuthError::LogonFailure);
+                        };
+                        let session_key = key.first_chunk::<16>().ok_or(AuthError::LogonFailure)?;
+                        let session_key = Zeroizing::new(*session_key);
+                        let login = Login { user: user.clone(), session_key, full_key: key, lifetime };
+                        (context, login, Some(token).filter(|token| !token.is_empty()), name)
+                    }
+                }
+            }
+            _ => return Err(AuthError::Unexpected("a ticket out of order")),
+        };
+        let proven = match &resp.mech_list_mic {
+            Some(mic) if context.verify(mech_types, mic) => true,
+            Some(_) => return Err(AuthError::LogonFailure),
+            None => false,
+        };
+        let first = token.is_some() || mech.is_some();
+        if *mic_required && !proven && !first {
+            return Err(AuthError::Unexpected("RFC 4178 5: mechListMIC is missing"));
+        }
+        let done = proven || !*mic_required;
+        // RFC 4178 5: ours goes out with what completes the mechanism, or in answer to theirs.
+        let mech_list_mic = match proven || *mic_required {
+            true => Some(context.mic(mech_types).map_err(kerberos)?),
+            false => None,
+        };
+        let answer = NegTokenResp {
+            neg_state: Some(if done { NegState::AcceptCompleted } else { NegState::AcceptIncomplete }),
+            supported_mech: mech,
+            response_token: token,
+            mech_list_mic: mech_list_mic.filter(|_| proven || first),
+        }
+        .emit();
+        if done {
+            return Ok(Step::Done(answer, login));
+        }
+        self.state = State::WaitMic { context, login };
+        Ok(Step::Continue(answer))
+    }
+
     fn ntlm(&mut self, state: State, token: &[u8], mic: Option<&[u8]>, now: u64) -> Result<Step, AuthError> {
         match state {
             State::WaitNegotiate => self.negotiate(token, now),
@@ -149,17 +310,24 @@ impl Acceptor {
                 let (login, flags) = self.authenticate(token, &negotiate, &challenge, flags)?;
                 self.complete(login, flags, mic)
             }
+            State::Kerberos { .. } | State::WaitMic { .. } => {
+                Err(AuthError::Unexpected("NTLM after Kerberos"))
+            }
             State::Ended => Err(AuthError::Unexpected("authentication has ended")),
         }
     }
 
     fn negotiate(&mut self, token: &[u8], now: u64) -> Result<Step, AuthError> {
         let wanted = Negotiate::parse(token)?.flags;
-        if !wanted.contains(Flags::NEGOTIATE_UNICODE) {
-            return Err(AuthError::Unexpected("2.2.2.5: NEGOTIATE without NEGOTIATE_UNICODE"));
-        }
+        // 2.2.2.5: Unicode goes before OEM names, which clients exist that have nothing else.
+        let charset = match () {
+            () if wanted.contains(Flags::NEGOTIATE_UNICODE) => Flags::NEGOTIATE_UNICODE,
+            () if wanted.contains(Flags::NEGOTIATE_OEM) => Flags::NEGOTIATE_OEM,
+            () => return Err(AuthError::Unexpected("2.2.2.5: NEGOTIATE without UNICODE and OEM")),
+        };
         let flags = wanted
             .intersection(OFFERED)
+            .union(charset)
             .union(Flags::NEGOTIATE_NTLM)
             .union(Flags::TARGET_TYPE_SERVER)
             .union(Flags::NEGOTIATE_TARGET_INFO);
@@ -227,7 +395,7 @@ impl Acceptor {
         let intact = integrity(&message, &response, &session_key, [negotiate, challenge, token])?;
         match found {
             Some((user, _)) if bool::from(proven & intact) => {
-                Ok((Login { user: user.clone(), session_key }, flags))
+                Ok((Login::ntlm(user.clone(), session_key), flags))
             }
             _ => Err(AuthError::LogonFailure),
         }

@@ -1,5 +1,5 @@
-//! Authentication: NTLMv2 inside SPNEGO, both sides. Kerberos is not spoken; NTLMv1, LM, guest and anonymous are
-//! refused.
+//! Authentication inside SPNEGO: NTLMv2 and Kerberos, on both sides. NTLMv1, LM, guest and anonymous
+//! are refused.
 //!
 //! Spec: [MS-NLMP] 3, [MS-SPNG] 3, RFC 4178 3.
 //! Owns: the users and their secrets, wiped when dropped and never printed. Does not: ask a clock or a random number
@@ -9,6 +9,8 @@ mod acceptor;
 mod delay;
 mod initiator;
 mod keys;
+mod ticketed;
+mod tickets;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 pub use acceptor::{Acceptor, Login, Step};
 pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
+pub use ticketed::{TicketError, Ticketed};
+pub use weft_kerberos::Keytab;
 
 /// The 16 bytes that both sides share after authentication; wiped when dropped.
 pub type SessionKey = Zeroizing<[u8; 16]>;
@@ -52,7 +56,7 @@ pub enum AuthError {
     #[error("unexpected authentication token: {0}")]
     Unexpected(&'static str),
     /// Nothing that both sides speak.
-    #[error("no common mechanism: only NTLMv2 is spoken here")]
+    #[error("no common mechanism: NTLMv2 is spoken here, and Kerberos where there is a keytab")]
     NoMechanism,
     /// Anonymous or guest.
     #[error("anonymous access is not allowed")]

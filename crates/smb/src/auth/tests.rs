@@ -255,6 +255,38 @@ fn bare_ntlm_is_answered_bare() {
     assert_eq!((token.len(), *login.session_key), (0, *initiator.session_key()));
 }
 
+/// As the package v9u-smb2 for Node.js logs on: without Unicode, and without a MIC.
+#[test]
+fn a_client_of_oem_names_alone_is_answered_in_them() {
+    let flags = Flags::NEGOTIATE_OEM.union(Flags::REQUEST_TARGET).union(Flags::NEGOTIATE_NTLM);
+    for (user, password, right) in [("ALICE", "secret", true), ("alice", "wrong", false)] {
+        let mut acceptor = acceptor();
+        let challenge = next(acceptor.step(&Negotiate { flags }.emit(), NOW));
+        let offered = Challenge::parse(&challenge).unwrap();
+        assert!(offered.flags.contains(Flags::NEGOTIATE_OEM));
+        assert!(!offered.flags.intersects(Flags::NEGOTIATE_UNICODE));
+        assert!(challenge.windows(4).any(|name| name == b"WEFT"));
+        let temp = NtlmV2Response::emit_temp(NOW, [0; 8], &offered.target_info);
+        let key = keys::response_key(&Secret::password(password), user, "DOM");
+        let mut nt_response = keys::proof(&key, &offered.server_challenge, &temp).to_vec();
+        nt_response.extend(temp);
+        let message = Authenticate {
+            flags: offered.flags,
+            lm_response: vec![0; 24],
+            nt_response,
+            domain: "DOM".into(),
+            user: user.into(),
+            workstation: String::new(),
+            session_key: Vec::new(),
+            mic: None,
+        };
+        let step = acceptor.step(&message.emit(), NOW);
+        assert_eq!(matches!(step, Ok(Step::Done(_, login)) if &*login.user == "alice"), right);
+    }
+    let neither = Negotiate { flags: Flags::NEGOTIATE_NTLM }.emit();
+    assert!(matches!(refused(acceptor().step(&neither, NOW)), AuthError::Unexpected(_)));
+}
+
 /// A client that prefers Kerberos is led to NTLM, and must then show that nobody shortened its list.
 #[test]
 fn a_client_that_prefers_kerberos_must_send_a_mech_list_mic() {
@@ -347,5 +379,100 @@ fn damaged_tokens_are_errors() {
     for len in 0..challenge.len() {
         let (mut initiator, _) = initiator("alice", "secret");
         assert!(initiator.step(&challenge[..len], NOW).is_err(), "challenge cut to {len}");
+    }
+}
+
+/// A mechanism whose token is who somebody says to be, and whose MICs are sums.
+struct Trusting;
+
+impl tickets::Mechanism for Trusting {
+    fn step(&mut self, token: &[u8]) -> Result<weft_kerberos::Step, weft_kerberos::Error> {
+        let text = std::str::from_utf8(token).unwrap();
+        let client =
+            weft_kerberos::Principal::parse(text).ok_or(weft_kerberos::Error::Gss("no ticket".into()))?;
+        let service = weft_kerberos::Principal::parse("cifs/host@R").unwrap();
+        let (token, key) = (b"and I am I".to_vec(), Zeroizing::new(vec![7; 32]));
+        Ok(weft_kerberos::Step::Done { token, client, service, key, lifetime: None })
+    }
+    fn mic(&mut self, message: &[u8]) -> Result<Vec<u8>, weft_kerberos::Error> {
+        Ok([&[0], message].concat())
+    }
+    fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
+        *mic == *[&[1], message].concat()
+    }
+}
+
+fn with_tickets() -> Acceptor {
+    acceptor().with_contexts(Some(Arc::new(|| Box::new(Trusting))))
+}
+
+fn init(mechanisms: &[spnego::ObjectIdentifier], token: Option<&str>) -> (Vec<u8>, Vec<u8>) {
+    let init = NegTokenInit::new(mechanisms, token.map(|token| token.as_bytes().to_vec()));
+    (init.emit(), init.mech_types_der)
+}
+
+#[test]
+fn a_ticket_is_taken_at_once_from_who_prefers_it() {
+    for mech in [KERBEROS, spnego::MS_KERBEROS] {
+        let (token, _) = init(&[mech, NTLMSSP], Some("alice@R"));
+        let Ok(Step::Done(answer, login)) = with_tickets().step(&token, NOW) else { panic!("refused") };
+        let answer = NegTokenResp::parse(&answer).unwrap();
+        assert_eq!(answer.neg_state, Some(NegState::AcceptCompleted));
+        assert_eq!(answer.supported_mech, Some(mech), "under the name by which the client knows it");
+        assert_eq!(answer.response_token.as_deref(), Some(&b"and I am I"[..]));
+        assert_eq!((&*login.user, *login.session_key, login.full_key.len()), ("alice", [7; 16], 32));
+    }
+    // Who prefers NTLM gets that, also where there are tickets.
+    let (_, first) = initiator("alice", "secret");
+    next(with_tickets().step(&first, NOW));
+}
+
+#[test]
+fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
+    for who in ["nobody@R", "alice@OTHER", "alice/admin@R", "no ticket"] {
+        let (token, _) = init(&[KERBEROS], Some(who));
+        let mut acceptor = with_tickets();
+        assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure, "{who}");
+        assert!(acceptor.step(&token, NOW).is_err(), "it has ended");
+    }
+    let (token, _) = init(&[KERBEROS], Some("alice@R"));
+    assert_eq!(refused(acceptor().step(&token, NOW)), AuthError::NoMechanism, "without a keytab");
+}
+
+/// Somebody who took another mechanism out of a client's list, or put one in, is found out (RFC 4178 5).
+#[test]
+fn a_ticket_that_was_not_preferred_needs_a_mech_list_mic() {
+    let other = spnego::SPNEGO;
+    let begin = |acceptor: &mut Acceptor| {
+        let (token, list) = init(&[other, KERBEROS], None);
+        let answer = NegTokenResp::parse(&next(acceptor.step(&token, NOW))).unwrap();
+        assert_eq!((answer.neg_state, answer.supported_mech), (Some(NegState::RequestMic), Some(KERBEROS)));
+        list
+    };
+    let resp = |token: Option<&str>, mic: Option<Vec<u8>>| {
+        let response_token = token.map(|token| token.as_bytes().to_vec());
+        NegTokenResp { response_token, mech_list_mic: mic, ..NegTokenResp::default() }.emit()
+    };
+    let theirs = |list: &[u8]| [&[1], list].concat();
+    // Ours goes out with the end of the mechanism, theirs comes next.
+    let mut acceptor = with_tickets();
+    let list = begin(&mut acceptor);
+    let answer = next(acceptor.step(&resp(Some("alice@R"), None), NOW));
+    let answer = NegTokenResp::parse(&answer).unwrap();
+    assert_eq!(answer.neg_state, Some(NegState::AcceptIncomplete));
+    assert_eq!(answer.mech_list_mic, Some([&[0], &list[..]].concat()));
+    assert!(matches!(acceptor.step(&resp(None, Some(theirs(&list))), NOW), Ok(Step::Done(..))));
+    // Both at once.
+    let mut acceptor = with_tickets();
+    let list = begin(&mut acceptor);
+    let step = acceptor.step(&resp(Some("alice@R"), Some(theirs(&list))), NOW);
+    let Ok(Step::Done(answer, _)) = step else { panic!("refused") };
+    assert!(NegTokenResp::parse(&answer).unwrap().mech_list_mic.is_some());
+    // A wrong one, and none at all.
+    for wrong in [Some(theirs(b"another list")), None] {
+        let mut acceptor = with_tickets();
+        begin(&mut acceptor);
+        next(acceptor.step(&resp(Some("alice@R"), None), NOW));
+        assert!(acceptor.step(&resp(None, wrong), NOW).is_err());
     }
 }

@@ -9,6 +9,7 @@
 //! comes too late from then on, and a replay of one that it is carrying out is refused until that has ended.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Add;
 use std::rc::Rc;
 
 use weft_transport::Traffic;
@@ -132,7 +133,7 @@ impl Connections {
             self.sequence.set(self.sequence.get().wrapping_add(1));
             self.lost.set(self.lost.get() + 1);
             let channel = connection.link.channel();
-            self.retired.set(sum(self.retired.get(), channel.traffic()));
+            self.retired.set(self.retired.get() + channel.traffic());
             tracing::warn!(
                 peer = %channel.peer(),
                 medium = channel.medium(),
@@ -145,18 +146,6 @@ impl Connections {
     /// What moved over all of them.
     pub fn traffic(&self) -> Traffic {
         let live = self.live.borrow();
-        live.iter().map(|connection| connection.link.channel().traffic()).fold(self.retired.get(), sum)
-    }
-}
-
-fn sum(a: Traffic, b: Traffic) -> Traffic {
-    let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
-    Traffic {
-        sent: add(a.sent, b.sent),
-        received: add(a.received, b.received),
-        written: add(a.written, b.written),
-        placed: add(a.placed, b.placed),
-        read: add(a.read, b.read),
-        served: add(a.served, b.served),
+        live.iter().map(|connection| connection.link.channel().traffic()).fold(self.retired.get(), Add::add)
     }
 }

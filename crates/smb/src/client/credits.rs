@@ -30,6 +30,8 @@ pub(super) struct Credits {
     queue: VecDeque<Waiter>,
     granted: Vec<(u64, u16)>,
     next_id: u64,
+    /// How often somebody had to wait.
+    starved: u64,
 }
 
 /// A place in the queue; 0 for none.
@@ -47,6 +49,7 @@ impl Credits {
             queue: VecDeque::new(),
             granted: Vec::new(),
             next_id: 1,
+            starved: 0,
         }
     }
 
@@ -63,6 +66,7 @@ impl Credits {
             }
             place.0 = self.next_id;
             self.next_id += 1;
+            self.starved += 1;
             self.queue.push_back(Waiter { id: place.0, charge, waker: cx.waker().clone() });
             self.distribute();
         }
@@ -113,6 +117,11 @@ impl Credits {
         const MOST: u32 = 1 << 16;
         self.available = (self.available + u32::from(granted)).min(MOST);
         self.distribute();
+    }
+
+    /// How often a request did not get its credits at once.
+    pub fn starved(&self) -> u64 {
+        self.starved
     }
 
     /// The window in credits, at least 1: what a large request may be charged without waiting for ever.
@@ -173,6 +182,7 @@ mod tests {
         assert_eq!(credits.sent(1), 10, "one spent, nine more wanted");
         let (mut place, waiting) = take(&mut credits, 1);
         assert!(waiting.is_pending());
+        assert_eq!(credits.starved(), 1);
         credits.received(1, 10);
         assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Ok(1))));
         assert_eq!(credits.sent(1), 1);

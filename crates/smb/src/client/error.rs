@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weft_wire::smb2::{Command, Malformed, NtStatus};
 
-use crate::auth::AuthError;
+use crate::auth::{AuthError, TicketError};
 
 /// Why a client call did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -43,6 +43,11 @@ pub enum Error {
     /// Authentication failed before the server could judge it.
     #[error("authentication failed: {0}")]
     Auth(#[from] AuthError),
+    /// Kerberos has no ticket for us, or not for this server.
+    #[error(
+        "no log-on by Kerberos: {0} (is there a ticket? see klist, and kinit gets one; a server is named as in the ticket cifs/HOST, not by its address)"
+    )]
+    Ticket(TicketError),
     /// The call makes no sense.
     #[error("{0}")]
     Misuse(&'static str),
@@ -85,6 +90,15 @@ impl Error {
             self.status(),
             Some(NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::OBJECT_PATH_NOT_FOUND | NtStatus::NO_SUCH_FILE)
         )
+    }
+}
+
+impl From<TicketError> for Error {
+    fn from(e: TicketError) -> Error {
+        match e {
+            TicketError::Auth(e) => Error::Auth(e),
+            e => Error::Ticket(e),
+        }
     }
 }
 
@@ -136,6 +150,9 @@ fn advice(status: NtStatus) -> String {
         }
         NtStatus::NETWORK_SESSION_EXPIRED | NtStatus::USER_SESSION_DELETED => {
             "the session has ended; connect again"
+        }
+        NtStatus::PATH_NOT_COVERED => {
+            "a DFS link leads from here to another server; name what is behind the link in the URL itself"
         }
         NtStatus::NETWORK_NAME_DELETED => "the share has gone; connect again",
         NtStatus::FILE_CLOSED => "the file is closed",

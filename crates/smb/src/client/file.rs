@@ -26,6 +26,7 @@ use weft_wire::smb2::{Command, FileId, Filetime, NtStatus, close, flush, read, s
 
 use super::connections::Connection;
 use super::error::Error;
+use super::kept::Kept;
 use super::link::{Permit, Reply};
 use super::payload::{self, Protector};
 use super::region::Region;
@@ -39,6 +40,7 @@ struct FileCore {
     tree: Rc<TreeCore>,
     id: FileId,
     opened_as: Stat,
+    kept: Option<Kept>,
     closed: Cell<bool>,
 }
 
@@ -47,7 +49,7 @@ impl Drop for FileCore {
         if !self.closed.get() {
             let request = close::Request { flags: close::Flags::NONE, file: self.id };
             let call = self.tree.call(Command::Close, |out| request.emit(out));
-            self.tree.core.connections.any().link.send_and_forget(call);
+            self.tree.core.let_go(call);
         }
     }
 }
@@ -59,8 +61,12 @@ impl Drop for FileCore {
 pub struct File(Rc<FileCore>);
 
 impl File {
-    pub(super) fn new(tree: Rc<TreeCore>, id: FileId, opened_as: Stat) -> File {
-        File(Rc::new(FileCore { tree, id, opened_as, closed: Cell::new(false) }))
+    pub(super) fn new(tree: Rc<TreeCore>, id: FileId, opened_as: Stat, kept: Option<Kept>) -> File {
+        File(Rc::new(FileCore { tree, id, opened_as, kept, closed: Cell::new(false) }))
+    }
+
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.0.kept.as_ref()
     }
 
     pub(super) fn id(&self) -> FileId {
@@ -178,7 +184,10 @@ impl File {
         let dialect = core.negotiated.profile.dialect;
         let request = read::Request {
             padding: read::RESPONSE_DATA_AT as u8,
-            flags: read::Flags::NONE,
+            flags: match connection.negotiated.compression {
+                Some(_) => read::Flags::REQUEST_COMPRESSED,
+                None => read::Flags::NONE,
+            },
             length: len as u32,
             offset,
             file: self.0.id,
@@ -515,7 +524,7 @@ impl File {
             file: self.0.id,
             input,
             max_input_response: 0,
-            max_output_response: max_output.min(CREDIT_BYTES as u32),
+            max_output_response: max_output.min(tree.core.negotiated.max_transact),
             flags: ioctl::Flags::IS_FSCTL,
         };
         tree.core.ioctl(tree.id, tree.protection(), &request).await

@@ -1,6 +1,6 @@
 //! One connection: requests go out numbered, protected and paid for; responses find their waiters.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.4.24 (cancelling).
+//! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.5.19 (breaks), 3.2.4.24 (cancelling).
 //! Owns: the channel, the table of outstanding requests, the credits, the keys. A task per connection receives and
 //! hands each response straight to its waiter: one task switch for the receiver, one for the waiter. (Letting the
 //! waiters receive for each other saves the first, but a waiter that is not polled would then stop all others.)
@@ -20,13 +20,16 @@ use bytes::Bytes;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Pool, buf};
 use weft_transport::{Channel, Outgoing, Part, Sending, To};
+use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound, echo};
 
 use super::credits::{Credits, Place};
 use super::error::Error;
+use super::leases::Leases;
 use super::region::Region;
+use crate::compression::Agreed;
 use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
 use crate::ids::IdMap;
 
@@ -59,6 +62,8 @@ pub(super) struct Call {
     pub payload: Bytes,
     /// It was sent before, by a connection that is lost.
     pub replay: bool,
+    /// Credits that it costs: one for each 64 KiB that it carries or asks for.
+    pub charge: u16,
 }
 
 impl Call {
@@ -69,7 +74,7 @@ impl Call {
         let mut message = Vec::with_capacity(ROOM);
         message.resize(HEADER_LEN, 0);
         emit(&mut message);
-        Call { command, tree, protection, message, payload: Bytes::new(), replay: false }
+        Call { command, tree, protection, message, payload: Bytes::new(), replay: false, charge: 1 }
     }
 }
 
@@ -118,8 +123,14 @@ struct State {
     skipping: bool,
     multi_credit: bool,
     security: Option<Rc<Security>>,
+    /// How messages may be compressed.
+    compression: Option<Rc<Agreed>>,
     /// ChannelSequence (3.x).
     sequence: Option<Rc<Cell<u16>>>,
+    /// The leases of the session.
+    leases: Option<Rc<Leases>>,
+    /// Breaks of them that are not acknowledged.
+    broken: Vec<Call>,
     /// Why the connection has ended.
     ended: Option<Error>,
     /// Counts messages received, for the watchdog.
@@ -168,7 +179,10 @@ impl Link {
                 skipping: false,
                 multi_credit: false,
                 security: None,
+                compression: None,
                 sequence: None,
+                leases: None,
+                broken: Vec::new(),
                 ended: None,
                 received: 0,
             }),
@@ -192,6 +206,11 @@ impl Link {
         self.shared.state.borrow_mut().security = Some(security);
     }
 
+    /// Messages may be compressed from now on, those of the server and WRITEs of ours.
+    pub fn set_compression(&self, compression: Option<Rc<Agreed>>) {
+        self.shared.state.borrow_mut().compression = compression;
+    }
+
     /// The session's keys, once it is established.
     pub fn security(&self) -> Result<Rc<Security>, Error> {
         let security = self.shared.state.borrow().security.clone();
@@ -201,6 +220,11 @@ impl Link {
     /// Requests carry this ChannelSequence from now on; only in 3.x, where the field means that.
     pub fn set_sequence(&self, sequence: Rc<Cell<u16>>) {
         self.shared.state.borrow_mut().sequence = Some(sequence);
+    }
+
+    /// Breaks of these leases are acknowledged from now on.
+    pub fn set_leases(&self, leases: Rc<Leases>) {
+        self.shared.state.borrow_mut().leases = Some(leases);
     }
 
     /// Gives the server up sooner, because there are other connections, but asks it for a sign of life before.
@@ -228,6 +252,11 @@ impl Link {
         self.shared.state.borrow().ended.is_some()
     }
 
+    /// How often a request waited for credits.
+    pub fn starved(&self) -> u64 {
+        self.shared.state.borrow().credits.starved()
+    }
+
     /// Credits in all, at least 1.
     pub fn window(&self) -> u32 {
         self.shared.state.borrow().credits.window()
@@ -235,28 +264,15 @@ impl Link {
 
     /// Waits for credits: `charge` of them, fewer when the server gives fewer.
     pub async fn permit(&self, charge: u16) -> Result<Permit, Error> {
-        /// Leaves the queue when the caller gives up.
-        struct Queued<'a>(&'a Rc<Shared>, Place);
-        impl Drop for Queued<'_> {
-            fn drop(&mut self) {
-                self.0.state.borrow_mut().credits.leave(&self.1);
-            }
-        }
-        let mut queued = Queued(&self.shared, Place::default());
-        let charge = poll_fn(|cx| {
-            let state = &mut *self.shared.state.borrow_mut();
-            match &state.ended {
-                Some(e) => Poll::Ready(Err(e.clone())),
-                None => state.credits.poll_take(cx, charge, &mut queued.1),
-            }
-        })
-        .await?;
-        Ok(Permit { shared: self.shared.clone(), charge })
+        permit(&self.shared, charge).await
     }
 
     /// Sends a request and waits for its response.
     pub async fn call(&self, call: Call) -> Result<Reply, Error> {
-        let permit = self.permit(1).await?;
+        let permit = self.permit(call.charge).await?;
+        if permit.charge < call.charge {
+            return Err(Error::Misuse("the server grants too few credits for so large a request"));
+        }
         self.send(permit, call)?.await
     }
 
@@ -296,6 +312,36 @@ impl Link {
     }
 }
 
+async fn permit(shared: &Rc<Shared>, charge: u16) -> Result<Permit, Error> {
+    /// Leaves the queue when the caller gives up.
+    struct Queued<'a>(&'a Rc<Shared>, Place);
+    impl Drop for Queued<'_> {
+        fn drop(&mut self) {
+            self.0.state.borrow_mut().credits.leave(&self.1);
+        }
+    }
+    let mut queued = Queued(shared, Place::default());
+    let charge = poll_fn(|cx| {
+        let state = &mut *shared.state.borrow_mut();
+        match &state.ended {
+            Some(e) => Poll::Ready(Err(e.clone())),
+            None => state.credits.poll_take(cx, charge, &mut queued.1),
+        }
+    })
+    .await?;
+    Ok(Permit { shared: shared.clone(), charge })
+}
+
+/// Tells the server that a lease is given back as it wants it (3.2.5.19.2): nothing is cached by it. Others wait for that,
+/// so it waits for a credit.
+async fn acknowledge(shared: Rc<Shared>, call: Call) {
+    let sent = permit(&shared, 1).await.and_then(|permit| shared.compose(permit, call, 0));
+    match sent {
+        Ok((message_id, outgoing)) => launch(&shared, message_id, outgoing).forget(),
+        Err(e) => tracing::debug!("a lease break is not acknowledged: {e}"),
+    }
+}
+
 /// Sends a request for whose response nobody waits, if a credit is free (handles that are dropped, signs of life).
 fn send_and_forget(shared: &Rc<Shared>, call: Call) {
     let permit = {
@@ -330,8 +376,8 @@ impl Shared {
     /// Gives a request its numbers and its protection; from now on its response is awaited.
     fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
         let charge = std::mem::take(&mut permit.charge);
-        let Call { command, tree, protection, mut message, payload, replay } = call;
-        let (message_id, security) = {
+        let Call { command, tree, protection, mut message, payload, replay, charge: _ } = call;
+        let (message_id, security, compression) = {
             let state = &mut *self.state.borrow_mut();
             let credits = state.credits.sent(charge);
             if let Some(e) = &state.ended {
@@ -364,9 +410,9 @@ impl Shared {
             let waiting = SlotState::Waiting(None);
             let slot = Slot { command, protection, tree, charge, state: waiting, async_id: None };
             state.pending.insert(message_id, slot);
-            (message_id, state.security.clone())
+            (message_id, state.security.clone(), state.compression.clone().filter(|_| !payload.is_empty()))
         };
-        match self.protect(security.as_deref(), protection, message, payload) {
+        match self.protect(security.as_deref(), protection, message, payload, compression.as_deref()) {
             Ok(outgoing) => Ok((message_id, outgoing)),
             Err(e) => {
                 // Its number is used up and will never be seen by the server, whose window then closes.
@@ -383,14 +429,24 @@ impl Shared {
         protection: Protection,
         mut message: Vec<u8>,
         payload: Bytes,
+        compression: Option<&Agreed>,
     ) -> Result<Outgoing, Error> {
         match (protection, security) {
             (Protection::None, _) => {}
             (Protection::Signed, Some(security)) => {
                 security.keys.signing.sign_parts(Sender::Client, &mut message, &[&payload]);
             }
-            (Protection::Sealed, Some(security)) => return self.seal(security, &message, &payload),
+            (Protection::Sealed, Some(security)) => {
+                // 3.1.4.3: compressed first.
+                return match compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
+                    Some(short) => self.seal(security, &short, &Bytes::new()),
+                    None => self.seal(security, &message, &payload),
+                };
+            }
             _ => return Err(Error::Misuse("protection before a session is established")),
+        }
+        if let Some(short) = compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
+            return Ok(Outgoing::bytes(short));
         }
         let mut parts = Vec::with_capacity(2);
         parts.push(Part::Bytes(message.into()));
@@ -435,17 +491,24 @@ impl Shared {
     }
 
     /// Takes a frame; returns how many waiters it woke.
-    fn handle(&self, frame: Bytes) -> Result<usize, Error> {
+    fn handle(self: &Rc<Self>, frame: Bytes) -> Result<usize, Error> {
         let state = &mut *self.state.borrow_mut();
         state.received += 1;
         let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
         let frame = if sealed { self.open(state.security.as_deref(), &frame)? } else { frame };
+        let frame = match frame.starts_with(&MAGIC_COMPRESSED) {
+            true => self.decompress(state.compression.as_deref(), &frame)?,
+            false => frame,
+        };
         if frame.is_empty() {
             return Err(Error::Malformed(Malformed("empty message")));
         }
         let mut woken = 0;
         for message in compound::split(frame) {
             woken += usize::from(state.response(message?, sealed)?);
+        }
+        for call in state.broken.drain(..) {
+            rt::spawn(acknowledge(self.clone(), call)).detach();
         }
         Ok(woken)
     }
@@ -461,6 +524,26 @@ impl Shared {
         opener.open(frame, &mut plain).map_err(|_| Error::Tampered("decryption failed"))?;
         Ok(plain.freeze())
     }
+
+    /// 3.2.5.1.1.2.
+    fn decompress(&self, agreed: Option<&Agreed>, frame: &Bytes) -> Result<Bytes, Error> {
+        let agreed =
+            agreed.ok_or(Error::Violation("a compressed message, but compression was not negotiated"))?;
+        // No answer is longer than the largest buffer.
+        let len = agreed.original_len(frame, buf::MAX_BUF).map_err(|corrupt| Error::Violation(corrupt.0))?;
+        let mut plain = Room::new(&self.pool, len);
+        agreed.decompress(frame, &mut plain).map_err(|corrupt| Error::Violation(corrupt.0))?;
+        Ok(plain.freeze())
+    }
+}
+
+/// A message and its payload compressed, where that makes them shorter.
+fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = Vec::with_capacity(message.len() + payload.len());
+    whole.extend_from_slice(message);
+    whole.resize(message.len() + payload.len(), 0);
+    buf::copy(&mut whole[message.len()..], payload);
+    agreed.compress(&whole, message.len())
 }
 
 impl State {
@@ -470,8 +553,10 @@ impl State {
         if !header.is_response() {
             return Err(Error::Violation("a request from the server"));
         }
-        // 3.2.5.19: oplock and lease breaks, and other notifications. We hold neither oplocks nor leases.
+        // 3.2.5.19: oplock and lease breaks, and other notifications. We hold no oplocks.
         if header.message_id == u64::MAX {
+            let leases = self.leases.as_ref().filter(|_| header.command == Command::OplockBreak);
+            self.broken.extend(leases.and_then(|leases| leases.broken(&message)));
             return Ok(false);
         }
         let Some(slot) = self.pending.get_mut(&header.message_id) else {
@@ -686,7 +771,7 @@ impl Drop for Pending {
         }
         .emit(&mut message);
         cancel::Request.emit(&mut message);
-        if let Ok(outgoing) = shared.protect(security.as_deref(), protection, message, Bytes::new()) {
+        if let Ok(outgoing) = shared.protect(security.as_deref(), protection, message, Bytes::new(), None) {
             drop(shared.channel.send(outgoing));
         }
     }

@@ -1,13 +1,16 @@
 //! An SMB client, dialects 2.1 to 3.1.1, over any [`weft_transport::Channel`]: [`Session`], [`Tree`], [`File`].
 //!
 //! Spec: [MS-SMB2] 3.2.
-//! Owns: the connections of one session. Does not: find servers, reconnect, follow DFS, cache, take oplocks or leases.
+//! Owns: the connections of one session. Does not: find servers, reconnect, follow DFS links (it tells where they lead), cache, take oplocks or leases.
 //! Runs on one core: clones share by `Rc`. Needs a running [`weft_machine::rt`] loop.
 
 mod connections;
 mod credits;
+mod dfs;
 mod error;
 mod file;
+mod kept;
+mod leases;
 mod link;
 mod negotiate;
 mod options;
@@ -18,6 +21,7 @@ mod setup;
 mod shares;
 mod tree;
 
+pub use dfs::{Referral, Target};
 pub use error::{Denial, Error};
 pub use file::File;
 pub use options::{Options, Wish};

@@ -3,6 +3,8 @@
 //! Spec: [MS-SMB2] 3.2.4.2.2.2 (request), 3.2.5.2 (response), 3.2.5.5 (validation in 3.0 and 3.0.2).
 //! Owns: what was agreed. Does not: authenticate.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use weft_wire::smb2::ioctl::{ValidateNegotiateRequest, ValidateNegotiateResponse};
 use weft_wire::smb2::negotiate::{
@@ -14,6 +16,7 @@ use weft_wire::smb2::{Command, Dialect, Guid};
 use super::error::{Denial, Error};
 use super::link::{Call, Link, Protection};
 use super::options::{Options, Wish};
+use crate::compression::Agreed;
 use crate::crypto::{Preauth, Profile};
 
 /// Less than this per READ or WRITE makes no sense; every server has it.
@@ -32,6 +35,8 @@ pub(super) struct Negotiated {
     pub multi_credit: bool,
     /// What both sides can do to payload that moves by RDMA.
     pub transforms: Vec<RdmaTransformId>,
+    /// How messages may be compressed.
+    pub compression: Option<Rc<Agreed>>,
     /// The chain after both messages.
     pub preauth: Preauth,
     /// What we sent, for validation.
@@ -137,6 +142,9 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
             let ids = [RdmaTransformId::ENCRYPTION, RdmaTransformId::SIGNING];
             contexts.push(Context::RdmaTransform(ids.map(|id| id.0).to_vec()));
         }
+        if options.compression && !rdma {
+            contexts.push(Agreed::offer());
+        }
         if !options.host.is_empty() {
             contexts.push(Context::Netname(options.host.clone()));
         }
@@ -178,9 +186,10 @@ fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Resu
     if !request.dialects.contains(&response.dialect) {
         return Err(Denial::Dialect.into());
     }
-    let mut transforms = Vec::new();
+    let (mut transforms, mut compression) = (Vec::new(), None);
     let (cipher, signing) = match response.dialect {
         Dialect::V3_1_1 => {
+            compression = compressed(&request, &response)?;
             transforms = rdma_transforms(&request, &response)?;
             algorithms(&request, &response)?
         }
@@ -203,6 +212,7 @@ fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Resu
         max_write: response.max_write_size,
         multi_credit: response.capabilities.contains(Capabilities::LARGE_MTU),
         transforms,
+        compression,
         preauth,
         request,
     })
@@ -225,6 +235,30 @@ fn rdma_transforms(request: &Request, response: &Response) -> Result<Vec<RdmaTra
             Ok(ids.iter().copied().map(RdmaTransformId).collect())
         }
         [_] => Err(Error::Violation("NEGOTIATE: an RDMA transform that was not offered")),
+        _ => Err(Error::Violation("NEGOTIATE: a context twice")),
+    }
+}
+
+/// 3.2.5.2: what the server chose of the algorithms that we offered to compress by.
+fn compressed(request: &Request, response: &Response) -> Result<Option<Rc<Agreed>>, Error> {
+    let lists = |contexts: &[Context]| -> Vec<(u32, Vec<u16>)> {
+        let list = |context: &Context| match context {
+            Context::Compression { flags, algorithms } => Some((*flags, algorithms.clone())),
+            _ => None,
+        };
+        contexts.iter().filter_map(list).collect()
+    };
+    let (offered, chosen) = (lists(&request.contexts), lists(&response.contexts));
+    match (&offered[..], &chosen[..]) {
+        (_, []) => Ok(None),
+        // NONE, or nothing at all, as earlier Windows has it: nothing in common.
+        (_, [(_, algorithms)]) if matches!(algorithms[..], [] | [0]) => Ok(None),
+        ([(_, ours)], [(flags, algorithms)])
+            if algorithms.iter().all(|algorithm| ours.contains(algorithm)) =>
+        {
+            Ok(Agreed::of(*flags, algorithms).map(Rc::new))
+        }
+        (_, [_]) => Err(Error::Violation("NEGOTIATE: a compression that was not offered")),
         _ => Err(Error::Violation("NEGOTIATE: a context twice")),
     }
 }

@@ -30,6 +30,9 @@ pub struct Options {
     pub user: String,
     /// What proves the user.
     pub secret: Secret,
+    /// Log on by a Kerberos ticket for `cifs/host` from the user's credential cache; then `user`, `secret` and `domain`
+    /// count for nothing.
+    pub kerberos: bool,
     /// Domain; empty for a user of the server itself.
     pub domain: String,
     /// Signing of all messages. TREE_CONNECT and negotiate validation are signed in any case. While it is in force RDMA
@@ -46,6 +49,8 @@ pub struct Options {
     pub signing_algorithms: Vec<SigningId>,
     /// Offer to sign and encrypt what moves by RDMA.
     pub rdma_transforms: bool,
+    /// Offer to compress, and ask for it, on connections without RDMA.
+    pub compression: bool,
     /// Where payload buffers come from; for SMB Direct the pool that the channel registers from.
     pub pool: Pool,
     /// Credits to hold: at most this many requests (of 64 KiB each) are outstanding.
@@ -65,6 +70,7 @@ impl Options {
             host: host.to_owned(),
             user: user.to_owned(),
             secret: Secret::password(password),
+            kerberos: false,
             domain: String::new(),
             signing: Wish::IfRequired,
             encryption: Wish::IfRequired,
@@ -77,6 +83,7 @@ impl Options {
             ],
             signing_algorithms: vec![SigningId::AES_GMAC, SigningId::AES_CMAC],
             rdma_transforms: true,
+            compression: false,
             pool,
             credits: 512,
             rdma_threshold: 4096,

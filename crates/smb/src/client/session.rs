@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.20 (IOCTL), 3.2.4.23 (logging off), 3.2.5.5 (tree connect, validation).
 //! Owns: the connections, shared with its trees and files; the last of them closes them.
-//! Does not: reconnect.
+//! Does not: reconnect by itself; [`Session::again`] and [`Tree::reopen`] are what it takes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,11 +16,12 @@ use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::session_setup::SessionFlags;
-use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags, ShareType};
+use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, echo, logoff};
 
 use super::connections::{Connection, Connections};
 use super::error::{Denial, Error};
+use super::leases::Leases;
 use super::link::{Call, Link, Protection, Reply, Security};
 use super::negotiate::{Negotiated, negotiate};
 use super::options::{Options, Wish};
@@ -52,7 +53,11 @@ pub(super) struct Core {
     bindings: Cell<u32>,
     /// A tree for IOCTLs that need none in particular; 0 for none yet.
     any_tree: Cell<u32>,
+    /// What its kept handles are leased by.
+    pub leases: Rc<Leases>,
     validated: Cell<bool>,
+    /// It was logged off: trees and files have ended with it, and nothing is encrypted by its keys any more.
+    ended: Cell<bool>,
 }
 
 impl Core {
@@ -62,6 +67,13 @@ impl Core {
             () if self.sealed || sealed_tree => Protection::Sealed,
             () if self.signed => Protection::Signed,
             () => Protection::None,
+        }
+    }
+
+    /// Sends a request for whose response nobody waits, of what is dropped, unless it has ended with the session.
+    pub fn let_go(&self, call: Call) {
+        if !self.ended.get() {
+            self.connections.any().link.send_and_forget(call);
         }
     }
 
@@ -121,7 +133,12 @@ impl Core {
         protection: Protection,
         request: &ioctl::Request,
     ) -> Result<Bytes, Error> {
-        let call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
+        let mut call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
+        // 3.2.4.1.5: a request of several credits is for those who agreed on such.
+        let bytes = request.input.len().max(request.max_output_response as usize);
+        if self.connections.any().negotiated.multi_credit {
+            call.charge = u16::try_from(bytes.div_ceil(CREDIT_BYTES).max(1)).unwrap_or(u16::MAX);
+        }
         let message = self.call(call).await?.success()?;
         Ok(ioctl::Response::parse(&message)?.output)
     }
@@ -188,22 +205,46 @@ impl Session {
     /// [`Error::Status`] with STATUS_LOGON_FAILURE for a wrong user name or password; [`Error::Denied`] when what
     /// `options` insists on is not to be had.
     pub async fn connect(channel: Rc<dyn Channel>, options: Options) -> Result<Session, Error> {
+        Session::log_on(channel, options, None).await
+    }
+
+    /// Logs on as the same client and user, in place of this session, whose connections are all lost: over a channel on
+    /// which nothing was sent yet. Files that were opened to be kept are had again by [`Tree::reopen`].
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub async fn again(&self, channel: Rc<dyn Channel>) -> Result<Session, Error> {
+        let lost = (self.0.negotiated.client_guid(), self.0.security.session_id);
+        Session::log_on(channel, self.0.options.clone(), Some(lost)).await
+    }
+
+    /// `lost`: ClientGuid and SessionId of what this takes the place of.
+    async fn log_on(
+        channel: Rc<dyn Channel>,
+        options: Options,
+        lost: Option<(Guid, u64)>,
+    ) -> Result<Session, Error> {
         let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
-        let negotiated = Rc::new(negotiate(&link, &options, None).await?);
+        let negotiated = Rc::new(negotiate(&link, &options, lost.map(|(client, _)| client)).await?);
         if options.encryption == Wish::Required && negotiated.profile.cipher.is_none() {
             return Err(Denial::Encryption.into());
         }
+        link.set_compression(negotiated.compression.clone());
         if negotiated.multi_credit {
             link.set_multi_credit();
         }
-        let (security, flags) = authenticate(&link, &negotiated, &options).await?;
+        let (security, flags) =
+            authenticate(&link, &negotiated, &options, lost.map_or(0, |(_, id)| id)).await?;
         let sealed = options.encryption == Wish::Required || flags.contains(SessionFlags::ENCRYPT_DATA);
         if sealed && security.keys.sealer.is_none() {
             return Err(Denial::Encryption.into());
         }
         let security = Rc::new(security);
         link.set_security(security.clone());
+        let leases = Rc::<Leases>::default();
+        link.set_leases(leases.clone());
         Ok(Session(Rc::new(Core {
+            leases,
             signed: negotiated.signing_required(),
             connections: Connections::new(Connection::new(link, negotiated.clone())),
             negotiated,
@@ -213,6 +254,7 @@ impl Session {
             bindings: Cell::new(0),
             any_tree: Cell::new(0),
             validated: Cell::new(false),
+            ended: Cell::new(false),
         })))
     }
 
@@ -239,6 +281,7 @@ impl Session {
         if !negotiated.agrees(&core.negotiated) {
             return Err(Error::Violation("another server answers there, or the same one otherwise"));
         }
+        link.set_compression(negotiated.compression.clone());
         if negotiated.multi_credit {
             link.set_multi_credit();
         }
@@ -246,6 +289,7 @@ impl Session {
         let security = bind(&link, &negotiated, options, &core.security).await?;
         link.set_security(Rc::new(security));
         link.end_skipping();
+        link.set_leases(core.leases.clone());
         let connection = Connection::new(link, Rc::new(negotiated));
         if core.validated.get() {
             core.validate_on(&connection, core.any_tree.get()).await?;
@@ -304,7 +348,8 @@ impl Session {
         if sealed && core.negotiated.profile.cipher.is_none() {
             return Err(Denial::Encryption.into());
         }
-        Ok(Tree::new(core.clone(), id, sealed, response.share_type == ShareType::Disk))
+        let dfs = response.capabilities.contains(ShareCapabilities::DFS);
+        Ok(Tree::new(core.clone(), id, sealed, (response.share_type == ShareType::Disk, dfs)))
     }
 
     /// The server's name as the user gave it.
@@ -361,6 +406,7 @@ impl Session {
         let call = Call::new(Command::Logoff, 0, self.0.protection(false), |out| logoff::Request.emit(out));
         let message = self.0.connections.any().link.call(call).await?.success()?;
         logoff::Response::parse(&message)?;
+        self.0.ended.set(true);
         Ok(())
     }
 
@@ -386,6 +432,11 @@ impl Session {
     /// What moved so far, by RDMA and by messages, over all connections.
     pub fn traffic(&self) -> Traffic {
         self.0.connections.traffic()
+    }
+
+    /// How often a request waited for credits, on the connections that live.
+    pub fn credits_starved(&self) -> u64 {
+        self.0.connections.live().iter().map(|connection| connection.link.starved()).sum()
     }
 
     /// Largest READ and largest WRITE that go out as one request, in bytes. Longer ones are split.

@@ -1,12 +1,13 @@
-//! Authenticating: SESSION_SETUP until both sides have proven that they know the password.
+//! Authenticating: SESSION_SETUP until both sides have proven who they are, by the password or a ticket.
 //!
-//! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 in SPNEGO (see [`crate::auth`]).
+//! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 or Kerberos in SPNEGO (see [`crate::auth`]).
 //! Owns: nothing afterwards. Does not: accept guests.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use weft_machine::rt;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -17,19 +18,21 @@ use super::error::{Denial, Error};
 use super::link::{Call, Link, Protection, Reply, Security};
 use super::negotiate::{Negotiated, random};
 use super::options::Options;
-use crate::auth::{Credentials, Initiator, Nonces};
+use crate::auth::{Credentials, Initiator, Nonces, Ticketed};
 use crate::crypto::{Role, Sender, SessionKeys, signing_key};
 
 /// NTLM needs two legs; a server that asks for more than this plays with us.
 const MAX_LEGS: usize = 8;
 
-/// Authenticates; returns the keys and what kind of session it is.
+/// Authenticates; returns the keys and what kind of session it is. The server ends the previous session, if there is one
+/// (3.2.4.2.3): it may not have noticed yet that its connection is lost.
 pub(super) async fn authenticate(
     link: &Link,
     negotiated: &Negotiated,
     options: &Options,
+    previous_session_id: u64,
 ) -> Result<(Security, SessionFlags), Error> {
-    legs(link, negotiated, options, None).await
+    legs(link, negotiated, options, None, previous_session_id).await
 }
 
 /// Binds the connection of `link` to the session that `session` has the keys of; returns the keys as they are on this
@@ -41,7 +44,7 @@ pub(super) async fn bind(
     session: &Security,
 ) -> Result<Security, Error> {
     link.set_security(Rc::new(Security { session_id: session.session_id, keys: session.keys.clone() }));
-    legs(link, negotiated, options, Some(session)).await.map(|(security, _)| security)
+    legs(link, negotiated, options, Some(session), 0).await.map(|(security, _)| security)
 }
 
 async fn legs(
@@ -49,18 +52,13 @@ async fn legs(
     negotiated: &Negotiated,
     options: &Options,
     session: Option<&Security>,
+    previous_session_id: u64,
 ) -> Result<(Security, SessionFlags), Error> {
     let (flags, protection) = match session {
         None => (RequestFlags::NONE, Protection::None),
         Some(_) => (RequestFlags::BINDING, Protection::Signed),
     };
-    let credentials = Credentials {
-        user: options.user.clone(),
-        domain: options.domain.clone(),
-        secret: options.secret.clone(),
-    };
-    let nonces = Nonces { client_challenge: random()?, session_key: Zeroizing::new(random()?) };
-    let (mut initiator, mut token) = Initiator::start(credentials, &options.host, nonces);
+    let (mut initiator, mut token) = Proof::start(options).await?;
     let mut preauth = negotiated.preauth.clone();
     let mut session_id = 0;
     for _ in 0..MAX_LEGS {
@@ -68,7 +66,7 @@ async fn legs(
             flags,
             security_mode: negotiated.security_mode(),
             capabilities: Capabilities::NONE,
-            previous_session_id: 0,
+            previous_session_id,
             token: token.into(),
         };
         let call = Call::new(Command::SessionSetup, 0, protection, |out| request.emit(out));
@@ -82,7 +80,7 @@ async fn legs(
                 session_id = reply.header.session_id;
                 let response = Response::parse(&reply.message)?;
                 token = initiator
-                    .step(&response.token, now())?
+                    .step(&response.token)?
                     .ok_or(Error::Violation("SESSION_SETUP goes on after authentication is complete"))?;
             }
             NtStatus::SUCCESS => {
@@ -90,12 +88,14 @@ async fn legs(
                 if response.flags.intersects(SessionFlags::IS_GUEST | SessionFlags::IS_NULL) {
                     return Err(Denial::Guest.into());
                 }
-                if initiator.step(&response.token, now())?.is_some() {
+                if initiator.step(&response.token)?.is_some() {
                     return Err(Error::Violation("SESSION_SETUP ends before authentication is complete"));
                 }
-                let (profile, key) = (&negotiated.profile, initiator.session_key());
+                let (profile, full_key) = (&negotiated.profile, initiator.key());
+                // 3.2.5.3.1: the first 16 bytes, of a ticket that has more.
+                let key = full_key.first_chunk().ok_or(Error::Violation("authentication without a key"))?;
                 let keys = match session {
-                    None => SessionKeys::derive(Role::Client, profile, key, &preauth),
+                    None => SessionKeys::derive_from(Role::Client, profile, key, full_key, &preauth),
                     Some(session) => SessionKeys {
                         signing: Arc::new(signing_key(profile, key, &preauth)),
                         ..session.keys.clone()
@@ -112,6 +112,45 @@ async fn legs(
         }
     }
     Err(Error::Violation("SESSION_SETUP does not end"))
+}
+
+/// What proves who we are.
+enum Proof {
+    Password(Box<Initiator>),
+    Ticket(Ticketed),
+}
+
+impl Proof {
+    async fn start(options: &Options) -> Result<(Proof, Vec<u8>), Error> {
+        if options.kerberos {
+            let host = options.host.clone();
+            let (ticketed, token) = rt::blocking(move || Ticketed::start(&host)).await?;
+            return Ok((Proof::Ticket(ticketed), token));
+        }
+        let credentials = Credentials {
+            user: options.user.clone(),
+            domain: options.domain.clone(),
+            secret: options.secret.clone(),
+        };
+        let nonces = Nonces { client_challenge: random()?, session_key: Zeroizing::new(random()?) };
+        let (initiator, token) = Initiator::start(credentials, &options.host, nonces);
+        Ok((Proof::Password(Box::new(initiator)), token))
+    }
+
+    fn step(&mut self, token: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        match self {
+            Proof::Password(initiator) => Ok(initiator.step(token, now())?),
+            Proof::Ticket(ticketed) => Ok(ticketed.step(token)?),
+        }
+    }
+
+    /// 16 bytes or more; none before the end.
+    fn key(&self) -> &[u8] {
+        match self {
+            Proof::Password(initiator) => initiator.session_key(),
+            Proof::Ticket(ticketed) => ticketed.key().unwrap_or_default(),
+        }
+    }
 }
 
 /// 3.2.5.3.1 and 3.3.5.5.3: the last response is signed, in 3.1.1 always. It proves that the server knows the

@@ -77,9 +77,10 @@ async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
         pipe.write(0, out.into()).await?;
         let (page, next, status) = srvsvc::client::parse_shares(&answer(pipe).await?)?;
         shares.extend(page.into_iter().map(|(name, kind, remark)| Share {
-            name,
             is_disk: kind & 0xff == srvsvc::TYPE_DISK,
-            hidden: kind & 0x8000_0000 != 0,
+            // By its type, or, as every client has it, by its name.
+            hidden: kind & 0x8000_0000 != 0 || name.ends_with('$'),
+            name,
             remark,
         }));
         match status {

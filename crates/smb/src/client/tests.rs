@@ -1,7 +1,9 @@
 //! Stories of one client and one server, and of somebody between them.
 
+mod compressed;
 mod direct;
 mod foreign;
+mod kept;
 mod multichannel;
 mod own;
 mod story;

@@ -17,6 +17,7 @@ use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, tree_disconn
 use super::connections::Connection;
 use super::error::Error;
 use super::file::{self, File};
+use super::kept::Kept;
 use super::link::{Call, Protection};
 use super::negotiate::random;
 use super::session::Core;
@@ -33,6 +34,8 @@ pub(super) struct TreeCore {
     /// The share insists on encryption.
     sealed: bool,
     disk: bool,
+    /// Part of a DFS namespace.
+    dfs: bool,
     /// Not to be left: other users have its id, or the server has ended it.
     kept: Cell<bool>,
 }
@@ -63,7 +66,7 @@ impl Drop for TreeCore {
     fn drop(&mut self) {
         if !self.kept.get() {
             let call = self.call(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
-            self.core.connections.any().link.send_and_forget(call);
+            self.core.let_go(call);
         }
     }
 }
@@ -110,6 +113,21 @@ impl OpenOptions {
     /// A file that must not exist, for reading and writing.
     pub fn create_new() -> OpenOptions {
         OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
+    }
+
+    /// A CREATE of nothing but these.
+    pub(super) fn request(self, name: String) -> create::Request {
+        create::Request {
+            oplock: OplockLevel::NONE,
+            impersonation: 2,
+            desired_access: self.access,
+            attributes: FileAttributes::NORMAL,
+            share_access: self.share,
+            disposition: self.disposition,
+            options: self.options,
+            name,
+            contexts: Vec::new(),
+        }
     }
 
     fn directory(access: AccessMask) -> OpenOptions {
@@ -184,14 +202,19 @@ pub struct Space {
 pub struct Tree(Rc<TreeCore>);
 
 impl Tree {
-    pub(super) fn new(core: Rc<Core>, id: u32, sealed: bool, disk: bool) -> Tree {
-        Tree(Rc::new(TreeCore { core, id, sealed, disk, kept: Cell::new(false) }))
+    pub(super) fn new(core: Rc<Core>, id: u32, sealed: bool, (disk, dfs): (bool, bool)) -> Tree {
+        Tree(Rc::new(TreeCore { core, id, sealed, disk, dfs, kept: Cell::new(false) }))
     }
 
     /// Its id, from now on valid until the session ends.
     pub(super) fn keep(&self) -> u32 {
         self.0.kept.set(true);
         self.0.id
+    }
+
+    /// Whether links in it may lead elsewhere: see [`super::Session::referral`].
+    pub fn is_dfs(&self) -> bool {
+        self.0.dfs
     }
 
     /// Whether it holds files (not pipes, not a printer).
@@ -201,22 +224,22 @@ impl Tree {
 
     /// Opens or creates a file.
     pub async fn open(&self, path: &str, options: OpenOptions) -> Result<File, Error> {
-        let name = wire_path(path)?;
-        let request = create::Request {
-            oplock: OplockLevel::NONE,
-            impersonation: 2,
-            desired_access: options.access,
-            attributes: FileAttributes::NORMAL,
-            share_access: options.share,
-            disposition: options.disposition,
-            options: options.options,
-            name,
-            contexts: self.create_guid()?,
-        };
+        let request = create::Request { contexts: self.create_guid()?, ..options.request(wire_path(path)?) };
         let call = self.0.call(Command::Create, |out| request.emit(out));
         let message = self.0.core.call(call).await?.success()?;
-        let response = create::Response::parse(&message)?;
-        Ok(File::new(self.0.clone(), response.file, response.summary.into()))
+        Ok(self.opened(create::Response::parse(&message)?, None))
+    }
+
+    pub(super) fn opened(&self, response: create::Response, kept: Option<Kept>) -> File {
+        File::new(self.0.clone(), response.file, response.summary.into(), kept)
+    }
+
+    pub(super) fn core(&self) -> &Rc<Core> {
+        &self.0.core
+    }
+
+    pub(super) fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
+        self.0.call(command, emit)
     }
 
     /// A name for the open, by which the server knows a CREATE that comes again over another connection (3.2.4.3.5).
@@ -342,7 +365,7 @@ impl Tree {
 }
 
 /// A path as the wire has it: `\` between names, none at either end.
-fn wire_path(path: &str) -> Result<String, Error> {
+pub(super) fn wire_path(path: &str) -> Result<String, Error> {
     if path.contains('\0') {
         return Err(Error::Misuse("a path holds no NUL"));
     }

@@ -49,11 +49,24 @@ impl SessionKeys {
     /// Derives the keys of a session. `preauth` is the session's chain up to and including the last SESSION_SETUP
     /// request ([MS-SMB2] 3.3.5.5.3); dialects before 3.1.1 ignore it.
     pub fn derive(role: Role, profile: &Profile, session_key: &[u8; 16], preauth: &Preauth) -> SessionKeys {
+        SessionKeys::derive_from(role, profile, session_key, session_key, preauth)
+    }
+
+    /// The same where authentication agreed on a longer key, `full_key`, whose first 16 bytes are the session's: the keys
+    /// of 256 bits come from all of it (Session.FullSessionKey).
+    pub fn derive_from(
+        role: Role,
+        profile: &Profile,
+        session_key: &[u8; 16],
+        full_key: &[u8],
+        preauth: &Preauth,
+    ) -> SessionKeys {
         let signing = Arc::new(signing_key(profile, session_key, preauth));
         let Some(cipher) = profile.cipher.filter(|_| profile.dialect >= Dialect::V3_0) else {
             return SessionKeys { signing, sealer: None, opener: None };
         };
         let len = key_len(cipher);
+        let session_key = if len == 32 { full_key } else { &session_key[..] };
         let key = |label_311: &[u8], label_30: &[u8], context_30: &[u8], len: usize| {
             derived(profile, session_key, preauth, (label_311, label_30, context_30), len)
         };
@@ -88,7 +101,7 @@ type Names<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
 fn derived(
     profile: &Profile,
-    session_key: &[u8; 16],
+    session_key: &[u8],
     preauth: &Preauth,
     (label_311, label_30, context_30): Names<'_>,
     len: usize,

@@ -24,6 +24,7 @@ use weft_machine::rt;
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
+use super::about::Asked;
 use super::clients::Ticket;
 use super::context::OpContext;
 use super::credits::Window;
@@ -34,6 +35,7 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
+use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
 
@@ -77,6 +79,8 @@ pub(crate) struct Connection {
     /// Interim responses sent so far.
     interims: Cell<u64>,
     ended: Cell<Option<&'static str>>,
+    /// For whoever wants to know why a client does not use RDMA.
+    pub(super) asked: Cell<Asked>,
 }
 
 /// A message that the medium may not have taken yet.
@@ -105,6 +109,7 @@ impl Connection {
             forged: Cell::new(0),
             interims: Cell::new(0),
             ended: Cell::new(None),
+            asked: Cell::default(),
             server,
             channel,
         }
@@ -113,6 +118,11 @@ impl Connection {
     /// What NEGOTIATE settled; there is always one while operations run.
     pub fn negotiated(&self) -> &Negotiated {
         self.negotiated.get().expect("operations run after NEGOTIATE")
+    }
+
+    /// How messages may be compressed, once that was agreed on.
+    pub(super) fn compression(&self) -> Option<&Agreed> {
+        self.is_negotiated().then(|| self.negotiated().compression.as_ref()).flatten()
     }
 
     /// The negotiated dialect.
@@ -208,6 +218,12 @@ impl Connection {
     /// This connection's channel of the session of this id, unless it has ended.
     pub(super) fn binding(&self, id: u64) -> Option<Rc<Binding>> {
         self.bindings.borrow().get(&id).filter(|binding| !binding.session.is_ended()).cloned()
+    }
+
+    /// The sessions of this connection that have not ended.
+    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+        let bindings = self.bindings.borrow();
+        bindings.values().map(|b| &b.session).filter(|session| !session.is_ended()).cloned().collect()
     }
 
     /// Sessions, and authentications on their way to one.

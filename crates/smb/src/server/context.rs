@@ -186,6 +186,8 @@ pub(crate) struct Reply {
     pub transform: Option<RdmaTransformId>,
     /// The region that the answer revokes (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
     pub invalidate: Option<Stag>,
+    /// Whether its client would like it compressed.
+    pub compress: bool,
 }
 
 impl Reply {
@@ -205,6 +207,7 @@ impl Reply {
             segments: Vec::new(),
             transform: None,
             invalidate: None,
+            compress: false,
         }
     }
 }

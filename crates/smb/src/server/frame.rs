@@ -14,7 +14,8 @@ use std::task::Poll;
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::rt;
-use weft_wire::smb2::header::{Flags, MAGIC_SMB1};
+use weft_wire::smb2::compression::{MAGIC_COMPRESSED, UNCHAINED_LEN};
+use weft_wire::smb2::header::{Flags, MAGIC, MAGIC_SMB1};
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
 
@@ -77,6 +78,10 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
     if session.signing_required || session.encrypt || session.is_expired(rt::now) {
         return None;
     }
+    // What is to be compressed has to be read.
+    if connection.negotiated().compression.is_some() {
+        return None;
+    }
     let tree = session.tree(header.tree_id()?)?;
     // A pipe has nothing to read at once.
     if tree.share.is_none() || tree.encrypted() {
@@ -115,6 +120,10 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
             (body, Some(session))
         }
         false => (body, None),
+    };
+    let body = match body.starts_with(&MAGIC_COMPRESSED) {
+        true => Box::pin(decompress(connection, &body)).await?,
+        false => body,
     };
     if body.starts_with(&MAGIC_SMB1) && sealed.is_none() {
         return Box::pin(smb1(connection, &body)).await;
@@ -180,7 +189,8 @@ async fn send(
     sealed: Option<&Session>,
 ) -> Result<(), Reason> {
     let max_message = connection.channel.limits().max_message;
-    let ready = outgoing::compose(answers, sealed, &connection.server.config.pool, max_message)
+    let compression = connection.compression();
+    let ready = outgoing::compose(answers, sealed, compression, &connection.server.config.pool, max_message)
         .await
         .map_err(|_| "the session's nonces are used up")?;
     ready.into_iter().for_each(|message| connection.send(message));
@@ -207,10 +217,32 @@ async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Se
         opener.open(body, &mut plain).map_err(|_| "an encrypted message fails authentication")?;
         plain.freeze()
     };
-    if !plain.starts_with(&weft_wire::smb2::header::MAGIC) {
+    if !plain.starts_with(&MAGIC) && !plain.starts_with(&MAGIC_COMPRESSED) {
         return Err("3.3.5.2.1.1: what was encrypted is not an SMB2 message");
     }
     Ok((plain, session))
+}
+
+/// 3.3.5.2.1.2.
+async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reason> {
+    let agreed =
+        connection.compression().ok_or("a compressed message, but compression was not negotiated")?;
+    let most = connection.negotiated().max_io as usize + 256 + UNCHAINED_LEN;
+    let len = agreed.original_len(body, most).map_err(|corrupt| corrupt.0)?;
+    let plain = if len < SHORT_BYTES {
+        let mut plain = vec![0; len];
+        agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
+        Bytes::from(plain)
+    } else {
+        let mut plain = connection.server.config.pool.alloc(len).await;
+        plain.set_len(len);
+        agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
+        plain.freeze()
+    };
+    if !plain.starts_with(&MAGIC) {
+        return Err("3.3.5.2.1.2: what was compressed is not an SMB2 message");
+    }
+    Ok(plain)
 }
 
 async fn smb1(connection: &Rc<Connection>, body: &Bytes) -> Result<(), Reason> {

@@ -4,12 +4,15 @@
 //! Owns: the users, the table of sessions, the limits. Does not: listen or accept (the caller hands over channels),
 //! nor touch files (the store does).
 
+mod about;
 mod accounts;
 mod clients;
 mod connection;
 mod context;
 mod credits;
+pub mod dfs;
 mod frame;
+pub mod journal;
 mod negotiate;
 mod notices;
 mod ops;
@@ -30,8 +33,9 @@ use weft_machine::rt::Drain;
 use weft_store::vfs::Share;
 use weft_transport::Channel;
 
-use crate::auth::{Delays, Secret, Users};
+use crate::auth::{Delays, Keytab, Secret, Users};
 use crate::crypto::Engine;
+pub use about::{About, Served, SessionAbout, ShareAbout};
 use accounts::Accounts;
 use clients::Clients;
 use connection::Connection;
@@ -143,10 +147,40 @@ pub struct Config {
     pub interfaces: Interfaces,
     /// Answer to FSCTL_WEFT_ENDPOINTS: UTF-8 lines.
     pub endpoints: String,
+    /// What not every server offers.
+    pub offers: Offers,
     /// Payload buffers.
     pub pool: Pool,
     /// Bounds.
     pub limits: Limits,
+}
+
+/// What a server offers beyond what all do; nothing of it by default.
+#[derive(Clone, Debug, Default)]
+pub struct Offers {
+    /// Names that lead to other shares.
+    pub dfs: dfs::Namespace,
+    /// Compress messages with clients that ask for it, on connections without RDMA.
+    pub compression: bool,
+    /// Shares whose clients are told to ask for it; in lower case.
+    pub compressed: Vec<String>,
+    /// What Kerberos tickets are checked against.
+    pub keytab: Option<Arc<Keytab>>,
+    /// Where handles are kept that outlive the server.
+    pub journal: Option<journal::Journal>,
+    /// Shares that are continuously available: clients may ask for such handles; in lower case. Needs `journal`.
+    pub continuous: Vec<String>,
+    /// Speak the POSIX extensions with clients that ask for them.
+    pub posix: bool,
+}
+
+impl Offers {
+    /// Whether handles of a share can outlive the server.
+    pub(crate) fn is_continuous(&self, share: &str) -> bool {
+        self.journal.is_some()
+            && !self.continuous.is_empty()
+            && self.continuous.contains(&share.to_lowercase())
+    }
 }
 
 /// A server, shared by all cores.
@@ -187,9 +221,22 @@ impl Server {
         })
     }
 
+    /// Opens again what clients had open in the last run, and keeps it for them. To be called before anybody is served.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn restore(self: &Arc<Server>) -> Result<(), journal::Unusable> {
+        ops::restore(self).await
+    }
+
     /// Serves one connection to its end. One task per connection; requests run inside it.
     pub async fn serve(self: &Arc<Server>, channel: Rc<dyn Channel>) {
-        Rc::new(Connection::new(self.clone(), channel)).run().await;
+        self.accept(channel).run().await;
+    }
+
+    /// A connection that is yet to be served, so that somebody can look at it meanwhile.
+    pub fn accept(self: &Arc<Server>, channel: Rc<dyn Channel>) -> Served {
+        Served(Rc::new(Connection::new(self.clone(), channel)))
     }
 
     /// Ends all connections, on whatever core: what has been received is answered, nothing more is.

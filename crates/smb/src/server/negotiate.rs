@@ -1,8 +1,7 @@
 //! NEGOTIATE: dialect, algorithms, limits.
 //!
 //! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4.
-//! Owns: nothing; the connection keeps the outcome. Does not: offer what is not there: no DFS, leases or
-//! compression.
+//! Owns: nothing; the connection keeps the outcome. Does not: offer what nobody asks for.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,6 +10,7 @@ use weft_wire::smb2::header::{Flags, Header};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
 };
+use weft_wire::smb2::posix::EXTENSIONS;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, Filetime, Guid, NtStatus};
 
@@ -18,6 +18,7 @@ use super::Server;
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
 use crate::auth::Acceptor;
+use crate::compression::Agreed;
 use crate::crypto::Profile;
 
 /// Dialects, best first.
@@ -51,6 +52,10 @@ pub(crate) struct Negotiated {
     pub max_io: u32,
     /// What may be done to payload that travels by RDMA.
     pub transforms: Transforms,
+    /// How messages may be compressed.
+    pub compression: Option<Agreed>,
+    /// Both sides speak the POSIX extensions.
+    pub posix: bool,
     /// What keys are derived for.
     pub(super) profile: Profile,
 }
@@ -109,6 +114,8 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
         server_security_mode: security_mode(&connection.server),
         max_io: max_io(connection, dialect, Transforms::default()),
         transforms: Transforms::default(),
+        compression: None,
+        posix: false,
         profile: Profile { dialect, signing: SigningId::HMAC_SHA256, cipher: None },
     };
     let reply = response(&connection.server, &negotiated, Vec::new());
@@ -139,6 +146,15 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     if dialect >= Dialect::V2_1 {
         server_capabilities |= Capabilities::LARGE_MTU | Capabilities::LEASING;
     }
+    if !connection.server.config.offers.dfs.is_empty() {
+        server_capabilities |= Capabilities::DFS;
+    }
+    if dialect >= Dialect::V3_0
+        && connection.server.config.offers.journal.is_some()
+        && request.capabilities.contains(Capabilities::PERSISTENT_HANDLES)
+    {
+        server_capabilities |= Capabilities::PERSISTENT_HANDLES;
+    }
     // 3.3.5.4: only to those who ask. impacket, which does not, falls over the flag.
     if dialect >= Dialect::V3_0 && request.capabilities.contains(Capabilities::DIRECTORY_LEASING) {
         server_capabilities |= Capabilities::DIRECTORY_LEASING;
@@ -150,10 +166,21 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         server_capabilities |= Capabilities::MULTI_CHANNEL;
     }
     let mut transforms = Transforms::default();
+    let (mut compression, mut posix) = (None, false);
     let contexts = match dialect {
         Dialect::V3_1_1 => {
             let rdma = connection.channel.limits().max_rdma.is_some();
-            contexts(&request.contexts, &mut profile, rdma.then_some(&mut transforms))?
+            let mut answer = contexts(&request.contexts, &mut profile, rdma.then_some(&mut transforms))?;
+            // Never over RDMA ([MS-SMB2] 3.3.5.12): what is compressed is in messages.
+            if !rdma && connection.server.config.offers.compression {
+                compression = compress(&request.contexts, &mut answer)?;
+            }
+            let asks = |context: &Context| matches!(context, Context::Posix(versions) if versions.contains(&EXTENSIONS));
+            posix = connection.server.config.offers.posix && request.contexts.iter().any(asks);
+            if posix {
+                answer.push(Context::Posix(vec![EXTENSIONS]));
+            }
+            answer
         }
         // Here a capability stands for the only cipher.
         Dialect::V3_0 | Dialect::V3_0_2 if request.capabilities.contains(Capabilities::ENCRYPTION) => {
@@ -173,6 +200,8 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         server_security_mode: security_mode(&connection.server),
         max_io: max_io(connection, dialect, transforms),
         transforms,
+        compression,
+        posix,
         profile,
     };
     let reply = response(&connection.server, &negotiated, contexts);
@@ -238,6 +267,21 @@ fn contexts(
     Ok(answer)
 }
 
+/// Compression as the client offers it; the answer to that goes into `answer`.
+fn compress(offered: &[Context], answer: &mut Vec<Context>) -> Result<Option<Agreed>, Failure> {
+    let offer = offered.iter().find_map(|context| match context {
+        Context::Compression { flags, algorithms } => Some((*flags, algorithms)),
+        _ => None,
+    });
+    let Some((flags, algorithms)) = offer else { return Ok(None) };
+    if algorithms.is_empty() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let agreed = Agreed::of(flags, algorithms);
+    answer.push(agreed.as_ref().map_or_else(Agreed::nothing, Agreed::context));
+    Ok(agreed)
+}
+
 fn security_mode(server: &Server) -> SecurityMode {
     match server.config.require_signing {
         true => SecurityMode::SIGNING_ENABLED | SecurityMode::SIGNING_REQUIRED,
@@ -273,7 +317,7 @@ fn response(server: &Server, negotiated: &Negotiated, contexts: Vec<Context>) ->
         max_write_size: negotiated.max_io,
         system_time: filetime(),
         server_start_time: Filetime::ZERO,
-        token: Acceptor::hint().into(),
+        token: Acceptor::hint(server.config.offers.keytab.is_some()).into(),
         contexts,
     }
     .emit(&mut reply.message);

@@ -1,6 +1,6 @@
 //! From answers to a message: headers, padding, signatures, encryption.
 //!
-//! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, encrypting), 3.3.4.4 (errors).
+//! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, compressing, encrypting), 3.3.4.4 (errors).
 //! Owns: nothing. Does not: decide what is signed or encrypted; an [`Answered`] says so.
 //!
 //! Buffers: a plain answer's payload stays what it is, also an unread file range. To be signed it is read into a pool
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{Payload, Pool};
+use weft_machine::{Payload, Pool, buf};
 use weft_transport::{Outgoing, Part, Segment, Stag, To};
 use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
@@ -22,6 +22,7 @@ use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
 use super::context::{Answer, Failure};
 use super::session::Session;
 use super::status;
+use crate::compression::Agreed;
 use crate::crypto::{Preauth, SealError, Sealer, Sender, SigningKey, TRANSFORM_LEN};
 
 /// A request with its answer, ready to be put on the wire.
@@ -44,6 +45,7 @@ struct Piece {
     segments: Vec<Segment>,
     transform: Option<RdmaTransformId>,
     invalidate: Option<Stag>,
+    compress: bool,
     sign: Option<Arc<SigningKey>>,
     hash: Option<Rc<RefCell<Preauth>>>,
 }
@@ -62,6 +64,7 @@ impl Piece {
                     segments,
                     transform: reply.transform,
                     invalidate: reply.invalidate,
+                    compress: reply.compress,
                     sign,
                     hash,
                 }
@@ -92,7 +95,7 @@ impl Piece {
         failure.data.emit(&mut head);
         let (payload, segments) = (None, Vec::new());
         let invalidate = failure.invalidate;
-        Piece { header, head, payload, segments, transform: None, invalidate, sign, hash }
+        Piece { header, head, payload, segments, transform: None, invalidate, compress: false, sign, hash }
     }
 
     /// Bytes in the message, without pad.
@@ -213,10 +216,17 @@ pub(super) struct Ready {
 
 const PAD: [u8; 8] = [0; 8];
 
+/// What follows one of `count` answers in a message. 3.3.4.1.3: in a compound the last is padded like the others; one
+/// that stands alone is not.
+fn pad(piece: &Piece, count: usize) -> &'static [u8] {
+    if count == 1 { &[] } else { &PAD[..piece.pad()] }
+}
+
 /// Puts the answers to one message into as few messages as the transport takes, in order; usually one.
 pub(super) async fn compose(
     answers: Vec<Answered>,
     sealed: Option<&Session>,
+    compression: Option<&Agreed>,
     pool: &Pool,
     max_message: usize,
 ) -> Result<Vec<Ready>, SealError> {
@@ -227,14 +237,14 @@ pub(super) async fn compose(
         let piece = Piece::new(answered, sealed.is_some(), max_message);
         let more = piece.inline_len() + piece.pad();
         if !group.is_empty() && len + more > max_message {
-            ready.push(message(std::mem::take(&mut group), sealed, pool).await?);
+            ready.push(message(std::mem::take(&mut group), sealed, compression, pool).await?);
             len = TRANSFORM_LEN;
         }
         len += more;
         group.push(piece);
     }
     if !group.is_empty() {
-        ready.push(message(group, sealed, pool).await?);
+        ready.push(message(group, sealed, compression, pool).await?);
     }
     Ok(ready)
 }
@@ -252,9 +262,15 @@ pub(super) fn plain(header: Header, answer: Answer, max_message: usize) -> Ready
     Ready { outgoing: Outgoing { parts, invalidate, ..Outgoing::default() }, fallback }
 }
 
-async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) -> Result<Ready, SealError> {
+async fn message(
+    mut pieces: Vec<Piece>,
+    sealed: Option<&Session>,
+    compression: Option<&Agreed>,
+    pool: &Pool,
+) -> Result<Ready, SealError> {
+    let compression = compression.filter(|_| pieces.iter().any(|piece| piece.compress));
     if let Some(session) = sealed {
-        let outgoing = Box::pin(seal(pieces, session, pool)).await?;
+        let outgoing = Box::pin(seal(pieces, session, compression, pool)).await?;
         return Ok(Ready { outgoing, fallback: Vec::new() });
     }
     let last = pieces.len() - 1;
@@ -263,12 +279,11 @@ async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) 
     for (i, piece) in pieces.iter_mut().enumerate() {
         match piece.transform {
             Some(_) => Box::pin(piece.sign_payload(pool)).await,
-            None if piece.sign.is_some() => piece.load(pool).await,
+            None if piece.sign.is_some() || compression.is_some() => piece.load(pool).await,
             None => {}
         }
         piece.complete(i == last);
-        let pad = if i == last { &[][..] } else { &PAD[..piece.pad()] };
-        piece.sign(pad);
+        piece.sign(pad(piece, last + 1));
         if let Some(hash) = &piece.hash {
             hash.borrow_mut().update(&piece.head);
         }
@@ -276,20 +291,46 @@ async fn message(mut pieces: Vec<Piece>, sealed: Option<&Session>, pool: &Pool) 
             fallback.push(piece.header);
         }
     }
+    if let Some(bytes) = compression.and_then(|agreed| squeezed(agreed, &pieces)) {
+        return Ok(Ready { outgoing: Outgoing::bytes(bytes), fallback: Vec::new() });
+    }
     if !fallback.is_empty() {
         // One message, one fate.
         fallback = pieces.iter().map(|piece| piece.header).collect();
     }
-    for (i, piece) in pieces.into_iter().enumerate() {
-        let pad: &'static [u8] = if i == last { &[] } else { &PAD[..piece.pad()] };
+    for piece in pieces {
+        let pad = pad(&piece, last + 1);
         let invalidate = piece.into_parts(pad, &mut outgoing.parts);
         outgoing.invalidate = outgoing.invalidate.or(invalidate);
     }
     Ok(Ready { outgoing, fallback })
 }
 
+/// The message compressed, where that makes it shorter; all of it is in memory.
+fn squeezed(agreed: &Agreed, pieces: &[Piece]) -> Option<Vec<u8>> {
+    let mut whole = Vec::with_capacity(pieces.iter().map(|piece| piece.inline_len() + piece.pad()).sum());
+    for (i, piece) in pieces.iter().enumerate() {
+        whole.extend_from_slice(&piece.head);
+        if let Some(Payload::Chain(chain)) = &piece.payload {
+            for bytes in chain {
+                let at = whole.len();
+                whole.resize(at + bytes.len(), 0);
+                buf::copy(&mut whole[at..], bytes);
+            }
+        }
+        let pad = if i + 1 < pieces.len() { piece.pad() } else { 0 };
+        whole.extend_from_slice(&PAD[..pad]);
+    }
+    agreed.compress(&whole, pieces[0].head.len())
+}
+
 /// The whole message in one buffer, payload read straight into its place, encrypted there.
-async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<Outgoing, SealError> {
+async fn seal(
+    mut pieces: Vec<Piece>,
+    session: &Session,
+    compression: Option<&Agreed>,
+    pool: &Pool,
+) -> Result<Outgoing, SealError> {
     let sealer =
         session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
     let last = pieces.len() - 1;
@@ -298,7 +339,8 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
         piece.seal_payload(sealer, pool).await?;
     }
     loop {
-        let len = pieces.iter().map(|p| p.inline_len() + p.pad()).sum::<usize>() - pieces[last].pad();
+        let count = pieces.len();
+        let len = pieces.iter().map(|p| p.inline_len() + pad(p, count).len()).sum::<usize>();
         let mut out = pool.alloc(TRANSFORM_LEN + len).await;
         out.set_len(TRANSFORM_LEN + len);
         let window = out.into_window();
@@ -327,12 +369,10 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
                 }
                 None => {}
             }
-            if i != last {
-                let pad = piece.pad();
-                let inside = window.write_at(at, &PAD[..pad]);
-                debug_assert!(inside);
-                at += pad;
-            }
+            let pad = pad(piece, count);
+            let inside = window.write_at(at, pad);
+            debug_assert!(inside);
+            at += pad.len();
             invalidate = invalidate.or(piece.invalidate);
         }
         if let Some((i, e)) = unreadable {
@@ -341,6 +381,11 @@ async fn seal(mut pieces: Vec<Piece>, session: &Session, pool: &Pool) -> Result<
             continue;
         }
         let mut out = window.try_into_buf().expect("every slice of this window is gone");
+        // 3.1.4.3: compressed first.
+        let plain = pieces[0].head.len();
+        if let Some(short) = compression.and_then(|agreed| agreed.compress(&out[TRANSFORM_LEN..], plain)) {
+            return Ok(Outgoing::bytes(seal_short(&short, session)?));
+        }
         sealer.seal(session.id, &mut out)?;
         let beside = pieces.into_iter().filter(|piece| !piece.segments.is_empty()).filter_map(|piece| {
             Some(Part::Payload { data: piece.payload?, to: To::Segments(piece.segments) })
@@ -373,7 +418,7 @@ pub(super) fn interim(header: &Header) -> Vec<u8> {
     message
 }
 
-/// Encrypts a short message.
+/// Encrypts a message that is not in a pool buffer.
 pub(super) fn seal_short(message: &[u8], session: &Session) -> Result<Vec<u8>, SealError> {
     let mut out = vec![0; TRANSFORM_LEN];
     out.extend_from_slice(message);

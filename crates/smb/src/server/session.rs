@@ -24,6 +24,7 @@ use weft_store::access::Token;
 use weft_store::vfs::Share;
 use weft_wire::smb2::Guid;
 
+use super::about::ShareAbout;
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
 use super::pipes::Pipes;
@@ -263,6 +264,18 @@ impl Session {
             self.opens.close_tree(id).await;
         }
         found.is_some()
+    }
+
+    /// The shares that it is connected to, without IPC$, by name.
+    pub(super) fn shares(&self) -> Vec<ShareAbout> {
+        let about = |tree: &Arc<Tree>| {
+            let share = tree.share.as_ref()?;
+            Some(ShareAbout { name: share.name.to_string(), encrypted: share.rules.encrypted })
+        };
+        let mut shares: Vec<_> = lock(&self.trees).by_id.values().filter_map(about).collect();
+        shares.sort_by(|a, b| a.name.cmp(&b.name));
+        shares.dedup();
+        shares
     }
 
     /// How many of its trees are of this share; `None`: of IPC$.

@@ -180,6 +180,15 @@ async fn advance(
             }
         }
         Err(e) => {
+            if let (AuthError::Anonymous, Purpose::Again(binding)) = (e, &progress.purpose) {
+                // 3.3.5.5.3: a session that has a user keeps it. Nothing was proven, so it expires when it would have.
+                leg.sign = Some(binding.signing.clone());
+                return Ok(reply(
+                    NtStatus::SUCCESS,
+                    session_flags(&binding.session),
+                    progress.acceptor.unproven(),
+                ));
+            }
             tracing::warn!(peer = %connection.peer, "authentication failed: {e}");
             if let (Some(user), AuthError::LogonFailure) = (&user, e) {
                 server.delays.failed(user, &connection.peer, rt::now());
@@ -245,7 +254,8 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     getrandom::fill(&mut server_challenge).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
     let server = &connection.server;
     Ok(InProgress {
-        acceptor: Acceptor::new(server.users.clone(), server.name.clone(), server_challenge),
+        acceptor: Acceptor::new(server.users.clone(), server.name.clone(), server_challenge)
+            .with_keytab(server.config.offers.keytab.clone()),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
         purpose,
     })
@@ -280,7 +290,8 @@ async fn established(
         tracing::warn!(peer = %connection.peer, "refused: the client speaks another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
-    let keys = SessionKeys::derive(Role::Server, &negotiated.profile, &login.session_key, &preauth.borrow());
+    let (key, full_key) = (&login.session_key, &login.full_key);
+    let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
     let signs = [request.security_mode, negotiated.client_security_mode]
         .into_iter()
         .any(|mode| mode.contains(SecurityMode::SIGNING_REQUIRED));
@@ -295,7 +306,7 @@ async fn established(
         signing_required: (signs || server.config.require_signing) && !encrypt,
         encrypt,
     }));
-    expire(connection, &session);
+    expire(connection, &session, login.lifetime);
     // Its first channel before anybody finds it: a session without channels is one that has ended.
     connection.bind(session.clone(), signing.clone()).map_err(refused)?;
     if !server.sessions.insert(&session) {
@@ -333,7 +344,7 @@ fn reauthenticated(
     if session.user != login.user {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    expire(connection, session);
+    expire(connection, session, login.lifetime);
     leg.sign = Some(binding.signing.clone());
     Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
 }
@@ -372,8 +383,10 @@ fn refused(why: Refused) -> NtStatus {
     }
 }
 
-fn expire(connection: &Connection, session: &Session) {
-    let lifetime = connection.server.config.limits.session_ms.map(Duration::from_millis);
+/// 3.3.5.5.3: a session ends with its ticket (NETWORK_SESSION_EXPIRED), or when the server wants to see its user again.
+fn expire(connection: &Connection, session: &Session, ticket: Option<Duration>) {
+    let ours = connection.server.config.limits.session_ms.map(Duration::from_millis);
+    let lifetime = [ours, ticket].into_iter().flatten().min();
     session.expire_at(lifetime.map(|lifetime| rt::now() + lifetime));
 }
 

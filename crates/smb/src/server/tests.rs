@@ -2,10 +2,13 @@
 
 mod channels;
 mod compound;
+mod compressed;
 mod damage;
 mod flow;
 mod handles;
 mod harness;
 mod negotiation;
+mod persistent;
+mod posix;
 mod protection;
 mod sessions;

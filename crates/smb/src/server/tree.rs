@@ -4,9 +4,10 @@
 //! Does not: restrict users to shares: whoever logs on may connect to every share, and the file system decides.
 
 use bytes::Bytes;
+use weft_store::vfs::Share;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
-use weft_wire::smb2::{NtStatus, tree_disconnect};
+use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
@@ -52,14 +53,28 @@ pub(super) fn connect(
         let address = connection.peer.rsplit_once(':').map_or(&*connection.peer, |(address, _)| address);
         address.to_owned()
     });
-    let mut reply = Reply::with_capacity(16);
-    Response {
-        share_type,
-        flags: if encrypted { ShareFlags::ENCRYPT_DATA } else { ShareFlags::NONE },
-        capabilities: ShareCapabilities::NONE,
-        maximal_access: AccessMask::FILE_ALL.0,
+    let (mut flags, mut capabilities) = (ShareFlags::NONE, ShareCapabilities::NONE);
+    if encrypted {
+        flags |= ShareFlags::ENCRYPT_DATA;
     }
-    .emit(&mut reply.message);
+    if tree.share.as_ref().is_some_and(|share| share.rules.hides_unreadable) {
+        flags |= ShareFlags::ACCESS_BASED_DIRECTORY_ENUM;
+    }
+    if tree.share.as_ref().is_some_and(|share| config.offers.dfs.is_root(&share.name)) {
+        flags |= ShareFlags::DFS | ShareFlags::DFS_ROOT;
+        capabilities |= ShareCapabilities::DFS;
+    }
+    let continuous = |share: &Share| config.offers.is_continuous(&share.name);
+    if connection.dialect() >= Dialect::V3_0 && tree.share.as_ref().is_some_and(continuous) {
+        capabilities |= ShareCapabilities::CONTINUOUS_AVAILABILITY;
+    }
+    let compressed = |share: &Share| config.offers.compressed.contains(&share.name.to_lowercase());
+    if connection.compression().is_some() && tree.share.as_ref().is_some_and(compressed) {
+        flags |= ShareFlags::COMPRESS_DATA;
+    }
+    let mut reply = Reply::with_capacity(16);
+    Response { share_type, flags, capabilities, maximal_access: AccessMask::FILE_ALL.0 }
+        .emit(&mut reply.message);
     Ok((tree.id, reply))
 }
 

@@ -39,18 +39,25 @@ impl Guard {
     }
 }
 
-/// What guards a file against `token`.
-pub async fn look(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<Guard, Error> {
-    let synthesised = || Guard { descriptor: posix::synthesised(attr, token, Process::own()), stored: false };
+/// The descriptor that was set for a file, or that it inherited; `None`: its permissions are all there is.
+pub async fn stored(vfs: &Vfs, attr: &Attr) -> Result<Option<SecurityDescriptor>, Error> {
     // Links and devices have no attributes of their own that a user might set.
     if !matches!(attr.kind, Kind::File | Kind::Dir) {
-        return Ok(synthesised());
+        return Ok(None);
     }
     match vfs.get_xattr(attr.node, XATTR).await {
-        Ok(value) => Ok(Guard { descriptor: parse(&value, attr), stored: true }),
-        Err(Error::NoXattr | Error::NotSupported) => Ok(synthesised()),
+        Ok(value) => Ok(Some(parse(&value, attr))),
+        Err(Error::NoXattr | Error::NotSupported) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// What guards a file against `token`.
+pub async fn look(vfs: &Vfs, attr: &Attr, token: &Token) -> Result<Guard, Error> {
+    Ok(match stored(vfs, attr).await? {
+        Some(descriptor) => Guard { descriptor, stored: true },
+        None => Guard { descriptor: posix::synthesised(attr, token, Process::own()), stored: false },
+    })
 }
 
 fn parse(value: &[u8], attr: &Attr) -> SecurityDescriptor {
@@ -62,11 +69,16 @@ fn parse(value: &[u8], attr: &Attr) -> SecurityDescriptor {
     })
 }
 
-/// Keeps a descriptor, and sets the permissions that come closest to it.
-pub async fn keep(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
+/// Keeps a descriptor beside its file.
+pub(super) async fn store(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
     let mut value = LAYOUT.to_vec();
     descriptor.emit(&mut value);
-    vfs.set_xattr(node, XATTR, &value, SetXattr::Either).await?;
+    vfs.set_xattr(node, XATTR, &value, SetXattr::Either).await
+}
+
+/// Keeps a descriptor, and sets the permissions that come closest to it.
+pub async fn keep(vfs: &Vfs, node: NodeId, descriptor: &SecurityDescriptor) -> Result<(), Error> {
+    store(vfs, node, descriptor).await?;
     let attr = vfs.getattr(node).await?;
     let mode = posix::mode(descriptor, attr.mode, attr.gid);
     if mode != attr.mode {

@@ -9,13 +9,14 @@
 //! Unix user may touch it. Descriptors are stored only where there is something to say that permissions do not say, so
 //! a share on which nobody ever set one pays a look at an attribute that is not there, and nothing else.
 
+pub mod chmod;
 pub mod inherit;
 mod keep;
 pub mod posix;
 #[cfg(test)]
 mod tests;
 
-pub use keep::{Guard, XATTR, keep, look};
+pub use keep::{Guard, XATTR, keep, look, stored};
 use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::AccessMask;
 
@@ -34,6 +35,13 @@ pub struct Token {
 }
 
 impl Token {
+    /// A Unix user as NFS knows him.
+    pub fn unix(uid: u32, gid: u32, gids: &[u32]) -> Token {
+        let others = [Sid::everyone(), Sid::network(), Sid::authenticated_users()];
+        let others = others.into_iter().chain(gids.iter().map(|gid| Sid::unix_group(*gid))).collect();
+        Token { user: Sid::unix_user(uid), group: Sid::unix_group(gid), others }
+    }
+
     /// Whether he is, or belongs to, this one.
     pub fn has(&self, sid: &Sid) -> bool {
         self.user == *sid || self.group == *sid || self.others.contains(sid)

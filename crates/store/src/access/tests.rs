@@ -9,6 +9,8 @@ use super::*;
 use crate::backend::Ram;
 use crate::vfs::{Error, Exists, Kind, Make, NodeId, SetAttr, SetXattr, Vfs};
 
+mod chmod;
+
 const ALICE: &str = "S-1-5-21-1-2-3-1001";
 const BOB: &str = "S-1-5-21-1-2-3-1002";
 

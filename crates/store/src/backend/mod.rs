@@ -6,7 +6,10 @@
 pub mod dir;
 mod names;
 pub(crate) use names::fold;
+pub use names::short as short_name;
 pub mod ram;
+mod shelf;
+pub mod volumes;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +20,8 @@ use crate::vfs::{Attr, Error, Exists, Kind, Make, SetAttr, SetTime, Timestamp};
 pub use dir::Dir;
 pub use ram::Ram;
 use rustix::process::{Resource, Rlimit};
+pub use shelf::{Item, Items, Shelf};
+pub use volumes::ShareVolume;
 
 /// How many descriptors this process may have: the soft limit is raised to the hard one at the first call, because a
 /// file server needs one per open file and a memory disk one per file that holds data.

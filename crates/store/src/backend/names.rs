@@ -62,9 +62,87 @@ pub(super) fn fold_hash(name: &[u8]) -> u64 {
     fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// The 8.3 name by which a file is known beside its own; `None` where its own is one ([MS-FSCC] 2.1.5.2.1).
+///
+/// It is made of the name alone, so it is the same after a restart and needs no place to be kept: the first legal
+/// character, six digits of a hash around a tilde, three legal characters of the extension. Of two names in a directory
+/// that come to the same (one pair in some 50,000 names that begin and end alike) look-ups find either.
+pub fn short(name: &[u8]) -> Option<String> {
+    const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    if is_short(name) || name == b"." || name == b".." {
+        return None;
+    }
+    let mut rest = fold_hash(name);
+    let mut digit = || {
+        let digit = DIGITS[(rest % 36) as usize];
+        rest /= 36;
+        char::from(digit)
+    };
+    let (base, extension) = match name.iter().rposition(|&b| b == b'.') {
+        Some(dot) if dot > 0 => (&name[..dot], &name[dot + 1..]),
+        _ => (name, &[][..]),
+    };
+    let legal =
+        |part: &[u8]| part.iter().filter(|b| is_legal(**b)).map(u8::to_ascii_uppercase).collect::<Vec<_>>();
+    let mut short = String::with_capacity(12);
+    short.push(legal(base).first().map_or('_', |&b| char::from(b)));
+    short.extend((0..5).map(|_| digit()));
+    short.push('~');
+    short.push(digit());
+    let extension = legal(extension);
+    if !extension.is_empty() {
+        short.push('.');
+        short.extend(extension.iter().take(3).map(|&b| char::from(b)));
+    }
+    Some(short)
+}
+
+/// Whether a name is an 8.3 name as it stands.
+fn is_short(name: &[u8]) -> bool {
+    let part = |part: &[u8], max| (1..=max).contains(&part.len()) && part.iter().all(|&b| is_legal(b));
+    match name.iter().position(|&b| b == b'.') {
+        None => part(name, 8),
+        Some(dot) => part(&name[..dot], 8) && part(&name[dot + 1..], 3),
+    }
+}
+
+fn is_legal(b: u8) -> bool {
+    b.is_ascii_graphic() && !b".\"*+,/:;<=>?[\\]|".contains(&b)
+}
+
+/// Whether a name is spelled as [`short`] spells them, so that it may mean another.
+pub(super) fn may_be_short(name: &[u8]) -> bool {
+    name.get(6) == Some(&b'~') && matches!(name.get(8), None | Some(b'.')) && is_short(name)
+}
+
+/// Whether an entry is called so: by its own name but for case (`wanted` is folded), or by the 8.3 name that it has beside
+/// it.
+pub(super) fn is_called(entry: &[u8], wanted: &[u8]) -> bool {
+    let by_short = || may_be_short(wanted) && short(entry).is_some_and(|short| short.as_bytes() == wanted);
+    fold(entry) == wanted || by_short()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_names() {
+        for own in ["README.TXT", "a", "autoexec.bat", ".", "..", "a~b$c"] {
+            assert_eq!(short(own.as_bytes()), None, "{own}");
+        }
+        for long in ["a.html", "too long", "verylongname", "a.b.c", ".profile", "a.", "ü.txt", "a+b", "..."]
+        {
+            let name = short(long.as_bytes()).unwrap();
+            assert!(is_short(name.as_bytes()) && may_be_short(name.as_bytes()), "{long}: {name}");
+            assert!(is_called(long.as_bytes(), name.as_bytes()));
+            // The same whatever the case, and another for another name.
+            assert_eq!(short(&fold(long.as_bytes())), Some(name.clone()));
+            assert_ne!(short(format!("{long}x").as_bytes()), Some(name));
+        }
+        assert!(short("Grüße an alle.jpeg".as_bytes()).unwrap().ends_with(".JPE"));
+        assert!(!is_called(b"other", b"TOO123~4"));
+    }
 
     #[test]
     fn names() {

@@ -10,6 +10,7 @@ use crate::vfs::*;
 
 mod beside;
 mod identity;
+mod observed;
 mod rules;
 mod space;
 mod streams;

@@ -20,7 +20,7 @@ use super::Refused;
 use super::locks::MAX_WAITING;
 use crate::vfs::NodeId;
 
-/// How long a holder may take to acknowledge: what Windows gives ([MS-SMB2] 3.3.2.1) is 35 seconds, by which whoever waits
+/// How long a holder may take to acknowledge unless it says otherwise: what Windows gives ([MS-SMB2] 3.3.2.1) is 35 seconds, by which whoever waits
 /// has his answer.
 pub const BREAK_TIMEOUT: Duration = Duration::from_millis(34_500);
 /// Caching rights of one node, of all clients together.
@@ -98,14 +98,18 @@ pub struct Key(pub(super) u64);
 pub enum Access {
     /// Open it for more than its attributes.
     Open,
+    /// Open it to write, or so that others may not read it.
+    OpenToWrite,
     /// Open it and drop its data.
     Overwrite,
     /// Read data.
     Read,
     /// Change data or size, or lock a range.
     Write,
-    /// Something that another's open forbids, which its client may keep only for want of a reason to close it.
-    /// Deletion counts as this.
+    /// Something that another's open forbids, which its client may keep only for want of a reason to close it. An NFSv4
+    /// client closes what it does not use, so that a delegation has nothing to do with it.
+    Close,
+    /// Take its name away.
     Handle,
     /// Change its name.
     Rename,
@@ -117,9 +121,9 @@ impl Access {
     /// BreakCacheState of [MS-FSA] 2.1.4.12.
     fn breaks(self) -> Caching {
         match self {
-            Access::Open | Access::Read => Caching::W,
+            Access::Open | Access::OpenToWrite | Access::Read => Caching::W,
             Access::Overwrite | Access::Write | Access::Children => Caching::RW,
-            Access::Handle | Access::Rename => Caching::H,
+            Access::Close | Access::Handle | Access::Rename => Caching::H,
         }
     }
 }
@@ -146,6 +150,11 @@ pub struct Recall {
 pub trait Holder: Send + Sync {
     /// Tells the client. `false`: nobody can be told, and the right is taken away at once, as if acknowledged.
     fn recall(&self, recall: Recall) -> bool;
+
+    /// How long it may take to acknowledge.
+    fn patience(&self) -> Duration {
+        BREAK_TIMEOUT
+    }
 
     /// The client did not acknowledge in time and has nothing any more.
     fn revoked(&self, node: NodeId, key: Key) {
@@ -193,7 +202,9 @@ impl Granted {
         let has = self.caching;
         match self.form {
             _ if has == Caching::NONE => has,
-            Form::Delegation if has.and(lost) == Caching::NONE => has,
+            // RFC 8881 10.4: who holds one opens the file for reading without asking.
+            Form::Delegation if access == Access::OpenToWrite => Caching::NONE,
+            Form::Delegation if access == Access::Close || has.and(lost) == Caching::NONE => has,
             Form::Delegation => Caching::NONE,
             Form::Lease if lost.read => Caching::NONE,
             Form::Lease => has.without(lost),
@@ -206,8 +217,11 @@ impl Granted {
     }
 
     /// Whether `access` has to wait for the acknowledgment: while the holder may have data that nobody else has, or a
-    /// handle that it may yet close.
+    /// handle that it may yet close. A delegation is back when its client says so, and not before.
     fn holds_up(&self, access: Access) -> bool {
+        if self.form == Form::Delegation {
+            return self.breaking.is_some();
+        }
         let needed = Caching { read: false, ..access.breaks() };
         self.breaking.is_some() && self.caching.and(needed) != Caching::NONE
     }
@@ -230,7 +244,7 @@ impl Granted {
         let recall = Recall { node, key: self.key, from: self.caching, to, acknowledge, goes_on: false };
         events.push(Event::Recall(self.holder.clone(), recall));
         if acknowledge {
-            self.breaking = Some(Breaking { to, then: to, deadline: now + BREAK_TIMEOUT });
+            self.breaking = Some(Breaking { to, then: to, deadline: now + self.holder.patience() });
         } else {
             self.caching = to;
         }
@@ -259,6 +273,8 @@ pub(super) struct Wish {
     pub caching: Caching,
     /// Nobody else has the node open for anything but its attributes.
     pub alone: bool,
+    /// Nobody else has the node open to write.
+    pub unwritten: bool,
     /// There are byte-range locks.
     pub locked: bool,
     pub delete_pending: bool,
@@ -309,7 +325,7 @@ impl Grants {
                 None => granted.begin(node, left, now, events),
             }
             // An open that comes while there is more to be given back than was asked for waits for all of it.
-            let opens = matches!(access, Access::Open | Access::Overwrite);
+            let opens = matches!(access, Access::Open | Access::OpenToWrite | Access::Overwrite);
             let unfinished = granted.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
             if (granted.holds_up(access) && left != granted.caching || opens && unfinished)
                 && let Some(breaking) = &granted.breaking
@@ -331,6 +347,7 @@ impl Grants {
             others().any(|granted| granted.form != Form::Oplock && granted.caching.handle),
         );
         let mut possible = wish.caching;
+        let refused = wish.form == Form::Delegation && (!wish.unwritten || wish.delete_pending);
         if wish.delete_pending && wish.form != Form::Oplock {
             possible.handle = false;
         }
@@ -343,6 +360,10 @@ impl Grants {
             if wish.locked || !unwritten || (wish.form == Form::Oplock && handles) {
                 possible = Caching::NONE;
             }
+        }
+        if refused || (wish.form == Form::Delegation && possible != wish.caching) {
+            // Whole or not at all.
+            possible = Caching::NONE;
         }
         let (wanted, full) = (wish.caching, self.list.len() >= MAX_GRANTS);
         let answer = match self.list.iter_mut().find(|granted| granted.key == wish.key) {

@@ -155,6 +155,12 @@ impl Locks {
         self.held.is_empty()
     }
 
+    /// What an owner holds: ranges, and whether exclusively.
+    pub fn of(&self, owner: Owner) -> Vec<(Range, bool)> {
+        let held = self.held.iter().filter(|lock| lock.owner == owner);
+        held.map(|lock| (lock.range, lock.exclusive)).collect()
+    }
+
     pub fn conflict(&self, range: Range, intent: Intent, by: Owner) -> Option<Conflict> {
         let found = self.held.iter().find(|lock| lock.range.meets(range) && lock.forbids(intent, by))?;
         let owner = if let Owner::Posix(owner) = found.owner { Some(owner) } else { None };

@@ -175,14 +175,32 @@ impl Open {
         Ok(())
     }
 
+    /// The ranges that this open has locked, and whether exclusively.
+    pub fn locked(&self) -> Vec<(Range, bool)> {
+        if self.locks.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        self.with(|known, id| known.locks.of(Owner::Open(id))).unwrap_or_default()
+    }
+
     /// Asks for caching rights for this open's key. What the key has then, which may be less than was asked for or,
     /// where it had more, more; and whether that is being recalled at the moment.
     pub fn request(&self, form: Form, caching: Caching, holder: Arc<dyn Holder>) -> (Caching, bool) {
         let key = self.key;
         self.with(|known, _| {
             let (alone, locked) = (known.is_alone(key), !known.locks.is_empty());
+            let unwritten = known.holders.iter().all(|holder| holder.key == key || !holder.access.write);
             let delete_pending = known.delete_pending;
-            known.grants.request(Wish { key, form, caching, alone, locked, delete_pending, holder })
+            known.grants.request(Wish {
+                key,
+                form,
+                caching,
+                alone,
+                unwritten,
+                locked,
+                delete_pending,
+                holder,
+            })
         })
         .unwrap_or((Caching::NONE, false))
     }

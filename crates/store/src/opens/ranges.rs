@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use super::locks::{Intent, Owner};
-use super::{Access, Conflict, LockOwner, Opens, Range, Refused, SetFailed};
+use super::{Access, Conflict, Key, LockOwner, Opens, Range, Refused, SetFailed};
 use crate::vfs::NodeId;
 
 impl Opens {
@@ -19,13 +19,25 @@ impl Opens {
         range: Range,
         exclusive: bool,
     ) -> Result<(), SetFailed> {
+        self.try_set_range_as(node, None, owner, range, exclusive)
+    }
+
+    /// The same in the name of somebody who may cache the node, and keeps that.
+    pub fn try_set_range_as(
+        &self,
+        node: NodeId,
+        by: Option<Key>,
+        owner: LockOwner,
+        range: Range,
+        exclusive: bool,
+    ) -> Result<(), SetFailed> {
         let mut shard = self.shard(node);
         let done = self.known(&mut shard, node).locks.set(range, owner, Some(exclusive));
         self.forget_if_unused(&mut shard, node);
         drop(shard);
         done?.into_iter().for_each(Waker::wake);
         // Somebody's read cache would hide what the others see.
-        let _ = self.recall(node, None, Access::Write);
+        let _ = self.recall(node, by, Access::Write);
         Ok(())
     }
 
@@ -51,6 +63,28 @@ impl Opens {
                 }
                 self.forget_if_unused(&mut shard, node);
                 waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
+            }
+        })
+        .await
+    }
+
+    /// Waits until nothing is in the way of `owner` any more, and takes nothing: another may be quicker.
+    pub async fn range_freed(
+        &self,
+        node: NodeId,
+        owner: LockOwner,
+        range: Range,
+        exclusive: bool,
+    ) -> Result<(), Refused> {
+        poll_fn(|cx| {
+            let mut shard = self.shard(node);
+            let Some(known) = shard.get_mut(&node) else { return Poll::Ready(Ok(())) };
+            match known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner)) {
+                None => Poll::Ready(Ok(())),
+                Some(_) => {
+                    let waits = known.locks.wait(cx.waker());
+                    waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
+                }
             }
         })
         .await

@@ -70,14 +70,18 @@ impl Node {
             }));
         }
         let by = Some(opening.key);
-        let access = if opening.overwrites { Access::Overwrite } else { Access::Open };
+        let access = match () {
+            () if opening.overwrites => Access::Overwrite,
+            () if opening.access.write || !opening.share.read => Access::OpenToWrite,
+            () => Access::Open,
+        };
         let cares = |reach| opening.overwrites || opening.reach > reach;
         if cares(Reach::Attributes) && self.grants.has_batch() {
             self.recall(node, by, access, events)?;
         }
         if let Err(refused) = self.admits(opening.needs(), opening.share) {
             if refused == Refused::Sharing {
-                self.recall(node, by, Access::Handle, events)?;
+                self.recall(node, by, Access::Close, events)?;
             }
             return Err(Blocked::Refused(refused));
         }
@@ -93,11 +97,11 @@ impl Opens {
     /// Opens `node`, or says [`Refused::Recalling`] when others have been asked to give back what is in the way: the
     /// same request may succeed later.
     pub fn try_open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
-        Ok(self.open_once(node, opening)?)
+        self.attempt(node, || self.open_once(node, opening))
     }
 
     /// Opens `node` as soon as those who cache it have given back what is in the way, or have had
-    /// [`super::BREAK_TIMEOUT`] to do so. Dropping the future gives the open up.
+    /// their time to do so ([`super::Holder::patience`]). Dropping the future gives the open up.
     pub async fn open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
         self.persist(node, || self.open_once(node, opening)).await
     }
@@ -117,7 +121,7 @@ impl Opens {
 
     /// Starts the recalls that `access` to `node` needs. [`Refused::Recalling`]: it should wait for them.
     pub fn recall(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Refused> {
-        Ok(self.recall_once(node, by, access)?)
+        self.attempt(node, || self.recall_once(node, by, access))
     }
 
     fn recall_once(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Blocked> {
@@ -133,7 +137,7 @@ impl Opens {
         outcome
     }
 
-    /// Recalls what is in the way of `access`, and waits until it is given back, or [`super::BREAK_TIMEOUT`] at most.
+    /// Recalls what is in the way of `access`, and waits until it is given back or its time is over.
     pub async fn clear(&self, node: NodeId, by: Option<Key>, access: Access) -> Result<(), Refused> {
         self.persist(node, || self.recall_once(node, by, access)).await
     }
@@ -193,6 +197,23 @@ impl Opens {
                 }
                 Event::Revoked(holder, node, key) => holder.revoked(node, key),
             }
+        }
+    }
+
+    /// Tries without waiting; a second time when those in the way are gone already, or have had their time.
+    fn attempt<T>(&self, node: NodeId, attempt: impl Fn() -> Result<T, Blocked>) -> Result<T, Refused> {
+        match attempt() {
+            Err(Blocked::Recalling(pause)) => {
+                if pause.deadline <= rt::now() {
+                    self.expire(node);
+                }
+                let same = |known: &Node| known.grants.generation == pause.generation;
+                if self.shard(node).get(&node).is_some_and(same) {
+                    return Err(Refused::Recalling);
+                }
+                Ok(attempt()?)
+            }
+            done => Ok(done?),
         }
     }
 

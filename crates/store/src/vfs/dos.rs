@@ -94,6 +94,17 @@ pub struct Beside {
     pub xattr_bytes: u32,
 }
 
+impl Beside {
+    /// What is said of a symbolic link, which can have nothing beside it: to DOS it is a directory or a file, by what it
+    /// leads to. A target that ends in a separator leads to a directory.
+    pub(crate) fn of_link(target: &[u8]) -> Beside {
+        const DIRECTORY: u32 = 0x10;
+        const ARCHIVE: u32 = 0x20;
+        let attributes = if matches!(target.last(), Some(b'/' | b'\\')) { DIRECTORY } else { ARCHIVE };
+        Beside { dos: Some(Dos { attributes, ..Dos::default() }), ..Beside::default() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

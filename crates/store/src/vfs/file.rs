@@ -6,10 +6,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use weft_machine::{File, FileRange, Payload, Pool};
 
+use super::sink::{Put, Sink};
 use super::streams::Stream;
 use super::watch::{What, Witness};
 use super::{Error, NodeId};
@@ -27,6 +29,8 @@ pub struct OpenFile {
     witness: Option<Witness>,
     /// The stream whose bytes these are: every change is kept beside its file.
     stream: Option<Arc<Stream>>,
+    /// Takes changes in the file's place.
+    sink: Option<Arc<dyn Sink>>,
 }
 
 /// Decides whether a write may grow a file (the size limit of a ram share).
@@ -38,7 +42,13 @@ pub trait Quota: std::fmt::Debug + Send + Sync {
 impl OpenFile {
     /// Wraps a descriptor.
     pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
-        OpenFile { node, file, read_only: false, quota, witness: None, stream: None }
+        OpenFile { node, file, read_only: false, quota, witness: None, stream: None, sink: None }
+    }
+
+    /// The same, with every change going to `sink`: what can be read of it is in the file when the sink says that it has
+    /// it. The size is fixed, and copies from elsewhere are not taken.
+    pub fn through(self, sink: Arc<dyn Sink>) -> OpenFile {
+        OpenFile { sink: Some(sink), ..self }
     }
 
     /// The same, refusing writes.
@@ -58,7 +68,7 @@ impl OpenFile {
 
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
     pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
-        Ok(self.read_within(self.file.len()?, offset, len))
+        Ok(self.read_within(self.len()?, offset, len))
     }
 
     /// The same for a caller that has just learned the file's size, and so saves asking for it.
@@ -67,9 +77,18 @@ impl OpenFile {
         Payload::File(FileRange { file: self.file.clone(), offset, len })
     }
 
+    /// Counts a short read that nothing is done to on its way. Whether it is better sent from where the file is mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.file.is_mapped()
+    }
+
     /// The bytes of `[offset, offset + len)` that exist, read into a buffer now: one system call, where a range costs
     /// two (one for the size). `None`: the page cache does not hold them all, or the pool is empty; take a range.
     pub fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        // Behind a sink the file may be longer than what there is to read.
+        if self.sink.is_some() {
+            return None;
+        }
         let mut buf = pool.try_alloc(len)?;
         buf.set_len(len);
         let window = buf.into_window();
@@ -89,8 +108,49 @@ impl OpenFile {
             let bytes: usize = chain.iter().map(Bytes::len).sum();
             self.may_grow(offset, bytes as u64)?;
         }
-        self.file.write_at(offset, chain).await?;
+        self.mark();
+        match &self.sink {
+            None => self.file.write_at(offset, chain).await?,
+            Some(sink) => sink.write(offset, chain.to_vec()).await?,
+        }
         self.changed(What::SIZE | What::WRITTEN).await
+    }
+
+    /// Lets `put` bring the `len` bytes of one write to where they are to lie. False where that is not in memory, or `put`
+    /// cannot: then they are to come by [`OpenFile::write`], and what lies there until then is not said.
+    pub async fn place(&self, offset: u64, len: u64, put: Put<'_>) -> Result<bool, Error> {
+        if self.read_only {
+            return Err(Error::Access);
+        }
+        let placed = match &self.sink {
+            None if !self.file.is_in_memory() => false,
+            None => {
+                if self.quota.is_some() {
+                    self.may_grow(offset, len)?;
+                }
+                self.mark();
+                put(&self.file, offset).transpose()?.is_some()
+            }
+            Some(sink) => sink.place(offset, len, put).await?,
+        };
+        if placed {
+            self.changed(What::SIZE | What::WRITTEN).await?;
+        }
+        Ok(placed)
+    }
+
+    /// Puts a message to what is behind the file, where there is something; its answer has at most `max` bytes.
+    /// [`Error::NotSupported`] for a file that is just that.
+    pub async fn exchange(&self, message: Bytes, max: usize) -> Result<Bytes, Error> {
+        if self.read_only {
+            return Err(Error::Access);
+        }
+        self.sink.as_ref().ok_or(Error::NotSupported)?.exchange(message, max).await
+    }
+
+    /// What takes changes has no say in what becomes of the size.
+    fn require_file(&self) -> Result<(), Error> {
+        if self.sink.is_some() { Err(Error::NotSupported) } else { Ok(()) }
     }
 
     fn may_grow(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -98,6 +158,13 @@ impl OpenFile {
         match &self.quota {
             Some(quota) => quota.grow(self.file.len()?, end),
             None => Ok(()),
+        }
+    }
+
+    /// Before every change: who sees it on the disk shall know that it is ours.
+    fn mark(&self) {
+        if let Some(witness) = self.witness.as_ref().filter(|witness| witness.watches.own().is_observed()) {
+            witness.watches.own().content(self.node, Instant::now());
         }
     }
 
@@ -125,7 +192,9 @@ impl OpenFile {
     /// Sets space aside for `[offset, offset + len)`; the file grows to its end unless `keep_size`.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.require_write(offset, len)?;
+        self.require_file()?;
         self.may_grow(offset, len)?;
+        self.mark();
         self.file.allocate(offset, len, keep_size).await?;
         self.changed(What::SIZE).await
     }
@@ -134,14 +203,22 @@ impl OpenFile {
     /// system has no holes.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        self.file.punch_hole(offset, len).await?;
+        self.mark();
+        match &self.sink {
+            None => self.file.punch_hole(offset, len).await?,
+            Some(sink) => sink.zero(offset, len, false).await?,
+        }
         self.changed(What::WRITTEN).await
     }
 
     /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        self.file.zero_range(offset, len).await?;
+        self.mark();
+        match &self.sink {
+            None => self.file.zero_range(offset, len).await?,
+            Some(sink) => sink.zero(offset, len, true).await?,
+        }
         self.changed(What::WRITTEN).await
     }
 
@@ -156,7 +233,9 @@ impl OpenFile {
     pub async fn copy_from(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<u64, Error> {
         let len = source.len()?.saturating_sub(from).min(len);
         self.require_write(at, len)?;
+        self.require_file()?;
         self.may_grow(at, len)?;
+        self.mark();
         let copied = self.file.copy_from(at, &source.file, from, len).await?;
         self.changed(What::SIZE | What::WRITTEN).await?;
         Ok(copied)
@@ -166,18 +245,31 @@ impl OpenFile {
     /// system cannot (only some can: XFS, Btrfs, bcachefs), [`Error::Invalid`] where its blocks do not align.
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.require_write(at, len)?;
+        self.require_file()?;
+        self.mark();
         self.file.clone_range(at, &source.file, from, len).await?;
         self.changed(What::SIZE | What::WRITTEN).await
     }
 
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), Error> {
-        Ok(self.file.sync(false).await?)
+        match &self.sink {
+            None => Ok(self.file.sync(false).await?),
+            Some(sink) => sink.sync().await,
+        }
+    }
+
+    /// Whether it is just a file: no stream of one, and nothing else takes its changes.
+    pub fn is_plain(&self) -> bool {
+        self.stream.is_none() && self.sink.is_none()
     }
 
     /// Size now.
     pub fn len(&self) -> Result<u64, Error> {
-        Ok(self.file.len()?)
+        match &self.sink {
+            None => Ok(self.file.len()?),
+            Some(sink) => Ok(sink.len()),
+        }
     }
 
     /// Whether it is empty now.

@@ -3,7 +3,7 @@
 //! Spec: [MS-FSA] 2.1.4.1 (change notifications) decides which events there are; NFS may ask for them as well.
 //! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, then its queue is emptied
 //! and marked: whoever reads it lists the directory anew.
-//! Does not: watch the disk (a backend may, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
+//! Does not: watch the disk (a backend does, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
 //! is told, whichever protocol it came by.
 //!
 //! Cost: while nothing is watched, one atomic load per change. A change is told to whoever watches its directory;
@@ -18,6 +18,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 
+use super::own::Own;
 use super::streams::Stream;
 use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
@@ -204,6 +205,7 @@ pub struct Watches {
     count: AtomicUsize,
     /// Those of whole trees among them.
     trees: AtomicUsize,
+    own: Own,
 }
 
 impl std::fmt::Debug for Watches {
@@ -215,6 +217,11 @@ impl std::fmt::Debug for Watches {
 impl Watches {
     fn list(&self) -> MutexGuard<'_, BTreeMap<u64, Registered>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The marks of what we do ourselves.
+    pub fn own(&self) -> &Own {
+        &self.own
     }
 
     /// Whether anybody watches anything.
@@ -301,7 +308,7 @@ impl std::fmt::Debug for Watch {
 impl Watch {
     pub(super) fn new(
         watches: &Arc<Watches>,
-        backend: &dyn Backend,
+        backend: Arc<dyn Backend>,
         (dir, recursive, filter): (NodeId, bool, What),
     ) -> Result<Watch, Error> {
         let queue = Arc::<Queue>::default();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use weft_machine::Pool;
+use weft_machine::{File, Pool};
 
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
@@ -167,6 +167,9 @@ pub struct Volume {
     pub superblock: Superblock,
     /// Its bytes.
     pub block: Arc<dyn Block>,
+    /// The file that they lie in, for reads alone: what is written past [`Volume::block`] is written past everybody who
+    /// wants to know of it. It may be longer than the volume.
+    pub content: File,
     _metadata: Metadata,
 }
 
@@ -285,7 +288,9 @@ impl Volumes {
         metadata.lock()?;
         let superblock = metadata.read()?;
         let block = medium::open(&superblock, pool)?;
-        Ok(Volume { name: name.to_owned(), superblock, block: Arc::new(block), _metadata: metadata })
+        let content = block.content();
+        let block = Arc::new(block);
+        Ok(Volume { name: name.to_owned(), superblock, block, content, _metadata: metadata })
     }
 
     /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros.

@@ -61,6 +61,11 @@ impl Plain {
         Plain { file, direct, medium, size, lost: Arc::default() }
     }
 
+    /// The file that the bytes lie in.
+    pub(super) fn content(&self) -> File {
+        self.file.clone()
+    }
+
     async fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
         let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(offset) && is_aligned(len as u64))
         else {
@@ -176,6 +181,10 @@ impl Plain {
 impl Block for Plain {
     fn geometry(&self) -> Geometry {
         Geometry { size: self.size, medium: self.medium, preferred: BLOCK_BYTES }
+    }
+
+    fn memory(&self) -> Option<&File> {
+        Some(&self.file).filter(|file| file.is_in_memory())
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

@@ -15,10 +15,12 @@ use weft_machine::Time;
 
 /// How long a gathering may be behind the last message that came.
 pub(super) const PATIENCE: Duration = Duration::from_micros(150);
-/// Messages longer than this on average are a crowd by themselves.
-const SMALL_BYTES: usize = 1024;
+/// Messages longer than this on average, a WRITE of 8 KiB, are a crowd by themselves.
+const SMALL_BYTES: usize = 9 << 10;
 /// Messages that a receiver waits for at most.
-const MAX_GOAL: usize = 8;
+const MAX_GOAL: usize = 16;
+/// Bytes that it waits for at most.
+const MAX_GOAL_BYTES: usize = 80 << 10;
 /// Receives between two looks at the rate.
 const EPOCH: u32 = 64;
 /// An epoch that took longer says nothing about rates: the peer was doing something else.
@@ -139,7 +141,8 @@ impl Gather {
         }
         let percent = if self.goal == 1 { FIRST_CROWD_PERCENT } else { CROWD_PERCENT };
         let crowd = 100 * messages >= percent * self.goal * receives as usize;
-        if self.rest == 0 && crowd && self.goal < MAX_GOAL {
+        let room = self.goal < MAX_GOAL && 2 * self.goal * self.message_bytes <= MAX_GOAL_BYTES;
+        if self.rest == 0 && crowd && room {
             self.trial = Some(each);
             self.age = 0;
             self.goal *= 2;
@@ -232,7 +235,7 @@ mod tests {
     fn large_messages_are_never_waited_for() {
         let mut gather = Gather::default();
         for i in 0..100_000 {
-            gather.received(4, 4 * 8300, Time::ZERO + Duration::from_micros(i * 10));
+            gather.received(4, 4 * 16_500, Time::ZERO + Duration::from_micros(i * 10));
             assert_eq!(gather.low_water(), 1);
         }
     }

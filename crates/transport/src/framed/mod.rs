@@ -36,8 +36,6 @@ use sender::Sender;
 
 /// How long a closed channel goes on sending what was queued to a peer that does not read.
 const LINGER: Duration = Duration::from_secs(5);
-/// Bytes that a corked channel holds back at most.
-const CORK_BYTES: usize = 1 << 20;
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 4;
@@ -99,6 +97,7 @@ impl<F: Framing> Framed<F> {
     /// time while the peer keeps them coming.
     pub(crate) fn over(stream: Stream, pool: Pool, max_message: usize, gather: bool) -> Rc<Framed<F>> {
         let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
+        let sender = Sender::new(&stream);
         let inner = Rc::new(Inner {
             stream: Rc::new(stream),
             pool,
@@ -106,7 +105,7 @@ impl<F: Framing> Framed<F> {
             peer,
             receiver: RefCell::new(if gather { Receiver::gathering() } else { Receiver::default() }),
             tx: RefCell::new(Tx {
-                sender: Sender::default(),
+                sender,
                 corked: false,
                 waiting: false,
                 closing: false,
@@ -270,7 +269,7 @@ impl<F: Framing> Channel for Framed<F> {
             Ok(number) => number,
             Err(e) => return Sending::answered(Err(e)),
         };
-        if !tx.corked || tx.sender.queued_bytes() >= CORK_BYTES {
+        if !tx.corked || tx.sender.holds_enough() {
             tx.drain(&self.0.stream, &self.0.pool);
         }
         match tx.sender.sent.outcome(number) {

@@ -26,6 +26,8 @@ const MAX_STAGING_BYTES: usize = 256 << 10;
 const MIN_STAGING_BYTES: usize = 32 << 10;
 /// A message that is longer than this and not here in full gets its own buffer.
 const LARGE_BYTES: usize = 16 << 10;
+/// How much of the rest of a large message is waited for at a time; the kernel takes less where its buffer is smaller.
+const LARGE_LOW_WATER: usize = 512 << 10;
 /// How much may arrive behind a large message with the same call: the head of the next one, to be copied.
 const HEAD_BYTES: usize = 4 << 10;
 /// Frames of one message; a peer that sends one byte in each must not cost a buffer for each.
@@ -181,12 +183,18 @@ impl<F: Framing> Receiver<F> {
 
     /// The socket has nothing, or less than it was told to wait for: waits for more, but not without end.
     fn poll_gather(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<usize>> {
-        let large = self.large.is_some();
-        let Some(gathering) = self.gathering.as_mut().filter(|gathering| !gathering.paused) else {
+        let Some(gathering) = &mut self.gathering else { return Poll::Pending };
+        if let Some(large) = &self.large {
+            // Part of it is of no use to anybody, and the peer has promised the rest.
+            let rest = large.len - large.buf.len();
+            gathering.set_low_water(stream, rest.min(LARGE_LOW_WATER))?;
+            gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
             return Poll::Pending;
-        };
-        // The rest of a large message may be shorter than any goal.
-        let low_water = if large { 1 } else { gathering.gather.low_water() };
+        }
+        if gathering.paused {
+            return Poll::Pending;
+        }
+        let low_water = gathering.gather.low_water();
         gathering.set_low_water(stream, low_water)?;
         if low_water == 1 {
             return Poll::Pending;

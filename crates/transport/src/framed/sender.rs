@@ -4,18 +4,18 @@
 //! Owns: queued messages, the scratch buffer of the batch on its way. Does not: wait by itself; `poll` takes a waker.
 //!
 //! Operation: a batch is what one gather write takes: whole messages up to [`BATCH_BYTES`], or the part of a message
-//! before a long file range. Short file ranges of the batch are read from the page cache into one page-aligned
-//! scratch buffer right before the write; long ones go by sendfile after it.
+//! before a long file range. Short file ranges of the batch are sent from where their file is mapped, or read from the page
+//! cache into one page-aligned scratch buffer right before the write; long ones go by sendfile after it.
 //! Errors: a short range that cannot be read takes its own message out of the queue; see [`Sent`].
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, FileRange, Payload, Pool, Stream};
+use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
 use weft_wire::xdr::pad;
 
 use super::{Framing, HEADER_LEN};
@@ -24,6 +24,8 @@ use crate::sent::Sent;
 
 /// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
 const BATCH_BYTES: usize = 128 << 10;
+/// Bytes that a corked channel holds back at most, files included, which are read no earlier than they are sent.
+const CORK_BYTES: usize = 1 << 20;
 /// File ranges of at least this go by sendfile (measured: see the example `nbss_cost`).
 pub(super) const SPLICE_BYTES: usize = 20 << 10;
 /// What one message may have read into the scratch buffer; the rest of its file ranges goes by sendfile.
@@ -43,6 +45,8 @@ enum Item {
     Bytes(Bytes),
     /// A short file range, not yet read.
     Load(FileRange),
+    /// A short file range that is sent from where it is mapped.
+    Mapped(MappedRange, FileRange),
     /// A range of the scratch buffer of the batch.
     Loaded(usize, usize),
     /// A long file range.
@@ -56,7 +60,7 @@ impl Item {
         match self {
             Item::Head(head) => head.len(),
             Item::Bytes(bytes) => bytes.len(),
-            Item::Load(range) | Item::Splice(range) => range.len,
+            Item::Load(range) | Item::Splice(range) | Item::Mapped(_, range) => range.len,
             Item::Loaded(_, len) => *len,
             Item::End(_) => 0,
         }
@@ -84,10 +88,14 @@ enum Slow {
 /// The sending half of a channel.
 #[derive(Default)]
 pub(super) struct Sender {
+    /// Whether the stream takes mapped ranges.
+    maps: bool,
     items: VecDeque<Item>,
     batch: Batch,
     slow: Option<Slow>,
     queued_bytes: usize,
+    /// Of these in memory, queued since the last poll.
+    fresh_bytes: usize,
     /// Who waits for what.
     pub(super) sent: Sent,
     bytes: u64,
@@ -95,6 +103,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
+    pub(super) fn new(stream: &Stream) -> Sender {
+        Sender { maps: stream.takes_mapped(), ..Sender::default() }
+    }
+
     /// Queues a message and returns its number.
     pub(super) fn push<F: Framing>(&mut self, outgoing: Outgoing, max_message: usize) -> Result<u64, Error> {
         let Outgoing { mut parts, source, .. } = outgoing;
@@ -121,7 +133,10 @@ impl Sender {
                 Part::Payload { data: Payload::File(range), .. } if range.len == 0 => {}
                 Part::Payload { data: Payload::File(range), .. } => {
                     let room = range.len.next_multiple_of(PAGE);
-                    if range.len < SPLICE_BYTES && room <= load_budget {
+                    let short = range.len < SPLICE_BYTES;
+                    if let Some(mapped) = (short && self.maps).then(|| range.mapped()).flatten() {
+                        self.items.push_back(Item::Mapped(mapped, range));
+                    } else if short && room <= load_budget {
                         load_budget -= room;
                         self.items.push_back(Item::Load(range));
                     } else {
@@ -141,13 +156,15 @@ impl Sender {
 
     fn push_bytes(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
+            self.fresh_bytes += bytes.len();
             self.items.push_back(Item::Bytes(bytes));
         }
     }
 
-    /// Bytes that the stream has not taken yet.
-    pub(super) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+    /// Whether a cork has held back enough: a megabyte, or of bytes in memory what one gather write takes, because what waits
+    /// longer falls out of the processor's cache.
+    pub(super) fn holds_enough(&self) -> bool {
+        self.queued_bytes >= CORK_BYTES || self.fresh_bytes >= BATCH_BYTES
     }
 
     /// Messages that the stream has not taken yet.
@@ -170,7 +187,7 @@ impl Sender {
         self.slow = None;
         self.batch = Batch::default();
         self.items.clear();
-        self.queued_bytes = 0;
+        (self.queued_bytes, self.fresh_bytes) = (0, 0);
         self.sent.wake_all();
     }
 
@@ -181,6 +198,7 @@ impl Sender {
         stream: &Rc<Stream>,
         pool: &Pool,
     ) -> Poll<Result<(), Ending>> {
+        self.fresh_bytes = 0;
         let result = self.poll_all(cx, stream, pool);
         self.sent.wake();
         result.map_err(|e| Ending::Io(e.kind()))
@@ -307,14 +325,18 @@ impl Sender {
         }
         let scratch = window.try_into_buf().expect("every slice of this window is gone");
         let Some(trouble) = trouble else { return Poll::Ready(Loading::Done(scratch)) };
-        // The batch will be composed anew: what was read stays, as bytes of their own.
-        let loaded = scratch.freeze();
-        for item in self.items.range_mut(..end) {
+        self.keep_loaded(end, scratch);
+        Poll::Ready(trouble)
+    }
+
+    /// The batch of the first `items` items will be composed anew: what was read for it stays, as bytes of their own.
+    fn keep_loaded(&mut self, items: usize, scratch: Buf) {
+        let scratch = scratch.freeze();
+        for item in self.items.range_mut(..items) {
             if let Item::Loaded(at, len) = *item {
-                *item = Item::Bytes(loaded.slice(at..at + len));
+                *item = Item::Bytes(scratch.slice(at..at + len));
             }
         }
-        Poll::Ready(trouble)
     }
 
     /// Takes the message around item `at` out of the queue, unless its beginning has left already.
@@ -344,38 +366,39 @@ impl Sender {
     /// One gather write of the batch.
     fn poll_batch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
         let Batch { items, bytes, sent, ref scratch } = self.batch;
-        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut pieces = [Piece::bytes(&[]); SLICES];
         let mut used = 0;
         let mut skip = sent;
         for item in self.items.range(..items) {
-            let whole: &[u8] = match item {
-                Item::Head(head) => head,
-                Item::Bytes(bytes) => bytes,
-                Item::Loaded(at, len) => {
-                    scratch.as_ref().and_then(|scratch| scratch.get(*at..at + len)).unwrap_or_default()
-                }
-                Item::Load(_) | Item::Splice(_) | Item::End(_) => &[],
-            };
-            let rest = &whole[skip.min(whole.len())..];
-            skip -= whole.len() - rest.len();
-            if rest.is_empty() {
+            let len = item.len();
+            if skip >= len {
+                skip -= len;
                 continue;
             }
             if used == SLICES {
                 break;
             }
-            slices[used] = IoSlice::new(rest);
+            pieces[used] = match item {
+                Item::Head(head) => Piece::bytes(&head[skip..]),
+                Item::Bytes(bytes) => Piece::bytes(&bytes[skip..]),
+                Item::Loaded(at, len) => {
+                    let scratch = scratch.as_ref().and_then(|scratch| scratch.get(at + skip..at + len));
+                    Piece::bytes(scratch.unwrap_or_default())
+                }
+                Item::Mapped(range, _) => Piece::mapped(range, skip),
+                Item::Load(_) | Item::Splice(_) | Item::End(_) => Piece::bytes(&[]),
+            };
             used += 1;
+            skip = 0;
         }
         if sent < bytes {
             // What follows in the same message should not leave these bytes a packet of their own.
-            let taken = match self.items.get(items) {
-                Some(Item::Splice(_)) => stream.poll_send_more(cx, &slices[..used]),
-                _ => stream.poll_send(cx, &slices[..used]),
-            };
-            match ready!(taken)? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                n => self.batch.sent += n,
+            let more = matches!(self.items.get(items), Some(Item::Splice(_)));
+            match ready!(stream.poll_send_pieces(cx, &pieces[..used], more)) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => self.batch.sent += n,
+                Err(e) if weft_machine::file::is_lost(&e) && self.unmap() => return Poll::Ready(Ok(())),
+                Err(e) => return Poll::Ready(Err(e)),
             }
         }
         if self.batch.sent >= bytes {
@@ -383,6 +406,50 @@ impl Sender {
             self.pop(items);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Sender {
+    /// A mapped file has become shorter under the batch: composes what is left of it anew, with mapped ranges to be read.
+    /// False when none is among it.
+    fn unmap(&mut self) -> bool {
+        let Batch { items, sent, scratch, .. } = std::mem::take(&mut self.batch);
+        if let Some(scratch) = scratch {
+            self.keep_loaded(items, scratch);
+        }
+        let mut found = false;
+        for item in self.items.range_mut(..items) {
+            if let Item::Mapped(_, range) = item {
+                *item = Item::Load(range.clone());
+                found = true;
+            }
+        }
+        self.take_sent(items, sent);
+        found
+    }
+
+    /// Takes the first `sent` bytes of the first `items` items out, of which none is in the scratch buffer or mapped.
+    fn take_sent(&mut self, items: usize, sent: usize) {
+        let (mut whole, mut rest) = (0, sent);
+        while whole < items && self.items.get(whole).is_some_and(|item| item.len() <= rest && rest > 0) {
+            rest -= self.items[whole].len();
+            whole += 1;
+        }
+        self.pop(whole);
+        if rest > 0
+            && let Some(front) = self.items.front_mut()
+        {
+            *front = match &*front {
+                Item::Head(head) => Item::Bytes(Bytes::copy_from_slice(&head[rest..])),
+                Item::Bytes(bytes) => Item::Bytes(bytes.slice(rest..)),
+                Item::Load(range) => Item::Load(range.advanced(rest)),
+                Item::Splice(range) => Item::Splice(range.advanced(rest)),
+                Item::Loaded(..) | Item::Mapped(..) | Item::End(_) => {
+                    unreachable!("neither read nor mapped nor empty")
+                }
+            };
+            self.queued_bytes -= rest;
+        }
     }
 }
 

@@ -303,6 +303,99 @@ fn a_file_that_shrank_is_sent_with_zeros() {
     });
 }
 
+/// A file on disk, all in the page cache, after as many short reads as make it mapped.
+async fn mapped_file(content: &[u8]) -> File {
+    let file = File::from(OwnedFd::from(tempfile::tempfile().unwrap()));
+    file.write_at(0, &[Bytes::copy_from_slice(content)]).await.unwrap();
+    let asked = (0..1000).find(|_| file.is_mapped());
+    assert!(asked.is_some_and(|asked| asked > 0), "mapped after some reads, and not at once");
+    file
+}
+
+#[test]
+fn short_ranges_of_a_mapped_file_leave_without_a_read() {
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let content = pattern(1 << 20, 3);
+        let file = mapped_file(&content).await;
+        let ranges = [(0, 8192), (4095, 2), (100_000, 16_000), ((1 << 20) - 5, 5)];
+        a.cork(true);
+        let sends = ranges.map(|(offset, len)| {
+            let range = FileRange { file: file.clone(), offset: offset as u64, len };
+            assert!(range.mapped().is_some(), "{len} bytes at {offset}");
+            a.send(reply(b"head", Payload::File(range)))
+        });
+        a.cork(false);
+        for (offset, len) in ranges {
+            let got = next(&b).await;
+            assert!(got[4..] == content[offset..offset + len], "{len} bytes at {offset}");
+        }
+        assert!(join_all(sends).await.into_iter().all(|sent| sent.is_ok()));
+        // What has come since it was mapped is read.
+        file.write_at(1 << 20, &[Bytes::from_static(b"more")]).await.unwrap();
+        let range = FileRange { file, offset: 1 << 20, len: 4 };
+        assert!(range.mapped().is_none());
+        a.send(reply(b"head", Payload::File(range))).await.unwrap();
+        assert_eq!(next(&b).await, "headmore");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_mapped_file_that_shrinks_under_a_batch_is_sent_with_zeros() {
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let content = pattern(64 << 10, 3);
+        let file = mapped_file(&content).await;
+        let range = |offset| Payload::File(FileRange { file: file.clone(), offset, len: 8192 });
+        a.cork(true);
+        let sends: Vec<_> = (0..6).map(|i| a.send(reply(&[i; 4], range(u64::from(i) * 8192)))).collect();
+        // In the middle of the third.
+        file.set_len(20_000).unwrap();
+        a.cork(false);
+        for (i, sent) in sends.into_iter().enumerate() {
+            let got = next(&b).await;
+            sent.await.unwrap();
+            let (start, end) = (i * 8192, ((i + 1) * 8192).min(20_000).max(i * 8192));
+            assert_eq!(got.len(), 4 + 8192, "message {i}");
+            assert_eq!(got[..4], [i as u8; 4]);
+            assert!(got[4..4 + end - start] == content[start..end], "message {i}");
+            assert!(got[4 + end - start..].iter().all(|&byte| byte == 0), "message {i}");
+        }
+        assert_eq!(a.backlog(), 0);
+    })
+    .unwrap();
+}
+
+/// Nothing follows. The kernel takes a batch in portions of up to 32 KiB, so with some of these lengths in front the message
+/// has partly left when the rest of it is found missing.
+#[test]
+fn a_mapped_file_that_shrinks_under_its_last_message_is_sent_with_zeros() {
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let content = pattern(16 << 10, 3);
+        for (before, left) in (0..16).flat_map(|before| [0, 4095, 12_288].map(|left| (before * 2048, left))) {
+            let file = mapped_file(&content).await;
+            let range = FileRange { file: file.clone(), offset: 0, len: content.len() };
+            assert!(range.mapped().is_some());
+            a.cork(true);
+            let first = a.send(reply(b"", Payload::from(Bytes::from(pattern(before + 1, 5)))));
+            let last = a.send(reply(b"head", Payload::File(range)));
+            file.set_len(left as u64).unwrap();
+            a.cork(false);
+            assert_eq!(next(&b).await.len(), before + 1);
+            let got = next(&b).await;
+            first.await.unwrap();
+            last.await.unwrap();
+            let payload = &got[4..];
+            assert_eq!(payload.len(), content.len(), "{left} bytes left behind {before}");
+            assert!(payload[..left] == content[..left], "{left} bytes left behind {before}");
+            assert!(payload[left..].iter().all(|&byte| byte == 0), "{left} bytes left behind {before}");
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn an_unreadable_file_fails_its_own_message_alone() {
     // Real: descriptors that refuse reads.

@@ -5,6 +5,8 @@
 //!
 //! Every message is sent as one fragment; received fragments are joined, which costs a counted copy.
 
+mod secured;
+
 use std::rc::Rc;
 
 use weft_machine::{Pool, Stream};
@@ -12,6 +14,8 @@ use weft_wire::rpc::Fragment;
 
 use crate::channel::Kind;
 use crate::framed::{Framed, Framing, Head};
+
+pub use secured::{Secured, accept};
 
 /// What a channel over TCP is willing to do.
 #[derive(Clone, Copy, Debug)]

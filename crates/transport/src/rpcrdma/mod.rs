@@ -2,7 +2,7 @@
 //!
 //! What: [`connect`] and [`accept`] give an [`RpcRdma`], a [`Channel`](crate::Channel) over a queue pair, as client or as server.
 //! Spec: RFC 8166; RFC 8797 (private data). Owns: the queue pair, its receive buffers, the queue of unsent messages.
-//! Does not: look into RPC messages beyond their xid; retransmit; do both roles on one connection (RFC 8167).
+//! Does not: look into RPC messages beyond their xid and type; retransmit; answer a server's calls (RFC 8167).
 //!
 //! Operation: `responder` and `requester` are state machines that take messages and give work; `driver` binds one of
 //! them to the queue pair, the pool and the files. Whoever waits (a reader, a sender) drives.
@@ -26,7 +26,7 @@ pub use driver::RpcRdma;
 use driver::{Role, receive_buffer};
 use requester::Requester;
 pub(crate) use responder::CallTicket;
-use responder::Responder;
+use responder::{REVERSE_CREDITS, Responder};
 
 /// What a side offers and accepts.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,8 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     let config = config.normal();
     let peer = PrivateData::find(request.private_data());
     let mut recvs: Vec<Work> = Vec::new();
-    for _ in 0..config.credits {
+    // Replies to the server's own calls have buffers of their own (RFC 8167 4.2).
+    for _ in 0..config.credits + REVERSE_CREDITS {
         let buf: Buf = pool.alloc(config.inline_bytes).await;
         recvs.push(receive_buffer(buf));
     }

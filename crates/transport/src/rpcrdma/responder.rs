@@ -1,14 +1,15 @@
 //! The server's side of RPC-over-RDMA: calls come in whole, replies go out as the call asked.
 //!
 //! What: [`Responder`]: takes received messages and finished Reads, gives work for the queue pair and whole calls.
-//! Spec: RFC 8166 3.4.5 (pulling), 3.4.6 (pushing), 4.5 (errors); RFC 8797 4.1 (remote invalidation).
+//! Spec: RFC 8166 3.4.5 (pulling), 3.4.6 (pushing), 4.5 (errors); RFC 8797 4.1 (remote invalidation); RFC 8167.
 //! Owns: calls whose chunks are being pulled. Does not: post, allocate or wait (the driver does).
 //!
 //! Operation: a call is shown only when all of it is here: the stream, from the message or from the position-zero chunk,
 //! and beside it the payload of its one other Read chunk.
+//! Calls to the client go by Send alone, and its replies are shown as messages (RFC 8167).
 //! Errors: a header or a chunk list that breaks a rule is answered with RDMA_ERROR; the connection goes on.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use bytes::Bytes;
 use weft_machine::{Buf, Payload, buf};
@@ -18,6 +19,12 @@ use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
 use crate::channel::{Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+
+/// Bytes of a header without chunks.
+const HEADER_BYTES: usize = 28;
+/// msg_type of an RPC message (RFC 5531 section 9).
+const CALL: [u8; 4] = [0, 0, 0, 0];
+const REPLY: [u8; 4] = [0, 0, 0, 1];
 
 /// What a call said about its reply.
 #[derive(Debug)]
@@ -110,6 +117,28 @@ pub(super) struct Responder {
     /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
     /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
     unanswered: u32,
+    /// Calls to the client (RFC 8167).
+    reverse: Reverse,
+}
+
+/// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
+pub(super) const REVERSE_CREDITS: u32 = 16;
+
+/// The other direction: calls of ours, whose replies come as messages of their own.
+#[derive(Debug)]
+struct Reverse {
+    /// What the client takes at a time; one until its first reply says more.
+    granted: u32,
+    /// Xids of calls that are not answered.
+    asked: HashSet<u32>,
+    /// Calls that wait for credit: their messages, and the ids of their Sends.
+    waiting: VecDeque<(u32, Vec<Bytes>, u64)>,
+}
+
+impl Default for Reverse {
+    fn default() -> Reverse {
+        Reverse { granted: 1, asked: HashSet::new(), waiting: VecDeque::new() }
+    }
 }
 
 /// Reads of one pull are told apart by the low bits of their id.
@@ -142,11 +171,23 @@ pub(super) mod id {
 impl Responder {
     pub fn new(terms: Terms) -> Responder {
         debug_assert!(terms.credits > 0);
-        Responder { terms, waiting: VecDeque::new(), pulling: slab::Slab::new(), unanswered: 0 }
+        let (waiting, pulling) = (VecDeque::new(), slab::Slab::new());
+        Responder { terms, waiting, pulling, unanswered: 0, reverse: Reverse::default() }
     }
 
     /// A message arrived.
     pub fn received(&mut self, message: Bytes, out: &mut Out) -> Result<(), Ending> {
+        // RFC 8167 5.1: whether it is a call or a reply shows in the RPC message alone, behind a header without chunks.
+        let is_reply = message.get(HEADER_BYTES + 4..HEADER_BYTES + 8) == Some(&REPLY);
+        if is_reply
+            && let Ok((Header { xid, credits, body: Body::Msg(chunks), .. }, body)) =
+                Header::parse(message.clone())
+            && chunks == Chunks::default()
+            && body.get(..4) == Some(&xid.to_be_bytes())
+        {
+            self.replied(xid, credits, body, out);
+            return Ok(());
+        }
         if self.unanswered >= self.terms.credits.saturating_mul(2) {
             return Err(Ending::Violation("RFC 8166 3.3.1: more calls than credits"));
         }
@@ -166,6 +207,41 @@ impl Responder {
             }
         }
         Ok(())
+    }
+
+    /// The client has answered. A reply without a call is discarded.
+    fn replied(&mut self, xid: u32, credits: u32, body: Bytes, out: &mut Out) {
+        if !self.reverse.asked.remove(&xid) {
+            tracing::debug!(xid, "reply without a call discarded");
+            return;
+        }
+        self.reverse.granted = credits.clamp(1, REVERSE_CREDITS);
+        out.messages.push_back(Message { body, detached: None, ticket: Ticket::default() });
+        self.ask(out);
+    }
+
+    /// Sends a call to the client, as soon as that has credit for it (RFC 8167 4.1, 5.1). It has no chunks.
+    fn call_back(&mut self, xid: u32, stream: Vec<Bytes>, send_id: u64, out: &mut Out) -> Result<(), Error> {
+        let len: usize = stream.iter().map(Bytes::len).sum();
+        if HEADER_BYTES + len > self.terms.threshold {
+            return Err(Error::Misuse("a call to the client has to fit one Send"));
+        }
+        self.reverse.waiting.push_back((xid, stream, send_id));
+        self.ask(out);
+        Ok(())
+    }
+
+    fn ask(&mut self, out: &mut Out) {
+        while self.reverse.asked.len() < self.reverse.granted as usize
+            && let Some((xid, stream, id)) = self.reverse.waiting.pop_front()
+        {
+            self.reverse.asked.insert(xid);
+            let mut e = Encoder::with_capacity(HEADER_BYTES);
+            let body = Body::Msg(Chunks::default());
+            Header { xid, version: VERSION, credits: REVERSE_CREDITS, body }.emit(&mut e);
+            let data = [e.into_bytes()].into_iter().chain(stream).collect();
+            out.work.push_back(Work::Send { id, data, invalidate: None, solicited: false, signalled: true });
+        }
     }
 
     fn call(&mut self, xid: u32, chunks: Chunks, stream: Option<Bytes>, out: &mut Out) {
@@ -292,6 +368,14 @@ impl Responder {
 
     /// Sends a reply; `send_id` comes back in the completion of its Send.
     pub fn reply(&mut self, reply: Outgoing, send_id: u64, out: &mut Out) -> Result<(), Error> {
+        if let Some(xid) = call_xid(&reply) {
+            let bytes = |part| match part {
+                Part::Bytes(bytes) => Ok(bytes),
+                Part::Payload { .. } => Err(Error::Misuse("a call to the client has no payload")),
+            };
+            let stream = reply.parts.into_iter().map(bytes).collect::<Result<_, _>>()?;
+            return self.call_back(xid, stream, send_id, out);
+        }
         self.unanswered = self.unanswered.saturating_sub(1);
         let ticket = match reply.ticket.0 {
             TicketKind::RpcRdma(ticket) => ticket,
@@ -392,6 +476,13 @@ fn has_write_chunk(ticket: &Ticket) -> bool {
 fn any_stag(chunks: &Chunks) -> Option<Stag> {
     let write = chunks.writes.iter().chain(&chunks.reply).flatten().next();
     write.or(chunks.reads.first().map(|r| &r.target)).map(|s| Stag(s.handle))
+}
+
+/// The xid of a message that answers nothing: a call to the client.
+fn call_xid(message: &Outgoing) -> Option<u32> {
+    let Part::Bytes(first) = message.parts.first()? else { return None };
+    let answers = matches!(message.ticket.0, TicketKind::RpcRdma(_)) || first.get(4..8) != Some(&CALL);
+    if answers { None } else { xid_of(&message.parts) }
 }
 
 /// The first four bytes of an RPC message.

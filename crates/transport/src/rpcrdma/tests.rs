@@ -24,7 +24,7 @@ struct Pair {
 
 fn server_of(qp: Rc<FakeQp>, pool: &Pool, config: Config, peer: PrivateData) -> Rc<RpcRdma> {
     let config = config.normal();
-    qp.post_receives(config.credits as usize, pool);
+    qp.post_receives((config.credits + responder::REVERSE_CREDITS) as usize, pool);
     let terms = responder::Terms {
         threshold: config.inline_bytes.min(peer.receive_bytes),
         credits: config.credits,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::{LocalBoxFuture, try_join_all};
-use weft_machine::{Buf, Payload, Pool, Time, buf, rt};
+use weft_machine::{Buf, File, Payload, Pool, Time, buf, rt};
 use weft_rdma::{PostError, Work, WorkError};
 
 use super::driver::{Core, LINGER, READ, Reading};
@@ -344,6 +344,21 @@ impl Channel for Smbd {
 
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
         Box::pin(self.0.clone().fetch(from))
+    }
+
+    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
+        let len: u64 = from.iter().map(|segment| u64::from(segment.len)).sum();
+        if len > self.0.state.borrow().engine.max_read_write() as u64 {
+            return None;
+        }
+        let mut at = offset;
+        for segment in from {
+            if let Err(e) = self.0.queue_pair.read_into(*segment, file, at)? {
+                return Some(Err(e));
+            }
+            at = at.saturating_add(u64::from(segment.len));
+        }
+        Some(Ok(()))
     }
 
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error> {

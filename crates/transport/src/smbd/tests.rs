@@ -188,6 +188,7 @@ over_every_provider! {
     messages_of_every_size_both_ways
     payload_is_written_into_the_peers_segments
     payload_is_fetched_from_the_peers_segments
+    payload_is_fetched_into_a_file_where_both_lie_in_memory
     inline_payload_travels_in_the_message
     a_reply_revokes_the_region_that_it_filled
     a_write_to_a_revoked_region_ends_the_channel
@@ -278,6 +279,26 @@ async fn payload_is_fetched_from_the_peers_segments(net: Net) {
         }
     }
     assert_eq!(client.revoke(exposed).unwrap()[..], content[..]);
+}
+
+async fn payload_is_fetched_into_a_file_where_both_lie_in_memory(net: Net) {
+    let (client, server) = net.pair().await;
+    let content = pattern(300_000, 5);
+    let exposed = client.expose(net.pool.buf_from(&content).unwrap(), Access::RemoteRead).unwrap();
+    let pieces = cut(exposed.segments[0], &[1, 0, 99_999, 200_000]);
+    let file = file_of(&[1; 50]).await;
+    let fetched = server.fetch_into(&pieces, &file, 50);
+    assert_eq!(fetched.is_some(), net.provider.name() == "shm");
+    if let Some(fetched) = fetched {
+        fetched.unwrap();
+        let range = FileRange { file: file.clone(), offset: 0, len: 300_050 };
+        let found = Payload::File(range).into_chain(&net.pool).await.unwrap().concat();
+        assert!(found[..50] == [1; 50] && found[50..] == content);
+    }
+    let long = Segment { len: 9 << 20, ..exposed.segments[0] };
+    assert!(server.fetch_into(&[long], &file, 0).is_none());
+    assert!(client.revoke(exposed).unwrap()[..] == content[..]);
+    assert!(server.fetch_into(&pieces, &file, 0).is_none());
 }
 
 async fn inline_payload_travels_in_the_message(net: Net) {

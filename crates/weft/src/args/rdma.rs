@@ -338,7 +338,7 @@ impl Sweep {
 }
 
 /// Seconds, with a fraction if need be.
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("write seconds between 0.001 and 86400, for example 0.5".into()),

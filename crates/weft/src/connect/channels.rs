@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use weft_machine::{Pool, rt};
-use weft_smb::client::{NetworkInterface, Session};
+use weft_smb::client::{NetworkInterface, Session, Tree};
 use weft_transport::{Channel, nbss, smbd};
 
 use super::{Dial, Medium};
@@ -33,6 +33,7 @@ struct Way {
 }
 
 /// What it takes to open channels again.
+#[derive(Clone)]
 pub(super) struct Keeper {
     url: Url,
     options: Connect,
@@ -77,6 +78,29 @@ impl Keeper {
             pool: &self.pool,
             congestion: self.congestion.as_deref(),
         }
+    }
+
+    /// A session in place of one whose connections are all lost, in the same share.
+    pub(super) async fn again(&self, lost: &Session) -> Result<(Session, Tree), Failure> {
+        let Way { medium, addr } = self.first;
+        let first = self.log_on(lost, medium, addr).await;
+        let Err(why) = first else { return first };
+        if medium == Medium::Tcp || self.options.transport != Transport::Auto {
+            return Err(why);
+        }
+        tracing::debug!("not by {} again: {why}", medium.name());
+        self.log_on(lost, Medium::Tcp, SocketAddr::new(addr.ip(), self.url.port)).await
+    }
+
+    async fn log_on(
+        &self,
+        lost: &Session,
+        medium: Medium,
+        addr: SocketAddr,
+    ) -> Result<(Session, Tree), Failure> {
+        let session = lost.again(open(&self.dial(), medium, addr).await?).await?;
+        let tree = session.tree(&self.url.share).await?;
+        Ok((session, tree))
     }
 
     /// Looks after the session for good.
@@ -155,7 +179,7 @@ mod tests {
     use super::*;
 
     fn keeper(medium: Medium, transport: Transport, channels: Option<u32>) -> Keeper {
-        let options = Connect { transport, no_crc: false, encrypt: false, sign: false, channels };
+        let options = Connect { channels, ..Connect::by(transport) };
         let url = Url::parse("smb://alice@10.0.0.1:4450/data/x").unwrap().unwrap();
         let addr: SocketAddr =
             if medium == Medium::Tcp { "10.0.0.1:4450" } else { "10.0.0.1:5445" }.parse().unwrap();

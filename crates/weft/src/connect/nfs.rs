@@ -1,21 +1,26 @@
 //! NFS exports as remote folders.
 //!
 //! NFS names its ports in the URL, because Weft needs no rpcbind: `mountport` for MOUNT over TCP (without it MOUNT is
-//! asked on the NFS connection, as Weft's servers allow), `rdmaport` for NFS over RDMA.
-//! Owns: nothing beyond the mount. Does not: choose (see the parent).
+//! asked on the NFS connection, as Weft's servers allow), `rdmaport` for NFS over RDMA, and `vers`: without it, and without
+//! the `mountport` that only version 3 asks, 4.1 is tried first. Owns: nothing beyond the mount. Does not: choose the
+//! transport (see the parent).
 
 use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::Stream;
 use weft_nfs::client::{
-    AuthSys, Credential, Error, File, FileType, Mount, Options, SetAttributes, SetTime, Status, Time,
+    AuthSys, Credential, File, FileType, MAX_LINES, Mount, Options, SetAttributes, SetTime, Status, Time, v4,
 };
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 
-use super::{Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat};
+use super::{Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat};
 use crate::Failure;
+use crate::providers;
+use crate::url::{NfsVersion, Url};
 use crate::when::When;
 
 /// Connects and mounts the export.
@@ -25,7 +30,7 @@ pub(super) async fn connect(
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(|medium| medium != Medium::Rnic && dial.url.rdma_port.is_some()) {
         match mount(dial, medium).await {
-            Ok(mount) => return Ok((Box::new(Export { mount, medium }), medium, reason)),
+            Ok((mount, why)) => return Ok((Box::new(Export { mount, medium, why }), medium, reason)),
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
                 last = Some(e);
@@ -35,51 +40,156 @@ pub(super) async fn connect(
     Err(last.unwrap_or_else(|| "no transport to try".into()))
 }
 
-async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<Mount, Failure> {
-    let tcp = async |port| -> Result<Rc<dyn Channel>, Failure> {
-        let stream = dial.tcp(port).await?;
-        let channel: Rc<dyn Channel> =
-            record::Record::new(stream, dial.pool.clone(), record::Config::default());
-        Ok(channel)
+/// Mounts by the version that the URL names, or the best that the server speaks; and why that, where there was a choice.
+async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str), Failure> {
+    match (dial.url.version, dial.url.mount_port) {
+        (Some(NfsVersion::V3), _) => return Ok((mount_v3(dial, medium).await?, "")),
+        (None, Some(_)) => return Ok((mount_v3(dial, medium).await?, ", because mountport is of version 3")),
+        _ => {}
+    }
+    let (channel, path) = (channel(dial, medium).await?, path(dial.url));
+    let again = match lasting(dial)? {
+        Some(connections) => Some((again(dial, medium)?, connections)),
+        None => None,
     };
-    let channel: Rc<dyn Channel> = match dial.provider(medium) {
-        None => tcp(dial.url.port).await?,
-        Some(provider) => {
-            let addr = dial.address(dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT))?;
-            rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone())
-                .await
-                .map_err(|e| format!("NFS over RDMA by {} to {addr}: {e}", medium.name()))?
-        }
+    let e = match v4::Mount::connect(channel, &path, options(dial), again).await {
+        Ok(mount) => return Ok((Mounted::V4(mount), "")),
+        Err(e) => e,
     };
+    let mounting = format!("mounting {path} by NFSv4.1: {e}");
+    // Where the trees of both versions are not the same, MOUNT may know what LOOKUP does not.
+    let other = e.is_version() || e.status() == Some(Status::NOENT);
+    if dial.url.version.is_some() || !other {
+        return Err(mounting.into());
+    }
+    match mount_v3(dial, medium).await {
+        Ok(mount) if e.is_version() => Ok((mount, ", because the server does not speak 4.1")),
+        Ok(mount) => Ok((mount, ", because the server exports this to version 3 alone")),
+        Err(also) => Err(format!("{mounting}; {also}").into()),
+    }
+}
+
+async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
+    let channel = channel(dial, medium).await?;
     let mountd = match dial.url.mount_port {
-        Some(port) => tcp(port).await?,
+        Some(port) => tcp(dial, port).await?,
         None => channel.clone(),
     };
+    let path = path(dial.url);
+    let mount = Mount::connect_with(channel, mountd, &path, options(dial))
+        .await
+        .map_err(|e| format!("mounting {path} by NFSv3: {e}"))?;
+    Ok(Mounted::V3(match lasting(dial)? {
+        Some(connections) => mount.keep_connected(again(dial, medium)?, connections),
+        None => mount,
+    }))
+}
+
+fn path(url: &Url) -> String {
+    format!("/{}", url.share)
+}
+
+/// How many connections are made, and made again where they are lost. `None`: who measures wants to see one that is lost.
+fn lasting(dial: &Dial<'_>) -> Result<Option<usize>, Failure> {
+    if dial.congestion.is_some() {
+        return Ok(None);
+    }
+    let connections = dial.options.channels.unwrap_or(1) as usize;
+    if connections > MAX_LINES {
+        return Err(format!("--channels {connections}: {MAX_LINES} at most").into());
+    }
+    Ok(Some(connections))
+}
+
+async fn tcp(dial: &Dial<'_>, port: u16) -> Result<Rc<dyn Channel>, Failure> {
+    let stream = dial.tcp(port).await?;
+    Ok(record::Record::new(stream, dial.pool.clone(), record::Config::default()))
+}
+
+async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<Rc<dyn Channel>, Failure> {
+    let Some(provider) = dial.provider(medium) else { return tcp(dial, dial.url.port).await };
+    let addr = dial.address(dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT))?;
+    Ok(rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone())
+        .await
+        .map_err(|e| format!("NFS over RDMA by {} to {addr}: {e}", medium.name()))?)
+}
+
+fn options(dial: &Dial<'_>) -> Options {
     let host = Bytes::copy_from_slice(rustix::system::uname().nodename().to_bytes());
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let credential = Credential::Sys(AuthSys::new(host, uid, gid));
-    let options = Options { credential, pool: dial.pool.clone() };
-    let path = format!("/{}", dial.url.share);
-    Ok(Mount::connect_with(channel, mountd, &path, options)
-        .await
-        .map_err(|e| format!("mounting {path}: {e}"))?)
+    Options { credential: Credential::Sys(AuthSys::new(host, uid, gid)), pool: dial.pool.clone() }
+}
+
+/// Makes further connections like the first.
+fn again(dial: &Dial<'_>, medium: Medium) -> Result<weft_nfs::client::Dial, Failure> {
+    let (pool, crc) = (dial.pool.clone(), !dial.options.no_crc);
+    let port = match medium {
+        Medium::Tcp => dial.url.port,
+        _ => dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT),
+    };
+    let addr = dial.address(port)?;
+    Ok(Rc::new(move || {
+        let pool = pool.clone();
+        async move {
+            let provider = match medium {
+                Medium::Tcp => {
+                    let stream = Stream::connect(addr).await?;
+                    let channel: Rc<dyn Channel> =
+                        record::Record::new(stream, pool, record::Config::default());
+                    return Ok(channel);
+                }
+                Medium::Iwarp => providers::iwarp_provider(&pool, crc, None),
+                Medium::Shm => providers::shm_provider(&pool),
+                Medium::Rnic => providers::rnic_provider(&pool),
+            };
+            rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), pool)
+                .await
+                .map(|channel| channel as Rc<dyn Channel>)
+        }
+        .boxed_local()
+    }))
+}
+
+/// A mount of either version.
+enum Mounted {
+    V3(Mount),
+    V4(v4::Mount),
+}
+
+/// What both have under one name.
+macro_rules! either {
+    ($mounted:expr, $mount:ident => $what:expr) => {
+        match $mounted {
+            Mounted::V3($mount) => $what,
+            Mounted::V4($mount) => $what,
+        }
+    };
 }
 
 struct Export {
-    mount: Mount,
+    mount: Mounted,
     medium: Medium,
+    /// Why this version, where that needs saying.
+    why: &'static str,
 }
 
 impl RemoteFolder for Export {
-    fn open<'a>(&'a self, path: &'a str, _write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
-        async move { Ok(Rc::new(NfsFile(self.mount.clone(), self.mount.open(path).await?)) as Rc<dyn RemoteFile>) }.boxed_local()
+    fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
+        async move {
+            let file = match &self.mount {
+                Mounted::V3(mount) => mount.open(path).await?,
+                Mounted::V4(mount) => mount.open(path, write).await?,
+            };
+            Ok(Rc::new(NfsFile(file)) as Rc<dyn RemoteFile>)
+        }
+        .boxed_local()
     }
 
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
         async move {
             let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            Ok(Rc::new(NfsFile(self.mount.clone(), self.mount.create(path, set).await?))
-                as Rc<dyn RemoteFile>)
+            let file = either!(&self.mount, mount => mount.create(path, set).await?);
+            Ok(Rc::new(NfsFile(file)) as Rc<dyn RemoteFile>)
         }
         .boxed_local()
     }
@@ -87,7 +197,7 @@ impl RemoteFolder for Export {
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>> {
         async move {
             let mut entries = Vec::new();
-            for entry in self.mount.list(path).await? {
+            for entry in either!(&self.mount, mount => mount.list(path).await?) {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if name == "." || name == ".." {
                     continue;
@@ -104,7 +214,7 @@ impl RemoteFolder for Export {
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>> {
         async move {
-            match self.mount.stat(path).await {
+            match either!(&self.mount, mount => mount.stat(path).await) {
                 Ok(attributes) => Ok(Some(RemoteStat {
                     folder: attributes.kind == FileType::Dir,
                     size: attributes.size,
@@ -113,7 +223,7 @@ impl RemoteFolder for Export {
                     modified: when(attributes.mtime),
                     accessed: when(attributes.atime),
                 })),
-                Err(Error::Status(Status::NOENT)) => Ok(None),
+                Err(e) if e.status() == Some(Status::NOENT) => Ok(None),
                 Err(e) => Err(e.into()),
             }
         }
@@ -122,41 +232,73 @@ impl RemoteFolder for Export {
 
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            match self.mount.mkdir(path, SetAttributes::default()).await {
-                Ok(_) | Err(Error::Status(Status::EXIST)) => Ok(()),
-                Err(e) => Err(e.into()),
+            let set = SetAttributes::default();
+            match either!(&self.mount, mount => mount.mkdir(path, set).await.map(drop)) {
+                Err(e) if e.status() != Some(Status::EXIST) => Err(e.into()),
+                _ => Ok(()),
             }
         }
         .boxed_local()
     }
 
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.mount.rmdir(path).await?) }.boxed_local()
+        async move { Ok(either!(&self.mount, mount => mount.rmdir(path).await)?) }.boxed_local()
     }
 
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.mount.remove(path).await?) }.boxed_local()
+        async move { Ok(either!(&self.mount, mount => mount.remove(path).await)?) }.boxed_local()
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.mount.rename(from, to).await?) }.boxed_local()
+        async move { Ok(either!(&self.mount, mount => mount.rename(from, to).await)?) }.boxed_local()
     }
 
     fn traffic(&self) -> Traffic {
-        self.mount.channel().traffic()
+        either!(&self.mount, mount => mount.traffic())
+    }
+
+    fn connections(&self) -> Vec<String> {
+        let (count, _) = either!(&self.mount, mount => mount.connections());
+        if count < 2 { Vec::new() } else { vec![format!("{} to {}", self.medium.name(), self.peer()); count] }
+    }
+
+    fn lost_connections(&self) -> u32 {
+        either!(&self.mount, mount => mount.connections()).1
     }
 
     fn describe(&self) -> String {
         let rdma = if self.medium == Medium::Tcp { "payload in messages" } else { "payload by RDMA" };
-        format!("NFSv3 to {} by {}, {rdma}", self.mount.channel().peer(), self.medium.name())
+        let (version, by) = (self.version(), self.medium.name());
+        format!("NFSv{version} to {} by {by}, {rdma}{}", self.peer(), self.why)
+    }
+
+    fn agreed(&self) -> LocalBoxFuture<'_, Agreed> {
+        // NFSv3 has no field in which a server names itself; 4.1's is for logs alone (RFC 8881 18.35.3).
+        async { Agreed { dialect: format!("NFS {}", self.version()), ..Agreed::default() } }.boxed_local()
     }
 
     fn close(&self) -> Answer<'_, ()> {
         async move {
-            self.mount.channel().close();
+            match &self.mount {
+                Mounted::V3(mount) => mount.close(),
+                Mounted::V4(mount) => mount.end().await?,
+            }
             Ok(())
         }
         .boxed_local()
+    }
+}
+
+impl Export {
+    fn version(&self) -> &'static str {
+        match &self.mount {
+            Mounted::V3(_) => "3",
+            Mounted::V4(_) => "4.1",
+        }
+    }
+
+    fn peer(&self) -> String {
+        either!(&self.mount, mount => mount.channel()).peer()
     }
 }
 
@@ -164,19 +306,19 @@ fn when(time: Time) -> When {
     When { secs: i64::from(time.seconds), nanos: time.nseconds }
 }
 
-struct NfsFile(Mount, File);
+struct NfsFile(File);
 
 impl RemoteFile for NfsFile {
     fn len(&self) -> Answer<'_, u64> {
-        async move { Ok(self.1.stat().await?.size) }.boxed_local()
+        async move { Ok(self.0.stat().await?.size) }.boxed_local()
     }
 
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes> {
-        async move { Ok(self.1.read(offset, len as usize).await?) }.boxed_local()
+        async move { Ok(self.0.read(offset, len as usize).await?) }.boxed_local()
     }
 
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()> {
-        async move { Ok(self.1.write(offset, data).await?) }.boxed_local()
+        async move { Ok(self.0.write(offset, data).await?) }.boxed_local()
     }
 
     fn set_modified(&self, at: When) -> Answer<'_, ()> {
@@ -184,17 +326,17 @@ impl RemoteFile for NfsFile {
             let Ok(seconds) = u32::try_from(at.secs) else { return Ok(()) };
             let mtime = SetTime::Client(Time { seconds, nseconds: at.nanos });
             let set = SetAttributes { mtime, ..SetAttributes::default() };
-            Ok(self.0.setattr(self.1.handle(), set).await?)
+            Ok(self.0.set(set).await?)
         }
         .boxed_local()
     }
 
     fn flush(&self) -> Answer<'_, ()> {
-        async move { Ok(self.1.commit().await?) }.boxed_local()
+        async move { Ok(self.0.commit().await?) }.boxed_local()
     }
 
     fn close(&self) -> Answer<'_, ()> {
-        // NFSv3 has no open state; what was written becomes durable when it is closed, as kernels do it.
-        self.flush()
+        // What was written becomes durable when it is closed, as kernels do it.
+        async move { Ok(self.0.close().await?) }.boxed_local()
     }
 }

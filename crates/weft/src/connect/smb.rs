@@ -5,16 +5,22 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use weft_machine::rt::{self, Task};
+use futures_util::future::LocalBoxFuture;
 use weft_rdma::Traffic;
-use weft_smb::client::{Carrier, Endpoint, File, Filetime, OpenOptions, Options, Session, Tree, Wish};
+use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
 
 use super::channels::{self, Keeper};
+use super::lasting::{Opened, Share};
+use super::links::{self, Through};
 use super::{
-    Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat, SMB_DIRECT_PORT,
+    Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
+    SMB_DIRECT_PORT,
 };
 use crate::Failure;
 use crate::args::Transport;
@@ -25,6 +31,24 @@ pub(super) async fn connect(
     dial: &Dial<'_>,
     password: &str,
 ) -> Result<(Box<dyn RemoteFolder>, Medium, &'static str), Failure> {
+    let (entered, path) = links::follow(dial, password).await?;
+    let Entered { session, tree, ways, medium, reason } = entered;
+    let share = Rc::new(Share::new(session, tree, ways));
+    Ok((Box::new(SmbShare { share, path }), medium, reason))
+}
+
+/// A session that has entered a share.
+pub(super) struct Entered {
+    pub session: Session,
+    pub tree: Tree,
+    /// What looks after the connections.
+    pub ways: Keeper,
+    pub medium: Medium,
+    pub reason: &'static str,
+}
+
+/// The same for those who speak SMB themselves.
+pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Failure> {
     let mut announced: Vec<Endpoint> = Vec::new();
     let wants_tcp = dial.options.transport == Transport::Tcp;
     if !wants_tcp && dial.url.rdma_port.is_none() {
@@ -61,10 +85,9 @@ pub(super) async fn connect(
             Ok(session) => {
                 let tree = session.tree(&dial.url.share).await?;
                 let port = if medium == Medium::Tcp { dial.url.port } else { port };
-                let keeper = Keeper::new(dial, medium, dial.address(port)?);
-                keeper.fill(&session).await;
-                let _keeper = rt::spawn(keeper.keep(session.clone()));
-                return Ok((Box::new(SmbShare { session, tree, _keeper }), medium, reason));
+                let ways = Keeper::new(dial, medium, dial.address(port)?);
+                ways.fill(&session).await;
+                return Ok(Entered { session, tree, ways, medium, reason });
             }
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
@@ -84,6 +107,24 @@ pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<Remote
     Ok(shown.map(|share| RemoteShare { name: share.name, remark: share.remark }).collect())
 }
 
+/// What a server is. SMB has no field for it: Weft answers a question of its own, Samba names itself in the remark of its
+/// pipes' share, and Windows has another fixed remark there.
+async fn software(session: &Session) -> Option<String> {
+    if session.endpoints().await.is_ok() {
+        return Some("Weft".to_owned());
+    }
+    let shares = session.shares().await.ok()?;
+    let pipes = shares.into_iter().find(|share| share.name.eq_ignore_ascii_case("IPC$"))?;
+    named(&pipes.remark)
+}
+
+fn named(remark: &str) -> Option<String> {
+    match remark.strip_prefix("IPC Service (").and_then(|rest| rest.strip_suffix(')')) {
+        Some(name) => Some(name.to_owned()),
+        None => (remark == "Remote IPC").then(|| "Windows".to_owned()),
+    }
+}
+
 async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> Result<Session, Failure> {
     let port = if medium == Medium::Tcp { dial.url.port } else { port };
     let channel = channels::open(dial, medium, dial.address(port)?).await?;
@@ -91,32 +132,35 @@ async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> R
     if dial.options.sign {
         options.signing = Wish::Required;
     }
+    options.compression = dial.options.compress;
+    options.kerberos = dial.options.kerberos;
     if dial.options.encrypt {
         options.encryption = Wish::Required;
     }
     Ok(Session::connect(channel, options).await?)
 }
 
+/// Paths are called as the user calls them.
 struct SmbShare {
-    session: Session,
-    tree: Tree,
-    /// Looks after the connections; ends with this.
-    _keeper: Task<()>,
+    share: Rc<Share>,
+    path: Through,
 }
 
 impl RemoteFolder for SmbShare {
     fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
         let options = if write { OpenOptions::write() } else { OpenOptions::read() };
-        async move { Ok(SmbFile::opened(self.tree.open(path, options).await?)) }.boxed_local()
+        async move { SmbFile::opened(&self.share, &self.path.of(path)?, options).await }.boxed_local()
     }
 
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
-        async move { Ok(SmbFile::opened(self.tree.open(path, OpenOptions::truncate()).await?)) }.boxed_local()
+        async move { SmbFile::opened(&self.share, &self.path.of(path)?, OpenOptions::truncate()).await }
+            .boxed_local()
     }
 
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>> {
         async move {
-            let entries = self.tree.list(path).await?;
+            let path = &self.path.of(path)?;
+            let entries = self.share.with(async |tree| tree.list(path).await).await?;
             Ok(entries
                 .into_iter()
                 .map(|e| RemoteEntry {
@@ -132,50 +176,87 @@ impl RemoteFolder for SmbShare {
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>> {
         async move {
-            match self.tree.stat(path).await {
-                Ok(stat) => Ok(Some(RemoteStat {
-                    folder: stat.is_dir,
-                    size: stat.len,
-                    allocated: stat.allocated,
-                    created: Some(When::from(stat.created.to_unix())),
-                    modified: When::from(stat.modified.to_unix()),
-                    accessed: When::from(stat.accessed.to_unix()),
-                })),
-                Err(e) if e.is_not_found() => Ok(None),
-                Err(e) => Err(e.into()),
-            }
+            let path = &self.path.of(path)?;
+            let found = self.share.with(async |tree| found(tree.stat(path).await)).await?;
+            Ok(found.map(|stat| RemoteStat {
+                folder: stat.is_dir,
+                size: stat.len,
+                allocated: stat.allocated,
+                created: Some(When::from(stat.created.to_unix())),
+                modified: When::from(stat.modified.to_unix()),
+                accessed: When::from(stat.accessed.to_unix()),
+            }))
         }
         .boxed_local()
     }
 
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            match self.tree.mkdir(path).await {
-                Err(_) if self.tree.stat(path).await.is_ok_and(|stat| stat.is_dir) => Ok(()),
-                other => Ok(other?),
-            }
+            let path = &self.path.of(path)?;
+            let made = self.share.with(async |tree| match tree.mkdir(path).await {
+                Err(e) if !e.is_loss() && tree.stat(path).await.is_ok_and(|stat| stat.is_dir) => Ok(()),
+                other => other,
+            });
+            made.await
         }
         .boxed_local()
     }
 
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.tree.rmdir(path).await?) }.boxed_local()
+        async move {
+            let path = &self.path.of(path)?;
+            self.share.with_knowing(async |tree, again| gone(tree.rmdir(path).await, again)).await
+        }
+        .boxed_local()
     }
 
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.tree.remove(path).await?) }.boxed_local()
+        async move {
+            let path = &self.path.of(path)?;
+            self.share.with_knowing(async |tree, again| gone(tree.remove(path).await, again)).await
+        }
+        .boxed_local()
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
-        async move { Ok(self.tree.rename(from, to, true).await?) }.boxed_local()
+        async move {
+            let (from, to) = (&self.path.of(from)?, &self.path.of(to)?);
+            let renamed = self.share.with_knowing(async |tree, again| {
+                match tree.rename(from, to, true).await {
+                    // Carried out, and the connection lost before the answer came.
+                    Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => Ok(()),
+                    other => other,
+                }
+            });
+            renamed.await
+        }
+        .boxed_local()
     }
 
     fn traffic(&self) -> Traffic {
-        self.session.traffic()
+        self.share.traffic()
     }
 
     fn describe(&self) -> String {
-        self.session.describe().to_string()
+        format!("{}{}", self.share.life().session.describe(), self.path)
+    }
+
+    fn agreed(&self) -> LocalBoxFuture<'_, Agreed> {
+        async move {
+            let session = &self.share.life().session;
+            let agreed = session.describe();
+            Agreed {
+                software: software(session).await,
+                dialect: format!("SMB {}", agreed.dialect),
+                signing: agreed.signing.map(|algorithm| format!("{algorithm:?}")),
+                encryption: agreed.cipher.map(|cipher| format!("{cipher:?}")),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn credits_starved(&self) -> Option<u64> {
+        Some(self.share.life().session.credits_starved())
     }
 
     fn connections(&self) -> Vec<String> {
@@ -185,64 +266,108 @@ impl RemoteFolder for SmbShare {
             let messages = traffic.sent.0 + traffic.received.0;
             format!("{} to {}: {rdma} bytes by RDMA, {messages} in messages", carrier.medium, carrier.peer)
         };
-        self.session.carriers().into_iter().map(words).collect()
+        self.share.life().session.carriers().into_iter().map(words).collect()
     }
 
     fn lost_connections(&self) -> u32 {
-        self.session.lost_connections()
+        self.share.lost_connections()
+    }
+
+    fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
+        self.share.outlast(patience, until);
+    }
+
+    fn losses(&self) -> u32 {
+        self.share.losses()
     }
 
     fn close(&self) -> Answer<'_, ()> {
-        async move { Ok(self.session.logoff().await?) }.boxed_local()
+        async move { Ok(self.share.life().session.logoff().await?) }.boxed_local()
     }
 }
 
+/// `None` when there is nothing.
+fn found(stat: Result<Stat, Error>) -> Result<Option<Stat>, Error> {
+    match stat {
+        Err(e) if e.is_not_found() => Ok(None),
+        stat => stat.map(Some),
+    }
+}
+
+/// What is not there is gone, when it may have been removed before.
+fn gone(removed: Result<(), Error>, again: bool) -> Result<(), Error> {
+    removed.or_else(|e| if again && e.is_not_found() { Ok(()) } else { Err(e) })
+}
+
 /// An open file until it is closed.
-struct SmbFile(RefCell<Option<File>>);
+struct SmbFile(RefCell<Option<Rc<Opened>>>);
 
 impl SmbFile {
-    fn opened(file: File) -> Rc<dyn RemoteFile> {
-        Rc::new(SmbFile(RefCell::new(Some(file))))
+    async fn opened(
+        share: &Rc<Share>,
+        path: &str,
+        options: OpenOptions,
+    ) -> Result<Rc<dyn RemoteFile>, Failure> {
+        let opened = Opened::new(share, path, options).await?;
+        Ok(Rc::new(SmbFile(RefCell::new(Some(Rc::new(opened))))))
     }
 
-    fn file(&self) -> Result<File, Failure> {
+    fn file(&self) -> Result<Rc<Opened>, Failure> {
         self.0.borrow().clone().ok_or_else(|| "the file was closed".into())
     }
 }
 
 impl RemoteFile for SmbFile {
     fn len(&self) -> Answer<'_, u64> {
-        async move { Ok(self.file()?.stat().await?.len) }.boxed_local()
+        async move { Ok(self.file()?.with(async |file| file.stat().await).await?.len) }.boxed_local()
     }
 
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes> {
-        async move { Ok(self.file()?.read(offset, len as usize).await?) }.boxed_local()
+        async move { self.file()?.with(async |file| file.read(offset, len as usize).await).await }
+            .boxed_local()
     }
 
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()> {
-        async move { Ok(self.file()?.write(offset, data).await?) }.boxed_local()
+        async move { self.file()?.with(async |file| file.write(offset, data.clone()).await).await }
+            .boxed_local()
     }
 
     fn set_modified(&self, at: When) -> Answer<'_, ()> {
         async move {
             let time = Filetime::from_unix(at.secs, at.nanos);
-            Ok(self.file()?.set_times(None, Some(time)).await?)
+            self.file()?.with(async |file| file.set_times(None, Some(time)).await).await
         }
         .boxed_local()
     }
 
     fn flush(&self) -> Answer<'_, ()> {
-        async move { Ok(self.file()?.flush().await?) }.boxed_local()
+        async move { self.file()?.with(async |file| file.flush().await).await }.boxed_local()
+    }
+
+    fn is_anew(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|opened| opened.is_anew())
     }
 
     fn close(&self) -> Answer<'_, ()> {
-        let file = self.0.borrow_mut().take();
+        let opened = self.0.borrow_mut().take();
         async move {
-            match file {
-                Some(file) => Ok(file.close().await?),
+            match opened {
+                Some(opened) => opened.with(async |file| file.close().await).await,
                 None => Ok(()),
             }
         }
         .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_known_by_the_remark_of_their_pipes() {
+        assert_eq!(named("IPC Service (Samba 4.17.12-Debian)").as_deref(), Some("Samba 4.17.12-Debian"));
+        assert_eq!(named("Remote IPC").as_deref(), Some("Windows"));
+        assert_eq!(named(""), None);
     }
 }

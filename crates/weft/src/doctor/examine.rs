@@ -15,6 +15,7 @@ use weft_smb::client::{Options, Session};
 use weft_transport::{nbss, smbd};
 use zeroize::Zeroizing;
 
+use super::clients::{self, Facts};
 use super::report::{Report, Verdict};
 use super::service::{readable, try_out};
 use crate::args::Service;
@@ -59,9 +60,11 @@ pub(crate) struct Logon {
 /// Examines; never fails, that is what the report is for.
 pub(crate) async fn examine(question: Question, pool: Pool) -> Report {
     let report = Report { host: question.host.to_string(), ..Report::default() };
-    let mut examination = Examination { question, pool, report, works: Vec::new(), hindered: None };
+    let facts = Facts::default();
+    let mut examination = Examination { question, pool, report, works: Vec::new(), hindered: None, facts };
     examination.run().await;
-    let Examination { mut report, works, hindered, .. } = examination;
+    let Examination { mut report, works, hindered, facts, .. } = examination;
+    clients::judge(&mut report, &facts);
     report.verdict = verdict(&report, works, hindered);
     report
 }
@@ -74,6 +77,8 @@ struct Examination {
     works: Vec<&'static str>,
     /// Why payload does not move by RDMA although connections work, and what to do.
     hindered: Option<(String, String)>,
+    /// What matters to clients of other makes.
+    facts: Facts,
 }
 
 impl Examination {
@@ -178,15 +183,21 @@ impl Examination {
         }
         if self.question.service.is_none() {
             match self.reach(addresses, SMB).await {
-                Ok(_) => self.report.ok(
-                    format!("port {SMB}"),
-                    "SMB over TCP: open; SMB clients begin there and ask for RDMA",
-                ),
-                Err(e) => self.report.warn(
+                Ok(_) => {
+                    self.facts.smb_open = Some(true);
+                    self.report.ok(
+                        format!("port {SMB}"),
+                        "SMB over TCP: open; SMB clients begin there and ask for RDMA",
+                    );
+                }
+                Err(e) => {
+                    self.facts.smb_open = Some(false);
+                    self.report.warn(
                     format!("port {SMB}"),
                     format!("SMB over TCP: {}", unreachable(&e, SMB, Service::Smb).0),
                     "SMB clients other than Weft's begin there: serve it with --smb-port 445, or redirect the port",
-                ),
+                );
+                }
             }
         }
         open
@@ -216,6 +227,9 @@ impl Examination {
             // With a CRC refused, what works is not what Weft does by default.
             Ok(found) => {
                 self.report.ok(service_step(service), format!("{found} (iwarp)"));
+                self.facts.iwarp = Some((addr.port(), service));
+                self.facts.loopback = addr.ip().is_loopback();
+                self.facts.crc_refused = !crc && self.question.crc;
                 if crc == self.question.crc {
                     self.works.push("iwarp");
                 }
@@ -433,12 +447,18 @@ impl Examination {
         let asked = asked.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into()));
         match asked {
             Err(e) => self.report.warn("announced", e, "check --user, WEFT_PASSWORD and --smb-port"),
-            Ok((list, true)) => self.report.ok("announced", list),
-            Ok((list, false)) => self.report.warn(
+            Ok((list, rdma)) if rdma => {
+                self.facts.announced = Some(true);
+                self.report.ok("announced", list);
+            }
+            Ok((list, _)) => {
+                self.facts.announced = Some(false);
+                self.report.warn(
                 "announced",
                 format!("{list}; no interface with RDMA"),
                 "clients that ask (Linux, Windows) stay on TCP; weft serve announces RDMA when --listen names one address",
-            ),
+                );
+            }
         }
         // The way that a client would take.
         let Some(medium) = self.works.first().copied() else { return };
@@ -479,7 +499,10 @@ async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Resul
     let mut lines = Vec::new();
     let mut rdma = false;
     match session.interfaces().await {
-        Ok(interfaces) => {
+        Ok(mut interfaces) => {
+            // Told with RDMA and without it is told with RDMA.
+            let with: Vec<_> = interfaces.iter().filter(|one| one.rdma).map(|one| one.addr).collect();
+            interfaces.retain(|one| one.rdma || !with.contains(&one.addr));
             for interface in interfaces {
                 let kind = if interface.rdma { "RDMA" } else { "no RDMA" };
                 rdma |= interface.rdma;

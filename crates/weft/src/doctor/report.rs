@@ -50,7 +50,7 @@ pub(crate) struct Step {
     pub status: Status,
     /// What was found.
     pub found: String,
-    /// What to do about it.
+    /// What to do about it, a thing a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -84,6 +84,11 @@ impl Report {
     /// A step that is as it should be.
     pub(crate) fn ok(&mut self, name: impl Into<String>, found: impl Into<String>) {
         self.add(name, Status::Ok, found, None);
+    }
+
+    /// A step that is as it should be, with what to do where it does not help.
+    pub(crate) fn advise(&mut self, name: impl Into<String>, found: impl Into<String>, remedy: &str) {
+        self.add(name, Status::Ok, found, Some(remedy.to_owned()));
     }
 
     /// A step that could be better.
@@ -137,8 +142,8 @@ impl Report {
         for Step { name, status, found, remedy } in &self.steps {
             let word = paint(*status, format!("{:<7}", status.word()));
             let _ = writeln!(text, "  {word}  {name:<width$}  {found}");
-            if let Some(remedy) = remedy {
-                let _ = writeln!(text, "  {:7}  {:<width$}  -> {remedy}", "", "");
+            for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+                let _ = writeln!(text, "  {:7}  {:<width$}  -> {line}", "", "");
             }
         }
         let Verdict { rdma, because, remedy, .. } = &self.verdict;

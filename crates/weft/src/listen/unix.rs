@@ -2,9 +2,11 @@
 //!
 //! Owns: the socket and its file, which goes when this is dropped. Does not: speak a protocol.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -13,8 +15,12 @@ use weft_machine::net::{Readable, Socket};
 /// The socket. Who may connect is decided by the rights of its file: as the umask has it, its owner.
 pub(crate) struct PathListener {
     socket: Readable<Listening>,
-    path: PathBuf,
+    /// Dropped after the socket, unless somebody else has it.
+    file: Option<SocketFile>,
 }
+
+/// The file of a socket; it goes when this is dropped.
+pub(crate) struct SocketFile(PathBuf);
 
 struct Listening(UnixListener);
 
@@ -27,22 +33,40 @@ impl AsFd for Listening {
 impl PathListener {
     /// Listens at `path`. A socket that a dead process has left behind is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<PathListener> {
-        let listener = match UnixListener::bind(path) {
+        let near = Near::of(path)?;
+        let listener = match UnixListener::bind(&near.path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
                 std::fs::remove_file(path)?;
-                UnixListener::bind(path)?
+                UnixListener::bind(&near.path)?
             }
             other => other?,
         };
+        let file = SocketFile(path.to_owned());
         listener.set_nonblocking(true)?;
-        Ok(PathListener { socket: Readable::new(Listening(listener))?, path: path.to_owned() })
+        Ok(PathListener { socket: Readable::new(Listening(listener))?, file: Some(file) })
+    }
+
+    /// The file, for whoever is sure to be there at the end: a task may be cut off with its core.
+    pub(crate) fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
     }
 
     /// The next connection.
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
+        Ok(self.accept_stream().await?.into())
+    }
+
+    /// The next connection, and the user at its other end.
+    pub(crate) async fn accept_known(&self) -> io::Result<(Socket, u32)> {
+        let stream = self.accept_stream().await?;
+        let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+        Ok((stream.into(), uid))
+    }
+
+    async fn accept_stream(&self) -> io::Result<UnixStream> {
         loop {
             match self.socket.inner().0.accept() {
-                Ok((stream, _)) => return Ok(stream.into()),
+                Ok((stream, _)) => return Ok(stream),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
                 // accept(2): a connection that was gone before it was accepted.
                 Err(e)
@@ -53,16 +77,44 @@ impl PathListener {
     }
 }
 
-/// A socket at which nobody listens.
-fn is_abandoned(path: &Path) -> bool {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+/// Connects to the socket at `path`, which may be of any length.
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(&Near::of(path)?.path)
 }
 
-impl Drop for PathListener {
+/// A socket at which nobody listens.
+pub(crate) fn is_abandoned(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    is_socket && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// A path that fits into a socket address, which has room for 107 bytes: a longer one is entered by its folder.
+struct Near {
+    path: PathBuf,
+    /// Keeps the descriptor that `path` goes through.
+    _folder: Option<File>,
+}
+
+impl Near {
+    fn of(path: &Path) -> io::Result<Near> {
+        const SUN_PATH_BYTES: usize = 108;
+        if path.as_os_str().as_bytes().len() < SUN_PATH_BYTES {
+            return Ok(Near { path: path.to_owned(), _folder: None });
+        }
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        };
+        let flags = rustix::fs::OFlags::PATH.bits().cast_signed();
+        let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
+        let path = Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+        Ok(Near { path, _folder: Some(folder) })
+    }
+}
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_file(&self.path) {
-            tracing::warn!("{} was left behind: {e}", self.path.display());
+        if let Err(e) = std::fs::remove_file(&self.0) {
+            tracing::warn!("{} was left behind: {e}", self.0.display());
         }
     }
 }
@@ -72,6 +124,27 @@ mod tests {
     use weft_machine::rt;
 
     use super::*;
+
+    #[test]
+    fn a_socket_may_lie_deep_and_tells_who_connects() {
+        rt::block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+            std::fs::create_dir_all(&deep).unwrap();
+            let path = deep.join("s.sock");
+            let listener = PathListener::bind(&path).unwrap();
+            assert!(path.exists() && !is_abandoned(&path));
+            let _client = connect(&path).unwrap();
+            // The look above connected, too.
+            for _ in 0..2 {
+                let (_, uid) = listener.accept_known().await.unwrap();
+                assert_eq!(uid, rustix::process::geteuid().as_raw());
+            }
+            drop(listener);
+            assert!(!path.exists());
+        })
+        .unwrap();
+    }
 
     #[test]
     fn what_a_dead_process_left_is_replaced_and_what_lives_is_not() {

@@ -205,17 +205,6 @@ xdr_struct! {
     }
 }
 
-/// ACCESS bits (RFC 1813 3.3.4).
-#[allow(missing_docs, reason = "the RFC's names")]
-pub mod access {
-    pub const READ: u32 = 0x01;
-    pub const LOOKUP: u32 = 0x02;
-    pub const MODIFY: u32 = 0x04;
-    pub const EXTEND: u32 = 0x08;
-    pub const DELETE: u32 = 0x10;
-    pub const EXECUTE: u32 = 0x20;
-}
-
 xdr_struct! {
     /// ACCESS3args.
     pub struct AccessArgs {

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{Handle, MAX_DATA, PostOpAttr, Verifier, WccData, Xdr, xdr_struct};
+use super::{Handle, MAX_DATA, PostOpAttr, Stable, Verifier, WccData, Xdr, xdr_struct};
 use crate::xdr::{Decoder, Encoder, Malformed};
 
 xdr_struct! {
@@ -64,31 +64,6 @@ impl Xdr for ReadOk {
         e.u32(self.head.count);
         e.bool(self.head.eof);
         e.opaque(&self.data);
-    }
-}
-
-/// stable_how: when written data must be durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stable {
-    /// By the next COMMIT.
-    Unstable = 0,
-    /// The data before the reply.
-    DataSync = 1,
-    /// Data and metadata before the reply.
-    FileSync = 2,
-}
-
-impl Xdr for Stable {
-    fn parse(d: &mut Decoder) -> Result<Stable, Malformed> {
-        match d.u32()? {
-            0 => Ok(Stable::Unstable),
-            1 => Ok(Stable::DataSync),
-            2 => Ok(Stable::FileSync),
-            _ => Err(Malformed("RFC 1813 3.3.7: unknown stable_how")),
-        }
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.u32(*self as u32);
     }
 }
 

@@ -66,47 +66,10 @@ pub mod procedure {
     pub const COMMIT: u32 = 21;
 }
 
-/// A verifier: of writes, of a directory's cookies, of an exclusive CREATE.
-pub type Verifier = [u8; 8];
+pub use crate::nfs::{Stable, Verifier, access};
 
-/// nfs_fh3: opaque to clients.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Handle {
-    /// `len <= MAX_HANDLE`; bytes behind it are zero.
-    len: usize,
-    bytes: [u8; MAX_HANDLE],
-}
-
-impl Handle {
-    /// A handle of these bytes; `None` when there are more than [`MAX_HANDLE`].
-    pub fn new(handle: &[u8]) -> Option<Handle> {
-        let mut bytes = [0; MAX_HANDLE];
-        bytes.get_mut(..handle.len())?.copy_from_slice(handle);
-        Some(Handle { len: handle.len(), bytes })
-    }
-
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("fh:")?;
-        self.as_bytes().iter().try_for_each(|b| write!(f, "{b:02x}"))
-    }
-}
-
-impl Xdr for Handle {
-    fn parse(d: &mut Decoder) -> Result<Handle, Malformed> {
-        let (len, bytes) = d.short_opaque()?;
-        Ok(Handle { len, bytes })
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.opaque(self.as_bytes());
-    }
-}
+/// nfs_fh3.
+pub type Handle = crate::nfs::Handle<MAX_HANDLE>;
 
 /// filename3: one component.
 #[derive(Clone, Debug, PartialEq, Eq)]

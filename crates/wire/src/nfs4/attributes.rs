@@ -1,6 +1,6 @@
 //! fattr4: attributes by number, as clients ask for and set them.
 //!
-//! What: [`Fattr`] as it travels, [`Attributes`] with typed values. Spec: RFC 8881 5.6 to 5.8, RFC 7862 12.2, RFC 8276 8.2.
+//! What: [`Fattr`] as it travels, [`Attributes`] with typed values. Spec: RFC 8881 5.6 to 5.8, RFC 7862 12.2, RFC 8276 8.2, RFC 9754.
 //! Owns: nothing. Does not: decide which are supported.
 //!
 //! Attributes that are not in the table below (quotas of labels, pNFS, retention) are not spoken: a mask that names one
@@ -73,6 +73,23 @@ xdr_struct! {
         pub root: UpTo<Text, 64>,
         /// Elsewhere.
         pub locations: UpTo<FsLocation, 16>,
+    }
+}
+
+xdr_struct! {
+    /// open_arguments4 (RFC 9754): which values of each argument of OPEN are understood.
+    #[derive(Copy)]
+    pub struct OpenArguments {
+        /// share_access.
+        pub access: Bitmap,
+        /// share_deny.
+        pub deny: Bitmap,
+        /// Wishes beside share_access.
+        pub wants: Bitmap,
+        /// Claims.
+        pub claims: Bitmap,
+        /// Ways to create.
+        pub create: Bitmap,
     }
 }
 
@@ -250,4 +267,10 @@ attributes! {
     MODE_UMASK mode_umask: ModePair = 81,
     /// Whether extended attributes are supported.
     XATTR_SUPPORT xattr_support: bool = 82,
+    /// Last read, as the holder of a delegation says.
+    TIME_DELEG_ACCESS time_deleg_access: Time = 84,
+    /// Last write, as the holder of a delegation says.
+    TIME_DELEG_MODIFY time_deleg_modify: Time = 85,
+    /// What OPEN understands.
+    OPEN_ARGUMENTS open_arguments: OpenArguments = 86,
 }

@@ -2,54 +2,15 @@
 //!
 //! Spec: RFC 8881 3.2, 3.3; RFC 7530 2.1, 2.2. Owns: nothing. Does not: judge a name (the server does).
 
-use std::fmt;
-
 use bytes::Bytes;
 
 use super::{MAX_HANDLE, MAX_OPAQUE, MAX_TEXT};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, emit_list, list, xdr_struct};
 
-/// verifier4.
-pub type Verifier = [u8; 8];
+pub use crate::nfs::Verifier;
 
-/// nfs_fh4: opaque to clients.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Handle {
-    /// `len <= MAX_HANDLE`; bytes behind it are zero.
-    len: usize,
-    bytes: [u8; MAX_HANDLE],
-}
-
-impl Handle {
-    /// A handle of these bytes; `None` when there are more than [`MAX_HANDLE`].
-    pub fn new(handle: &[u8]) -> Option<Handle> {
-        let mut bytes = [0; MAX_HANDLE];
-        bytes.get_mut(..handle.len())?.copy_from_slice(handle);
-        Some(Handle { len: handle.len(), bytes })
-    }
-
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("fh:")?;
-        self.as_bytes().iter().try_for_each(|b| write!(f, "{b:02x}"))
-    }
-}
-
-impl Xdr for Handle {
-    fn parse(d: &mut Decoder) -> Result<Handle, Malformed> {
-        let (len, bytes) = d.short_opaque()?;
-        Ok(Handle { len, bytes })
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.opaque(self.as_bytes());
-    }
-}
+/// nfs_fh4.
+pub type Handle = crate::nfs::Handle<MAX_HANDLE>;
 
 /// A string whose meaning and character set are for the server to judge: component4, utf8str_cs and their like.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -2,7 +2,8 @@
 //!
 //! Spec: RFC 8881 section 20, RFC 7530 section 17. Owns: nothing. Does not: send.
 
-use super::{Handle, SessionId, Stateid, Status, Text, UpTo};
+use super::data::WriteResponse;
+use super::{Bitmap, Handle, Owner, SessionId, Stateid, Status, Text, UpTo};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 
 /// Version of the program whose number the client chose.
@@ -72,6 +73,71 @@ xdr_struct! {
     }
 }
 
+xdr_struct! {
+    /// CB_GETATTR4args.
+    pub struct CbGetattr {
+        /// The file.
+        pub handle: Handle,
+        /// Which attributes.
+        pub wanted: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// CB_NOTIFY_LOCK4args.
+    pub struct CbNotifyLock {
+        /// The file.
+        pub handle: Handle,
+        /// Who wanted to lock.
+        pub owner: Owner,
+    }
+}
+
+/// How an asynchronous copy ended (offload_info4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OffloadEnd {
+    /// All of it.
+    Done(WriteResponse),
+    /// This is why not, after so many bytes.
+    Failed(Status, u64),
+}
+
+/// CB_OFFLOAD4args.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CbOffload {
+    /// The file that was written.
+    pub handle: Handle,
+    /// The copy.
+    pub stateid: Stateid,
+    /// What became of it.
+    pub end: OffloadEnd,
+}
+
+impl Xdr for CbOffload {
+    fn parse(d: &mut Decoder) -> Result<CbOffload, Malformed> {
+        let (handle, stateid) = (Handle::parse(d)?, Stateid::parse(d)?);
+        let end = match Status::parse(d)? {
+            Status::OK => OffloadEnd::Done(WriteResponse::parse(d)?),
+            status => OffloadEnd::Failed(status, d.u64()?),
+        };
+        Ok(CbOffload { handle, stateid, end })
+    }
+    fn emit(&self, e: &mut Encoder) {
+        self.handle.emit(e);
+        self.stateid.emit(e);
+        match &self.end {
+            OffloadEnd::Done(response) => {
+                Status::OK.emit(e);
+                response.emit(e);
+            }
+            OffloadEnd::Failed(status, count) => {
+                status.emit(e);
+                e.u64(*count);
+            }
+        }
+    }
+}
+
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CbOp {
@@ -79,6 +145,25 @@ pub enum CbOp {
     Sequence(CbSequence),
     /// Asks for a delegation back.
     Recall(CbRecall),
+    /// Asks what the holder of a write delegation has made of the file.
+    Getattr(CbGetattr),
+    /// A lock may be had now.
+    NotifyLock(CbNotifyLock),
+    /// A copy has ended.
+    Offload(CbOffload),
+}
+
+impl CbOp {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        match self {
+            CbOp::Sequence(_) => cb_opnum::SEQUENCE,
+            CbOp::Recall(_) => cb_opnum::RECALL,
+            CbOp::Getattr(_) => cb_opnum::GETATTR,
+            CbOp::NotifyLock(_) => cb_opnum::NOTIFY_LOCK,
+            CbOp::Offload(_) => cb_opnum::OFFLOAD,
+        }
+    }
 }
 
 impl Xdr for CbOp {
@@ -86,19 +171,20 @@ impl Xdr for CbOp {
         match d.u32()? {
             cb_opnum::SEQUENCE => CbSequence::parse(d).map(CbOp::Sequence),
             cb_opnum::RECALL => CbRecall::parse(d).map(CbOp::Recall),
+            cb_opnum::GETATTR => CbGetattr::parse(d).map(CbOp::Getattr),
+            cb_opnum::NOTIFY_LOCK => CbNotifyLock::parse(d).map(CbOp::NotifyLock),
+            cb_opnum::OFFLOAD => CbOffload::parse(d).map(CbOp::Offload),
             _ => Err(Malformed("a callback that is not spoken here")),
         }
     }
     fn emit(&self, e: &mut Encoder) {
+        e.u32(self.number());
         match self {
-            CbOp::Sequence(args) => {
-                e.u32(cb_opnum::SEQUENCE);
-                args.emit(e);
-            }
-            CbOp::Recall(args) => {
-                e.u32(cb_opnum::RECALL);
-                args.emit(e);
-            }
+            CbOp::Sequence(args) => args.emit(e),
+            CbOp::Recall(args) => args.emit(e),
+            CbOp::Getattr(args) => args.emit(e),
+            CbOp::NotifyLock(args) => args.emit(e),
+            CbOp::Offload(args) => args.emit(e),
         }
     }
 }

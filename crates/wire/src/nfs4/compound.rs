@@ -216,8 +216,8 @@ operations! {
     SetSsv SET_SSV = 54, 1..=2;
     /// What became of states.
     TestStateid TEST_STATEID = 55, 1..=2, TestStateid;
-    /// A delegation without an open: not here.
-    WantDelegation WANT_DELEGATION = 56, 1..=2;
+    /// A delegation without an open.
+    WantDelegation WANT_DELEGATION = 56, 1..=2, WantDelegation;
     /// Forgets a client.
     DestroyClientid DESTROY_CLIENTID = 57, 1..=2, u64;
     /// All states of before the restart are back.

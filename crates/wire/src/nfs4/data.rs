@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use super::{Bitmap, MAX_DATA, NetAddr, Stateid, Status, Text, UpTo, Verifier};
+use super::{Bitmap, MAX_DATA, NetAddr, Stable, Stateid, Status, Text, UpTo, Verifier};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 
 xdr_struct! {
@@ -26,31 +26,6 @@ xdr_struct! {
         pub eof: bool,
         /// Bytes of data.
         pub count: u32,
-    }
-}
-
-/// stable_how4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stable {
-    /// May be lost when the server restarts.
-    Unstable,
-    /// The data is durable.
-    DataSync,
-    /// The data and the attributes are durable.
-    FileSync,
-}
-
-impl Xdr for Stable {
-    fn parse(d: &mut Decoder) -> Result<Stable, Malformed> {
-        match d.u32()? {
-            0 => Ok(Stable::Unstable),
-            1 => Ok(Stable::DataSync),
-            2 => Ok(Stable::FileSync),
-            _ => Err(Malformed("unknown stable_how4")),
-        }
-    }
-    fn emit(&self, e: &mut Encoder) {
-        e.u32(*self as u32);
     }
 }
 

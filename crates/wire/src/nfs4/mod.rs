@@ -34,6 +34,7 @@ pub use session::*;
 pub use status::*;
 pub use xattr::*;
 
+pub use crate::nfs::Stable;
 pub use crate::xdr::Xdr;
 use crate::xdr::{Decoder, Encoder, Malformed, xdr_struct};
 

@@ -9,12 +9,8 @@ use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 /// Bits of ACCESS.
 #[allow(missing_docs, reason = "the RFC's names")]
 pub mod access {
-    pub const READ: u32 = 0x01;
-    pub const LOOKUP: u32 = 0x02;
-    pub const MODIFY: u32 = 0x04;
-    pub const EXTEND: u32 = 0x08;
-    pub const DELETE: u32 = 0x10;
-    pub const EXECUTE: u32 = 0x20;
+    pub use crate::nfs::access::*;
+
     pub const XAREAD: u32 = 0x40;
     pub const XAWRITE: u32 = 0x80;
     pub const XALIST: u32 = 0x100;

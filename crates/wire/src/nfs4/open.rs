@@ -21,6 +21,10 @@ pub mod share {
     pub const WANT_CANCEL: u32 = 0x0500;
     pub const WANT_SIGNAL: u32 = 0x1_0000;
     pub const WANT_PUSH: u32 = 0x2_0000;
+    /// RFC 9754.
+    pub const WANT_DELEG_TIMESTAMPS: u32 = 0x10_0000;
+    /// RFC 9754.
+    pub const WANT_OPEN_XOR_DELEG: u32 = 0x20_0000;
 }
 
 /// Bits of [`OpenOk::flags`].
@@ -221,10 +225,11 @@ impl Xdr for SpaceLimit {
 pub enum Delegation {
     /// OPEN_DELEGATE_NONE.
     None,
-    /// OPEN_DELEGATE_READ: its state, whether it is recalled already, who may open without asking.
-    Read(Stateid, bool, Ace),
+    /// OPEN_DELEGATE_READ: its state, whether it is recalled already, who may open without asking; and whether the
+    /// client keeps the times (OPEN_DELEGATE_READ_ATTRS_DELEG, RFC 9754).
+    Read(Stateid, bool, Ace, bool),
     /// OPEN_DELEGATE_WRITE: the same with a limit of what may be cached.
-    Write(Stateid, bool, SpaceLimit, Ace),
+    Write(Stateid, bool, SpaceLimit, Ace, bool),
     /// OPEN_DELEGATE_NONE_EXT: why not (why_no_delegation4), and whether news will be sent where that can be.
     NoneExt(u32, bool),
 }
@@ -243,8 +248,11 @@ impl Xdr for Delegation {
     fn parse(d: &mut Decoder) -> Result<Delegation, Malformed> {
         Ok(match d.u32()? {
             0 => Delegation::None,
-            1 => Delegation::Read(Stateid::parse(d)?, d.bool()?, Ace::parse(d)?),
-            2 => Delegation::Write(Stateid::parse(d)?, d.bool()?, SpaceLimit::parse(d)?, Ace::parse(d)?),
+            kind @ (1 | 4) => Delegation::Read(Stateid::parse(d)?, d.bool()?, Ace::parse(d)?, kind == 4),
+            kind @ (2 | 5) => {
+                let (stateid, recall) = (Stateid::parse(d)?, d.bool()?);
+                Delegation::Write(stateid, recall, SpaceLimit::parse(d)?, Ace::parse(d)?, kind == 5)
+            }
             3 => match d.u32()? {
                 why @ (why_no_delegation::CONTENTION | why_no_delegation::RESOURCE) => {
                     Delegation::NoneExt(why, d.bool()?)
@@ -257,14 +265,14 @@ impl Xdr for Delegation {
     fn emit(&self, e: &mut Encoder) {
         match self {
             Delegation::None => e.u32(0),
-            Delegation::Read(stateid, recall, who) => {
-                e.u32(1);
+            Delegation::Read(stateid, recall, who, times) => {
+                e.u32(if *times { 4 } else { 1 });
                 stateid.emit(e);
                 e.bool(*recall);
                 who.emit(e);
             }
-            Delegation::Write(stateid, recall, limit, who) => {
-                e.u32(2);
+            Delegation::Write(stateid, recall, limit, who, times) => {
+                e.u32(if *times { 5 } else { 2 });
                 stateid.emit(e);
                 e.bool(*recall);
                 limit.emit(e);
@@ -278,6 +286,48 @@ impl Xdr for Delegation {
                 }
             }
         }
+    }
+}
+
+/// deleg_claim4: which file, without an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelegClaim {
+    /// CLAIM_FH: the current file.
+    Fh,
+    /// CLAIM_DELEG_PREV_FH: the current file, under a delegation of the client's earlier run.
+    PrevFh,
+    /// CLAIM_PREVIOUS: a delegation of this type that it had before the server restarted.
+    Previous(u32),
+}
+
+impl Xdr for DelegClaim {
+    fn parse(d: &mut Decoder) -> Result<DelegClaim, Malformed> {
+        match d.u32()? {
+            1 => d.u32().map(DelegClaim::Previous),
+            4 => Ok(DelegClaim::Fh),
+            6 => Ok(DelegClaim::PrevFh),
+            _ => Err(Malformed("unknown claim of a delegation")),
+        }
+    }
+    fn emit(&self, e: &mut Encoder) {
+        match self {
+            DelegClaim::Previous(kind) => {
+                e.u32(1);
+                e.u32(*kind);
+            }
+            DelegClaim::Fh => e.u32(4),
+            DelegClaim::PrevFh => e.u32(6),
+        }
+    }
+}
+
+xdr_struct! {
+    /// WANT_DELEGATION4args.
+    pub struct WantDelegation {
+        /// Wishes, as in [`share`].
+        pub want: u32,
+        /// Which file.
+        pub claim: DelegClaim,
     }
 }
 

@@ -297,9 +297,10 @@ fn results_there_and_back() {
     let ace = || Ace { kind: 0, flags: 0, mask: 1, who: text("EVERYONE@") };
     for delegation in [
         Delegation::None,
-        Delegation::Read(stateid(), false, ace()),
-        Delegation::Write(stateid(), true, SpaceLimit::Size(9), ace()),
-        Delegation::Write(stateid(), true, SpaceLimit::Blocks(1, 2), ace()),
+        Delegation::Read(stateid(), false, ace(), false),
+        Delegation::Read(stateid(), false, ace(), true),
+        Delegation::Write(stateid(), true, SpaceLimit::Size(9), ace(), false),
+        Delegation::Write(stateid(), true, SpaceLimit::Blocks(1, 2), ace(), true),
         Delegation::NoneExt(why_no_delegation::RESOURCE, true),
         Delegation::NoneExt(why_no_delegation::NOT_WANTED, false),
     ] {
@@ -335,7 +336,23 @@ fn results_there_and_back() {
         referring: UpTo(vec![ReferringCalls { session: [1; 16], calls: UpTo(vec![call]) }]),
     };
     let recall = CbRecall { stateid: stateid(), truncate: false, handle: Handle::new(b"fh").unwrap() };
-    let ops = UpTo(vec![CbOp::Sequence(sequence), CbOp::Recall(recall)]);
+    let handle = Handle::new(b"fh").unwrap();
+    let owner = Owner { client: 7, owner: Opaque(Bytes::from_static(b"owner")) };
+    let response = || WriteResponse {
+        callback: UpTo::default(),
+        count: 9,
+        committed: Stable::FileSync,
+        verifier: [2; 8],
+    };
+    let offload = |end| CbOp::Offload(CbOffload { handle, stateid: stateid(), end });
+    let ops = UpTo(vec![
+        CbOp::Sequence(sequence),
+        CbOp::Recall(recall),
+        CbOp::Getattr(CbGetattr { handle, wanted: Bitmap::of(&[3, 4, 85]) }),
+        CbOp::NotifyLock(CbNotifyLock { handle, owner }),
+        offload(OffloadEnd::Done(response())),
+        offload(OffloadEnd::Failed(Status::NOSPC, 3)),
+    ]);
     check(&CbCompound { tag: text(""), minor: 1, ident: 0, ops });
 }
 

@@ -77,6 +77,26 @@ fn what_we_emit_we_parse() {
 }
 
 #[test]
+fn oem_names_are_ascii() {
+    let message = Authenticate {
+        flags: Flags::NEGOTIATE_OEM,
+        lm_response: Vec::new(),
+        nt_response: vec![1; 90],
+        domain: "DOM".into(),
+        user: "alice".into(),
+        workstation: "HOST".into(),
+        session_key: Vec::new(),
+        mic: None,
+    };
+    let mut emitted = message.emit();
+    let parsed = Authenticate::parse(&emitted).unwrap();
+    assert_eq!((&*parsed.domain, &*parsed.user, &*parsed.workstation), ("DOM", "alice", "HOST"));
+    let at = emitted.windows(5).position(|name| name == b"alice").unwrap();
+    emitted[at] = 0xe4;
+    assert!(Authenticate::parse(&emitted).is_err(), "of some code page");
+}
+
+#[test]
 fn av_pairs_replace_in_place_and_append() {
     let list = hex("0600 0400 01000000  0200 0200 4400  0000 0000  ffff");
     let mut pairs = AvPairs::parse(&list).unwrap();

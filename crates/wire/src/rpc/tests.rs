@@ -119,3 +119,28 @@ proptest! {
         let _ = Reply::parse(&mut Decoder::new(Bytes::from(bytes)));
     }
 }
+
+#[test]
+fn the_probe_of_tls_is_one_call_and_nothing_else() {
+    let probe = [
+        0x80, 0, 0, 40, /**/ 1, 2, 3, 4, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 2, /**/ 0, 1,
+        0x86, 0xa3, /**/ 0, 0, 0, 3, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 7, /**/ 0, 0, 0, 0,
+        /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 0,
+    ];
+    assert_eq!(probe.len(), Fragment::BYTES + Probe::BYTES);
+    assert_eq!(Probe::parse(&probe), Some(Probe { xid: 0x0102_0304 }));
+    let expected = [
+        0x80, 0, 0, 32, /**/ 1, 2, 3, 4, /**/ 0, 0, 0, 1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0,
+        0, /**/ 0, 0, 0, 8, b'S', b'T', b'A', b'R', b'T', b'T', b'L', b'S', /**/ 0, 0, 0, 0,
+    ];
+    assert_eq!(Probe { xid: 0x0102_0304 }.accept(), &expected[..]);
+    for len in 0..probe.len() {
+        assert_eq!(Probe::parse(&probe[..len]), None);
+    }
+    // Whatever else a connection begins with: another length, procedure, flavour or RPC version.
+    for at in [0, 3, 11, 15, 27, 31, 35] {
+        let mut other = probe;
+        other[at] ^= 1;
+        assert_eq!(Probe::parse(&other), None, "byte {at}");
+    }
+}

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 
 use super::field::{Put, Reader, bits, fits, len16, len32, pad, patch_u32, u16_at, u32_at, u64_at};
+use super::posix::{EXTENSIONS, Posix};
 use super::{FileId, Filetime, Guid, Malformed, NtStatus};
 
 /// More contexts in one CREATE are noise: 13 are defined.
@@ -128,6 +129,20 @@ pub enum RequestContext {
     ExtendedAttributes(Bytes),
     /// `SecD`: a self-relative security descriptor.
     SecurityDescriptor(Bytes),
+    /// SMB2_CREATE_APP_INSTANCE_ID: which application opens the file, on whatever node of a cluster.
+    AppInstance(Guid),
+    /// SMB2_CREATE_APP_INSTANCE_VERSION: which of its lives that is.
+    AppInstanceVersion {
+        /// The more significant half.
+        high: u64,
+        /// The other.
+        low: u64,
+    },
+    /// [POSIX-SMB2] 2.2.13.2.16: as POSIX opens files; what is made gets this mode.
+    Posix {
+        /// Permissions.
+        mode: u32,
+    },
     /// Any other.
     Unknown {
         /// Name, four bytes or more.
@@ -136,6 +151,10 @@ pub enum RequestContext {
         data: Bytes,
     },
 }
+
+const POSIX: &[u8] = &EXTENSIONS;
+const APP_INSTANCE: &[u8] = b"\x45\xbc\xa6\x6a\xef\xa7\xf7\x4a\x90\x08\xfa\x46\x2e\x14\x4d\x74";
+const APP_INSTANCE_VERSION: &[u8] = b"\xb9\x82\xd0\xb7\x3b\x56\x07\x4f\xa0\x7b\x52\x4a\x81\x16\xa0\x10";
 
 impl RequestContext {
     pub(crate) fn parse(name: Bytes, data: Bytes) -> Result<RequestContext, Malformed> {
@@ -161,6 +180,15 @@ impl RequestContext {
             b"AlSi" => RequestContext::AllocationSize(r.u64()?),
             b"ExtA" => RequestContext::ExtendedAttributes(data),
             b"SecD" => RequestContext::SecurityDescriptor(data),
+            APP_INSTANCE => {
+                r.u32()?;
+                RequestContext::AppInstance(r.array()?)
+            }
+            APP_INSTANCE_VERSION => {
+                r.u64()?;
+                RequestContext::AppInstanceVersion { high: r.u64()?, low: r.u64()? }
+            }
+            POSIX => RequestContext::Posix { mode: r.u32()? },
             _ => RequestContext::Unknown { name, data },
         })
     }
@@ -216,6 +244,21 @@ impl RequestContext {
                 out.put(descriptor);
                 Bytes::from_static(b"SecD")
             }
+            RequestContext::AppInstance(id) => {
+                out.put_u32(20);
+                out.put(id);
+                Bytes::from_static(APP_INSTANCE)
+            }
+            RequestContext::AppInstanceVersion { high, low } => {
+                out.put_u64(24);
+                out.put_u64(*high);
+                out.put_u64(*low);
+                Bytes::from_static(APP_INSTANCE_VERSION)
+            }
+            RequestContext::Posix { mode } => {
+                out.put_u32(*mode);
+                Bytes::from_static(POSIX)
+            }
             RequestContext::Unknown { name, data } => {
                 out.put(data);
                 name.clone()
@@ -252,6 +295,8 @@ pub enum ResponseContext {
     },
     /// `RqLs`.
     Lease(Lease),
+    /// [POSIX-SMB2] 2.2.14.2.16.
+    Posix(Posix),
     /// Any other.
     Unknown {
         /// Name, four bytes or more.
@@ -273,6 +318,7 @@ impl ResponseContext {
             b"DHnQ" => ResponseContext::Durable,
             b"DH2Q" => ResponseContext::DurableV2 { timeout_ms: r.u32()?, flags: DurableFlags(r.u32()?) },
             b"RqLs" => ResponseContext::Lease(Lease::parse(&data)?),
+            POSIX => ResponseContext::Posix(Posix::parse(&data)?),
             _ => ResponseContext::Unknown { name, data },
         })
     }
@@ -303,6 +349,10 @@ impl ResponseContext {
             ResponseContext::Lease(lease) => {
                 lease.emit(out);
                 Bytes::from_static(b"RqLs")
+            }
+            ResponseContext::Posix(posix) => {
+                posix.emit(out);
+                Bytes::from_static(POSIX)
             }
             ResponseContext::Unknown { name, data } => {
                 out.put(data);

@@ -44,6 +44,9 @@ codes! {
         VALIDATE_NEGOTIATE_INFO = 0x0014_0204;
         /// Weft's own: where the server listens, UTF-8 lines. CTL_CODE(0x14, 0xE57, METHOD_BUFFERED, FILE_ANY_ACCESS).
         WEFT_ENDPOINTS = 0x0014_395C;
+        /// Weft's own: a message to what is behind a file that is no file, and its answer. CTL_CODE(0x14, 0xE58,
+        /// METHOD_BUFFERED, FILE_WRITE_DATA).
+        WEFT_EXCHANGE = 0x0014_B960;
         /// Reparse point.
         GET_REPARSE_POINT = 0x0009_00A8;
         /// Reparse point.

@@ -114,6 +114,8 @@ pub enum Context {
     RdmaTransform(Vec<u16>),
     /// Signing algorithms by preference.
     Signing(Vec<SigningId>),
+    /// Versions of the POSIX extensions ([POSIX-SMB2] 2.2.3.1.8): see [`super::posix::EXTENSIONS`].
+    Posix(Vec<Guid>),
     /// One that this code does not know; to be ignored.
     Unknown {
         /// ContextType.
@@ -154,6 +156,9 @@ impl Context {
             8 => {
                 let count = r.u16()?;
                 Context::Signing(u16_list(&mut r, count)?.into_iter().map(SigningId).collect())
+            }
+            0x100 if data.len().is_multiple_of(16) => {
+                Context::Posix(data.chunks_exact(16).map(|version| array_at(version, 0)).collect())
             }
             kind => Context::Unknown { kind, data },
         })
@@ -202,6 +207,10 @@ impl Context {
                 out.put_u16(len16(algorithms.len()));
                 algorithms.iter().for_each(|a| out.put_u16(a.0));
                 8
+            }
+            Context::Posix(versions) => {
+                versions.iter().for_each(|version| out.put(version));
+                0x100
             }
             Context::Unknown { kind, data } => {
                 out.put(data);

@@ -19,7 +19,10 @@ pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> 
         Ok(attr) => attr,
         Err(e) => return failed_at(&node, &e).await,
     };
-    let granted = cx.caller.granted(&attr);
+    let granted = match node.granted(cx, &attr).await {
+        Ok(granted) => granted,
+        Err(e) => return failed_at(&node, &e).await,
+    };
     let mut possible = 0;
     let mut add = |class: u32, bits: u32| possible |= if granted & class != 0 { bits } else { 0 };
     add(READ, access::READ);

@@ -8,6 +8,7 @@ use super::{begin, created, failed, make_in};
 use crate::server::attributes::changes;
 use crate::server::caller::WRITE;
 use crate::server::dispatch::{Connection, Node};
+use crate::server::guard;
 
 pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> Outcome<CreateOk, WccOnly> {
     let (dir, before) = match begin(cx, &args.object.dir).await {
@@ -42,7 +43,8 @@ async fn make(
     // An existing file that would be truncated: those who have it open may forbid that, and so may its mode.
     if set.size.is_some() {
         cx.caller.check_data(&known, WRITE)?;
-        dir.vfs().opens().pass(known.node, Access::Overwrite, Rights::WRITE).await?;
+        dir.admit(cx, &known, guard::data(WRITE)).await?;
+        Node { id: known.node, ..*dir }.pass(Access::Overwrite, Rights::WRITE).await?;
     }
     dir.vfs().create(dir.id, name, Make::File, exists, set).await.map(|(attr, _)| attr)
 }

@@ -1,9 +1,12 @@
 //! LINK. Spec: RFC 1813 3.3.15.
 
+use weft_store::Kind;
+use weft_store::opens::{Access, Rights};
 use weft_wire::nfs3::{LinkArgs, LinkWcc, Outcome, Status};
 
 use super::{begin, failed, status};
 use crate::server::dispatch::Connection;
+use crate::server::guard;
 
 pub(in crate::server) async fn link(cx: &Connection<'_>, args: LinkArgs) -> Outcome<LinkWcc, LinkWcc> {
     let (file, (dir, before)) = match (cx.node(&args.file).await, begin(cx, &args.link.dir).await) {
@@ -12,7 +15,11 @@ pub(in crate::server) async fn link(cx: &Connection<'_>, args: LinkArgs) -> Outc
     };
     let done = if file.number == dir.number {
         let linked = async {
-            cx.caller.check_make(&dir.getattr().await?)?;
+            let above = dir.getattr().await?;
+            cx.caller.check_make(&above)?;
+            dir.admit(cx, &above, guard::making(Kind::File)).await?;
+            // Its holders have it by the names that it has (RFC 8881 10.4).
+            file.pass(Access::Rename, Rights::NONE).await?;
             dir.vfs().link(file.id, dir.id, &args.link.name.0).await
         };
         linked.await.map_err(|e| status(&e))

@@ -48,7 +48,11 @@ pub(super) use setattr::setattr;
 pub(super) use symlink::symlink;
 pub(super) use write::write;
 
-use weft_store::opens::{Access, Rights};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use weft_machine::rt;
+use weft_store::opens::{Access, Range, Rights};
 use weft_store::{Attr, Error, Kind, Make, NodeId, OpenFile, SetAttr, Vfs};
 use weft_wire::nfs3::{
     AttrOnly, CreateOk, DirOp, Failure, Handle, Outcome, PostOpAttr, Status, WccAttr, WccData, WccOnly,
@@ -56,6 +60,10 @@ use weft_wire::nfs3::{
 
 use super::attributes::{attributes, status, wcc};
 use super::dispatch::{Connection, Node};
+use super::guard;
+
+/// How long a request waits for what others cache.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Node<'_> {
     fn vfs(&self) -> &Vfs {
@@ -85,13 +93,31 @@ impl Node<'_> {
         WccData { before, after: self.post().await }
     }
 
-    /// Asks those who have the node open, by whatever protocol: their share modes, and what they cache.
+    /// Asks those who have the node open, by whatever protocol: their share modes, and what they cache. Who does not give
+    /// that back soon makes the client ask again (NFS3ERR_JUKEBOX): it may have no patience for a whole lease.
     async fn pass(&self, access: Access, rights: Rights) -> Result<(), Error> {
-        Ok(self.vfs().opens().pass(self.id, access, rights).await?)
+        let opens = self.vfs().opens();
+        if let Some(passed) = opens.pass(self.id, access, rights).now_or_never() {
+            return Ok(passed?);
+        }
+        match Box::pin(rt::timeout(PATIENCE, opens.pass(self.id, access, rights))).await {
+            Ok(passed) => Ok(passed?),
+            Err(rt::Elapsed) => Err(Error::Sharing),
+        }
     }
 
-    async fn open(&self, cx: &Connection<'_>, write: bool) -> Result<OpenFile, Error> {
-        cx.server.files.open(self.vfs(), self.number, self.id, write).await
+    /// The file, for reading or writing this range, which no lock of SMB may be in the way of.
+    async fn open(
+        &self,
+        cx: &Connection<'_>,
+        attr: &Attr,
+        write: bool,
+        (offset, len): (u64, u32),
+    ) -> Result<OpenFile, Error> {
+        if let Some(range) = Range::new(offset, u64::from(len)) {
+            self.vfs().opens().may_transfer(self.id, range, write)?;
+        }
+        cx.server.files.open_as(self.vfs(), self.number, attr, write, &cx.caller).await
     }
 }
 
@@ -159,8 +185,14 @@ async fn make_in(
 ) -> Result<Attr, Error> {
     let attr = dir.getattr().await?;
     cx.caller.check_make(&attr)?;
+    let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
+    dir.admit(cx, &attr, guard::making(kind)).await?;
     let set = cx.caller.owned(set, &attr);
-    dir.vfs().create(dir.id, name, make, exists, set).await.map(|(attr, _)| attr)
+    let (made, new) = dir.vfs().create(dir.id, name, make, exists, set).await?;
+    if new {
+        dir.hand_down(cx, &attr, &made).await?;
+    }
+    Ok(made)
 }
 
 /// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
@@ -171,7 +203,9 @@ async fn removable(
     access: Access,
 ) -> Result<NodeId, Error> {
     let attr = dir.vfs().lookup(dir.id, name, false).await?;
-    cx.caller.check_unmake(&dir.getattr().await?, &attr)?;
-    dir.vfs().opens().pass(attr.node, access, Rights::DELETE).await?;
+    let above = dir.getattr().await?;
+    cx.caller.check_unmake(&above, &attr)?;
+    dir.admit_unmake(cx, &above, &attr).await?;
+    Node { id: attr.node, ..*dir }.pass(access, Rights::DELETE).await?;
     Ok(attr.node)
 }

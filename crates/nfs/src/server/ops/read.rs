@@ -38,7 +38,7 @@ async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<
         Kind::Symlink | Kind::Special(_) => return Err(Error::Invalid),
     }
     cx.caller.check_data(&attr, READ)?;
-    let file = node.open(cx, false).await?;
+    let file = node.open(cx, &attr, false, (args.offset, args.count)).await?;
     let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize);
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= attr.size;

@@ -13,6 +13,7 @@ use weft_wire::xdr::pad;
 use super::{failed, failed_at};
 use crate::server::caller::READ;
 use crate::server::dispatch::{Connection, Node};
+use crate::server::guard;
 
 pub(super) const VERIFIER: Verifier = [0; 8];
 /// What the store's cookies are moved up by.
@@ -56,6 +57,7 @@ pub(super) async fn names(
         return Err(Error::NotDir);
     }
     cx.caller.check(&attr, READ)?;
+    dir.admit(cx, &attr, guard::data(READ)).await?;
     if cookie < 1 {
         found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
     }

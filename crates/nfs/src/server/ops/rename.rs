@@ -6,6 +6,7 @@ use weft_wire::nfs3::{Outcome, RenameArgs, RenameWcc, Status};
 
 use super::{begin, failed, removable, status};
 use crate::server::dispatch::{Connection, Node};
+use crate::server::guard;
 
 pub(in crate::server) async fn rename(
     cx: &Connection<'_>,
@@ -37,7 +38,9 @@ async fn replace(
     let replaced = match removable(cx, to, to_name, Access::Handle).await {
         Ok(node) => Some(node),
         Err(Error::NotFound) => {
-            cx.caller.check_make(&to.getattr().await?)?;
+            let above = to.getattr().await?;
+            cx.caller.check_make(&above)?;
+            to.admit(cx, &above, guard::making(to.vfs().getattr(moved).await?.kind)).await?;
             None
         }
         Err(e) => return Err(e),

@@ -1,5 +1,6 @@
 //! SETATTR. Spec: RFC 1813 3.3.2.
 
+use weft_store::access::chmod;
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error};
 use weft_wire::nfs3::{Outcome, SetattrArgs, Status, WccOnly};
@@ -8,6 +9,7 @@ use super::{failed, status, wcc};
 use crate::server::attributes::{changes, time};
 use crate::server::caller::WRITE;
 use crate::server::dispatch::{Connection, Node};
+use crate::server::guard;
 
 pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -> Outcome<WccOnly, WccOnly> {
     let node = match cx.node(&args.object).await {
@@ -40,9 +42,13 @@ async fn change(
     set: weft_store::SetAttr,
 ) -> Result<(), Error> {
     cx.caller.check_set(before, &set)?;
+    node.admit(cx, before, guard::setting(&set)).await?;
     if set.size.is_some() {
         cx.caller.check_data(before, WRITE)?;
         node.pass(Access::Write, Rights::WRITE).await?;
+    } else {
+        // Who caches the attributes gives them back; nobody waits, as they are no data.
+        let _ = node.vfs().opens().recall(node.id, None, Access::Write);
     }
-    node.vfs().setattr(node.id, set).await.map(drop)
+    chmod::set(node.vfs(), before, set).await.map(drop)
 }

@@ -44,8 +44,9 @@ async fn store(
     let written = async {
         cx.caller.check_data(before, WRITE)?;
         node.pass(Access::Write, Rights::WRITE).await?;
-        let file = node.open(cx, true).await?;
+        let file = node.open(cx, before, true, (head.offset, head.count)).await?;
         file.write(head.offset, &[data]).await?;
+        node.vfs().content_changed(node.id).await;
         match head.stable {
             Stable::Unstable => Ok(()),
             Stable::DataSync | Stable::FileSync => file.sync().await,

@@ -1,6 +1,6 @@
 //! Attributes: what a node has, in the words of NFSv4, and what a client wants to set.
 //!
-//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2. Owns: nothing. Does not: keep any.
+//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2, RFC 9754. Owns: nothing. Does not: keep any.
 //!
 //! The change attribute is the time of the last change in nanoseconds. Users go by their numbers, as Linux clients
 //! with AUTH_SYS write them.
@@ -8,9 +8,11 @@
 use bytes::Bytes;
 use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp};
 use weft_wire::nfs4::{
-    Attributes, Bitmap, Fattr, FileType, Fsid, SetTime, SpecData, Status, Text, Time, attr,
+    Acl, Attributes, Bitmap, Fattr, FileType, Fsid, OpenArguments, SetTime, SpecData, Status, Text, Time,
+    attr, share,
 };
 
+use super::acl;
 use super::compound::Compound;
 use super::names::{MAX_NAME, status};
 use super::place::Place;
@@ -30,20 +32,25 @@ const CLONE_BLOCK: u32 = 4096;
 
 /// Attributes that must be there (RFC 7530 5.6) and those of the others that are, in every minor version.
 const IN_ALL: Bitmap = Bitmap::of(&[
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 26, 27, 28, 29, 30, 31, 33,
-    34, 35, 36, 37, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 26, 27, 28, 29, 30, 31,
+    33, 34, 35, 36, 37, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
 ]);
 const SINCE_1: Bitmap = Bitmap::of(&[attr::MODE_SET_MASKED, attr::SUPPATTR_EXCLCREAT, attr::FS_CHARSET_CAP]);
 const SINCE_2: Bitmap =
-    Bitmap::of(&[attr::CLONE_BLKSIZE, attr::CHANGE_ATTR_TYPE, attr::MODE_UMASK, attr::XATTR_SUPPORT]);
+    Bitmap::of(&[attr::CLONE_BLKSIZE, attr::CHANGE_ATTR_TYPE, attr::MODE_UMASK, attr::XATTR_SUPPORT])
+        .or_const(DELEGATED)
+        .or_const(Bitmap::of(&[attr::OPEN_ARGUMENTS]));
+/// What the holder of a delegation says of the times that it keeps (RFC 9754).
+const DELEGATED: Bitmap = Bitmap::of(&[attr::TIME_DELEG_ACCESS, attr::TIME_DELEG_MODIFY]);
 /// Can be set and not be asked for.
 const WRITE_ONLY: Bitmap =
-    Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET, attr::MODE_SET_MASKED, attr::MODE_UMASK]);
+    Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET, attr::MODE_SET_MASKED, attr::MODE_UMASK])
+        .or_const(DELEGATED);
 const SETTABLE: Bitmap =
-    Bitmap::of(&[attr::SIZE, attr::MODE, attr::OWNER, attr::OWNER_GROUP]).or_const(WRITE_ONLY);
+    Bitmap::of(&[attr::SIZE, attr::ACL, attr::MODE, attr::OWNER, attr::OWNER_GROUP]).or_const(WRITE_ONLY);
 /// The times carry the verifier of an exclusive create (RFC 8881 5.8.1.14).
 const EXCLUSIVE: Bitmap =
-    Bitmap::of(&[attr::SIZE, attr::MODE, attr::OWNER, attr::OWNER_GROUP, attr::MODE_UMASK]);
+    Bitmap::of(&[attr::SIZE, attr::ACL, attr::MODE, attr::OWNER, attr::OWNER_GROUP, attr::MODE_UMASK]);
 const SPACE: Bitmap = Bitmap::of(&[
     attr::FILES_AVAIL,
     attr::FILES_FREE,
@@ -76,6 +83,9 @@ pub(super) async fn of_place(
     match place {
         Place::Root => {
             let mut values = of_root(cx, wanted);
+            if wanted.has(attr::ACL) {
+                values.acl = Some(acl::of_mode(0o555, true));
+            }
             if wanted.has(attr::FILEHANDLE) {
                 values.filehandle = Some(Place::Root.handle(cx.cx).await?);
             }
@@ -83,7 +93,9 @@ pub(super) async fn of_place(
         }
         Place::Node(node) => {
             let attr = node.attr().await?;
-            of_node(cx, node, &attr, wanted).await
+            let mut values = of_node(cx, node, &attr, wanted).await?;
+            super::delegations::as_written(cx, node, &mut values).await?;
+            Ok(values)
         }
     }
 }
@@ -101,6 +113,9 @@ pub(super) async fn of_node(
         Some(node.share.vfs.statfs().await.map_err(|e| status(&e))?)
     };
     let mut values = node_values(cx, node, known, wanted, space);
+    if wanted.has(attr::ACL) {
+        values.acl = Some(acl::of(node, known).await?);
+    }
     if wanted.has(attr::FILEHANDLE) {
         values.filehandle = Some(Place::Node(Node { id: known.node, ..*node }).handle(cx.cx).await?);
     }
@@ -211,7 +226,7 @@ fn common(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
         unique_handles UNIQUE_HANDLES = true;
         lease_time LEASE_TIME = cx.cx.server.states.limits.lease.as_secs() as u32;
         rdattr_error RDATTR_ERROR = Status::OK.0;
-        aclsupport ACLSUPPORT = 0;
+        aclsupport ACLSUPPORT = acl::SUPPORTED;
         cansettime CANSETTIME = true;
         case_insensitive CASE_INSENSITIVE = false;
         case_preserving CASE_PRESERVING = true;
@@ -229,6 +244,15 @@ fn common(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
         clone_blksize CLONE_BLKSIZE = CLONE_BLOCK;
         change_attr_type CHANGE_ATTR_TYPE = CHANGE_IS_CTIME;
         xattr_support XATTR_SUPPORT = true;
+        open_arguments OPEN_ARGUMENTS = OpenArguments {
+            access: Bitmap::of(&[share::READ, share::WRITE, share::BOTH]),
+            deny: Bitmap::of(&[0, share::READ, share::WRITE, share::BOTH]),
+            // ANY, NO and CANCEL, and TIMESTAMPS.
+            wants: Bitmap::of(&[3, 4, 5, 20]),
+            // NULL, PREVIOUS, DELEGATE_CUR, FH and DELEG_CUR_FH.
+            claims: Bitmap::of(&[0, 1, 2, 4, 5]),
+            create: Bitmap::of(&[0, 1, 2, 3]),
+        };
     }
     v
 }
@@ -275,6 +299,7 @@ fn number(id: u32) -> Text {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub set: SetAttr,
+    pub acl: Option<Acl>,
     pub mask: Bitmap,
 }
 
@@ -284,7 +309,8 @@ pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Chang
     if !mask.without(supported(minor)).is_empty() {
         return Err(Status::ATTRNOTSUPP);
     }
-    if !mask.without(SETTABLE).is_empty() || (mask.has(attr::MODE_UMASK) && !creating) {
+    let wrong = if creating { DELEGATED } else { Bitmap::of(&[attr::MODE_UMASK]) };
+    if !mask.without(SETTABLE).is_empty() || !mask.and(wrong).is_empty() {
         return Err(Status::INVAL);
     }
     let values = Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
@@ -303,18 +329,28 @@ pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Chang
     if mode.is_some_and(|mode| mode > 0o7777) {
         return Err(Status::INVAL);
     }
+    let delegated = |time: Option<Time>| time.map(|time| set_time(SetTime::Client(time))).transpose();
+    let times = (delegated(values.time_deleg_access)?, delegated(values.time_deleg_modify)?);
     let set = SetAttr {
         size: values.size,
         mode,
         uid: values.owner.as_ref().map(id).transpose()?,
         gid: values.owner_group.as_ref().map(id).transpose()?,
-        atime: values.time_access_set.map(set_time).transpose()?,
-        mtime: values.time_modify_set.map(set_time).transpose()?,
+        atime: values.time_access_set.map(set_time).transpose()?.or(times.0),
+        mtime: values.time_modify_set.map(set_time).transpose()?.or(times.1),
     };
     if set.size.is_some_and(|size| size > MAX_FILE_SIZE) {
         return Err(Status::FBIG);
     }
-    Ok(Changes { set, mask: *mask })
+    if let Some(list) = &values.acl {
+        acl::check(list)?;
+    }
+    Ok(Changes { set, acl: values.acl, mask: *mask })
+}
+
+/// Whether these can be set by the holder of a delegation alone.
+pub(super) fn is_delegated(mask: Bitmap) -> bool {
+    !mask.and(DELEGATED).is_empty()
 }
 
 /// A user or group by number; names mean nothing here (NFS4ERR_BADOWNER).

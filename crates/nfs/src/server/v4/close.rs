@@ -3,28 +3,47 @@
 //! Spec: RFC 7530 9.10, RFC 8881 9.9. Owns: nothing. Does not: decide that something ends.
 
 use weft_store::Kind as NodeKind;
-use weft_store::opens::Removal;
+use weft_store::opens::{Open, Removal};
 use weft_store::{Error, Vfs};
 
 use super::state::clients::Taken;
 use super::state::{Kind, State};
 use crate::server::Server;
+use crate::server::dispatch::Node;
 
 /// Closes what a state holds. A second time does nothing.
 pub(super) async fn close(server: &Server, state: &State) {
     let Some(share) = server.shares.get(state.share) else { return };
     match &state.kind {
-        Kind::Open { .. } => {
+        Kind::Open { .. } | Kind::Delegation { .. } => {
+            if let Some(right) = state.delegation() {
+                right.give_back();
+            }
             let open = {
                 let mut held = state.held_mut();
                 held.hold.take().and(held.open.take())
             };
-            if let Some(removal) = open.and_then(|open| open.close()) {
-                remove(&share.vfs, removal).await;
+            if let Some(open) = open {
+                close_open(&share.vfs, open).await;
             }
         }
         Kind::Lock { id, .. } => share.vfs.opens().release_ranges(state.node, *id),
     }
+}
+
+/// Takes an open out of the table, and the file's name away where this was the last one that it waited for.
+pub(in crate::server) async fn close_open(vfs: &Vfs, open: Open) {
+    if let Some(removal) = open.close() {
+        remove(vfs, removal).await;
+    }
+}
+
+/// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
+pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) -> bool {
+    let taken = server.states.take_lapsed(node.number, node.id, weft_machine::rt::now());
+    let any = !taken.0.is_empty();
+    give_up(server, taken).await;
+    any
 }
 
 /// Closes what was taken from clients.

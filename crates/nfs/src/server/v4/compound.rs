@@ -30,7 +30,10 @@ const SMALL: usize = 1024;
 
 /// A compound that is being carried out.
 pub(super) struct Compound<'a> {
+    /// As the share of the current place sees it.
     pub cx: &'a Connection<'a>,
+    /// As each share with rules sees it, and as none does.
+    views: (&'a [Connection<'a>], &'a Connection<'a>),
     pub minor: u32,
     pub now: Time,
     pub principal: Principal,
@@ -46,6 +49,8 @@ pub(super) struct Compound<'a> {
     pub announced: u32,
     /// Number of the operation that is carried out.
     pub index: u32,
+    /// The operation behind it.
+    next: u32,
     /// Something was carried out that must not be again, and that no owner's number protects.
     changes: bool,
     pub reply: Body,
@@ -136,6 +141,7 @@ pub(in crate::server) async fn compound(
     if refused.is_some() {
         return Ok(reply.into_results());
     }
+    cx.watch.called(call.version, head.minor, &call.credential);
     if head.minor == 0
         && let Some(answer) = cx.server.duplicates.answer(&question)
     {
@@ -144,8 +150,10 @@ pub(in crate::server) async fn compound(
         return Ok(reply.into_results());
     }
     let count_at = reply.tail.len() - 4;
+    let views = cx.views();
     let mut compound = Compound {
         cx,
+        views: (&views, cx),
         minor: head.minor,
         now: rt::now(),
         principal: principal(&call.credential),
@@ -157,6 +165,7 @@ pub(in crate::server) async fn compound(
         request_bytes: d.total(),
         announced: head.count,
         index: 0,
+        next: opnum::ILLEGAL,
         changes: false,
         reply,
         limit: cx.limits.max_message.min(cx.max_payload() as usize + SMALL * 64),
@@ -227,6 +236,7 @@ impl<'a> Compound<'a> {
             return self.failed(number, status);
         }
         let (parts, at) = (self.reply.done.len(), self.reply.tail.len());
+        self.next = self.peek_op(d);
         let status = match op {
             Op::Sequence(args) => match ops::session::sequence(self, &args, d) {
                 Ok((ok, None)) => return Next::Ended(self.put(number, Ok(ok))),
@@ -348,7 +358,13 @@ impl<'a> Compound<'a> {
                 self.put(n, result)
             }
             Op::Putfh(handle) => {
-                let result = Place::open(self.cx, &handle).await.map(|place| self.go(place));
+                let result = Place::open(self.cx, &handle).await.and_then(|place| {
+                    // RFC 8881 2.6.3.1.1.8: who asks how to name itself is not told that it does so wrongly.
+                    let asks = matches!(self.next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
+                    place.admit(self.cx, asks)?;
+                    self.go(place);
+                    Ok(())
+                });
                 self.put(n, result)
             }
             Op::Putrootfh | Op::Putpubfh => {
@@ -372,7 +388,7 @@ impl<'a> Compound<'a> {
             Op::Restorefh => {
                 let missing = if self.minor == 0 { Status::RESTOREFH } else { Status::NOFILEHANDLE };
                 let result = self.saved.ok_or(missing).map(|place| {
-                    self.current = Some(place);
+                    self.stand(place);
                     self.stateid = self.saved_stateid;
                 });
                 self.put(n, result)
@@ -451,13 +467,14 @@ impl<'a> Compound<'a> {
                 let statuses = ids.0.iter().map(|id| ops::stateids::test(self, id)).collect();
                 self.put(n, Ok(UpTo::<Status, { weft_wire::nfs4::MAX_TESTED }>(statuses)))
             }
-            Op::FreeStateid(id) => run!(ops::stateids::free(self, &id)),
+            Op::FreeStateid(id) => run!(ops::stateids::free(self, &id).await),
 
             Op::Openattr(_) | Op::GetDirDelegation => {
                 let status = self.place().err().unwrap_or(Status::NOTSUPP);
                 self.put::<()>(n, Err(status))
             }
-            Op::Delegreturn(id) => run!(ops::stateids::delegreturn(self, &id)),
+            Op::Delegreturn(id) => run!(ops::stateids::delegreturn(self, &id).await),
+            Op::WantDelegation(args) => run!(ops::stateids::want(self, &args).await),
             Op::Delegpurge(_) => self.put::<()>(n, Err(Status::NOTSUPP)),
             other => Box::pin(self.run_ranges(n, other)).await,
         }
@@ -511,8 +528,18 @@ impl<'a> Compound<'a> {
 
     /// Changes the current place; the current state id goes with it (RFC 8881 16.2.3.1.2).
     pub fn go(&mut self, place: Place<'a>) {
-        self.current = Some(place);
+        self.stand(place);
         self.stateid = None;
+    }
+
+    /// The same without a word about state ids.
+    pub fn stand(&mut self, place: Place<'a>) {
+        self.current = Some(place);
+        let (views, plain) = self.views;
+        self.cx = match place {
+            Place::Node(node) => views.get(node.number).unwrap_or(plain),
+            Place::Root => plain,
+        };
     }
 
     /// A node of the share with this number.

@@ -15,6 +15,7 @@ use super::place::no_file;
 use super::state::State;
 use crate::server::caller::{READ, WRITE};
 use crate::server::dispatch::Node;
+use crate::server::guard;
 
 /// What is about to be done.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(super) fn state(
     if (state.share, state.node) != (node.number, node.id) {
         return Err(Status::BAD_STATEID);
     }
-    if c.minor == 0 && !state.open_owner().is_confirmed() {
+    if c.minor == 0 && state.open_owner().is_some_and(|owner| !owner.is_confirmed()) {
         return Err(Status::BAD_STATEID);
     }
     state.lease.renew(c.now);
@@ -75,7 +76,9 @@ pub(super) async fn file(
     if opener != c.cx.caller.uid() {
         // A state id is no password: whoever else names it may do what the mode bits let them.
         let wanted = if intent.writes() { WRITE } else { READ };
-        c.cx.caller.check_data(&node.attr().await?, wanted).map_err(|e| status(&e))?;
+        let attr = node.attr().await?;
+        c.cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
+        node.admit(c.cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
     }
     Ok(file)
 }
@@ -130,7 +133,8 @@ async fn without_open(
         }
     }
     let files = &c.cx.server.files;
-    files.open(&node.share.vfs, node.number, node.id, intent.writes()).await.map_err(|e| status(&e))
+    let opened = files.open_as(&node.share.vfs, node.number, &attr, intent.writes(), &c.cx.caller).await;
+    opened.map_err(|e| status(&e))
 }
 
 fn locked(refused: Refused) -> Status {

@@ -4,16 +4,19 @@
 //! Spec: RFC 7530, RFC 8881, RFC 7862, RFC 8276. Owns: nothing; what is remembered of clients is in `state`.
 //! Does not: pNFS, SSV, named attributes, directory delegations (they answer NFS4ERR_NOTSUPP).
 
+mod acl;
 mod attributes;
 mod close;
 mod compound;
+mod delegations;
+mod dial;
 mod io;
 mod names;
 mod ops;
 mod place;
 pub(super) mod state;
 
-pub(super) use close::sweep;
+pub(super) use close::{clear_lapsed, close_open, sweep};
 pub(super) use compound::compound;
 
 #[cfg(test)]

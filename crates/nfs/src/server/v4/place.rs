@@ -7,6 +7,7 @@ use weft_wire::nfs4::{Handle, Status};
 
 use super::names::status;
 use crate::server::dispatch::{Connection, Node};
+use crate::server::export::KeptOut;
 use crate::server::handles::Named;
 
 /// The current or the saved file handle.
@@ -27,6 +28,16 @@ impl<'a> Place<'a> {
         let Named::Node(number, id) = named else { return Ok(Place::Root) };
         let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
         Ok(Place::Node(Node { share, number, id }))
+    }
+
+    /// Whether the caller may be here. Where it `asks` how to name itself, it may do so in any way.
+    pub fn admit(&self, cx: &Connection<'_>, asks: bool) -> Result<(), Status> {
+        let Place::Node(node) = self else { return Ok(()) };
+        match cx.admit(node.number) {
+            Err(KeptOut::Network) => Err(Status::ACCESS),
+            Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
+            _ => Ok(()),
+        }
     }
 
     /// GETFH.

@@ -17,7 +17,7 @@ use super::own::Own;
 use super::story;
 
 /// A connection that somebody can cut, silence, or hold up.
-struct Line {
+pub(super) struct Line {
     inner: Rc<dyn Channel>,
     /// What the client sends waits here instead of going out.
     held: RefCell<Option<Vec<Outgoing>>>,
@@ -31,7 +31,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(inner: Rc<dyn Channel>) -> Rc<Line> {
+    pub(super) fn new(inner: Rc<dyn Channel>) -> Rc<Line> {
         Rc::new(Line {
             inner,
             held: RefCell::new(None),
@@ -44,7 +44,7 @@ impl Line {
     }
 
     /// The client sees the connection end; the server does not yet.
-    fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.cut.set(true);
         if let Some(waker) = self.reader.take() {
             waker.wake();
@@ -143,7 +143,7 @@ impl Channel for Line {
     }
 }
 
-async fn tcp(own: &Own) -> Rc<Line> {
+pub(super) async fn tcp(own: &Own) -> Rc<Line> {
     Line::new(own.tcp().await)
 }
 

@@ -48,6 +48,7 @@ impl Own {
             }]
             .into(),
             endpoints: ENDPOINTS.into(),
+            offers: Default::default(),
             pool: pool.clone(),
             limits: server::Limits::default(),
         };
@@ -491,6 +492,24 @@ fn a_dropped_rdma_read_keeps_its_memory_until_the_answer() {
         session.echo().await.unwrap();
         assert_eq!(direct.open_regions(), 0);
         assert!(file.read(0, 100_000).await.is_ok(), "the connection lives");
+    });
+}
+
+/// An encrypted message of a session that has ended would cost the connection, and a line in the server's log.
+#[test]
+fn what_is_dropped_after_the_log_off_says_nothing() {
+    Sim::new(27).run(async {
+        let own = Own::new(|_| {});
+        let tcp = own.tcp().await;
+        let options = Options { encryption: Wish::Required, ..own.options() };
+        let session = Session::connect(tcp.clone(), options).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        let file = tree.open("f", OpenOptions::create()).await.unwrap();
+        session.logoff().await.unwrap();
+        let sent = session.traffic().sent;
+        drop(file);
+        drop(tree);
+        assert_eq!(session.traffic().sent, sent);
     });
 }
 

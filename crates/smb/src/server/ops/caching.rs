@@ -22,6 +22,7 @@ use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus};
 use super::durable::Preserved;
 use super::lease::Lease;
 use super::opens::Open;
+use super::persistent;
 use crate::server::context::{Failure, OpContext};
 use crate::server::session::Session;
 
@@ -229,7 +230,7 @@ struct Route {
 }
 
 impl Oplock {
-    fn new(preserved: &Arc<Preserved>, opens: &Arc<Opens>) -> Oplock {
+    pub(super) fn new(preserved: &Arc<Preserved>, opens: &Arc<Opens>) -> Oplock {
         Oplock { route: Mutex::new(None), preserved: Arc::downgrade(preserved), opens: opens.clone() }
     }
 
@@ -264,6 +265,12 @@ impl Holder for Oplock {
 
     fn revoked(&self, node: weft_store::NodeId, _: Key) {
         tracing::debug!("an oplock break was not acknowledged in time: {node:?}");
+        let is_mine =
+            |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
+        if let Some(preserved) = self.preserved.upgrade() {
+            let session = self.route().map(|(session, _)| session);
+            persistent::revoked(&preserved, session.as_slice(), is_mine);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.9.6, 3.3.5.9.10 (requests), 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a
 //! connection), 3.3.6.2 (scavenger).
-//! Owns: opens without a session, at most [`MAX_PRESERVED`]. Does not: survive the server: no handle is persistent.
+//! Owns: opens without a session, at most [`MAX_PRESERVED`]. Does not: survive the server; see [`super::persistent`].
 //!
 //! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
 //! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
@@ -14,12 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use weft_machine::{Time, rt};
-use weft_store::vfs::Kind;
+use weft_store::opens::Opens;
+use weft_store::vfs::{Kind, NodeId};
 use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
 use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
 use super::caching::Caching;
 use super::opens::Open;
+use super::persistent::Persistent;
 use crate::server::context::OpContext;
 
 /// Opens that wait for their client, of all clients together.
@@ -28,6 +30,10 @@ const MAX_PRESERVED: usize = 16_384;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait that a client can ask for (3.3.5.9.10).
 const MAX_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long a resilient handle waits whose client names no time, and the longest time that one can name.
+const DEFAULT_RESILIENCY: Duration = Duration::from_secs(120);
+const MAX_RESILIENCY: Duration = Duration::from_secs(300);
 
 /// What makes an open durable.
 pub(crate) struct Durable {
@@ -38,6 +44,8 @@ pub(crate) struct Durable {
     client: Guid,
     timeout: Duration,
     home: Arc<Preserved>,
+    /// It survives the server.
+    persistent: Option<Persistent>,
 }
 
 /// What a CREATE asks for.
@@ -48,7 +56,7 @@ pub(super) enum Wanted {
     /// `DHnQ`.
     V1,
     /// `DH2Q`.
-    V2 { timeout: Duration, create_guid: Guid },
+    V2 { timeout: Duration, create_guid: Guid, persistent: bool },
     /// `DHnC`: this handle again.
     Reconnect { file: FileId },
     /// `DH2C`.
@@ -72,13 +80,14 @@ impl Wanted {
                     versions.0 += 1;
                     v1 = Wanted::Reconnect { file: *file };
                 }
-                RequestContext::DurableV2 { timeout_ms, create_guid, .. } if dialect >= Dialect::V3_0 => {
+                RequestContext::DurableV2 { timeout_ms, create_guid, flags } if dialect >= Dialect::V3_0 => {
                     versions.1 += 1;
                     let timeout = match timeout_ms {
                         0 => DEFAULT_TIMEOUT,
                         &ms => Duration::from_millis(ms.into()).min(MAX_TIMEOUT),
                     };
-                    v2 = Wanted::V2 { timeout, create_guid: *create_guid };
+                    let persistent = flags.contains(DurableFlags::PERSISTENT);
+                    v2 = Wanted::V2 { timeout, create_guid: *create_guid, persistent };
                 }
                 RequestContext::DurableReconnectV2 { file, create_guid, flags }
                     if dialect >= Dialect::V3_0 =>
@@ -101,43 +110,97 @@ impl Wanted {
 
 /// Makes an open durable where it can be, and adds what the client is told. What cannot be kept for want of a right to
 /// keep handles is no durable handle: a batch oplock or a lease with handles is what makes it one.
-pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
+pub(super) fn make(
+    cx: &OpContext,
+    open: &Open,
+    wanted: &Wanted,
+    persistent: Option<Persistent>,
+    contexts: &mut Vec<ResponseContext>,
+) {
     let (create_guid, timeout) = match *wanted {
         Wanted::V1 => (None, DEFAULT_TIMEOUT),
-        Wanted::V2 { timeout, create_guid } => (Some(create_guid), timeout),
+        Wanted::V2 { timeout, create_guid, .. } => (Some(create_guid), timeout),
         _ => return,
     };
     // 3.3.5.9.6, 3.3.5.9.10: no directory is durable.
-    if open.kind == Kind::Dir || !open.may_be_kept() {
+    if open.kind == Kind::Dir || !(persistent.is_some() || open.may_be_kept()) {
         return;
     }
+    let is_persistent = persistent.is_some();
     let durable = Durable {
         create_guid,
         user: cx.session.user.clone(),
         client: cx.session.client_guid,
         timeout,
         home: cx.server.handles.preserved.clone(),
+        persistent,
     };
     if open.durable.set(durable).is_ok() {
-        contexts.push(response(create_guid, timeout));
+        contexts.push(response(create_guid, timeout, is_persistent));
     }
 }
 
-fn response(create_guid: Option<Guid>, timeout: Duration) -> ResponseContext {
+/// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits for its client so long, whatever it may cache.
+pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Result<(), NtStatus> {
+    let Some((timeout, _reserved)) = input.split_first_chunk().filter(|(_, rest)| rest.len() >= 4) else {
+        return Err(NtStatus::INVALID_PARAMETER);
+    };
+    let timeout = match u32::from_le_bytes(*timeout) {
+        0 => DEFAULT_RESILIENCY,
+        ms => Duration::from_millis(ms.into()),
+    };
+    if timeout > MAX_RESILIENCY {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    // What is durable already keeps its owner.
+    open.durable.get_or_init(|| Durable {
+        create_guid: None,
+        user: cx.session.user.clone(),
+        client: cx.session.client_guid,
+        timeout,
+        home: cx.server.handles.preserved.clone(),
+        persistent: None,
+    });
+    open.set_resilient(timeout);
+    Ok(())
+}
+
+fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> ResponseContext {
     match create_guid {
         None => ResponseContext::Durable,
         Some(_) => ResponseContext::DurableV2 {
             // At most MAX_TIMEOUT.
             timeout_ms: timeout.as_millis() as u32,
-            flags: DurableFlags::NONE,
+            flags: if persistent { DurableFlags::PERSISTENT } else { DurableFlags::NONE },
         },
     }
 }
 
 impl Durable {
+    /// That of a handle of the last run.
+    pub(super) fn restored(
+        (create_guid, client): (Guid, Guid),
+        user: Arc<str>,
+        timeout: Duration,
+        home: Arc<Preserved>,
+        persistent: Persistent,
+    ) -> Durable {
+        Durable { create_guid: Some(create_guid), user, client, timeout, home, persistent: Some(persistent) }
+    }
+
     /// The context that said that it is durable, again.
     pub(super) fn describe(&self) -> ResponseContext {
-        response(self.create_guid, self.timeout)
+        response(self.create_guid, self.timeout, self.persistent.is_some())
+    }
+
+    /// What makes it survive the server, if it does.
+    pub(super) fn persistent(&self) -> Option<&Persistent> {
+        self.persistent.as_ref()
+    }
+
+    /// Whose it is: user and client.
+    pub(super) fn owner(&self) -> (&str, Guid) {
+        (&self.user, self.client)
     }
 
     /// Whether it was opened by this user.
@@ -164,6 +227,8 @@ pub(super) struct Claim<'a> {
     pub client: Guid,
     pub user: &'a str,
     pub lease: Option<create_context::Lease>,
+    /// Whether the client believes that it survives the server.
+    pub persistent: bool,
 }
 
 impl Claim<'_> {
@@ -182,8 +247,12 @@ impl Claim<'_> {
         // Version 1 knows of no CreateGuid: it is answered for handles of version 2 as well, and its own handles are
         // version 2's with a GUID of zeros.
         let same_create = self.create_guid.is_none_or(|guid| guid == durable.create_guid.unwrap_or_default());
-        if !same_create || !same_lease || !open.may_be_kept() {
+        let kept = durable.persistent.is_some() || open.resilient().is_some() || open.may_be_kept();
+        if !same_create || !same_lease || !kept || (durable.persistent.is_some() && !self.persistent) {
             return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+        }
+        if self.persistent && durable.persistent.is_none() {
+            return Err(NtStatus::INVALID_PARAMETER);
         }
         if durable.is_of(self.user) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
@@ -215,6 +284,38 @@ impl Preserved {
         Ok(())
     }
 
+    /// The persistent handle that this CREATE made, while it waits (3.3.5.9, 3.3.5.9.12).
+    pub(super) fn made_by(&self, create_guid: Guid) -> Option<Arc<Open>> {
+        let kept = lock(&self.0);
+        let is = |open: &Open| {
+            open.durable.get().is_some_and(|d| d.persistent.is_some() && d.create_guid == Some(create_guid))
+        };
+        kept.values().find(|kept| is(&kept.open)).map(|kept| kept.open.clone())
+    }
+
+    /// Whether a persistent handle of this file waits for its client: then the file is not available to others.
+    pub(super) fn reserves(&self, node: NodeId, opens: &Arc<Opens>) -> bool {
+        // Nobody pays who has no such handles.
+        let kept = lock(&self.0);
+        kept.values().any(|kept| {
+            kept.open.is_persistent() && kept.open.node == node && Arc::ptr_eq(kept.open.vfs.opens(), opens)
+        })
+    }
+
+    /// Takes this handle out, if it waits.
+    pub(super) fn remove(&self, open: &Arc<Open>) -> Option<Arc<Open>> {
+        let mut kept = lock(&self.0);
+        kept.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
+        Some(kept.remove(&open.persistent)?.open)
+    }
+
+    /// Persistent handles that wait, and are meant.
+    pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
+        let kept = lock(&self.0);
+        let all = kept.values().map(|kept| &kept.open);
+        all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
+    }
+
     /// The file that a handle is for, while it waits.
     pub(super) fn peek<T>(&self, claim: &Claim, see: impl FnOnce(&Open) -> T) -> Result<T, NtStatus> {
         let kept = lock(&self.0);
@@ -234,9 +335,14 @@ impl Preserved {
     /// Somebody needs what is cached by handles whose client cannot be told: it has lost them. Whether there were any.
     pub(super) fn forfeit(&self, of: impl Fn(&Open) -> bool) -> bool {
         let mut kept = lock(&self.0);
-        let lost: Vec<_> = kept.extract_if(|_, kept| of(&kept.open)).map(|(_, kept)| kept.open).collect();
+        // 3.3.4.7: what is persistent waits for its client in any case.
+        let mut any = kept.values().any(|kept| kept.open.is_persistent() && of(&kept.open));
+        // What is resilient only stops caching.
+        let stays = |open: &Open| open.is_persistent() || open.resilient().is_some();
+        let lost = kept.extract_if(|_, kept| !stays(&kept.open) && of(&kept.open));
+        let lost: Vec<_> = lost.map(|(_, kept)| kept.open).collect();
         drop(kept);
-        let any = !lost.is_empty();
+        any |= !lost.is_empty();
         for open in lost {
             rt::spawn(async move { open.close().await }).detach();
         }

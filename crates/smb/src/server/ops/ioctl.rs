@@ -1,7 +1,7 @@
 //! IOCTL: control codes.
 //!
 //! Spec: [MS-SMB2] 3.3.5.15. Owns: nothing. Copies and holes have files of their own (`server_copy`, `holes`).
-//! Does not: DFS (STATUS_FS_DRIVER_REQUIRED), compression, snapshots beyond saying that there are none; each answers the
+//! Does not: compression, snapshots beyond saying that there are none; each answers the
 //! status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for it.
 
 use weft_store::vfs::Kind;
@@ -12,7 +12,7 @@ use weft_wire::smb2::ioctl::{
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::opens::{self, Open};
-use super::{create, holes, server_copy, status, symlink};
+use super::{create, durable, holes, offload, server_copy, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
@@ -74,12 +74,19 @@ fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
     if request.file != FileId::RELATED {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
+    let mut asked = cx.connection.asked.get();
+    asked.interfaces |= request.code == CtlCode::QUERY_NETWORK_INTERFACE_INFO;
+    asked.endpoints |= request.code == CtlCode::WEFT_ENDPOINTS;
+    cx.connection.asked.set(asked);
     match request.code {
         CtlCode::VALIDATE_NEGOTIATE_INFO => validate_negotiate(cx, request),
         CtlCode::QUERY_NETWORK_INTERFACE_INFO => interfaces(cx),
         CtlCode::WEFT_ENDPOINTS => Ok(cx.config().endpoints.clone().into_bytes()),
-        // 3.3.5.15.2: no DFS here.
-        CtlCode::DFS_GET_REFERRALS | CtlCode::DFS_GET_REFERRALS_EX => Err(status::FS_DRIVER_REQUIRED.into()),
+        // 3.3.5.15.2.
+        CtlCode::DFS_GET_REFERRALS | CtlCode::DFS_GET_REFERRALS_EX => {
+            let newer = request.code == CtlCode::DFS_GET_REFERRALS_EX;
+            cx.config().offers.dfs.answer(&request.input, newer, request.max_output_response)
+        }
         // There are no pipes to wait for.
         _ => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
     }
@@ -170,12 +177,19 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::DUPLICATE_EXTENTS_TO_FILE | CtlCode::DUPLICATE_EXTENTS_TO_FILE_EX => {
             server_copy::duplicate(cx, request, &open).await
         }
+        CtlCode::OFFLOAD_READ => offload::read(cx, request, &open).await,
+        CtlCode::OFFLOAD_WRITE => offload::write(cx, request, &open).await,
+        CtlCode::LMR_REQUEST_RESILIENCY if cx.dialect() >= Dialect::V2_1 => {
+            durable::make_resilient(cx, &open, &request.input)?;
+            Ok(Output::default())
+        }
         CtlCode::SET_SPARSE => holes::set_sparse(request, &open).await,
         CtlCode::SET_ZERO_DATA => holes::set_zero_data(request, &open).await,
         CtlCode::QUERY_ALLOCATED_RANGES => {
             let sparse = holes::sparse(&open).await?;
             holes::allocated_ranges(request, &open, sparse)
         }
+        CtlCode::WEFT_EXCHANGE => exchange(request, &open).await,
         CtlCode::FILE_LEVEL_TRIM => holes::trim(request, &open).await,
         CtlCode::GET_COMPRESSION => match request.max_output_response {
             0 | 1 => Err(NtStatus::INVALID_PARAMETER.into()),
@@ -188,6 +202,8 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
             Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?.into())
         }
         CtlCode::GET_REPARSE_POINT => Err(NtStatus::NOT_A_REPARSE_POINT.into()),
+        CtlCode::DELETE_REPARSE_POINT => symlink::delete(&open, &request.input).await,
+        CtlCode::SET_REPARSE_POINT => symlink::set(&open, &request.input).await,
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => match request.max_output_response {
             0..16 => Err(NtStatus::INVALID_PARAMETER.into()),
             // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
@@ -203,6 +219,14 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         // 3.3.5.15.8: neither listed nor private to anybody here.
         _ => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
     }
+}
+
+/// Puts a message to what is behind the file. Who may write to it may say something to it.
+async fn exchange(request: &Request, open: &Open) -> Result<Output, Failure> {
+    open.require_any(AccessMask::FILE_WRITE_DATA)?;
+    let file = open.file.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
+    let answer = file.exchange(request.input.clone(), request.max_output_response as usize).await?;
+    Ok(answer.to_vec().into())
 }
 
 /// [MS-FSA] 2.1.5.10.34: a file system that does not compress can be told not to.

@@ -16,6 +16,7 @@ use weft_wire::smb2::{Guid, NtStatus};
 use super::caching::{Caching, insist, message, rights_of, state_of};
 use super::durable::Preserved;
 use super::opens::Open;
+use super::persistent;
 use crate::server::session::Session;
 
 /// Leases of all clients together.
@@ -139,6 +140,9 @@ impl Holder for Lease {
 
     fn revoked(&self, node: NodeId, _: Key) {
         tracing::debug!("a lease break was not acknowledged in time: {node:?}");
+        if let (Some(preserved), Some(table)) = (self.preserved.upgrade(), self.table.upgrade()) {
+            persistent::revoked(&preserved, &table.sessions(self.client), |open| self.is_of(open));
+        }
     }
 }
 

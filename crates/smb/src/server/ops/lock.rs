@@ -12,6 +12,7 @@ use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::opens::{self, Open};
+use super::persistent;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
@@ -27,15 +28,55 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     if sequenced && open.locks.was_done(request.sequence) {
         return done();
     }
-    match request.locks.first() {
-        Some(first) if first.flags.contains(Flags::UNLOCK) => unlock_all(&open, &request.locks)?,
-        Some(_) => lock_all(cx, &open, &request.locks).await?,
+    let changed = match request.locks.first() {
+        Some(first) if first.flags.contains(Flags::UNLOCK) => {
+            Changed::Unlocked(unlock_all(&open, &request.locks)?)
+        }
+        Some(_) => Changed::Locked(lock_all(cx, &open, &request.locks).await?),
         None => return Err(NtStatus::INVALID_PARAMETER.into()),
-    }
+    };
     if sequenced {
         open.locks.done(request.sequence);
     }
+    if let Err(status) = persistent::save(&open).await {
+        // What would not survive the server is not told as done, and is not done either.
+        open.locks.forget(request.sequence);
+        changed.undo(&open);
+        return Err(status.into());
+    }
     done()
+}
+
+/// What a LOCK did, to be undone.
+enum Changed {
+    Locked(Vec<Range>),
+    /// With whether they were exclusive.
+    Unlocked(Vec<(Range, bool)>),
+}
+
+impl Changed {
+    /// What somebody else has locked in between stays his; the client is told of an error in any case.
+    fn undo(self, open: &Open) {
+        match self {
+            Changed::Locked(ranges) => unlock_each(open, ranges),
+            Changed::Unlocked(ranges) => {
+                for (range, exclusive) in ranges {
+                    if open.claim.try_lock(range, exclusive).is_err() {
+                        tracing::warn!(
+                            "a range that could not be unlocked for good was locked by another client"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn unlock_each(open: &Open, ranges: Vec<Range>) {
+    for range in ranges {
+        // Gone already only when the handle was closed meanwhile.
+        let _ = open.claim.unlock(range);
+    }
 }
 
 fn done() -> Answer {
@@ -49,19 +90,24 @@ fn range(element: &Element) -> Result<Range, NtStatus> {
 }
 
 /// 3.3.5.14.1: those before a failure stay unlocked.
-fn unlock_all(open: &Open, elements: &[Element]) -> Result<(), Failure> {
+fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, Failure> {
+    // Only a persistent handle has something to undo.
+    let held = if open.is_persistent() { open.claim.locked() } else { Vec::new() };
+    let mut unlocked = Vec::new();
     for element in elements {
         // FAIL_IMMEDIATELY could be ignored; Windows refuses it.
         if element.flags != Flags::UNLOCK {
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
-        open.claim.unlock(range(element)?)?;
+        let range = range(element)?;
+        open.claim.unlock(range)?;
+        unlocked.extend(held.iter().find(|(known, _)| *known == range));
     }
-    Ok(())
+    Ok(unlocked)
 }
 
 /// 3.3.5.14.2: all or none.
-async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<(), Failure> {
+async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<Vec<Range>, Failure> {
     let at_once = |element: &Element| element.flags.contains(Flags::FAIL_IMMEDIATELY);
     if elements.len() > 1 && !elements.iter().all(at_once) {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -71,15 +117,12 @@ async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<(
         match lock_one(cx, open, element).await {
             Ok(range) => taken.push(range),
             Err(failure) => {
-                for range in taken {
-                    // Gone already only when the handle was closed meanwhile.
-                    let _ = open.claim.unlock(range);
-                }
+                unlock_each(open, taken);
                 return Err(failure);
             }
         }
     }
-    Ok(())
+    Ok(taken)
 }
 
 async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Range, Failure> {

@@ -18,13 +18,17 @@ mod ea;
 mod flush;
 mod handles;
 mod holes;
+mod instances;
 mod ioctl;
 mod lease;
 mod lock;
+mod namespace;
+mod offload;
 mod opens;
 mod oplock_break;
 mod path;
 mod pattern;
+mod persistent;
 mod query_directory;
 mod query_info;
 mod read;
@@ -35,6 +39,7 @@ mod server_copy;
 mod set_info;
 mod status;
 mod symlink;
+mod tunnel;
 mod write;
 
 use weft_wire::smb2::{Command, NtStatus};
@@ -43,6 +48,7 @@ pub(crate) use self::channel_sequence::Outstanding;
 pub(crate) use self::handles::Handles;
 pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
+pub(crate) use self::persistent::restore;
 pub(crate) use self::read::read;
 use super::context::{Answer, OpContext};
 use super::pipes;
@@ -65,7 +71,7 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
         Command::ChangeNotify => Box::pin(change_notify::change_notify(cx)).await,
         Command::QueryInfo => Box::pin(query_info::query_info(cx)).await,
         Command::SetInfo => Box::pin(set_info::set_info(cx)).await,
-        Command::OplockBreak => oplock_break::oplock_break(cx),
+        Command::OplockBreak => oplock_break::oplock_break(cx).await,
         // The core keeps the others to itself; a code of no command is an invalid parameter (3.3.5.2).
         _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }

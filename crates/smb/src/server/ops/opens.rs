@@ -7,8 +7,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use slab::Slab;
+use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Removal};
 use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
@@ -19,8 +21,10 @@ use super::caching::Caching;
 use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
+use super::persistent;
 use super::query_directory::Scan;
 use super::replay::{LockSequences, Repeatable};
+use super::tunnel::Tunnel;
 use crate::server::context::{Failure, OpContext};
 
 /// A file or directory that a client has open.
@@ -45,12 +49,18 @@ pub(crate) struct Open {
     pub(super) base: OnceLock<Claim>,
     /// What it caches by.
     pub(super) caching: Caching,
+    /// Of what was opened by its 8.3 name: that name, and who remembers it when the file goes.
+    pub(super) by_short: OnceLock<(Arc<Tunnel>, String)>,
     /// Set when it may outlive its session.
     pub(super) durable: OnceLock<Durable>,
+    /// How long it waits for its client in any case, in milliseconds; 0 unless the client asked for that.
+    resilient_ms: AtomicU32,
     /// Under which name its CREATE can come again.
     pub(super) create: OnceLock<Repeatable>,
     /// What the CREATE did, to be told again.
     pub(super) action: CreateAction,
+    /// Opened as POSIX opens files: names are what they are spelled like, and go at once when they are removed.
+    posix: AtomicBool,
     /// IsReplayEligible.
     replayable: AtomicBool,
     pub(super) locks: LockSequences,
@@ -84,8 +94,37 @@ impl Open {
         action: CreateAction,
         hold: Hold,
     ) -> Open {
+        let (id, sequence) = (cx.server.handles.number(), ChannelSequence::starting(&cx.header));
+        Open::numbered(
+            id,
+            sequence,
+            vfs,
+            (node, kind),
+            place,
+            (access, options),
+            file,
+            (claim, caching),
+            action,
+            hold,
+        )
+    }
+
+    /// The same for one that has a number already.
+    #[allow(clippy::too_many_arguments, reason = "each is one field")]
+    pub(super) fn numbered(
+        id: u64,
+        sequence: ChannelSequence,
+        vfs: Vfs,
+        (node, kind): (NodeId, Kind),
+        place: (NodeId, Vec<u8>),
+        (access, options): (AccessMask, CreateOptions),
+        file: Option<OpenFile>,
+        (claim, caching): (Claim, Caching),
+        action: CreateAction,
+        hold: Hold,
+    ) -> Open {
         Open {
-            persistent: cx.server.handles.number(),
+            persistent: id,
             vfs,
             node,
             kind,
@@ -95,14 +134,17 @@ impl Open {
             claim,
             base: OnceLock::new(),
             caching,
+            by_short: OnceLock::new(),
             durable: OnceLock::new(),
+            resilient_ms: AtomicU32::new(0),
             create: OnceLock::new(),
             action,
+            posix: AtomicBool::new(false),
             replayable: AtomicBool::new(false),
             locks: LockSequences::default(),
             position: AtomicU64::new(0),
             scan: futures_util::lock::Mutex::default(),
-            sequence: ChannelSequence::starting(&cx.header),
+            sequence,
             notify: Notify::default(),
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
@@ -147,6 +189,11 @@ impl Open {
         self.written_since.store(false, Ordering::Release);
     }
 
+    /// What the client has set and keeps, if it has.
+    pub(super) fn kept_mtime(&self) -> Option<Timestamp> {
+        *lock(&self.kept_mtime)
+    }
+
     /// Notes a write.
     pub(super) fn written(&self) {
         // A shared flag: set once, then only read.
@@ -159,6 +206,34 @@ impl Open {
     pub(super) fn may_be_kept(&self) -> bool {
         let (has, left) = self.vfs.opens().caching(self.node, self.claim.key());
         left.is_none() && has.handle && !matches!(self.caching, Caching::None)
+    }
+
+    /// It waits for its client so long, whatever it may cache (3.3.5.15.9).
+    pub(super) fn set_resilient(&self, timeout: Duration) {
+        self.resilient_ms.store(u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX), Ordering::Release);
+    }
+
+    /// How long it waits in any case.
+    pub(super) fn resilient(&self) -> Option<Duration> {
+        Some(self.resilient_ms.load(Ordering::Acquire))
+            .filter(|ms| *ms > 0)
+            .map(|ms| Duration::from_millis(ms.into()))
+    }
+
+    /// Whether it survives the server.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.durable.get().is_some_and(|durable| durable.persistent().is_some())
+    }
+
+    /// Whether it was opened as POSIX opens files.
+    pub(super) fn is_posix(&self) -> bool {
+        self.posix.load(Ordering::Acquire)
+    }
+
+    /// It was.
+    pub(super) fn set_posix(&self) {
+        self.posix.store(true, Ordering::Release);
+        self.claim.set_delete_at_once(true);
     }
 
     /// Whether its CREATE may come again: nothing was done with it yet.
@@ -175,9 +250,9 @@ impl Open {
     async fn end(self: Arc<Open>) {
         let mut open = self;
         if let Some(durable) = open.durable.get()
-            && open.may_be_kept()
+            && (open.is_persistent() || open.resilient().is_some() || open.may_be_kept())
         {
-            let (home, timeout) = (durable.home().clone(), durable.timeout());
+            let (home, timeout) = (durable.home().clone(), open.resilient().unwrap_or(durable.timeout()));
             match home.keep(open, timeout) {
                 Ok(()) => return,
                 Err(back) => open = back,
@@ -189,7 +264,14 @@ impl Open {
     /// Closes: restores the kept time and removes what is to be deleted. Nothing is left to tell the client when that
     /// fails: as on Windows, CLOSE succeeds.
     pub(super) async fn close(&self) {
+        self.settle().await;
+        self.leave().await;
+    }
+
+    /// The first half of closing: what the file is to look like afterwards. The open still holds what it holds.
+    pub(super) async fn settle(&self) {
         self.notify.close();
+        persistent::forget(self).await;
         if let Some(create) = self.create.get() {
             create.forget(self);
         }
@@ -204,6 +286,11 @@ impl Open {
             // Its size and times are in the listings of its directory.
             self.vfs.children_changed(lock(&self.place).0);
         }
+    }
+
+    /// The second half: gives back locks, share modes and caching rights, of which others hear at once, and removes what
+    /// is to be deleted.
+    pub(super) async fn leave(&self) {
         if let Some(removal) = self.claim.close() {
             self.remove(removal).await;
         } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
@@ -212,6 +299,13 @@ impl Open {
         }
         if let Some(removal) = self.base.get().and_then(Claim::close) {
             self.remove_base(removal).await;
+        }
+    }
+
+    /// A file was removed: if it was opened by its 8.3 name, that may come again.
+    fn tunnelled(&self, dir: NodeId, name: Vec<u8>) {
+        if let Some((tunnel, short)) = self.by_short.get() {
+            tunnel.removed((self.vfs.opens(), dir), short, name, rt::now());
         }
     }
 
@@ -241,7 +335,7 @@ impl Open {
         }
         let removed = match self.place().await {
             Ok((dir, name)) if self.kind == Kind::Dir => self.vfs.rmdir(dir, &name).await,
-            Ok((dir, name)) => self.vfs.remove(dir, &name).await,
+            Ok((dir, name)) => self.vfs.remove(dir, &name).await.inspect(|()| self.tunnelled(dir, name)),
             Err(e) => Err(e),
         };
         drop(removal);
@@ -316,6 +410,13 @@ impl Opens {
         let mut slots = lock(&self.slots);
         slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
         Some(slots.try_remove(slot(id))?.open)
+    }
+
+    /// Those that survive the server and are meant.
+    pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
+        let slots = lock(&self.slots);
+        let all = slots.iter().map(|(_, slot)| &slot.open);
+        all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
     /// How many there are.

@@ -10,14 +10,22 @@ use weft_wire::smb2::oplock_break::{Request, Response};
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
 use super::caching::{Caching, level_of};
-use super::opens;
+use super::{opens, persistent};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-pub(super) fn oplock_break(cx: &OpContext) -> Answer {
+pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
     let response = match Request::parse(&cx.message)? {
         Request::Oplock { level, file } => oplock(cx, level, file)?,
         Request::Lease { key, state } => lease(cx, key, state)?,
     };
+    for open in cx.session.opens.select(|open| match (&response, &open.caching) {
+        (Response::Oplock { file, .. }, _) => open.persistent == file.persistent,
+        (Response::Lease { key, .. }, Caching::Lease(lease)) => lease.key() == *key,
+        _ => false,
+    }) {
+        // Said in the log if it fails. The record then says more than is left, which whoever comes back is told.
+        let _ = persistent::save(&open).await;
+    }
     let mut reply = Reply::new();
     response.emit(&mut reply.message);
     Ok(reply)

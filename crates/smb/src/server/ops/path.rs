@@ -118,20 +118,6 @@ pub(super) fn from_store(name: &[u8]) -> Option<String> {
     Some(name.chars().map(to_stand_in).collect())
 }
 
-/// Whether a name is an 8.3 name as it stands ([MS-FSCC] 2.1.5.2.1).
-pub(super) fn is_short(name: &str) -> bool {
-    let legal = |part: &str| part.bytes().all(|b| b.is_ascii_graphic() && b != b'.');
-    match name.split_once('.') {
-        None => (1..=8).contains(&name.len()) && legal(name),
-        Some((base, extension)) => {
-            (1..=8).contains(&base.len())
-                && (1..=3).contains(&extension.len())
-                && legal(base)
-                && legal(extension)
-        }
-    }
-}
-
 /// [MS-FSCC] 2.1.5.2: not in a file name.
 fn is_reserved(c: char) -> bool {
     matches!(c, '"' | '\\' | '/' | ':' | '|' | '<' | '>' | '*' | '?' | '\u{0}'..='\u{1f}')
@@ -227,14 +213,6 @@ mod tests {
         assert_eq!(new_stream(":b:$DATA"), Some(Ok(b"b".to_vec())));
         assert_eq!(new_stream("::$DATA"), Some(Err(NtStatus::INVALID_PARAMETER)));
         assert_eq!(new_stream(":b\\c"), Some(Err(NtStatus::INVALID_PARAMETER)));
-    }
-
-    #[test]
-    fn short_names() {
-        assert!(is_short("README.TXT") && is_short("a") && is_short("autoexec.bat"));
-        for long in ["", "a.html", "too long", "verylongname", "a.b.c", ".profile", "a.", "ü.txt"] {
-            assert!(!is_short(long), "{long}");
-        }
     }
 
     #[test]

@@ -9,7 +9,9 @@
 
 use std::collections::VecDeque;
 
-use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp};
+use weft_store::access::{self, Token};
+use weft_store::backend::short_name;
+use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -18,7 +20,7 @@ use weft_wire::smb2::query_directory::{Flags, Request, Response};
 
 use super::opens::{self, Open};
 use super::pattern::Pattern;
-use super::{attributes, path, resolve};
+use super::{attributes, create, namespace, path, resolve, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
@@ -41,6 +43,10 @@ pub(crate) struct Scan {
     dots: bool,
     /// The store has no more.
     end: bool,
+    /// Links of a DFS namespace that lie here.
+    links: Vec<directory::Entry>,
+    /// Tells the shares apart to clients that speak the POSIX extensions; `None` to others.
+    device: Option<u32>,
 }
 
 pub(super) async fn query_directory(cx: &OpContext) -> Answer {
@@ -55,10 +61,19 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
         return Err(unlisted(request.class).into());
     };
     let mut scan = open.scan.lock().await;
+    if request.class == FileClass::POSIX && !cx.connection.negotiated().posix {
+        return Err(NtStatus::INVALID_INFO_CLASS.into());
+    }
     let first = scan.begin(&request)?;
+    let volume = cx.tree.share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    scan.device = cx.connection.negotiated().posix.then_some(volume as u32);
+    if first {
+        scan.links = namespace::links_in(cx, &open).await?;
+    }
     scan.refresh(&open).await?;
+    let who = security::hides(cx);
     let single = request.flags.contains(Flags::RETURN_SINGLE_ENTRY);
-    while let Some((cookie, entry)) = scan.next(&open).await? {
+    while let Some((cookie, entry)) = scan.next(&open, who).await? {
         if !writer.push(&entry) {
             if writer.is_empty() {
                 return cut(request.class, &entry, limit);
@@ -114,7 +129,7 @@ impl Scan {
             self.pattern = Some(Pattern::parse(&request.pattern)?);
         }
         if first || restart {
-            *self = Scan { pattern: self.pattern.take(), ..Scan::default() };
+            *self = Scan { pattern: self.pattern.take(), device: self.device, ..Scan::default() };
         }
         Ok(first || restart)
     }
@@ -131,7 +146,11 @@ impl Scan {
     }
 
     /// The next entry that matches, and the position behind it.
-    async fn next(&mut self, open: &Open) -> Result<Option<(u64, directory::Entry)>, Failure> {
+    async fn next(
+        &mut self,
+        open: &Open,
+        who: Option<&Token>,
+    ) -> Result<Option<(u64, directory::Entry)>, Failure> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
                 return Ok(Some(entry));
@@ -139,17 +158,27 @@ impl Scan {
             if self.end {
                 return Ok(None);
             }
-            self.fetch(open).await?;
+            self.fetch(open, who).await?;
         }
     }
 
-    /// Fills `ready`, or ends.
-    async fn fetch(&mut self, open: &Open) -> Result<(), Failure> {
+    /// The link of this name.
+    fn link(&self, name: &str) -> Option<&directory::Entry> {
+        // Mostly there are none.
+        let lower = || name.to_lowercase();
+        self.links.iter().find(|link| link.name == name || link.name.to_lowercase() == lower())
+    }
+
+    /// Fills `ready`, or ends. Entries that `who` may not read are left out.
+    async fn fetch(&mut self, open: &Open, who: Option<&Token>) -> Result<(), Failure> {
         let (vfs, dir) = (&open.vfs, open.node);
         let pattern = self.pattern.clone().unwrap_or(Pattern::All);
         if let Pattern::Exact(name) = &pattern {
             self.end = true;
-            let entry = exact(open, name).await?;
+            let entry = match self.link(name) {
+                Some(link) => Some(link.clone()),
+                None => exact(open, name, who, self.device).await?,
+            };
             self.ready.extend(entry.map(|entry| (0, entry)));
             return Ok(());
         }
@@ -157,10 +186,13 @@ impl Scan {
             for name in [".", ".."] {
                 if pattern.matches(name) {
                     let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-                    let entry = entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned());
+                    let entry =
+                        entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned(), self.device);
                     self.ready.push_back((0, entry));
                 }
             }
+            let links = self.links.iter().filter(|link| pattern.matches(&link.name));
+            self.ready.extend(links.map(|link| (0, link.clone())));
         }
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
@@ -173,8 +205,12 @@ impl Scan {
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         for Entry { name, attr, beside, cookie } in entries {
             let Some(shown) = path::from_store(&name) else { continue };
-            if pattern.matches(&shown) {
-                self.ready.push_back((cookie, entry_of(&attr, &beside.unwrap_or_default(), &name, shown)));
+            let here = pattern.matches(&shown) && self.link(&shown).is_none();
+            if here && may_see(vfs, &attr, who).await? {
+                self.ready.push_back((
+                    cookie,
+                    entry_of(&attr, &beside.unwrap_or_default(), &name, shown, self.device),
+                ));
             }
         }
         Ok(())
@@ -182,20 +218,45 @@ impl Scan {
 }
 
 /// The one file that a pattern without wildcards names.
-async fn exact(open: &Open, name: &str) -> Result<Option<directory::Entry>, Failure> {
+async fn exact(
+    open: &Open,
+    name: &str,
+    who: Option<&Token>,
+    device: Option<u32>,
+) -> Result<Option<directory::Entry>, Failure> {
     let (vfs, dir) = (&open.vfs, open.node);
     if name == "." || name == ".." {
         let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
-        return Ok(Some(entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned())));
+        return Ok(Some(entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned(), device)));
     }
     let Some((attr, spelled)) = resolve::find(vfs, dir, &path::to_store(name)?).await? else {
         return Ok(None);
     };
+    if !may_see(vfs, &attr, who).await? {
+        return Ok(None);
+    }
     let beside = vfs.beside(attr.node).await.unwrap_or_default();
-    Ok(path::from_store(&spelled).map(|shown| entry_of(&attr, &beside, &spelled, shown)))
+    Ok(path::from_store(&spelled).map(|shown| entry_of(&attr, &beside, &spelled, shown, device)))
 }
 
-fn entry_of(attr: &Attr, beside: &Beside, name: &[u8], shown: String) -> directory::Entry {
+/// 3.3.5.18: on a share that hides, what its user may not read is not listed.
+async fn may_see(vfs: &Vfs, attr: &Attr, who: Option<&Token>) -> Result<bool, Failure> {
+    let Some(token) = who else { return Ok(true) };
+    let guard = match access::look(vfs, attr, token).await {
+        // Gone since it was listed.
+        Err(Error::Stale | Error::NotFound) => return Ok(false),
+        other => other?,
+    };
+    Ok(guard.grants(token).contains(AccessMask::FILE_GENERIC_READ.without(AccessMask::SYNCHRONIZE)))
+}
+
+fn entry_of(
+    attr: &Attr,
+    beside: &Beside,
+    name: &[u8],
+    shown: String,
+    device: Option<u32>,
+) -> directory::Entry {
     let summary = attributes::summary(attr, beside.dos, name);
     directory::Entry {
         file_index: 0,
@@ -208,6 +269,8 @@ fn entry_of(attr: &Attr, beside: &Beside, name: &[u8], shown: String) -> directo
         attributes: summary.attributes,
         ea_size: attributes::ea_size(attr, beside),
         file_id: attr.node.0,
+        short_name: short_name(name).unwrap_or_default(),
+        posix: device.map(|device| Box::new(attributes::information(attr, &summary, &shown, device))),
         name: shown,
     }
 }

@@ -1,11 +1,11 @@
 //! QUERY_INFO: what is known about a file, its file system, its security.
 //!
 //! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Owns: nothing.
-//! Does not: keep extended attributes, streams, 8.3 names (a name that is one by itself counts) or quotas; each is
-//! answered as [MS-FSA] says for an object store without them.
+//! Does not: keep quotas, which are answered as [MS-FSA] says for an object store without them.
 
 use std::sync::atomic::Ordering;
 
+use weft_store::backend::short_name;
 use weft_store::vfs::{Attr, Beside, Kind, NodeId, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
@@ -104,7 +104,9 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
     if needs_attributes.contains(&class) {
         open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
     }
-    let attr = open.vfs.getattr(open.node).await?;
+    let mut attr = open.vfs.getattr(open.node).await?;
+    // UserSetModificationTime: what was written since does not show.
+    attr.mtime = open.kept_mtime().unwrap_or(attr.mtime);
     let beside = open.vfs.beside(open.node).await?;
     let facts = Facts { open, attr: &attr, beside: &beside };
     Ok(match class {
@@ -136,8 +138,19 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
             let name = path_of(open).await?;
             Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
+        FileClass::POSIX if cx.connection.negotiated().posix => {
+            open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
+            let (own, device) = (open.name(), volume_of(cx) as u32);
+            let shown = path::from_store(&own).unwrap_or_default();
+            let summary = attributes::summary(&attr, beside.dos, &own);
+            let information = attributes::information(&attr, &summary, &shown, device);
+            Info::fixed(|out| information.emit(out))
+        }
+        FileClass::POSIX => return Err(NtStatus::INVALID_INFO_CLASS.into()),
         FileClass::ALTERNATE_NAME => {
-            let name = path::from_store(&open.name()).filter(|name| path::is_short(name));
+            // A name that is one as it stands has none beside it.
+            let own = open.name();
+            let name = short_name(&own).or_else(|| path::from_store(&own)).filter(|name| !name.is_empty());
             let name = name.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
             Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
@@ -348,6 +361,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                     | fs::FsAttributes::UNICODE_ON_DISK
                     | fs::FsAttributes::PERSISTENT_ACLS
                     | fs::FsAttributes::SUPPORTS_SPARSE_FILES
+                    | fs::FsAttributes::SUPPORTS_REPARSE_POINTS
                     | fs::FsAttributes::NAMED_STREAMS
                     | fs::FsAttributes::SUPPORTS_EXTENDED_ATTRIBUTES
                     | fs::FsAttributes::SUPPORTS_HARD_LINKS,
@@ -370,6 +384,13 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                 partition_alignment: 0,
             };
             Info::fixed(|out| sectors.emit(out))
+        }
+        // Quotas are neither kept nor enforced, and nobody has limits.
+        FsClass::CONTROL => Info::fixed(|out| fs::Control::UNLIMITED.emit(out)),
+        FsClass::OBJECT_ID => {
+            let mut object_id = [0; 16];
+            object_id[..8].copy_from_slice(&volume_of(cx).to_le_bytes());
+            Info::fixed(|out| fs::ObjectId { object_id, extended_info: [0; 48] }.emit(out))
         }
         class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),

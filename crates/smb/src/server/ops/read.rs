@@ -13,7 +13,7 @@ use weft_transport::{Segment, Stag};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::channel::{Channel, Descriptors};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
-use weft_wire::smb2::read::{RESPONSE_DATA_AT, Request, Response};
+use weft_wire::smb2::read::{Flags, RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
 use super::opens;
@@ -59,7 +59,8 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
         Some(_) => request.length as usize,
         None => inline_len(cx, request)?,
     };
-    let now = (route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len))
+    let short = route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len);
+    let now = (short && !(leaves_as_it_is(cx, request) && file.is_mapped()))
         .then(|| file.read_now(&cx.server.config.pool, request.offset, len))
         .flatten();
     let data = match now {
@@ -79,8 +80,16 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
             reply.segments = clip(segments, len);
         }
     }
+    reply.compress = request.flags.contains(Flags::REQUEST_COMPRESSED);
     reply.payload = Some(data).filter(|data: &Payload| !data.is_empty());
     Ok(reply)
+}
+
+/// Whether the payload inside a message goes into a socket untouched: then the transport can send it from a mapping. What is
+/// signed, sealed, compressed or packed into Sends is gone over here, and better in a buffer than as a range to be read.
+fn leaves_as_it_is(cx: &OpContext, request: &Request) -> bool {
+    let touched = cx.encrypted || cx.signed.is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
+    !touched && cx.channel().limits().max_rdma.is_none()
 }
 
 /// How much is answered inside a message. NEGOTIATE may have offered more, for RDMA: on an encrypted session Linux asks

@@ -139,6 +139,23 @@ impl LockSequences {
         }
     }
 
+    /// What was carried out last under each index.
+    pub(super) fn all(&self) -> Vec<(u8, u8)> {
+        lock(&self.0).iter().map(|(index, number)| (*index, *number)).collect()
+    }
+
+    /// As they were in the last run.
+    pub(super) fn restore(&self, all: &[(u8, u8)]) {
+        lock(&self.0).extend(all.iter().copied());
+    }
+
+    /// It was not carried out after all.
+    pub(super) fn forget(&self, sequence: u32) {
+        if let Some((index, _)) = LockSequences::index(sequence) {
+            lock(&self.0).remove(&index);
+        }
+    }
+
     /// It has been carried out.
     pub(super) fn done(&self, sequence: u32) {
         if let Some((index, number)) = LockSequences::index(sequence) {

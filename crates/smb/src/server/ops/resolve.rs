@@ -20,15 +20,20 @@ pub(super) struct Resolved {
     pub(super) found: Option<(Attr, Vec<u8>)>,
 }
 
-/// Walks a path.
+/// Walks a path, whatever case its names are in.
 pub(super) async fn resolve(vfs: &Vfs, path: &Path) -> Result<Resolved, Failure> {
+    walk(vfs, path, false).await
+}
+
+/// Walks a path; `exact`, for POSIX: names are what they are spelled like.
+pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved, Failure> {
     let Some((last, before)) = path.names.split_last() else {
         let attr = vfs.getattr(NodeId::ROOT).await?;
         return Ok(Resolved { dir: NodeId::ROOT, name: Vec::new(), found: Some((attr, Vec::new())) });
     };
     let mut dir = NodeId::ROOT;
     for (i, name) in before.iter().enumerate() {
-        let attr = match vfs.lookup(dir, name, true).await {
+        let attr = match vfs.lookup(dir, name, !exact).await {
             Err(Error::NotFound | Error::NotDir | Error::Stale) => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
             }
@@ -40,7 +45,15 @@ pub(super) async fn resolve(vfs: &Vfs, path: &Path) -> Result<Resolved, Failure>
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
-    let found = find(vfs, dir, last).await?;
+    let found = match exact {
+        false => find(vfs, dir, last).await?,
+        true => match vfs.lookup(dir, last, false).await {
+            Ok(attr) => Some((attr, last.clone())),
+            Err(Error::NotFound) => None,
+            Err(Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
+            Err(e) => return Err(e.into()),
+        },
+    };
     Ok(Resolved { dir, name: last.clone(), found })
 }
 

@@ -37,6 +37,11 @@ fn token_of(cx: &OpContext) -> &Token {
     cx.session.token.get_or_init(|| token(&cx.server.accounts, &cx.session.user))
 }
 
+/// For whom listings of this tree leave out what he may not read; `None` where they show everything.
+pub(super) fn hides(cx: &OpContext) -> Option<&Token> {
+    cx.tree.share.as_ref().filter(|share| share.rules.hides_unreadable).map(|_| token_of(cx))
+}
+
 /// What the directory above adds; nothing to a share's root, which has none above.
 async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
     if attr.node == NodeId::ROOT {

@@ -10,7 +10,7 @@ use weft_store::vfs::{Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{
-    Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Position, Rename,
+    Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Mode, Position, Rename,
 };
 use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
@@ -18,11 +18,13 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::{self, Path};
-use super::{attributes, caching, ea, resolve, security, symlink};
+use super::{attributes, caching, ea, namespace, persistent, resolve, security, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
 const ALLOCATION_UNIT: u64 = 4096;
+/// FILE_WRITE_THROUGH and FILE_SEQUENTIAL_ONLY; no open here is synchronous, which is a mode as well.
+const SETTABLE_MODE: u32 = 0x06;
 /// A RENAME or LINK without its name.
 const RENAME_FIXED_LEN: usize = 20;
 
@@ -66,18 +68,20 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
         FileClass::DISPOSITION => {
             let delete = fixed(Disposition::parse(buffer))?.delete_pending;
             let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
-            dispose(open, flags).await
+            dispose_for_good(open, flags).await
         }
-        FileClass::DISPOSITION_EX => dispose(open, fixed(DispositionEx::parse(buffer))?.flags).await,
+        FileClass::DISPOSITION_EX => dispose_for_good(open, fixed(DispositionEx::parse(buffer))?.flags).await,
         FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
         FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
         FileClass::POSITION => {
             open.position.store(fixed(Position::parse(buffer))?.current_byte_offset, Ordering::Relaxed);
             Ok(())
         }
-        // Every mode is served the same.
-        FileClass::MODE if buffer.len() >= 4 => Ok(()),
-        FileClass::MODE => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),
+        // Every mode is served the same ([MS-FSA] 2.1.5.15.8).
+        FileClass::MODE => match fixed(Mode::parse(buffer))?.mode & !SETTABLE_MODE {
+            0 => Ok(()),
+            _ => Err(NtStatus::INVALID_PARAMETER.into()),
+        },
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_WRITE_EA)?;
             ea::set(&open.vfs, open.node, &ea::parse(buffer)?).await
@@ -97,9 +101,10 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     if times.iter().any(|t| (1 << 63..Filetime::THAW.0).contains(&t.0)) {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let directory = open.kind == Kind::Dir;
-    if (basic.attributes.contains(FileAttributes::DIRECTORY) && !directory)
-        || (basic.attributes.contains(FileAttributes::TEMPORARY) && directory)
+    // A link to a directory is shown as one, and nothing of that is set.
+    let may_be_directory = matches!(open.kind, Kind::Dir | Kind::Symlink);
+    if (basic.attributes.contains(FileAttributes::DIRECTORY) && !may_be_directory)
+        || (basic.attributes.contains(FileAttributes::TEMPORARY) && open.kind == Kind::Dir)
     {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -126,6 +131,17 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
         _ => open.keep_mtime(Some(after.mtime)),
     }
     Ok(())
+}
+
+/// What [`dispose`] does, and of a persistent handle so that it outlives the server.
+async fn dispose_for_good(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
+    let before = open.claim.delete_pending();
+    dispose(open, flags).await?;
+    persistent::save(open).await.map_err(|status| {
+        // What would not survive the server is not told as done, and is not done either.
+        open.claim.set_delete_pending(before);
+        Failure::from(status)
+    })
 }
 
 /// [MS-FSA] 2.1.5.15.3, 2.1.5.15.4.
@@ -157,7 +173,7 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
     open.claim.set_delete_pending(true);
     // [MS-FSA] 2.1.5.15.3: whoever waits for changes in it waits in vain.
     open.vfs.end_watches(open.node);
-    open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS));
+    open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS) || open.is_posix());
     Ok(())
 }
 
@@ -250,16 +266,19 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     match (open.vfs.stream_of(open.node), to_stream) {
         (None, None) => {}
         (Some(_), Some(name)) => return rename_stream(open, &name, wish.replace_if_exists).await,
+        // As Windows answers it: the file whose stream it would become is in use, by this very open.
+        (Some(_), None) if wish.name.contains(':') => return Err(NtStatus::SHARING_VIOLATION.into()),
         // A file does not turn into a stream, nor a stream into a file.
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
     let path = new_path(&wish.name)?;
+    namespace::refuse_covered(cx, &wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let vfs = &open.vfs;
     let from = open.place().await?;
-    let to = resolve::resolve(vfs, &path).await?;
+    let to = resolve::walk(vfs, &path, open.is_posix()).await?;
     if (to.dir, &to.name) == (from.0, &from.1) {
         return Ok(());
     }
@@ -310,10 +329,10 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
     if open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    let to = resolve::resolve(vfs, &path).await?;
+    let to = resolve::walk(vfs, &path, open.is_posix()).await?;
     security::may_move_to(cx, vfs, to.dir, false).await?;
     if let Some((target, spelled)) = &to.found {
-        if target.node == open.node {
+        if target.node == open.node && wish.replace_if_exists {
             return Ok(());
         }
         check_target(open, target, wish.replace_if_exists)?;

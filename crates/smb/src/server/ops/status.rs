@@ -4,6 +4,10 @@
 //! Owns: nothing. Does not: know which operation failed, so "not found" means the last name; whoever looks at the
 //! names before it says STATUS_OBJECT_PATH_NOT_FOUND itself.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use weft_machine::{Time, rt};
 use weft_store::opens::Refused;
 use weft_store::vfs::Error;
 use weft_wire::smb2::{Malformed, NtStatus};
@@ -11,7 +15,9 @@ use weft_wire::smb2::{Malformed, NtStatus};
 use crate::server::context::Failure;
 
 pub(super) const EA_TOO_LARGE: NtStatus = NtStatus(0xC000_0050);
-pub(super) const FS_DRIVER_REQUIRED: NtStatus = NtStatus(0xC000_019C);
+pub(super) const IO_REPARSE_DATA_INVALID: NtStatus = NtStatus(0xC000_0278);
+pub(super) const IO_REPARSE_TAG_MISMATCH: NtStatus = NtStatus(0xC000_0277);
+pub(super) const IO_REPARSE_TAG_INVALID: NtStatus = NtStatus(0xC000_0276);
 pub(super) const NONE_MAPPED: NtStatus = NtStatus(0xC000_0073);
 pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
 
@@ -29,8 +35,14 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::BadName | Error::NameTooLong => NtStatus::OBJECT_NAME_INVALID,
         Error::Invalid => NtStatus::INVALID_PARAMETER,
         Error::NoSpace => NtStatus::DISK_FULL,
-        Error::Limit("open files (ulimit -n)") => NtStatus::TOO_MANY_OPENED_FILES,
-        Error::Limit(_) => NtStatus::INSUFFICIENT_RESOURCES,
+        Error::Limit(what @ "open files (ulimit -n)") => {
+            limit_reached(what);
+            NtStatus::TOO_MANY_OPENED_FILES
+        }
+        Error::Limit(what) => {
+            limit_reached(what);
+            NtStatus::INSUFFICIENT_RESOURCES
+        }
         Error::ReadOnly => NtStatus::MEDIA_WRITE_PROTECTED,
         Error::NotSupported => NtStatus::NOT_SUPPORTED,
         Error::NoXattr => NtStatus::OBJECT_NAME_NOT_FOUND,
@@ -40,6 +52,20 @@ pub(super) fn of(error: &Error) -> NtStatus {
             tracing::warn!("the file system failed: {e}");
             UNEXPECTED_IO_ERROR
         }
+    }
+}
+
+/// Says in the log which limit it is, and how it is raised where it can be: at most every ten seconds, because whoever runs
+/// into one does so again and again.
+pub(super) fn limit_reached(what: &'static str) {
+    const PAUSE: Duration = Duration::from_secs(10);
+    static LAST: Mutex<Option<(&str, Time)>> = Mutex::new(None);
+    let now = rt::now();
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.is_none_or(|(known, at)| known != what || now >= at + PAUSE || now < at) {
+        *last = Some((what, now));
+        drop(last);
+        tracing::warn!("limit reached: {what}");
     }
 }
 

@@ -8,19 +8,23 @@ mod info;
 mod listing;
 mod locks;
 mod names;
+mod namespace;
 mod notify;
+mod offload;
 mod payload;
 mod pipes;
 mod security;
+mod short;
 mod streams;
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Pool, rt};
+use weft_machine::{Buf, File, Pool, rt};
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
@@ -38,7 +42,7 @@ use crate::crypto::{Preauth, Profile, Role, SessionKeys};
 use crate::server::connection::{Connection, Negotiated};
 use crate::server::context::{Answer, OpContext, Reply};
 use crate::server::session::{New, Session, Tree};
-use crate::server::{Config, NetworkInterface, Server};
+use crate::server::{Config, NetworkInterface, Offers, Server};
 
 /// Size of the memory disk.
 const DISK: u64 = 64 << 20;
@@ -48,6 +52,8 @@ struct Client {
     rdma: bool,
     /// What [`Channel::fetch`] gives.
     memory: Bytes,
+    /// Whether a file in memory can be filled from it directly.
+    reaches_files: Cell<bool>,
     fetched: RefCell<Vec<Segment>>,
     sent: Cell<usize>,
 }
@@ -82,6 +88,11 @@ impl Channel for Client {
         self.fetched.replace(from);
         Box::pin(async move { Ok(data) })
     }
+    fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
+        let len: usize = from.iter().map(|segment| segment.len as usize).sum();
+        let lent = Pool::new(1 << 20).buf_from(&self.memory[..len]).filter(|_| self.reaches_files.get())?;
+        Some(file.place_at(offset, &lent.into_window()))
+    }
     fn expose(&self, _: Buf, _: Access) -> Result<Exposed, Error> {
         Err(Error::Misuse("servers expose nothing"))
     }
@@ -111,6 +122,10 @@ impl Bench {
     }
 
     fn with(vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
+        Bench::offering(Offers::default(), vfs, dialect, rdma)
+    }
+
+    fn offering(offers: Offers, vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
         let share = Share::new("data", vfs.clone());
         let server = Server::new(Config {
             server_guid: [7; 16],
@@ -129,12 +144,14 @@ impl Bench {
             }]
             .into(),
             endpoints: "iwarp 127.0.0.1:5445\n".into(),
+            offers,
             pool: Pool::new(64 << 20),
             limits: crate::server::Limits { opens: 100, ..Default::default() },
         });
         let client = Rc::new(Client {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
+            reaches_files: Cell::new(false),
             fetched: RefCell::default(),
             sent: Cell::new(0),
         });
@@ -150,6 +167,8 @@ impl Bench {
             server_security_mode: SecurityMode::SIGNING_ENABLED,
             max_io: 8 << 20,
             transforms: Default::default(),
+            compression: None,
+            posix: false,
             profile,
         });
         let session = session(77, "tester", profile);

@@ -1,10 +1,12 @@
 //! WRITE: slices of the message, or what the transport fetches from the client's memory, into the file.
 //!
-//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Owns: nothing. Buffers: the message's, or the one that was fetched into;
-//! neither is copied, but what was encrypted for its way by RDMA is decrypted into another. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
+//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Owns: nothing. Buffers: the message's, or the one that was fetched into, or
+//! none where the transport reaches the file's own memory; neither is copied, but what was encrypted for its way by RDMA is
+//! decrypted into another. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
 //! made durable, which is what was asked for.
 
 use bytes::Bytes;
+use weft_machine::File;
 use weft_store::vfs::Kind;
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -65,6 +67,9 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         None => request.data,
         Some(mut segments) => {
             clip(&mut segments, len);
+            if route.crypto.is_none() && placed(cx, &open, offset, &segments, request.flags).await? {
+                return Ok(len);
+            }
             let data = fetch(cx, segments).await?;
             match &route.crypto {
                 None => data,
@@ -76,12 +81,38 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     open.claim.may_write(offset, u64::from(len))?;
     file.write(offset, &[data]).await?;
     open.written();
-    let through =
-        request.flags.contains(Flags::WRITE_THROUGH) || open.options.contains(CreateOptions::WRITE_THROUGH);
-    if through {
+    if is_through(&open, request.flags) {
         file.sync().await?;
     }
     Ok(len)
+}
+
+/// Payload straight from the client's memory into a file that lies in ours, where the transport reaches both: with one copy.
+/// False: it did not go so.
+async fn placed(
+    cx: &OpContext,
+    open: &Open,
+    offset: u64,
+    segments: &[weft_transport::Segment],
+    flags: Flags,
+) -> Result<bool, Failure> {
+    let Some(file) = &open.file else { return Ok(false) };
+    let len = segments.iter().map(|segment| u64::from(segment.len)).sum();
+    open.claim.may_write(offset, len)?;
+    let mut put = |to: &File, at: u64| cx.channel().fetch_into(segments, to, at);
+    if !file.place(offset, len, &mut put).await? {
+        return Ok(false);
+    }
+    open.written();
+    if is_through(open, flags) {
+        file.sync().await?;
+    }
+    Ok(true)
+}
+
+/// Whether a write is answered when it is durable.
+fn is_through(open: &Open, flags: Flags) -> bool {
+    flags.contains(Flags::WRITE_THROUGH) || open.options.contains(CreateOptions::WRITE_THROUGH)
 }
 
 /// Where to write. Who may only append writes nowhere else.

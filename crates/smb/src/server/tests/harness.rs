@@ -209,6 +209,7 @@ impl World {
             multichannel: true,
             interfaces: Vec::new().into(),
             endpoints: String::new(),
+            offers: Default::default(),
             pool: pool.clone(),
             limits: Limits::default(),
         };

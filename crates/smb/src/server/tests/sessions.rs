@@ -1,10 +1,13 @@
 //! Log on, log off, trees, and what is left when a connection goes.
 
+use weft_wire::ntlm;
 use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::negotiate::{Capabilities, SecurityMode};
 use weft_wire::smb2::tree_connect::{self, ShareType};
-use weft_wire::smb2::{Command, Dialect, NtStatus, logoff, tree_disconnect};
+use weft_wire::smb2::{Command, Dialect, Header, NtStatus, logoff, session_setup, tree_disconnect};
 
 use super::harness::*;
+use crate::crypto::Sender;
 use weft_machine::rt;
 
 use std::time::Duration;
@@ -216,6 +219,60 @@ fn a_session_can_authenticate_again_as_the_same_user_only() {
         // A failure ends it (3.3.5.5.3).
         assert_eq!(client.log_on("alice", "wrong").await.unwrap_err(), NtStatus::LOGON_FAILURE);
         assert_eq!(world.server.session_count(), 0);
+    });
+}
+
+/// Both legs as nobody, bare NTLM.
+async fn as_nobody(client: &mut Client) -> NtStatus {
+    let flags = ntlm::Flags(0xe208_8297);
+    let authenticate = ntlm::Authenticate {
+        flags,
+        lm_response: vec![0],
+        nt_response: Vec::new(),
+        domain: String::new(),
+        user: String::new(),
+        workstation: String::new(),
+        session_key: Vec::new(),
+        mic: None,
+    };
+    let mut status = NtStatus::SUCCESS;
+    for token in [ntlm::Negotiate { flags }.emit(), authenticate.emit()] {
+        let setup = session_setup::Request {
+            flags: session_setup::RequestFlags::NONE,
+            security_mode: SecurityMode::SIGNING_ENABLED,
+            capabilities: Capabilities::NONE,
+            previous_session_id: 0,
+            token: token.into(),
+        };
+        let mut request = client.request(Command::SessionSetup, |out| setup.emit(out));
+        if let Some(keys) = &client.keys {
+            keys.signing.sign(Sender::Client, &mut request);
+        }
+        client.wire.send(request);
+        let header = Header::parse(&client.recv_frame().await.unwrap()).unwrap();
+        client.credits += u64::from(header.credits);
+        (client.session, status) = (header.session_id, header.status);
+    }
+    status
+}
+
+#[test]
+fn nobody_gets_in_and_nobody_loses_a_session_by_proving_nothing() {
+    story(async {
+        let world = World::with(|config| config.limits.session_ms = Some(60_000));
+        let mut client = world.client().await;
+        client.sign = true;
+        let kept = client.open("a", CreateOptions::NONE).await;
+        // 3.3.5.5.3: a session that has a user keeps it.
+        assert_eq!(as_nobody(&mut client).await, NtStatus::SUCCESS);
+        assert_eq!(client.read(kept, 10).await.0, NtStatus::END_OF_FILE);
+        rt::sleep(Duration::from_secs(59)).await;
+        assert_eq!(as_nobody(&mut client).await, NtStatus::SUCCESS);
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(client.read(kept, 10).await.0, NtStatus::NETWORK_SESSION_EXPIRED, "nothing was proven");
+        let mut other = world.connect();
+        other.negotiate(Offer { guid: [3; 16], ..Offer::default() }).await;
+        assert_eq!(as_nobody(&mut other).await, NtStatus::ACCESS_DENIED);
     });
 }
 

@@ -1,13 +1,14 @@
-//! Which names exist in a directory without regard to case: says at once that a new name has no other spelling.
+//! How the names of a directory are spelled, found without regard to case.
 //!
-//! Why: Linux looks names up as they are spelled, so before a client that ignores case creates a file, every entry
-//! would have to be read; filling a directory would cost the square of its size.
-//! Owns: hashes of folded names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names.
-//! Does not: find the other spelling; that is a scan, which the hash says is worth while.
+//! Why: Linux looks names up as they are spelled, so before a client that ignores case creates a file, or opens one by
+//! another spelling, every entry would have to be read; filling a directory would cost the square of its size.
+//! Owns: the names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names, [`MAX_ALL_NAMES`]
+//! together (about 100 bytes each). Does not: read directories.
 //!
-//! Truth: a directory's hashes hold while its times do not change but by our own operations, and for [`MAX_AGE`] at
-//! most. What somebody else changes within one tick of the file system's clock, or within one of our operations, can
-//! go unnoticed that long: then a look-up that ignores case misses a name whose case differs, and nothing else.
+//! Truth: what is remembered of a directory holds while its times do not change but by our own operations, and for
+//! [`MAX_AGE`] at most. What somebody else changes within one tick of the file system's clock, or within one of our
+//! operations, can go unnoticed that long: then a look-up that ignores case misses a name whose case differs, and
+//! nothing else.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,17 +20,62 @@ use crate::vfs::{NodeId, Timestamp};
 const MAX_DIRS: usize = 16;
 /// Names of one directory; larger ones are scanned each time.
 pub(super) const MAX_NAMES: usize = 200_000;
-/// How long hashes are believed.
+/// Names of all directories.
+const MAX_ALL_NAMES: usize = 400_000;
+/// How long they are believed.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
 /// Times of a directory that change whenever its entries do.
 pub(super) type Stamp = (Timestamp, Timestamp);
 
+/// The names of one directory, by the hash of what they fold to. Most hashes have one.
+#[derive(Default)]
+struct Spellings {
+    first: HashMap<u64, Box<[u8]>>,
+    /// The others: names that differ by case only, and false matches.
+    more: HashMap<u64, Vec<Box<[u8]>>>,
+    len: usize,
+}
+
+impl Spellings {
+    fn add(&mut self, name: Box<[u8]>) {
+        let hash = names::fold_hash(&name);
+        self.len += 1;
+        if let Some(name) = self.first.insert(hash, name) {
+            self.more.entry(hash).or_default().push(name);
+        }
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let hash = names::fold_hash(name);
+        let more = self.more.get_mut(&hash);
+        if let Some(at) = more.as_ref().and_then(|more| more.iter().position(|one| **one == *name)) {
+            more.expect("as found").swap_remove(at);
+            self.len -= 1;
+        } else if self.first.get(&hash).is_some_and(|first| **first == *name) {
+            self.len -= 1;
+            match more.and_then(Vec::pop) {
+                Some(next) => self.first.insert(hash, next),
+                None => self.first.remove(&hash),
+            };
+        }
+    }
+
+    /// The name that folds to `wanted`; one whose 8.3 name it is is looked for among all, which nobody does often.
+    fn find(&self, wanted: &[u8]) -> Option<&[u8]> {
+        let hash = names::fold_hash(wanted);
+        let more = self.more.get(&hash).into_iter().flatten();
+        let found = self.first.get(&hash).into_iter().chain(more).find(|name| names::fold(name) == wanted);
+        let all = || self.first.values().chain(self.more.values().flatten());
+        let by_short = || all().find(|name| names::is_called(name, wanted));
+        found.or_else(|| names::may_be_short(wanted).then(by_short).flatten()).map(|name| &**name)
+    }
+}
+
 struct Names {
     stamp: Stamp,
     made: Instant,
-    /// How many names fold to each hash.
-    hashes: HashMap<u64, u32>,
+    spellings: Spellings,
 }
 
 /// The directories remembered.
@@ -43,8 +89,8 @@ pub(super) struct Folds {
 pub(super) enum Known {
     /// No entry is called so in any case.
     Absent,
-    /// One may be.
-    Perhaps,
+    /// One is, and spelled like this.
+    Spelled(Vec<u8>),
     /// Nothing: read the directory.
     Nothing,
 }
@@ -55,26 +101,42 @@ impl Folds {
         self.dirs.contains_key(&dir)
     }
 
-    /// What is known about `name` in a directory whose times are `stamp`.
-    pub(super) fn ask(&mut self, dir: NodeId, stamp: Stamp, name: &[u8], now: Instant) -> Known {
+    /// What is known about a folded name in a directory whose times are `stamp`.
+    pub(super) fn ask(&mut self, dir: NodeId, stamp: Stamp, wanted: &[u8], now: Instant) -> Known {
         match self.dirs.get(&dir) {
             None => Known::Nothing,
             Some(names) if names.stamp != stamp || now.duration_since(names.made) > MAX_AGE => {
                 self.dirs.remove(&dir);
                 Known::Nothing
             }
-            Some(names) if names.hashes.contains_key(&names::fold_hash(name)) => Known::Perhaps,
-            Some(_) => Known::Absent,
+            Some(names) => match names.spellings.find(wanted) {
+                Some(name) => Known::Spelled(name.to_vec()),
+                None => Known::Absent,
+            },
         }
     }
 
     /// Remembers all names of a directory, whose times were `stamp` before they were read.
-    pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, hashes: HashMap<u64, u32>, now: Instant) {
-        if self.dirs.len() >= MAX_DIRS && !self.remembers(dir) {
+    pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, names: Vec<Vec<u8>>, now: Instant) {
+        self.dirs.remove(&dir);
+        while self.dirs.len() >= MAX_DIRS || self.names() + names.len() > MAX_ALL_NAMES {
             let oldest = self.dirs.iter().min_by_key(|(_, names)| names.made).map(|(&dir, _)| dir);
-            oldest.map(|dir| self.dirs.remove(&dir));
+            let Some(oldest) = oldest else { break };
+            self.dirs.remove(&oldest);
         }
-        self.dirs.insert(dir, Names { stamp, made: now, hashes });
+        let mut spellings = Spellings::default();
+        spellings.first.reserve(names.len());
+        names.into_iter().for_each(|name| spellings.add(name.into_boxed_slice()));
+        self.dirs.insert(dir, Names { stamp, made: now, spellings });
+    }
+
+    fn names(&self) -> usize {
+        self.dirs.values().map(|names| names.spellings.len).sum()
+    }
+
+    /// What was remembered of `dir` proved wrong.
+    pub(super) fn forget(&mut self, dir: NodeId) {
+        self.dirs.remove(&dir);
     }
 
     /// Notes that an operation of ours changed the times from `before` to `after`, took a name away and added one.
@@ -85,23 +147,20 @@ impl Folds {
         removed: Option<&[u8]>,
         added: Option<&[u8]>,
     ) {
+        let all = self.names();
         let Some(names) = self.dirs.get_mut(&dir) else { return };
-        if names.stamp != before || names.hashes.len() >= MAX_NAMES {
+        if names.stamp != before || names.spellings.len >= MAX_NAMES || all >= MAX_ALL_NAMES {
             self.dirs.remove(&dir);
             return;
         }
         names.stamp = after;
-        if let Some(name) = added {
-            *names.hashes.entry(names::fold_hash(name)).or_default() += 1;
-        }
-        // Afterwards, so that a replaced name, which was there twice for a moment, is not lost.
         if let Some(name) = removed {
-            let hash = names::fold_hash(name);
-            match names.hashes.get_mut(&hash) {
-                Some(1) => drop(names.hashes.remove(&hash)),
-                Some(count) => *count -= 1,
-                None => {}
-            }
+            names.spellings.remove(name);
+        }
+        if let Some(name) = added {
+            // One that was replaced is there already.
+            names.spellings.remove(name);
+            names.spellings.add(name.into());
         }
     }
 }
@@ -117,36 +176,72 @@ mod tests {
         (t, t)
     }
 
+    fn spelled(name: &str) -> Known {
+        Known::Spelled(name.as_bytes().to_vec())
+    }
+
     #[test]
-    fn hashes_hold_while_only_we_change_the_directory() {
+    fn names_hold_while_only_we_change_the_directory() {
         let mut folds = Folds::default();
         let now = Instant::now();
-        assert_eq!(folds.ask(DIR, stamp(1), b"a", now), Known::Nothing);
-        folds.learn(DIR, stamp(1), HashMap::from([(names::fold_hash(b"readme"), 1)]), now);
-        assert_eq!(folds.ask(DIR, stamp(1), b"README", now), Known::Perhaps);
-        assert_eq!(folds.ask(DIR, stamp(1), b"other", now), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Nothing);
+        folds.learn(DIR, stamp(1), vec![b"readme".to_vec()], now);
+        assert_eq!(folds.ask(DIR, stamp(1), b"README", now), spelled("readme"));
+        assert_eq!(folds.ask(DIR, stamp(1), b"OTHER", now), Known::Absent);
         folds.changed(DIR, (stamp(1), stamp(2)), None, Some(b"Other"));
-        assert_eq!(folds.ask(DIR, stamp(2), b"oTHER", now), Known::Perhaps);
-        folds.changed(DIR, (stamp(2), stamp(3)), Some(b"other"), None);
-        assert_eq!(folds.ask(DIR, stamp(3), b"other", now), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(2), b"OTHER", now), spelled("Other"));
+        folds.changed(DIR, (stamp(2), stamp(3)), Some(b"Other"), None);
+        assert_eq!(folds.ask(DIR, stamp(3), b"OTHER", now), Known::Absent);
         // Somebody else was here.
-        assert_eq!(folds.ask(DIR, stamp(4), b"other", now), Known::Nothing);
+        assert_eq!(folds.ask(DIR, stamp(4), b"OTHER", now), Known::Nothing);
         assert!(!folds.remembers(DIR));
     }
 
     #[test]
-    fn hashes_age_and_give_way() {
+    fn names_that_differ_by_case_only_come_and_go_one_by_one() {
         let mut folds = Folds::default();
         let now = Instant::now();
-        folds.learn(DIR, stamp(1), HashMap::new(), now);
-        assert_eq!(folds.ask(DIR, stamp(1), b"a", now + MAX_AGE), Known::Absent);
-        assert_eq!(folds.ask(DIR, stamp(1), b"a", now + MAX_AGE * 2), Known::Nothing);
+        folds.learn(DIR, stamp(1), vec![b"a".to_vec(), b"A".to_vec()], now);
+        folds.changed(DIR, (stamp(1), stamp(1)), Some(b"A"), None);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), spelled("a"));
+        // A rename that replaces: the name is there once.
+        folds.changed(DIR, (stamp(1), stamp(1)), Some(b"x"), Some(b"a"));
+        folds.changed(DIR, (stamp(1), stamp(1)), Some(b"a"), None);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Absent);
+        assert_eq!(folds.names(), 0);
+    }
+
+    #[test]
+    fn long_names_are_found_by_their_short_ones() {
+        let mut folds = Folds::default();
+        let now = Instant::now();
+        let short = names::short(b"a long name.text").unwrap();
+        folds.learn(DIR, stamp(1), vec![b"other long name".to_vec(), b"a long name.text".to_vec()], now);
+        assert_eq!(folds.ask(DIR, stamp(1), short.as_bytes(), now), spelled("a long name.text"));
+    }
+
+    #[test]
+    fn names_age_and_give_way() {
+        let mut folds = Folds::default();
+        let now = Instant::now();
+        folds.learn(DIR, stamp(1), Vec::new(), now);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE), Known::Absent);
+        assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE * 2), Known::Nothing);
         for i in 0..100 {
-            folds.learn(NodeId(100 + i), stamp(1), HashMap::new(), now + Duration::from_millis(i));
+            folds.learn(NodeId(100 + i), stamp(1), Vec::new(), now + Duration::from_millis(i));
         }
         assert_eq!(folds.dirs.len(), MAX_DIRS);
         assert!(folds.remembers(NodeId(199)));
         folds.changed(NodeId(199), (stamp(7), stamp(8)), None, Some(b"x"));
         assert!(!folds.remembers(NodeId(199)));
+        // A large directory pushes older ones out.
+        let many = |n: usize| (0..n).map(|i| i.to_string().into_bytes()).collect::<Vec<_>>();
+        let later = |n: u64| now + Duration::from_secs(n);
+        folds.learn(NodeId(1), stamp(1), many(MAX_NAMES), later(1));
+        folds.learn(NodeId(2), stamp(1), many(MAX_NAMES), later(2));
+        assert_eq!((folds.dirs.len(), folds.names()), (MAX_DIRS, MAX_ALL_NAMES));
+        folds.learn(NodeId(3), stamp(1), many(1), later(3));
+        assert_eq!((folds.dirs.len(), folds.names()), (2, MAX_NAMES + 1));
+        assert!(!folds.remembers(NodeId(1)) && folds.remembers(NodeId(3)));
     }
 }

@@ -9,6 +9,7 @@
 //! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
 
 mod folds;
+mod observe;
 mod search;
 mod sys;
 mod table;
@@ -16,11 +17,11 @@ mod xattr;
 
 pub(super) use sys::times;
 
-use std::collections::HashMap;
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
@@ -29,13 +30,14 @@ use rustix::io::Errno;
 use weft_machine::{File, rt};
 
 use self::folds::{Folds, Known};
-use self::search::{STEP, Search, Seen};
+use self::observe::Observer;
+use self::search::{Next, STEP, Search, Seen};
 use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::{
     Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Stable, Vfs,
+    Space, Stable, Turn, Vfs, Watches,
 };
 
 /// Descriptors cached for nodes, at most; a quarter of what the process may open if that is less.
@@ -54,6 +56,8 @@ pub struct Dir {
     folds: Mutex<Folds>,
     search: Mutex<Search>,
     proc: Proc,
+    /// Started by the first who watches.
+    observer: OnceLock<Option<Arc<Observer>>>,
 }
 
 impl Dir {
@@ -78,7 +82,13 @@ impl Dir {
         let identity = sys::stat(root.as_fd())?.identity();
         let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
-        Ok(Dir { table: Mutex::new(table), folds: Mutex::default(), search: Mutex::default(), proc })
+        Ok(Dir {
+            table: Mutex::new(table),
+            folds: Mutex::default(),
+            search: Mutex::default(),
+            proc,
+            observer: OnceLock::new(),
+        })
     }
 
     // A panic under the lock would have to come from the growth of a map; each step leaves the table usable.
@@ -153,40 +163,51 @@ impl Dir {
         match sys::stat_at(fd.as_fd(), name) {
             Ok(stat) => self.seen(&stat, dir, name),
             Err(Errno::NOENT) if fold_case => {
-                let name = self.find_folded(dir, &fd, name)?;
-                self.seen(&sys::stat_at(fd.as_fd(), &name)?, dir, &name)
+                let spelled = self.find_folded(dir, &fd, name)?;
+                match sys::stat_at(fd.as_fd(), &spelled) {
+                    Ok(stat) => self.seen(&stat, dir, &spelled),
+                    // Somebody else took it away too quickly for the directory's times to tell: look again.
+                    Err(Errno::NOENT) => {
+                        self.folds().forget(dir);
+                        let spelled = self.find_folded(dir, &fd, name)?;
+                        self.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
+                    }
+                    Err(e) => Err(e.into()),
+                }
             }
             Err(e) => Err(e.into()),
         }
     }
 
-    /// The name in `dir` that equals `name` but for case.
+    /// The name in `dir` that equals `name` but for case, or whose 8.3 name it is.
     fn find_folded(&self, dir: NodeId, fd: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Error> {
         let stamp = sys::stat(fd.as_fd())?.stamp();
         let now = Instant::now();
-        let known = self.folds().ask(dir, stamp, name, now);
-        if known == Known::Absent {
-            return Err(Error::NotFound);
-        }
         let wanted = names::fold(name);
+        match self.folds().ask(dir, stamp, &wanted, now) {
+            Known::Spelled(name) => return Ok(name),
+            Known::Absent => return Err(Error::NotFound),
+            Known::Nothing => {}
+        }
         let open = sys::open_dir(fd.as_fd())?;
         let (mut cookie, mut scanned) = (0, 0);
         let mut found = None;
-        let mut hashes = HashMap::new();
+        let mut learned = Vec::new();
         loop {
             let (batch, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
             scanned += batch.len();
             cookie = batch.last().map_or(cookie, |last| last.cookie);
             if found.is_none() {
-                found = batch.iter().find(|raw| names::fold(&raw.name) == wanted).map(|raw| raw.name.clone());
+                let called = batch.iter().find(|raw| names::is_called(&raw.name, &wanted));
+                found = called.map(|raw| raw.name.clone());
             }
             // Learning takes the whole directory; who only wants to find is done.
-            let learn = known == Known::Nothing && scanned <= folds::MAX_NAMES;
+            let learn = scanned <= folds::MAX_NAMES;
             if learn {
-                batch.iter().for_each(|raw| *hashes.entry(names::fold_hash(&raw.name)).or_default() += 1);
+                learned.extend(batch.into_iter().map(|raw| raw.name));
             }
             if end && learn {
-                self.folds().learn(dir, stamp, std::mem::take(&mut hashes), now);
+                self.folds().learn(dir, stamp, std::mem::take(&mut learned), now);
             }
             if end || (found.is_some() && !learn) {
                 return found.ok_or(Error::NotFound);
@@ -389,7 +410,10 @@ impl Dir {
                 Ok(stat) => {
                     let beside = beside.then(|| match stat.kind() {
                         Kind::File | Kind::Dir => xattr::beside_entry(fd.as_fd(), &raw.name),
-                        Kind::Symlink | Kind::Special(_) => Beside::default(),
+                        Kind::Symlink => rustix::fs::readlinkat(&*fd, &raw.name[..], Vec::new())
+                            .map(|target| Beside::of_link(target.as_bytes()))
+                            .unwrap_or_default(),
+                        Kind::Special(_) => Beside::default(),
                     });
                     Some(Ok((raw, stat, beside)))
                 }
@@ -440,7 +464,45 @@ impl Dir {
         Ok(self.changing((dir, &fd), Some(name), None, || rustix::fs::unlinkat(&*fd, name, flags))?)
     }
 
+    /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails.
     fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
+        let observer = self.observer.get().and_then(Option::as_ref);
+        let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
+            return self.act(op);
+        };
+        let now = Instant::now();
+        let names = match &op {
+            Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
+                vec![(*dir, name.clone(), Turn::Comes)]
+            }
+            Op::Remove { dir, name } | Op::Rmdir { dir, name } => vec![(*dir, name.clone(), Turn::Goes)],
+            Op::Rename { from, from_name, to, to_name, .. } => {
+                vec![(*from, from_name.clone(), Turn::Goes), (*to, to_name.clone(), Turn::Comes)]
+            }
+            _ => Vec::new(),
+        };
+        if let Op::Setattr { node, .. }
+        | Op::Link { node, .. }
+        | Op::SetXattr { node, .. }
+        | Op::RemoveXattr { node, .. } = &op
+        {
+            own.content(*node, now);
+        }
+        names.iter().for_each(|(dir, name, turn)| own.name(*dir, name, *turn, now));
+        let outcome = self.act(op);
+        match &outcome {
+            Ok(Outcome::Created { attr, created: false }) => {
+                names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn));
+                own.content(attr.node, now);
+            }
+            Ok(Outcome::Created { attr, .. }) => own.content(attr.node, now),
+            Ok(_) => {}
+            Err(_) => names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn)),
+        }
+        outcome
+    }
+
+    fn act(&self, op: Op) -> Result<Outcome, Error> {
         Ok(match op {
             Op::Lookup { dir, name, fold_case } => Outcome::Attr(self.lookup(dir, &name, fold_case)?),
             Op::Getattr { node } => Outcome::Attr(self.getattr(node)?),
@@ -495,6 +557,9 @@ impl Dir {
                 xattr::remove(fd.as_fd(), &name)?;
                 Outcome::Done
             }
+            Op::Beside { node } if self.table().kind(node)? == Kind::Symlink => {
+                Outcome::Beside(Beside::of_link(&self.readlink(node)?))
+            }
             Op::Beside { node } => {
                 let fd = self.xattr_fd(node)?;
                 Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
@@ -530,17 +595,22 @@ impl Dir {
                 None | Some(Err(Error::Stale)) => {}
                 Some(other) => return other,
             }
-            let parent = self.search().parent(wanted.inode());
-            if let Some(parent) = parent {
-                match self.find_in(parent, &wanted)? {
+            let next = self.search().next(wanted.inode(), Instant::now());
+            match next {
+                Next::In(parent) => match self.find_in(parent, &wanted)? {
                     Some(attr) => return Ok(attr),
                     None => self.search().forget(wanted.inode()),
+                },
+                Next::Read(dir, cookie) => {
+                    let read = self.walk(dir, cookie);
+                    self.search().done();
+                    match read {
+                        Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
+                        Err(e) => return Err(e),
+                    }
                 }
-            }
-            let Some((dir, cookie)) = self.search().next(Instant::now()) else { return Err(Error::Stale) };
-            match self.walk(dir, cookie) {
-                Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
-                Err(e) => return Err(e),
+                Next::Wait => {}
+                Next::Nowhere => return Err(Error::Stale),
             }
             rt::yield_now().await;
         }
@@ -611,6 +681,23 @@ impl Backend for Dir {
             Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
             op => Box::pin(std::future::ready(self.carry_out(op))),
         }
+    }
+
+    fn observe(
+        self: Arc<Self>,
+        dir: NodeId,
+        recursive: bool,
+        watches: &Arc<Watches>,
+    ) -> Option<Box<dyn Any + Send + Sync>> {
+        let observer = self.observer.get_or_init(|| match Observer::start(&self, watches) {
+            Ok(observer) => Some(observer),
+            Err(e) => {
+                tracing::warn!("changes that other programs make are not told to who watches: {e}");
+                None
+            }
+        });
+        let guard = observer.as_ref()?.observe(&self, dir, recursive)?;
+        Some(Box::new(guard))
     }
 }
 

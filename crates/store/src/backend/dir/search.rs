@@ -25,10 +25,25 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 pub(super) struct Search {
     /// Directories still to be read, and where to go on in each.
     queue: VecDeque<(NodeId, u64)>,
+    /// Pieces that somebody is reading now, on this core or another.
+    reading: usize,
     /// In which directory an inode was seen. Of several links, one.
     seen: HashMap<u64, NodeId>,
     /// When it began; `None`: not yet.
     began: Option<Instant>,
+}
+
+/// What who looks for a file does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Look in this directory: the file was seen there.
+    In(NodeId),
+    /// Read the directory from this position on, and say [`Search::read`], then [`Search::done`].
+    Read(NodeId, u64),
+    /// Ask again: others are reading the last pieces.
+    Wait,
+    /// It is nowhere: everything has been read lately.
+    Nowhere,
 }
 
 /// What an entry of a directory is to a walk.
@@ -39,24 +54,34 @@ pub(super) struct Seen {
 }
 
 impl Search {
-    /// In which directory a file was seen.
-    pub(super) fn parent(&self, inode: u64) -> Option<NodeId> {
-        self.seen.get(&inode).copied()
-    }
-
     /// It is not where it was seen.
     pub(super) fn forget(&mut self, inode: u64) {
         self.seen.remove(&inode);
     }
 
-    /// The next piece to read: a directory and a position in it; `None` when everything has been read lately.
-    pub(super) fn next(&mut self, now: Instant) -> Option<(NodeId, u64)> {
+    /// How somebody who looks for `inode` goes on. One question, so that nothing is found between two.
+    pub(super) fn next(&mut self, inode: u64, now: Instant) -> Next {
+        if let Some(dir) = self.seen.get(&inode) {
+            return Next::In(*dir);
+        }
         let old = self.began.is_none_or(|began| now.duration_since(began) > MAX_AGE);
-        if self.queue.is_empty() && old {
+        if self.queue.is_empty() && self.reading == 0 && old {
             *self = Search { began: Some(now), ..Search::default() };
             self.queue.push_back((NodeId::ROOT, 0));
         }
-        self.queue.pop_front()
+        match self.queue.pop_front() {
+            Some((dir, cookie)) => {
+                self.reading += 1;
+                Next::Read(dir, cookie)
+            }
+            None if self.reading > 0 => Next::Wait,
+            None => Next::Nowhere,
+        }
+    }
+
+    /// A piece has been read, or cannot be.
+    pub(super) fn done(&mut self) {
+        self.reading -= 1;
     }
 
     /// What was read of `dir`; `more` is where it goes on.
@@ -92,20 +117,40 @@ mod tests {
         let now = Instant::now();
         let file = |inode| Ok(Seen { inode, dir: None });
         let sub = |inode, node| Ok(Seen { inode, dir: Some(NodeId(node)) });
-        assert_eq!(search.next(now), Some((NodeId::ROOT, 0)));
+        let nobody = 1;
+        assert_eq!(search.next(nobody, now), Next::Read(NodeId::ROOT, 0));
         search.read(NodeId::ROOT, [file(10), sub(11, 2)].into_iter(), Some(7));
-        assert_eq!(search.parent(10), Some(NodeId::ROOT));
-        assert_eq!(search.next(now), Some((NodeId::ROOT, 7)));
+        search.done();
+        assert_eq!(search.next(10, now), Next::In(NodeId::ROOT));
+        assert_eq!(search.next(nobody, now), Next::Read(NodeId::ROOT, 7));
         search.read(NodeId::ROOT, [sub(12, 3), Err(Error::Stale)].into_iter(), None);
-        assert_eq!(search.next(now), Some((NodeId(2), 0)));
+        search.done();
+        assert_eq!(search.next(nobody, now), Next::Read(NodeId(2), 0));
         search.read(NodeId(2), [file(13)].into_iter(), None);
-        assert_eq!(search.next(now), Some((NodeId(3), 0)));
+        search.done();
+        assert_eq!(search.next(nobody, now), Next::Read(NodeId(3), 0));
         search.read(NodeId(3), std::iter::empty(), None);
-        assert_eq!(search.next(now), None);
-        assert_eq!((search.parent(13), search.parent(14)), (Some(NodeId(2)), None));
+        search.done();
+        assert_eq!(search.next(nobody, now), Next::Nowhere);
+        assert_eq!((search.next(13, now), search.next(14, now)), (Next::In(NodeId(2)), Next::Nowhere));
         search.forget(13);
-        assert_eq!(search.parent(13), None);
-        assert_eq!(search.next(now + MAX_AGE * 2), Some((NodeId::ROOT, 0)));
-        assert_eq!(search.parent(10), None);
+        assert_eq!(search.next(13, now), Next::Nowhere);
+        assert_eq!(search.next(10, now + MAX_AGE * 2), Next::In(NodeId::ROOT));
+        assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Read(NodeId::ROOT, 0));
+    }
+
+    /// After a restart all connections of a client ask for the same file at once.
+    #[test]
+    fn who_finds_everything_being_read_by_others_waits_for_them() {
+        let mut search = Search::default();
+        let now = Instant::now();
+        assert_eq!(search.next(10, now), Next::Read(NodeId::ROOT, 0));
+        assert_eq!(search.next(10, now), Next::Wait);
+        assert_eq!(search.next(10, now + MAX_AGE * 2), Next::Wait, "no second walk beside it");
+        search.read(NodeId::ROOT, [Ok(Seen { inode: 10, dir: None })].into_iter(), None);
+        assert_eq!(search.next(10, now), Next::In(NodeId::ROOT));
+        assert_eq!(search.next(11, now), Next::Wait);
+        search.done();
+        assert_eq!(search.next(11, now), Next::Nowhere);
     }
 }

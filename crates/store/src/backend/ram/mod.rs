@@ -155,7 +155,7 @@ impl Ram {
             .take(max.min(MAX_ENTRIES))
             .map(|(cookie, name, node)| {
                 let found = tree.node(node)?;
-                let beside = beside.then(|| found.xattrs.beside());
+                let beside = beside.then(|| found.beside());
                 Ok(Entry { name: name.to_vec(), cookie, attr: found.attr(node)?, beside })
             })
             .collect::<Result<Vec<_>, Error>>()?;
@@ -260,7 +260,7 @@ impl Ram {
                 self.0.tree().xattrs_mut(node)?.remove(&name)?;
                 Outcome::Done
             }
-            Op::Beside { node } => Outcome::Beside(self.0.tree().node(node)?.xattrs.beside()),
+            Op::Beside { node } => Outcome::Beside(self.0.tree().node(node)?.beside()),
             Op::Stable { node } => {
                 self.0.tree().node(node)?;
                 Outcome::Stable(self.stable(node))

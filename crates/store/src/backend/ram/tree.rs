@@ -4,15 +4,15 @@
 //! Invariants: every node but the root has at least one place, or is held by an open; a directory has exactly one
 //! place; `names` and `order` of a directory list the same entries.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
-use crate::backend::names::{fold, fold_hash};
-use crate::vfs::{Attr, Error, Kind, NodeId, SetAttr, SetTime, Special, Timestamp};
+use crate::backend::names::{fold, fold_hash, is_called, may_be_short};
+use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Timestamp};
 
 /// Hard links of one file.
 pub(super) const MAX_LINKS: usize = 1024;
@@ -42,8 +42,8 @@ pub(super) struct Entries {
     names: BTreeMap<Vec<u8>, (u64, NodeId)>,
     order: BTreeMap<u64, Vec<u8>>,
     last_cookie: u64,
-    /// How many names fold to each hash: says at once that no name matches without regard to case.
-    folded: HashMap<u64, u32>,
+    /// The hash of each folded name with its cookie: what a look-up without regard to case asks.
+    folded: BTreeSet<(u64, u64)>,
     subdirs: u32,
 }
 
@@ -53,11 +53,14 @@ impl Entries {
     }
 
     pub(super) fn find_folded(&self, name: &[u8]) -> Option<NodeId> {
-        if !self.folded.contains_key(&fold_hash(name)) {
-            return None;
-        }
-        let wanted = fold(name);
-        self.names.iter().find(|(name, _)| fold(name) == wanted).map(|(_, &(_, node))| node)
+        let (hash, wanted) = (fold_hash(name), fold(name));
+        let mut alike =
+            self.folded.range((hash, 0)..=(hash, u64::MAX)).filter_map(|(_, at)| self.order.get(at));
+        let found = alike.find(|name| fold(name) == wanted).and_then(|name| self.find(name));
+        // An 8.3 name is looked for among all: nobody asks for one often.
+        let by_short =
+            || self.names.iter().find(|(name, _)| is_called(name, &wanted)).map(|(_, &(_, node))| node);
+        found.or_else(|| may_be_short(&wanted).then(by_short).flatten())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -68,20 +71,14 @@ impl Entries {
         self.last_cookie += 1;
         self.names.insert(name.to_vec(), (self.last_cookie, node));
         self.order.insert(self.last_cookie, name.to_vec());
-        *self.folded.entry(fold_hash(name)).or_default() += 1;
+        self.folded.insert((fold_hash(name), self.last_cookie));
         self.subdirs += u32::from(is_dir);
     }
 
     fn remove(&mut self, name: &[u8], is_dir: bool) {
         let Some((cookie, _)) = self.names.remove(name) else { return };
         self.order.remove(&cookie);
-        let hash = fold_hash(name);
-        if let Some(count) = self.folded.get_mut(&hash) {
-            *count -= 1;
-            if *count == 0 {
-                self.folded.remove(&hash);
-            }
-        }
+        self.folded.remove(&(fold_hash(name), cookie));
         self.subdirs -= u32::from(is_dir);
     }
 
@@ -111,6 +108,14 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// What lies beside it.
+    pub(super) fn beside(&self) -> Beside {
+        match &self.body {
+            Body::Symlink(target) => Beside::of_link(target),
+            _ => self.xattrs.beside(),
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         match self.body {
             Body::File(_) => Kind::File,

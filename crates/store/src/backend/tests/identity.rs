@@ -85,3 +85,25 @@ fn a_memory_disk_of_before_is_stale() {
     };
     rt::block_on(run()).unwrap();
 }
+
+/// All connections of a client ask for its file at once, on all cores.
+#[test]
+fn who_asks_while_others_search_is_not_told_that_there_is_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = || Vfs::from(Dir::open(folder.path()).unwrap());
+    let stable = rt::block_on(async {
+        let before = serve();
+        let f = file(&before, ROOT, "f").await.node;
+        before.stable(f).await.unwrap()
+    })
+    .unwrap();
+    for _ in 0..100 {
+        let after = serve();
+        std::thread::scope(|scope| {
+            let ask = || rt::block_on(async { after.find(stable).await.unwrap().node }).unwrap();
+            let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            let found: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap()).collect();
+            assert!(found.iter().all(|node| *node == found[0]), "{found:?}");
+        });
+    }
+}

@@ -52,8 +52,6 @@ fn what_is_granted_next_to_what() {
         ((Form::Lease, C::RH), (Form::Oplock, C::R), C::NONE),
         ((Form::Lease, C::R), (Form::Oplock, C::RWH), C::R),
         ((Form::Oplock, C::R), (Form::Lease, C::RWH), C::R),
-        ((Form::Delegation, C::RH), (Form::Lease, C::RWH), C::RH),
-        ((Form::Delegation, C::RH), (Form::Delegation, C::RH), C::RH),
     ];
     for ((form, first), (other_form, second), expected) in cases {
         let t = table();
@@ -250,8 +248,8 @@ fn who_cannot_be_told_has_agreed() {
     let t = table();
     let (a, client, _) = cached(&t, Form::Oplock, Caching::RWH);
     client.gone.store(true, Ordering::Relaxed);
-    assert_eq!(t.try_open(NODE, &opening(&t)).unwrap_err(), Refused::Recalling);
     t.try_open(NODE, &opening(&t)).unwrap();
+    assert_eq!(client.told().len(), 1);
     assert_eq!(t.caching(NODE, a.key()).0, Caching::R);
 }
 
@@ -323,4 +321,36 @@ fn those_without_opens_pass_through_the_same_gate() {
         assert_eq!(t.known_nodes.load(Ordering::Relaxed), 0);
     })
     .unwrap();
+}
+
+#[test]
+fn delegations_keep_writers_out_and_are_granted_whole() {
+    let t = table();
+    let reading = |access| Opening::new(access, Rights::ALL, t.key());
+    let holder = Arc::new(Client::default());
+    let one = t.try_open(NODE, &reading(Rights::READ)).unwrap();
+    let two = t.try_open(NODE, &reading(Rights::READ)).unwrap();
+    // Somebody else reads: not a write delegation, and not half of one.
+    assert_eq!(one.request(Form::Delegation, Caching::RWH, holder.clone()).0, Caching::NONE);
+    for open in [&one, &two] {
+        assert_eq!(open.request(Form::Delegation, Caching::RH, holder.clone()).0, Caching::RH);
+    }
+    // Readers come and go; a lease is granted beside.
+    let three = t.try_open(NODE, &reading(Rights::READ)).unwrap();
+    assert_eq!(three.request(Form::Lease, Caching::RWH, holder.clone()).0, Caching::RH);
+    drop(three);
+    // What a share mode forbids takes no delegation back.
+    let exclusive = Opening::new(Rights::READ, Rights::NONE, t.key());
+    assert_eq!(t.try_open(NODE, &exclusive).unwrap_err(), Refused::Sharing);
+    assert!(holder.told().is_empty());
+    // A writer waits for both.
+    let writer = reading(Rights::WRITE);
+    assert_eq!(t.try_open(NODE, &writer).unwrap_err(), Refused::Recalling);
+    assert_eq!(holder.told(), [(Caching::RH, Caching::NONE, true); 2]);
+    t.give_back(NODE, one.key());
+    assert_eq!(t.try_open(NODE, &writer).unwrap_err(), Refused::Recalling);
+    t.give_back(NODE, two.key());
+    let _writer = t.try_open(NODE, &writer).unwrap();
+    // Beside a writer nobody gets one.
+    assert_eq!(one.request(Form::Delegation, Caching::RH, holder.clone()).0, Caching::NONE);
 }

@@ -346,3 +346,38 @@ proptest! {
         drop(raw.outcome());
     }
 }
+
+#[test]
+fn a_server_calls_its_client_and_takes_no_more_answers_than_it_asked_for() {
+    // RFC 8167 4.1, 5.1: the header says nothing about the direction, the message does.
+    let raw = Raw::new();
+    let ask = |xid| raw.server.send(Outgoing::bytes(words(&[xid, 0, 2])));
+    let answer = |xid, credits| {
+        let header = Header { credits, ..msg(xid, Chunks::default()) };
+        raw.call(header, &words(&[xid, 1, 0]));
+    };
+    let asked = || raw.peer.received();
+    for xid in 50..56 {
+        drop(ask(xid));
+    }
+    assert!(raw.shown().is_none());
+    // One at a time until the client says how many it takes.
+    let first = asked();
+    assert_eq!(first.len(), 1);
+    let (head, stream) = header(&first[0]);
+    assert_eq!((head.xid, head.body, stream), (50, Body::Msg(Chunks::default()), words(&[50, 0, 2])));
+    answer(50, 3);
+    assert_eq!(raw.shown().expect("the answer").body, words(&[50, 1, 0]));
+    assert_eq!(asked().len(), 3);
+    // Its calls are carried out meanwhile, as many as it has credits for.
+    raw.still_serves();
+    // What nobody asked is discarded; what is asked is answered once.
+    answer(50, 9);
+    answer(77, 9);
+    assert!(raw.shown().is_none());
+    answer(52, 0);
+    assert_eq!(raw.shown().expect("the answer").body, words(&[52, 1, 0]));
+    // Credit zero is one: two are still out.
+    assert_eq!(asked().len(), 0);
+    raw.still_serves();
+}

@@ -90,6 +90,7 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
         }]
         .into(),
         endpoints,
+        offers: Default::default(),
         pool: pool.clone(),
         limits: Limits::default(),
     })

@@ -1,4 +1,4 @@
-//! Entries of a listing, in the seven layouts that clients ask for.
+//! Entries of a listing, in the eight layouts that clients ask for.
 //!
 //! Spec: [MS-FSCC] 2.4.8, 2.4.10, 2.4.15, 2.4.22, 2.4.23, 2.4.24, 2.4.33. Owns: the buffer that [`Writer`] fills.
 //! Does not: read directories, match patterns or trust names: a listed name may hold anything, `..\` too.
@@ -12,11 +12,14 @@
 //!                    Both        EaSize, ShortNameLength 1, Reserved 1, ShortName 24, name
 //!                    IdBoth      as Both, Reserved 2, FileId 8, name
 //! Names:             NextEntryOffset, FileIndex, NameLength, name
+//! Posix:             NextEntryOffset, FileIndex, then as [`crate::smb2::posix::Information`] has it
 //! ```
 
 use super::FileClass;
+use crate::security::Sid;
 use crate::smb2::access::FileAttributes;
 use crate::smb2::field::{Put, Reader, chained, len32, pad, patch_u32};
+use crate::smb2::posix::{self, FileType, Information, Posix};
 use crate::smb2::{Filetime, Malformed, utf16};
 
 /// One name of a directory. Classes leave out what they have no field for.
@@ -42,9 +45,16 @@ pub struct Entry {
     pub ea_size: u32,
     /// File id on its volume.
     pub file_id: u64,
+    /// The 8.3 name that it has beside its own, at most [`MAX_SHORT`] UTF-16 units; empty for none.
+    pub short_name: String,
     /// Name.
     pub name: String,
+    /// All of it as POSIX has it, for those who have agreed on that.
+    pub posix: Option<Box<Information>>,
 }
+
+/// The longest 8.3 name ([MS-FSCC] 2.1.5.2.1).
+pub const MAX_SHORT: usize = 12;
 
 /// What lies between the common part and the name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +66,7 @@ enum Layout {
     IdExtd,
     Both,
     IdBoth,
+    Posix,
 }
 
 impl Layout {
@@ -68,11 +79,12 @@ impl Layout {
             FileClass::ID_EXTD_DIRECTORY => Layout::IdExtd,
             FileClass::BOTH_DIRECTORY => Layout::Both,
             FileClass::ID_BOTH_DIRECTORY => Layout::IdBoth,
+            FileClass::POSIX => Layout::Posix,
             _ => return None,
         })
     }
 
-    /// Where the name begins.
+    /// Where the name begins; at least there in what names owners.
     fn name_at(self) -> usize {
         match self {
             Layout::Names => 12,
@@ -82,6 +94,16 @@ impl Layout {
             Layout::IdExtd => 88,
             Layout::Both => 94,
             Layout::IdBoth => 104,
+            // Two SIDs without any sub-authority.
+            Layout::Posix => 8 + 68 + 12 + 16 + 4,
+        }
+    }
+
+    /// Where the name of this entry begins.
+    fn name_of(self, entry: &Entry) -> usize {
+        match (self, &entry.posix) {
+            (Layout::Posix, Some(all)) => 8 + 68 + 12 + all.posix.owner.len() + all.posix.group.len() + 4,
+            _ => self.name_at(),
         }
     }
 }
@@ -89,6 +111,54 @@ impl Layout {
 /// Whether `class` lists directories; others are STATUS_INVALID_INFO_CLASS.
 pub fn is_directory_class(class: FileClass) -> bool {
     Layout::of(class).is_some()
+}
+
+impl From<Information> for Entry {
+    fn from(all: Information) -> Entry {
+        Entry {
+            file_index: 0,
+            creation_time: all.creation_time,
+            last_access_time: all.last_access_time,
+            last_write_time: all.last_write_time,
+            change_time: all.change_time,
+            end_of_file: all.end_of_file,
+            allocation_size: all.allocation_size,
+            attributes: all.attributes,
+            ea_size: all.posix.reparse_tag,
+            file_id: all.inode,
+            short_name: String::new(),
+            name: all.name.clone(),
+            posix: Some(Box::new(all)),
+        }
+    }
+}
+
+impl Entry {
+    /// As POSIX has it. What is no file of the store, a link to elsewhere, is a directory that nobody owns.
+    fn information(&self) -> Information {
+        match &self.posix {
+            Some(all) => Information::clone(all),
+            None => Information {
+                creation_time: self.creation_time,
+                last_access_time: self.last_access_time,
+                last_write_time: self.last_write_time,
+                change_time: self.change_time,
+                end_of_file: self.end_of_file,
+                allocation_size: self.allocation_size,
+                attributes: self.attributes,
+                inode: self.file_id,
+                device: 0,
+                posix: Posix {
+                    links: 1,
+                    reparse_tag: self.ea_size,
+                    mode: posix::mode(FileType::Directory, 0o555),
+                    owner: Sid { authority: 0, sub_authorities: Vec::new() },
+                    group: Sid { authority: 0, sub_authorities: Vec::new() },
+                },
+                name: self.name.clone(),
+            },
+        }
+    }
 }
 
 /// Fills a buffer with entries up to a limit.
@@ -121,7 +191,7 @@ impl Writer {
     pub fn push(&mut self, entry: &Entry) -> bool {
         let name_len = utf16::encoded_len(&entry.name);
         let start = self.out.len().next_multiple_of(8);
-        if start + self.layout.name_at() + name_len > self.limit {
+        if start + self.layout.name_of(entry) + name_len > self.limit {
             return false;
         }
         pad(&mut self.out, 0, 8);
@@ -142,6 +212,9 @@ impl Writer {
             out.put_u32(len32(name_len));
             return utf16::encode(&entry.name, out);
         }
+        if self.layout == Layout::Posix {
+            return entry.information().emit(out);
+        }
         out.put_u64(entry.creation_time.0);
         out.put_u64(entry.last_access_time.0);
         out.put_u64(entry.last_write_time.0);
@@ -154,7 +227,7 @@ impl Writer {
             out.put_u32(entry.ea_size);
         }
         match self.layout {
-            Layout::Names | Layout::Directory | Layout::Full => {}
+            Layout::Names | Layout::Directory | Layout::Full | Layout::Posix => {}
             Layout::IdFull => {
                 out.put_u32(0);
                 out.put_u64(entry.file_id);
@@ -164,10 +237,10 @@ impl Writer {
                 out.put_u64(entry.file_id);
                 out.put_u64(0);
             }
-            // 8.3 names are not made: ShortNameLength 0.
-            Layout::Both => out.put_zeros(26),
+            Layout::Both => put_short(out, &entry.short_name),
             Layout::IdBoth => {
-                out.put_zeros(28);
+                put_short(out, &entry.short_name);
+                out.put_u16(0);
                 out.put_u64(entry.file_id);
             }
         }
@@ -204,11 +277,33 @@ pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
     Ok(entries)
 }
 
+/// ShortNameLength, Reserved, ShortName.
+fn put_short(out: &mut Vec<u8>, name: &str) {
+    let end = out.len() + 26;
+    let name_len = utf16::encoded_len(name);
+    debug_assert!(name_len <= 2 * MAX_SHORT);
+    if name_len <= 2 * MAX_SHORT {
+        out.put_u16(name_len as u16);
+        utf16::encode(name, out);
+    }
+    out.resize(end, 0);
+}
+
+fn take_short(r: &mut Reader<'_>) -> Result<String, Malformed> {
+    let len = usize::from(r.u8()?);
+    r.u8()?;
+    let name = r.take(2 * MAX_SHORT)?;
+    utf16::decode_lossy(name.get(..len).ok_or(Malformed("8.3 name"))?)
+}
+
 fn parse_one(layout: Layout, this: &[u8]) -> Result<Entry, Malformed> {
     let mut r = Reader::new(this);
     let mut entry = Entry::default();
     r.u32()?;
     entry.file_index = r.u32()?;
+    if layout == Layout::Posix {
+        return Ok(Entry { file_index: entry.file_index, ..Information::parse(r.rest())?.into() });
+    }
     if layout != Layout::Names {
         entry.creation_time = Filetime(r.u64()?);
         entry.last_access_time = Filetime(r.u64()?);
@@ -223,7 +318,7 @@ fn parse_one(layout: Layout, this: &[u8]) -> Result<Entry, Malformed> {
         entry.ea_size = r.u32()?;
     }
     match layout {
-        Layout::Names | Layout::Directory | Layout::Full => {}
+        Layout::Names | Layout::Directory | Layout::Full | Layout::Posix => {}
         Layout::IdFull => {
             r.take(4)?;
             entry.file_id = r.u64()?;
@@ -233,11 +328,10 @@ fn parse_one(layout: Layout, this: &[u8]) -> Result<Entry, Malformed> {
             entry.file_id = r.u64()?;
             r.take(8)?;
         }
-        Layout::Both => {
-            r.take(26)?;
-        }
+        Layout::Both => entry.short_name = take_short(&mut r)?,
         Layout::IdBoth => {
-            r.take(28)?;
+            entry.short_name = take_short(&mut r)?;
+            r.take(2)?;
             entry.file_id = r.u64()?;
         }
     }

@@ -252,6 +252,43 @@ impl SectorSize {
     }
 }
 
+/// FileFsControlInformation (2.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Bytes after which a user is warned; all ones: none.
+    pub default_quota_threshold: u64,
+    /// Bytes that a user may have; all ones: any number.
+    pub default_quota_limit: u64,
+    /// FILE_VC_*: 1 quotas are tracked, 2 they are enforced, 8 contents are not indexed.
+    pub flags: u32,
+}
+
+impl Control {
+    /// Of a volume without quotas or an index.
+    pub const UNLIMITED: Control =
+        Control { default_quota_threshold: u64::MAX, default_quota_limit: u64::MAX, flags: 8 };
+
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Control, Malformed> {
+        let mut r = Reader::new(bytes);
+        // Three numbers for an indexing service, to be ignored.
+        r.take(24)?;
+        let (default_quota_threshold, default_quota_limit) = (r.u64()?, r.u64()?);
+        let flags = r.u32()?;
+        r.take(4)?;
+        Ok(Control { default_quota_threshold, default_quota_limit, flags })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_zeros(24);
+        out.put_u64(self.default_quota_threshold);
+        out.put_u64(self.default_quota_limit);
+        out.put_u32(self.flags);
+        out.put_u32(0);
+    }
+}
+
 /// FileFsObjectIdInformation (2.5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectId {

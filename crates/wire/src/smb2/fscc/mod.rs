@@ -92,6 +92,8 @@ codes! {
         DISPOSITION_EX = 64;
         /// New name, with flags.
         RENAME_EX = 65;
+        /// What POSIX knows of a file, and listing; between those who have agreed on it.
+        POSIX = 100;
     }
 }
 

@@ -173,7 +173,9 @@ pub(super) fn entry(name: &str) -> directory::Entry {
         attributes: FileAttributes::DIRECTORY,
         ea_size: 6,
         file_id: 7,
+        short_name: "SHORT~1.TXT".into(),
         name: name.into(),
+        posix: None,
     }
 }
 
@@ -637,6 +639,7 @@ pub(super) fn bare_samples(s: &mut Vec<Sample>) {
         filesystem::SectorSize,
         filesystem::SectorSize { logical: 512, ..Default::default() }
     );
+    usual_bare!(s, "control", filesystem::Control, filesystem::Control::UNLIMITED);
     usual_bare!(
         s,
         "object id",

@@ -7,6 +7,7 @@ use weft_store::Kind;
 use weft_wire::nfs4::{AccessOk, Status, access as bit};
 
 use super::super::compound::Compound;
+use super::super::names::status;
 use super::super::place::Place;
 use crate::server::caller::{EXECUTE, READ, WRITE};
 
@@ -20,7 +21,7 @@ pub async fn access(c: &Compound<'_>, wanted: u32) -> Result<AccessOk, Status> {
         Place::Root => (DIRECTORY, bit::READ | bit::LOOKUP),
         Place::Node(node) => {
             let attr = node.attr().await?;
-            let granted = c.cx.caller.granted(&attr);
+            let granted = node.granted(c.cx, &attr).await.map_err(|e| status(&e))?;
             let mut possible = 0;
             let mut add = |class: u32, bits: u32| possible |= if granted & class != 0 { bits } else { 0 };
             let (supported, xattrs) = match attr.kind {

@@ -1,10 +1,15 @@
 //! SETCLIENTID, SETCLIENTID_CONFIRM, RENEW. Spec: RFC 7530 16.33, 16.34, 16.30.
 
+use std::sync::atomic::Ordering;
+
 use weft_wire::nfs4::{Confirm, NetAddr, Setclientid, Status, Text};
+use weft_wire::rpc::{AuthSys, Credential};
 
 use super::super::close::give_up;
 use super::super::compound::Compound;
-use super::super::state::Callback;
+use super::super::dial;
+use super::super::state::back::Route;
+use super::super::state::{Back, Callback};
 
 /// `Err(Ok(_))`: who uses the name (NFS4ERR_CLID_INUSE).
 pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Result<NetAddr, Status>> {
@@ -19,9 +24,41 @@ pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Resu
 pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
     let taken = c.cx.server.states.setclientid_confirm(args, c.principal, c.now)?;
     give_up(c.cx.server, taken).await;
+    call_back(c, args.client);
     Ok(())
 }
 
+/// The client has said where it can be called, perhaps anew.
+fn call_back(c: &Compound<'_>, client: u64) {
+    let Ok(client) = c.cx.server.states.client(client, false) else { return };
+    let (back, location) = {
+        let mut mine = client.mine();
+        let Some(Callback { program, ident, location }) = mine.callback.take() else { return };
+        // RFC 7530 3.4: Linux's clients answer nothing but CB_NULL without a user.
+        let credential = Credential::Sys(AuthSys::new(bytes::Bytes::from_static(b"weft"), 0, 0));
+        let route = Route { program, credential, ident, minor: 0 };
+        let back = mine.back.get_or_insert_with(|| Back::new(None, 0, route.clone())).clone();
+        back.change(route.program, route.credential, route.ident);
+        mine.callback = Some(Callback { program, ident, location: location.clone() });
+        (back, location)
+    };
+    back.unbind();
+    if let Some(address) = dial::address(&location, &c.cx.peer) {
+        let asks = std::sync::Arc::downgrade(&client);
+        dial::dial(&back, address, c.cx.server.pool.clone(), move || {
+            if let Some(client) = asks.upgrade() {
+                client.ask_again();
+            }
+        });
+    }
+}
+
 pub fn renew(c: &Compound<'_>, client: u64) -> Result<(), Status> {
-    c.client(client).map(drop)
+    let client = c.client(client)?;
+    // RFC 7530 16.30.5: it should give back what cannot be recalled.
+    let down = || !client.back().is_some_and(|back| back.is_up());
+    if client.lease.delegations.load(Ordering::Acquire) != 0 && down() {
+        return Err(Status::CB_PATH_DOWN);
+    }
+    Ok(())
 }

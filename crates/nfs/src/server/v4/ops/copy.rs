@@ -1,19 +1,33 @@
 //! COPY, CLONE, OFFLOAD_CANCEL, OFFLOAD_STATUS. Spec: RFC 7862 15.2, 15.13, 15.8, 15.9; 4.6 for copies on one server.
 //!
-//! A copy is answered when it is done, or when it has gone on for long enough: then the client asks for the rest. So
-//! there is never one that could be cancelled.
+//! A copy is answered when it is done, or when it has gone on for long enough: then the client asks for the rest. A long
+//! one goes on after its answer, where the client allows that and can be told of its end (CB_OFFLOAD).
 
+use std::sync::Arc;
+
+use weft_machine::rt;
 use weft_store::OpenFile;
-use weft_wire::nfs4::{Clone_, Copy, CopyOk, OffloadStatusOk, Stable, Stateid, Status, UpTo, WriteResponse};
+use weft_wire::nfs4::{
+    CbOffload, CbOp, Clone_, Copy, CopyOk, OffloadEnd, OffloadStatusOk, Stable, Stateid, Status, UpTo,
+    Verifier, WriteResponse,
+};
 
 use super::super::compound::Compound;
 use super::super::io::{self, Intent};
 use super::super::names::status;
 use super::super::place::Place;
+use super::super::state::{Client, Offload};
 use crate::server::ops::MAX_FILE_SIZE;
 
 /// Bytes of one COPY: well under the time after which a client asks what became of its call.
 const MAX_COPY: u64 = 256 << 20;
+
+/// A shorter copy is answered when it is done.
+const MIN_OFFLOAD: u64 = 16 << 20;
+/// Between two looks at whether a copy is still wanted.
+const STEP: u64 = 16 << 20;
+/// Copies of a client that go on; more are answered when they are done.
+const MAX_OFFLOADS: usize = 16;
 
 struct Ends {
     from: OpenFile,
@@ -62,16 +76,81 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     }
     let from_end = (&args.from_stateid, args.from_offset);
     let ends = ends(c, from_end, (&args.to_stateid, args.to_offset), args.count, false).await?;
-    let count = ends.count.min(MAX_COPY);
+    let Ends { count, .. } = ends;
+    if !args.synchronous && count >= MIN_OFFLOAD {
+        let client = c.client(0)?;
+        let room = client.mine().copies.len() < MAX_OFFLOADS;
+        if room && client.back().is_some_and(|back| back.is_up()) {
+            return offload(c, &client, ends, args).await;
+        }
+    }
+    let count = count.min(MAX_COPY);
     let done = ends.to.copy_from(args.to_offset, &ends.from, args.from_offset, count).await;
     let count = done.map_err(|e| status(&e))?;
-    let response = WriteResponse {
-        callback: UpTo::default(),
-        count,
-        committed: Stable::Unstable,
-        verifier: c.cx.server.verifier,
-    };
+    let response = response(UpTo::default(), count, c.cx.server.verifier);
     Ok(CopyOk { response, consecutive: true, synchronous: true })
+}
+
+fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> WriteResponse {
+    WriteResponse { callback, count, committed: Stable::Unstable, verifier }
+}
+
+/// Answers at once; the copy is a task of its own, whose end the client is told.
+async fn offload(c: &Compound<'_>, client: &Arc<Client>, ends: Ends, args: &Copy) -> Result<CopyOk, Status> {
+    let states = &c.cx.server.states;
+    let copy = Arc::new(Offload::new(states.new_other(client.id)));
+    let handle = Place::Node(c.node()?).handle(c.cx).await?;
+    client.mine().copies.insert(copy.other, copy.clone());
+    let stateid = copy.stateid();
+    let (verifier, client) = (c.cx.server.verifier, Arc::downgrade(client));
+    let (from, to) = (args.from_offset, args.to_offset);
+    rt::spawn(async move {
+        let ended = carry_on(&copy, &ends, from, to).await;
+        copy.end(ended);
+        let Some(client) = client.upgrade() else { return };
+        if copy.is_cancelled() {
+            client.mine().copies.remove(&copy.other);
+            return;
+        }
+        let end = match ended {
+            Status::OK => OffloadEnd::Done(response(UpTo::default(), copy.copied(), verifier)),
+            status => OffloadEnd::Failed(status, copy.copied()),
+        };
+        if let Some(back) = client.back() {
+            let told = Arc::downgrade(&client);
+            // Until it is told it may ask (OFFLOAD_STATUS).
+            back.ask(CbOp::Offload(CbOffload { handle, stateid, end }), move |_| {
+                if let Some(client) = told.upgrade() {
+                    client.mine().copies.remove(&stateid.other);
+                }
+            });
+        }
+    })
+    .detach();
+    let response = response(UpTo(vec![stateid]), 0, verifier);
+    Ok(CopyOk { response, consecutive: true, synchronous: false })
+}
+
+async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64) -> Status {
+    while copy.copied() < ends.count && !copy.is_cancelled() {
+        let at = copy.copied();
+        let step = STEP.min(ends.count - at);
+        match ends.to.copy_from(to + at, &ends.from, from + at, step).await {
+            // The source has become shorter.
+            Ok(0) => break,
+            Ok(count) => copy.add(count),
+            Err(e) => return status(&e),
+        }
+        // Others on this core have their turn.
+        rt::yield_now().await;
+    }
+    Status::OK
+}
+
+/// A copy of this client that goes on, or whose end it has not been told.
+fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<Option<Arc<Offload>>, Status> {
+    let named = io::actual(c, stateid)?;
+    Ok(c.client(0)?.mine().copies.get(&named.other).cloned())
 }
 
 pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
@@ -81,14 +160,21 @@ pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
     done.map_err(|e| status(&e))
 }
 
-/// RFC 7862 15.8.3: no copy is going on.
-pub fn offload_cancel(c: &Compound<'_>, _: &Stateid) -> Result<(), Status> {
+/// RFC 7862 15.8.3: one that has ended, and that the client has been told of, is as good as none.
+pub fn offload_cancel(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     c.place()?;
-    Err(Status::COMPLETE_ALREADY)
+    match find(c, stateid)? {
+        Some(copy) if copy.outcome().is_none() => {
+            copy.cancel();
+            Ok(())
+        }
+        _ => Err(Status::COMPLETE_ALREADY),
+    }
 }
 
-/// RFC 7862 15.9.3: no copy is going on.
-pub fn offload_status(c: &Compound<'_>, _: &Stateid) -> Result<OffloadStatusOk, Status> {
+/// RFC 7862 15.9.3.
+pub fn offload_status(c: &Compound<'_>, stateid: &Stateid) -> Result<OffloadStatusOk, Status> {
     c.place()?;
-    Err(Status::BAD_STATEID)
+    let copy = find(c, stateid)?.ok_or(Status::BAD_STATEID)?;
+    Ok(OffloadStatusOk { count: copy.copied(), complete: UpTo(copy.outcome().into_iter().collect()) })
 }

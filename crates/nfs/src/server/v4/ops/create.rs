@@ -2,14 +2,16 @@
 //!
 //! A device that a client makes is a way into the host: only root may, where it is not squashed.
 
-use weft_store::{Exists, Make, Special};
+use weft_store::{Exists, Kind, Make, Special};
 use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status};
 
+use super::super::acl;
 use super::super::attributes::{change, changes};
 use super::super::compound::Compound;
 use super::super::names::{component, status};
 use super::super::place::Place;
 use crate::server::dispatch::Node;
+use crate::server::guard;
 
 pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Status> {
     let (dir, before) = c.place()?.directory().await?;
@@ -31,8 +33,12 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
     }
     let vfs = &dir.share.vfs;
     c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+    let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
+    dir.admit(c.cx, &before, guard::making(kind)).await.map_err(|e| status(&e))?;
     let set = c.cx.caller.owned(changes.set, &before);
     let made = vfs.create(dir.id, name, make, Exists::Fail, set).await.map_err(|e| status(&e))?;
+    dir.hand_down(c.cx, &before, &made.0).await.map_err(|e| status(&e))?;
+    acl::keep(c, &dir, &made.0, changes.acl.as_ref()).await?;
     let change = ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
     c.go(Place::Node(Node { id: made.0.node, ..dir }));
     Ok(CreateOk { change, attrset: changes.mask })

@@ -1,12 +1,15 @@
 //! LINK: a further name in the current directory for the saved file. Spec: RFC 8881 18.9, RFC 7530 16.9.
 
 use weft_store::Kind;
+use weft_store::opens::{Access, Rights};
 use weft_wire::nfs4::{ChangeInfo, Status, Text};
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::names::{component, status};
 use super::super::place::Place;
+use crate::server::guard;
 
 pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     let dir = c.place()?;
@@ -20,6 +23,8 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
         return Err(Status::XDEV);
     }
     c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+    dir.admit(c.cx, &before, guard::making(Kind::File)).await.map_err(|e| status(&e))?;
+    delegations::pass(&file, Access::Rename, Rights::NONE).await?;
     dir.share.vfs.link(file.id, dir.id, name).await.map_err(|e| status(&e))?;
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })
 }

@@ -1,22 +1,28 @@
 //! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER. Spec: RFC 8881 18.10 to 18.12; RFC 7530 16.10 to 16.12, 16.37.
 //!
-//! Ranges are kept by the store's table of opens, where those of SMB stand too. Nobody waits here: a client that wants
-//! to wait asks again.
+//! Ranges are kept by the store's table of opens, where those of SMB stand too. No answer waits here: a client that wants
+//! to wait asks again, and with sessions it is told when that makes sense (RFC 8881 20.11).
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use weft_machine::rt;
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Conflict, LockOwner as Id, Range, Refused, SetFailed};
 use weft_wire::nfs4::{
-    Lock, LockDenied, LockType, Locker, Lockt, Locku, Opaque, Owner as WireOwner, Stateid, Status, share,
+    CbNotifyLock, CbOp, Lock, LockDenied, LockType, Locker, Lockt, Locku, Opaque, Owner as WireOwner,
+    Stateid, Status, share,
 };
 
 use super::super::compound::Compound;
 use super::super::io;
-use super::super::place::no_file;
+use super::super::place::{Place, no_file};
 use super::super::state::{Kind, LockOwner, State, Turn, Turned};
 use super::open::clear;
 use crate::server::dispatch::Node;
+
+/// Locks of a client that it is told of when they can be had.
+const MAX_AWAITED: usize = 256;
 
 /// Why a range was not locked.
 enum Failed {
@@ -95,7 +101,7 @@ async fn first(
         let result = match known {
             Some(state) => set(c, node, args, &state).await,
             None => {
-                take(c, node, args, &open, id).await?;
+                take(c, node, args, &open, id, &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone() };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind);
                 open.held_mut().locks.push(state.clone());
@@ -170,12 +176,19 @@ async fn in_turn(
 
 /// One more range for a set of locks.
 async fn set(c: &Compound<'_>, node: &Node<'_>, args: &Lock, state: &Arc<State>) -> Result<Stateid, Failed> {
-    let Kind::Lock { id, open, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
-    take(c, node, args, open, *id).await?;
+    let Kind::Lock { id, open, owner } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+    take(c, node, args, open, *id, &owner.name).await?;
     Ok(state.changed())
 }
 
-async fn take(c: &Compound<'_>, node: &Node<'_>, args: &Lock, open: &State, id: Id) -> Result<(), Failed> {
+async fn take(
+    c: &Compound<'_>,
+    node: &Node<'_>,
+    args: &Lock,
+    open: &State,
+    id: Id,
+    name: &Bytes,
+) -> Result<(), Failed> {
     let range = range(args.offset, args.length)?;
     let grace = &c.cx.server.states.grace;
     match (args.reclaim, grace.lasts(c.now)) {
@@ -188,17 +201,61 @@ async fn take(c: &Compound<'_>, node: &Node<'_>, args: &Lock, open: &State, id: 
         return Err(Status::OPENMODE.into());
     }
     let opens = node.share.vfs.opens();
-    let mut done = opens.try_set_range(node.id, id, range, args.kind.exclusive);
+    let key = open.held().open.as_ref().map(weft_store::opens::Open::key);
+    let attempt = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
+    let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && clear(c, node).await {
-        done = opens.try_set_range(node.id, id, range, args.kind.exclusive);
+        done = attempt();
     }
     match done {
         Ok(()) => Ok(()),
-        Err(SetFailed::Conflict(conflict)) => Err(Failed::Denied(denied(c, node, &conflict))),
+        Err(SetFailed::Conflict(conflict)) => {
+            if args.kind.waits && c.minor > 0 {
+                tell_when_free(c, node, open, (id, name), range, args.kind.exclusive).await;
+            }
+            Err(Failed::Denied(denied(c, node, &conflict)))
+        }
         Err(SetFailed::Refused(Refused::Limit(_))) if c.minor == 0 => Err(Status::RESOURCE.into()),
         Err(SetFailed::Refused(Refused::Limit(_))) => Err(Status::DELAY.into()),
         Err(SetFailed::Refused(_)) => Err(Status::INVAL.into()),
     }
+}
+
+/// CB_NOTIFY_LOCK for the owner once nothing is in its way any more; one for each file and owner at a time. A client that
+/// hears nothing asks again by itself, so that what cannot be told is no loss.
+async fn tell_when_free(
+    c: &Compound<'_>,
+    node: &Node<'_>,
+    open: &State,
+    (id, name): (Id, &Bytes),
+    range: Range,
+    exclusive: bool,
+) {
+    let states = &c.cx.server.states;
+    let Some(client) = states.known_client(open.lease.client) else { return };
+    let Ok(handle) = Place::Node(*node).handle(c.cx).await else { return };
+    if !client.back().is_some_and(|back| back.is_up()) {
+        return;
+    }
+    let awaited = (node.number, node.id, id);
+    {
+        let mut mine = client.mine();
+        if mine.awaited.len() >= MAX_AWAITED || !mine.awaited.insert(awaited) {
+            return;
+        }
+    }
+    let (opens, file, lease) = (node.share.vfs.opens().clone(), node.id, states.limits.lease);
+    let owner = WireOwner { client: client.id, owner: Opaque(name.clone()) };
+    let client = Arc::downgrade(&client);
+    rt::spawn(async move {
+        let freed = rt::timeout(lease, opens.range_freed(file, id, range, exclusive)).await;
+        let Some(client) = client.upgrade() else { return };
+        client.mine().awaited.remove(&awaited);
+        if let (Ok(Ok(())), Some(back)) = (freed, client.back()) {
+            back.ask(CbOp::NotifyLock(CbNotifyLock { handle, owner }), drop);
+        }
+    })
+    .detach();
 }
 
 /// RFC 8881 18.10.3: neither empty nor beyond the last possible byte.

@@ -13,6 +13,7 @@ use crate::server::dispatch::Node;
 
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
     let place = down(c, name).await?;
+    place.admit(c.cx, false)?;
     c.go(place);
     Ok(())
 }

@@ -5,21 +5,23 @@
 
 use std::sync::{Arc, RwLock};
 
-use weft_store::opens::{Opening, Refused, Rights};
+use weft_store::opens::{Access, Open as Entry, Opening, Refused, Rights};
 use weft_store::{Attr, Error, Exists, Kind as NodeKind, Make, OpenFile, SetAttr};
 use weft_wire::nfs4::{
     Bitmap, ChangeInfo, Claim, CreateHow, Delegation, Open, OpenOk, Status, Text, attr, open_flag, share,
-    why_no_delegation,
 };
 
+use super::super::acl;
 use super::super::attributes::{Changes, change, changes};
 use super::super::close::{close, give_up};
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::names::{component, status};
 use super::super::place::Place;
 use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::dispatch::Node;
+use crate::server::guard;
 
 /// Where an exclusive create keeps its verifier; the client is told to set them afterwards.
 const TIMES: Bitmap = Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET]);
@@ -86,6 +88,7 @@ async fn carry_out(
         // What is taken back was allowed before.
         if !matches!(args.claim, Claim::Previous(_)) {
             c.cx.caller.check_open(&attr, reads | writes).map_err(|e| status(&e))?;
+            found.node.admit(c.cx, &attr, guard::data(reads | writes)).await.map_err(|e| status(&e))?;
         }
     }
     let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
@@ -98,6 +101,9 @@ async fn carry_out(
     if c.minor > 0 {
         owner.confirm();
         flags |= open_flag::PRESERVE_UNLINKED;
+        if client.back().is_some_and(|back| back.is_up()) {
+            flags |= open_flag::MAY_NOTIFY_LOCK;
+        }
     } else if let Claim::Previous(_) = args.claim {
         // RFC 7530 16.18.5: who takes back what it had is not asked to confirm.
         owner.confirm();
@@ -107,23 +113,23 @@ async fn carry_out(
     c.go(Place::Node(found.node));
     let stateid = state.stateid();
     c.stateid = Some(stateid);
-    let delegation = no_delegation(args.access);
+    let delegation = match args.claim {
+        // It has one.
+        Claim::DelegateCur(..) | Claim::DelegCurFh(_) => Delegation::None,
+        // An owner that is not confirmed yet may never be.
+        _ if flags & open_flag::CONFIRM != 0 => Delegation::None,
+        _ => delegations::grant(c, client, &found.node, args.access, Some(&state)).await,
+    };
     Ok(OpenOk { stateid, change: found.change, flags, attrset: found.attrset, delegation })
 }
 
-/// RFC 8881 18.16.3: whoever says what it wants is told why not.
-fn no_delegation(access: u32) -> Delegation {
-    match access & share::WANT_DELEG_MASK {
-        0 => Delegation::None,
-        share::WANT_NO_DELEG | share::WANT_CANCEL => {
-            Delegation::NoneExt(why_no_delegation::NOT_WANTED, false)
-        }
-        _ => Delegation::NoneExt(why_no_delegation::RESOURCE, false),
-    }
-}
-
 fn check_share(args: &Open, minor: u32) -> Result<(), Status> {
-    let wants = if minor == 0 { 0 } else { share::WANT_DELEG_MASK | share::WANT_SIGNAL | share::WANT_PUSH };
+    let since_1 = share::WANT_DELEG_MASK | share::WANT_SIGNAL | share::WANT_PUSH;
+    let wants = match minor {
+        0 => 0,
+        1 => since_1,
+        _ => since_1 | share::WANT_DELEG_TIMESTAMPS | share::WANT_OPEN_XOR_DELEG,
+    };
     let wish = args.access & share::WANT_DELEG_MASK;
     if args.access & share::BOTH == 0
         || args.access & !(share::BOTH | wants) != 0
@@ -164,25 +170,31 @@ struct Found<'a> {
 async fn find<'a>(c: &Compound<'a>, args: &Open, access: u32) -> Result<Found<'a>, Status> {
     match &args.claim {
         Claim::Null(name) => by_name(c, args, name, access).await,
-        Claim::Fh | Claim::Previous(_) => {
+        Claim::Fh | Claim::Previous(_) => by_handle(c, args).await,
+        Claim::DelegateCur(stateid, name) => {
             if args.how.is_some() {
                 return Err(Status::INVAL);
             }
-            let node = c.node()?;
-            regular(&node.attr().await?, c.minor)?;
-            Ok(Found {
-                node,
-                change: NO_CHANGE,
-                attrset: Bitmap::EMPTY,
-                new: false,
-                truncate: None,
-                mode: None,
-            })
+            let found = by_name(c, args, name, access).await?;
+            delegations::claimed(c, &found.node, stateid, access)?;
+            Ok(found)
         }
-        // Nobody has a delegation.
-        Claim::DelegateCur(..) | Claim::DelegCurFh(_) => Err(Status::BAD_STATEID),
+        Claim::DelegCurFh(stateid) => {
+            let found = by_handle(c, args).await?;
+            delegations::claimed(c, &found.node, stateid, access)?;
+            Ok(found)
+        }
         Claim::DelegatePrev(_) | Claim::DelegPrevFh => Err(Status::NOTSUPP),
     }
+}
+
+async fn by_handle<'a>(c: &Compound<'a>, args: &Open) -> Result<Found<'a>, Status> {
+    if args.how.is_some() {
+        return Err(Status::INVAL);
+    }
+    let node = c.node()?;
+    regular(&node.attr().await?, c.minor)?;
+    Ok(Found { node, change: NO_CHANGE, attrset: Bitmap::EMPTY, new: false, truncate: None, mode: None })
 }
 
 /// RFC 7530 16.16.5, RFC 8881 18.16.3: only regular files are opened.
@@ -268,6 +280,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
             let exclusive = matches!(exists, Exists::Verifier(_));
             let mode = wish.set.mode.filter(|mode| access & share::WRITE != 0 && mode & 0o200 == 0);
             c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
+            dir.admit(c.cx, &before, guard::making(NodeKind::File)).await.map_err(|e| status(&e))?;
             let wish = Changes { set: c.cx.caller.owned(wish.set, &before), ..wish };
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
             // Somebody else may have made it meanwhile: then the client is told to ask again.
@@ -277,6 +290,10 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
                     Error::Exists if exists == Exists::Reuse => Status::DELAY,
                     e => status(&e),
                 })?;
+            if new {
+                dir.hand_down(c.cx, &before, &made).await.map_err(|e| status(&e))?;
+                acl::keep(c, &dir, &made, wish.acl.as_ref()).await?;
+            }
             let change =
                 ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
             let attrset = if exclusive { wish.mask.or(TIMES) } else { wish.mask };
@@ -379,10 +396,22 @@ async fn enter(
 
 /// More for an owner that has the file open already.
 async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted) -> Result<(), Status> {
-    let (access, deny) = {
+    let (access, deny, more) = {
         let held = state.held();
-        (held.access | wanted.access, held.deny | wanted.deny)
+        // RFC 8881 9.7: what it denies it denies itself.
+        if wanted.access & held.deny != 0 || wanted.deny & held.access != 0 {
+            return Err(Status::SHARE_DENIED);
+        }
+        let (access, deny) = (held.access | wanted.access, held.deny | wanted.deny);
+        let more = (access & !held.access & share::WRITE) | (deny & !held.deny & share::READ);
+        (access, deny, more != 0)
     };
+    if more || wanted.truncates {
+        // It is to others as if it opened the file anew.
+        let key = state.held().open.as_ref().map(Entry::key).ok_or(Status::BAD_STATEID)?;
+        let access = if wanted.truncates { Access::Overwrite } else { Access::OpenToWrite };
+        node.share.vfs.opens().recall(node.id, Some(key), access).map_err(refused)?;
+    }
     let writes = access & share::WRITE != 0 && state.held().access & share::WRITE == 0;
     let file: Option<OpenFile> = match writes {
         true => Some(node.share.vfs.open(node.id, true).await.map_err(|e| status(&e))?),
@@ -434,7 +463,7 @@ impl Compound<'_> {
         if let Some((number, id)) = answered.place
             && let Some(node) = self.node_of(number, id)
         {
-            self.current = Some(Place::Node(node));
+            self.stand(Place::Node(node));
         }
         answered.status
     }

@@ -14,6 +14,7 @@ use super::super::names::status;
 use super::super::place::Place;
 use crate::server::caller::READ;
 use crate::server::dispatch::Node;
+use crate::server::guard;
 
 const VERIFIER: Verifier = [0; 8];
 const OWN_COOKIES: u64 = 2;
@@ -55,6 +56,7 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
             return Err(Status::NOTDIR);
         }
         c.cx.caller.check(&attr, READ).map_err(|e| status(&e))?;
+        node.admit(c.cx, &attr, guard::data(READ)).await.map_err(|e| status(&e))?;
     }
     attributes::readable(args.attributes)?;
     if args.cookie == 1 || args.cookie == 2 {

@@ -5,7 +5,9 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::names::{component, status};
+use crate::server::dispatch::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     let (dir, before) = c.place()?.directory().await?;
@@ -13,7 +15,9 @@ pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status>
     let vfs = &dir.share.vfs;
     let found = vfs.lookup(dir.id, name, false).await.map_err(|e| status(&e))?;
     c.cx.caller.check_unmake(&before, &found).map_err(|e| status(&e))?;
-    vfs.opens().pass(found.node, Access::Handle, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+    dir.admit_unmake(c.cx, &before, &found).await.map_err(|e| status(&e))?;
+    let victim = Node { id: found.node, ..dir };
+    delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
     let done = match found.kind {
         Kind::Dir => vfs.rmdir(dir.id, name).await,
         _ => vfs.remove(dir.id, name).await,

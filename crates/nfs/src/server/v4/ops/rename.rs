@@ -5,7 +5,10 @@ use weft_wire::nfs4::{ChangeInfo, Rename, RenameOk, Status};
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::names::{component, status};
+use crate::server::dispatch::Node;
+use crate::server::guard;
 
 pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status> {
     let to = c.place()?;
@@ -24,9 +27,15 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         Err(e) => return Err(status(&e)),
     };
     c.cx.caller.check_unmake(&from_before, &moved).map_err(|e| status(&e))?;
+    from.admit_unmake(c.cx, &from_before, &moved).await.map_err(|e| status(&e))?;
     match &replaced {
         Some(target) => c.cx.caller.check_unmake(&to_before, target),
         None => c.cx.caller.check_make(&to_before),
+    }
+    .map_err(|e| status(&e))?;
+    match &replaced {
+        Some(target) => to.admit_unmake(c.cx, &to_before, target).await,
+        None => to.admit(c.cx, &to_before, guard::making(moved.kind)).await,
     }
     .map_err(|e| status(&e))?;
     let replaced = replaced.filter(|attr| attr.node != moved.node);
@@ -35,9 +44,11 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         if (target.kind == Kind::Dir) != (moved.kind == Kind::Dir) {
             return Err(Status::EXIST);
         }
-        vfs.opens().pass(target.node, Access::Handle, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+        let target = Node { id: target.node, ..to };
+        delegations::pass(&target, Access::Handle, Rights::DELETE).await?;
     }
-    vfs.opens().pass(moved.node, Access::Rename, Rights::DELETE).await.map_err(|e| status(&e.into()))?;
+    let moved = Node { id: moved.node, ..from };
+    delegations::pass(&moved, Access::Rename, Rights::DELETE).await?;
     vfs.rename((from.id, from_name), (to.id, to_name), true).await.map_err(|e| match e {
         Error::NotEmpty => Status::EXIST,
         e => status(&e),

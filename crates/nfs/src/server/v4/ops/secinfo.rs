@@ -1,16 +1,24 @@
 //! SECINFO and SECINFO_NO_NAME. Spec: RFC 8881 18.29, 18.45; RFC 7530 16.31. With sessions both consume the handle.
 
+use weft_store::rules::Export;
 use weft_wire::nfs4::{Secinfo, SecinfoOk, Status, Text, UpTo};
-use weft_wire::rpc::Flavor;
 
 use super::super::compound::Compound;
+use super::super::place::Place;
 use super::lookup;
+use crate::server::export;
 
 const CURRENT: u32 = 0;
 const PARENT: u32 = 1;
 
-fn flavors() -> SecinfoOk {
-    UpTo(vec![Secinfo::Flavor(Flavor::SYS), Secinfo::Flavor(Flavor::NONE)])
+/// What the export asks; above all exports every flavour will do.
+fn flavors(c: &Compound<'_>, place: Place<'_>) -> Result<SecinfoOk, Status> {
+    place.admit(c.cx, true)?;
+    let export = match place {
+        Place::Root => &Export::PLAIN,
+        Place::Node(node) => &node.share.rules.nfs,
+    };
+    Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
 }
 
 fn consume(c: &mut Compound<'_>) {
@@ -21,18 +29,21 @@ fn consume(c: &mut Compound<'_>) {
 }
 
 pub async fn secinfo(c: &mut Compound<'_>, name: &Text) -> Result<SecinfoOk, Status> {
-    lookup::down(c, name).await.map_err(|e| if e == Status::SYMLINK { Status::NOTDIR } else { e })?;
+    let found = lookup::down(c, name).await;
+    let place = found.map_err(|e| if e == Status::SYMLINK { Status::NOTDIR } else { e })?;
+    let flavors = flavors(c, place)?;
     consume(c);
-    Ok(flavors())
+    Ok(flavors)
 }
 
 pub async fn no_name(c: &mut Compound<'_>, style: u32) -> Result<SecinfoOk, Status> {
-    c.place()?;
-    match style {
-        CURRENT => {}
-        PARENT => drop(lookup::up(c).await?),
+    let here = c.place()?;
+    let place = match style {
+        CURRENT => here,
+        PARENT => lookup::up(c).await?,
         _ => return Err(Status::INVAL),
-    }
+    };
+    let flavors = flavors(c, place)?;
     consume(c);
-    Ok(flavors())
+    Ok(flavors)
 }

@@ -1,17 +1,21 @@
 //! EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like. Spec: RFC 8881 18.33 to 18.37, 18.46, 18.50, 18.51.
 
+use std::sync::atomic::Ordering;
+
+use siphasher::sip::SipHasher24;
 use weft_wire::nfs4::{
     BackchannelCtl, BindConn, ChannelAttrs, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk, ImplId,
     Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, Text, Time, UpTo, exchange_flag,
-    session_flag,
+    sequence_flag, session_flag,
 };
+use weft_wire::rpc::Credential;
 use weft_wire::xdr::Decoder;
 
 use super::super::close::give_up;
 use super::super::compound::{Compound, SlotTurn};
+use super::super::state::back::{Route, credential};
 use super::super::state::session::Kept;
-use super::super::state::{Begun, Session};
-use crate::server::siphash::siphash;
+use super::super::state::{Back, Begun, Session};
 
 /// The smallest message that anything can be done with.
 const MIN_MESSAGE: u32 = 256;
@@ -19,9 +23,6 @@ const MIN_MESSAGE: u32 = 256;
 const SEQUENCE_BYTES: usize = 44;
 /// Bytes of a request that tell it from another one.
 const QUESTION_BYTES: usize = 512;
-/// Callbacks at a time.
-const BACK_SLOTS: u32 = 1;
-
 /// RFC 8881 2.10.2.1, 18.46.3: which operations need a session, and which want to be alone.
 pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
     match op {
@@ -65,7 +66,7 @@ pub fn sequence(
     if args.cache && c.reply.len() + SEQUENCE_BYTES > session.fore.max_response_cached as usize {
         return Err(Status::REP_TOO_BIG_TO_CACHE);
     }
-    let question = siphash(&[0; 16], rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
+    let question = SipHasher24::new().hash(rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
     let highest_slot = session.highest_slot();
@@ -75,7 +76,7 @@ pub fn sequence(
         slot: args.slot,
         highest_slot,
         target_highest_slot: highest_slot,
-        flags: 0,
+        flags: status_flags(&session),
     };
     match begun {
         Begun::Again(kept) => Ok((ok, Some(kept))),
@@ -134,11 +135,26 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
         if args.flags & !known != 0 {
             return Err(Status::INVAL);
         }
-        let (fore, back) = (fore_channel(c, &args.fore)?, back_channel(args)?);
-        let sequence = args.sequence;
-        let ok = CreateSessionOk { session: id, sequence, flags: 0, fore: fore.clone(), back };
-        Ok((Session::new(id, lease, fore), ok))
+        let (fore, back) = (fore_channel(c, &args.fore)?, back_channel(c, &args.back)?);
+        let offered = credential(&args.callback_sec.0).filter(|_| c.cx.line.is_open());
+        let wanted = args.flags & session_flag::CONN_BACK_CHAN != 0;
+        let flags = if wanted && offered.is_some() { session_flag::CONN_BACK_CHAN } else { 0 };
+        let route = Route {
+            program: args.callback_program,
+            credential: offered.unwrap_or(Credential::None),
+            ident: 0,
+            minor: c.minor,
+        };
+        let channel = Back::new(Some(id), back.max_requests, route);
+        if flags != 0 {
+            channel.bind(c.cx.line);
+        }
+        let ok = CreateSessionOk { session: id, sequence: args.sequence, flags, fore: fore.clone(), back };
+        Ok((Session::new(id, lease, fore, channel), ok))
     };
+    // Before the request takes its place in the client's order: one that can never succeed is not to be remembered.
+    fore_channel(c, &args.fore)?;
+    back_channel(c, &args.back)?;
     let (ok, taken) = server.states.create_session(args, c.principal, c.now, make, id)?;
     give_up(server, taken).await;
     Ok(ok)
@@ -165,13 +181,12 @@ fn fore_channel(c: &Compound<'_>, asked: &ChannelAttrs) -> Result<ChannelAttrs, 
     })
 }
 
-fn back_channel(args: &CreateSession) -> Result<ChannelAttrs, Status> {
-    let asked = &args.back;
-    let wanted = args.flags & session_flag::CONN_BACK_CHAN != 0;
-    if wanted && (asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE) {
+fn back_channel(c: &Compound<'_>, asked: &ChannelAttrs) -> Result<ChannelAttrs, Status> {
+    if asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE {
         return Err(Status::TOOSMALL);
     }
-    Ok(ChannelAttrs { header_pad: 0, max_requests: asked.max_requests.min(BACK_SLOTS), ..asked.clone() })
+    let slots = c.cx.server.states.limits.back_slots;
+    Ok(ChannelAttrs { header_pad: 0, max_requests: asked.max_requests.min(slots), ..asked.clone() })
 }
 
 pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
@@ -186,17 +201,56 @@ pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
 pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> {
     const FORE: u32 = 1;
     const BACK: u32 = 2;
-    let session = c.cx.server.states.session(&args.session)?;
-    session.lease.renew(c.now);
-    match args.direction {
-        // There are no callbacks: a connection for them alone is of no use.
-        BACK | FORE | 3 | 7 => Ok(BindConn { session: args.session, direction: FORE, rdma: false }),
-        _ => Err(Status::INVAL),
+    const BOTH: u32 = 3;
+    let states = &c.cx.server.states;
+    let session = states.session(&args.session)?;
+    if session.has_ended() || session.lease.has_ended() {
+        return Err(Status::BADSESSION);
     }
+    session.lease.renew(c.now);
+    // CDFC4_BACK_OR_BOTH and CDFC4_FORE_OR_BOTH.
+    let (back, fore) = match args.direction {
+        FORE => (false, true),
+        BACK => (true, false),
+        3 | 7 => (true, true),
+        _ => return Err(Status::INVAL),
+    };
+    let back = back && c.cx.line.is_open();
+    let direction = match (back, fore) {
+        (true, true) => BOTH,
+        (true, false) => BACK,
+        // The channel cannot carry calls to the client.
+        (false, _) => FORE,
+    };
+    if back {
+        session.back.bind(c.cx.line);
+        if let Some(client) = states.known_client(session.lease.client) {
+            client.ask_again();
+        }
+    }
+    Ok(BindConn { session: args.session, direction, rdma: false })
 }
 
-pub fn backchannel_ctl(_: &Compound<'_>, _: &BackchannelCtl) -> Result<(), Status> {
+pub fn backchannel_ctl(c: &Compound<'_>, args: &BackchannelCtl) -> Result<(), Status> {
+    let turn = c.turn.as_ref().ok_or(Status::OP_NOT_IN_SESSION)?;
+    // RFC 8881 18.33.3: there must be one that can be used.
+    let credential = credential(&args.sec.0).ok_or(Status::INVAL)?;
+    turn.session.back.change(args.program, credential, 0);
     Ok(())
+}
+
+/// What the client should know of (RFC 8881 18.46.3).
+fn status_flags(session: &Session) -> u32 {
+    let lease = &session.lease;
+    let mut flags = 0;
+    if lease.revoked.load(Ordering::Acquire) != 0 {
+        flags |= sequence_flag::RECALLABLE_STATE_REVOKED;
+    }
+    // Whoever holds nothing that could be recalled need not be called.
+    if lease.delegations.load(Ordering::Acquire) != 0 && !session.back.is_up() {
+        flags |= sequence_flag::CB_PATH_DOWN_SESSION | sequence_flag::CB_PATH_DOWN;
+    }
+    flags
 }
 
 pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {

@@ -1,12 +1,17 @@
 //! SETATTR. Spec: RFC 8881 18.30, RFC 7530 16.32. The size is set by the right of a state id, the rest by nobody's.
 
-use weft_store::Kind;
+use weft_store::access::chmod;
+use weft_store::opens::Access;
+use weft_store::{Kind, SetAttr};
 use weft_wire::nfs4::{Bitmap, Setattr, Status};
 
-use super::super::attributes::changes;
+use super::super::acl;
+use super::super::attributes::{self, changes};
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::io::{self, Intent};
 use super::super::names::status;
+use crate::server::guard;
 
 /// The status, and which attributes were set: all or none.
 pub async fn setattr(c: &mut Compound<'_>, args: &Setattr) -> (Status, Bitmap) {
@@ -30,8 +35,27 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
         io::file(c, &node, &args.stateid, Intent::Resize).await?;
     } else if changes.mask.is_empty() {
         return Ok(Bitmap::EMPTY);
+    } else {
+        if attributes::is_delegated(changes.mask) {
+            // RFC 9754: only who keeps the times says what they are.
+            let state = io::state(c, &node, &args.stateid)?.ok_or(Status::BAD_STATEID)?;
+            state.delegation().filter(|right| right.times).ok_or(Status::INVAL)?;
+        }
+        delegations::clear(c, &node, Access::Write).await?;
     }
     c.cx.caller.check_set(&attr, &changes.set).map_err(|e| status(&e))?;
-    node.share.vfs.setattr(node.id, changes.set).await.map_err(|e| status(&e))?;
+    node.admit(c.cx, &attr, guard::setting(&changes.set)).await.map_err(|e| status(&e))?;
+    if changes.acl.is_some() {
+        acl::check_set(c, &node, &attr).await?;
+    }
+    if changes.set != SetAttr::default() {
+        // A list that comes along says what is to be; else the one that there is follows the permissions.
+        let done = match changes.acl {
+            Some(_) => node.share.vfs.setattr(node.id, changes.set).await,
+            None => chmod::set(&node.share.vfs, &attr, changes.set).await,
+        };
+        done.map_err(|e| status(&e))?;
+    }
+    acl::keep(c, &node, &attr, changes.acl.as_ref()).await?;
     Ok(changes.mask)
 }

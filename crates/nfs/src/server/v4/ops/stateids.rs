@@ -1,10 +1,16 @@
-//! TEST_STATEID, FREE_STATEID, DELEGRETURN. Spec: RFC 8881 18.48, 18.38, 18.6.
+//! TEST_STATEID, FREE_STATEID, DELEGRETURN, WANT_DELEGATION. Spec: RFC 8881 18.48, 18.38, 18.6, 18.49.
 
-use weft_wire::nfs4::{Stateid, Status};
+use weft_store::Kind as NodeKind;
+use weft_wire::nfs4::{DelegClaim, Delegation, Stateid, Status, WantDelegation, share};
 
+use super::super::close::close;
 use super::super::compound::Compound;
+use super::super::delegations;
 use super::super::io;
+use super::super::names::status;
 use super::super::state::Kind;
+use crate::server::caller::{READ, WRITE};
+use crate::server::guard;
 
 /// What a use of the state id would answer.
 pub fn test(c: &Compound<'_>, stateid: &Stateid) -> Status {
@@ -14,9 +20,20 @@ pub fn test(c: &Compound<'_>, stateid: &Stateid) -> Status {
     }
 }
 
-pub fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
+pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     let states = &c.cx.server.states;
-    let state = states.current(&io::actual(c, stateid)?, c.client_id())?;
+    let named = io::actual(c, stateid)?;
+    let state = states.find(&named, c.client_id())?;
+    if let Some(right) = state.delegation() {
+        // RFC 8881 18.38.3: one that the client has lost is acknowledged by this.
+        if !right.is_revoked() {
+            return Err(Status::LOCKS_HELD);
+        }
+        states.drop_delegation(&state);
+        close(c.cx.server, &state).await;
+        return Ok(());
+    }
+    let state = states.current(&named, c.client_id())?;
     let Kind::Lock { id, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
     let node = c.node_of(state.share, state.node).ok_or(Status::BAD_STATEID)?;
     if node.share.vfs.opens().holds_ranges(state.node, *id) {
@@ -26,9 +43,43 @@ pub fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     Ok(())
 }
 
-pub fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
-    c.node()?;
-    c.cx.server.states.current(&io::actual(c, stateid)?, c.client_id())?;
-    // No state is a delegation.
-    Err(Status::BAD_STATEID)
+pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
+    let node = c.node()?;
+    let states = &c.cx.server.states;
+    let state = states.current(&io::actual(c, stateid)?, c.client_id())?;
+    if state.delegation().is_none() || (state.share, state.node) != (node.number, node.id) {
+        return Err(Status::BAD_STATEID);
+    }
+    state.lease.renew(c.now);
+    states.drop_delegation(&state);
+    close(c.cx.server, &state).await;
+    Ok(())
+}
+
+/// WANT_DELEGATION: what an OPEN would be granted, without one.
+pub async fn want(c: &Compound<'_>, args: &WantDelegation) -> Result<Delegation, Status> {
+    let node = c.node()?;
+    let attr = node.attr().await?;
+    if attr.kind != NodeKind::File {
+        return Err(Status::WRONG_TYPE);
+    }
+    let client = c.client(0)?;
+    match args.claim {
+        DelegClaim::Fh => {}
+        DelegClaim::Previous(_) => return Err(Status::NO_GRACE),
+        DelegClaim::PrevFh => return Err(Status::NOTSUPP),
+    }
+    if args.want & !(share::WANT_DELEG_MASK | share::WANT_SIGNAL | share::WANT_PUSH) != 0 {
+        return Err(Status::INVAL);
+    }
+    let (data, rights) = match args.want & share::WANT_DELEG_MASK {
+        share::WANT_READ_DELEG => (share::READ, READ),
+        share::WANT_WRITE_DELEG | share::WANT_ANY_DELEG => (share::BOTH, READ | WRITE),
+        share::WANT_NO_DELEG | share::WANT_CANCEL => (0, 0),
+        _ => return Err(Status::INVAL),
+    };
+    c.cx.caller.check_open(&attr, rights).map_err(|e| status(&e))?;
+    node.admit(c.cx, &attr, guard::data(rights)).await.map_err(|e| status(&e))?;
+    c.cx.server.states.remember(&client)?;
+    Ok(delegations::grant(c, &client, &node, args.want | data, None).await)
 }

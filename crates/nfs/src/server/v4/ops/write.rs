@@ -16,6 +16,7 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
     offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
     file.write(offset, &[data]).await.map_err(|e| status(&e))?;
+    node.share.vfs.content_changed(node.id).await;
     if stable != Stable::Unstable {
         file.sync().await.map_err(|e| status(&e))?;
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use weft_store::{Kind, MAX_XATTR_NAME, OWN_XATTRS, SetXattr};
 use weft_wire::nfs4::{ChangeInfo, Listxattrs, ListxattrsOk, Setxattr, Status, Text, UpTo, XattrValue};
+use weft_wire::smb2::access::AccessMask;
 use weft_wire::xdr::pad;
 
 use super::super::attributes::change;
@@ -21,6 +22,8 @@ async fn node<'a>(c: &Compound<'a>, wanted: u32) -> Result<(Node<'a>, u64), Stat
     match attr.kind {
         Kind::File | Kind::Dir => {
             c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
+            let right = if wanted == WRITE { AccessMask::FILE_WRITE_EA } else { AccessMask::FILE_READ_EA };
+            node.admit(c.cx, &attr, right).await.map_err(|e| status(&e))?;
             Ok((node, change(&attr)))
         }
         Kind::Symlink | Kind::Special(_) => Err(Status::WRONG_TYPE),

@@ -4,7 +4,7 @@
 //! Spec: RFC 7530 16.33.5, 16.34.5; RFC 8881 18.35.4, 18.36.4, 18.50. Owns: client records.
 //! Does not: close files; what a client held is handed to the caller, who may have to wait for that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use weft_wire::nfs4::{
 
 use super::session::Session;
 use super::stateids::Other;
-use super::{Lease, LockOwner, Owner, State, States};
+use super::{Back, Lease, LockOwner, Offload, Owner, State, States};
 use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
@@ -58,6 +58,14 @@ pub struct Mine {
     /// It is known after a restart that this client had state.
     remembered: bool,
     pub callback: Option<Callback>,
+    /// How it is called (minor version 0); sessions have their own.
+    pub back: Option<Arc<Back>>,
+    /// Files that it has a delegation of, or is being granted one.
+    pub delegated: HashSet<(usize, weft_store::NodeId)>,
+    /// Files and owners of locks that it is told of when they can be had.
+    pub awaited: HashSet<(usize, weft_store::NodeId, LockId)>,
+    /// Copies that go on, or whose end it has not been told.
+    pub copies: HashMap<Other, Arc<Offload>>,
     /// What it was confirmed with (minor version 0).
     confirmed_with: Option<Verifier>,
     /// The slot of CREATE_SESSION (RFC 8881 18.36.4): the last number, and what was answered.
@@ -116,6 +124,14 @@ impl Client {
         let owner = Arc::new(LockOwner::new(self.id, name.clone()));
         mine.lock_owners.insert(name, owner.clone());
         Ok(owner)
+    }
+
+    /// By which it can be asked: one that works, or else one that may work again.
+    pub fn back(&self) -> Option<Arc<Back>> {
+        let mine = self.mine();
+        let mut all: Vec<_> = mine.sessions.iter().map(|session| &session.back).chain(&mine.back).collect();
+        let at = all.iter().position(|back| back.is_up()).unwrap_or(0);
+        (at < all.len()).then(|| all.swap_remove(at).clone())
     }
 
     fn holds_anything(&self) -> bool {
@@ -403,6 +419,7 @@ impl States {
         let session = Arc::new(session);
         mine.sessions.push(session.clone());
         drop(mine);
+        client.ask_again();
         let replaced = pending.and_then(|who| table.promote(&who));
         drop(table);
         self.enter_session(session);
@@ -469,7 +486,7 @@ impl States {
     }
 
     /// A confirmed client, also one whose state was taken away.
-    pub(super) fn known_client(&self, id: u64) -> Option<Arc<Client>> {
+    pub fn known_client(&self, id: u64) -> Option<Arc<Client>> {
         self.table().confirmed.get(&id).cloned()
     }
 
@@ -499,15 +516,29 @@ impl States {
         self.client_of(id).is_ok_and(|client| client.lease.has_ended())
     }
 
+    /// Whether this number was a client's that is known no more: another run of it has taken its place (RFC 7530
+    /// 16.34.5), or it was silent for too long.
+    pub fn is_replaced(&self, id: u64) -> bool {
+        let table = self.table();
+        let given_out = (1..=table.next).contains(&(id as u32));
+        given_out && !table.confirmed.contains_key(&id) && !table.pending.contains_key(&id)
+    }
+
     /// Takes all that a client holds; its record may stay.
     fn take(&self, client: &Client) -> Taken {
         client.lease.end();
-        let (states, sessions) = {
+        let (states, sessions, back) = {
             let mut mine = client.mine();
             mine.owners.clear();
             mine.lock_owners.clear();
-            (std::mem::take(&mut mine.states), std::mem::take(&mut mine.sessions))
+            mine.delegated.clear();
+            mine.copies.drain().for_each(|(_, copy)| copy.cancel());
+            let back = mine.back.take();
+            (std::mem::take(&mut mine.states), std::mem::take(&mut mine.sessions), back)
         };
+        if let Some(back) = back {
+            back.end();
+        }
         sessions.iter().for_each(|session| self.leave_session(session));
         let states: Vec<_> = states.into_values().collect();
         states.iter().for_each(|state| self.leave(state));

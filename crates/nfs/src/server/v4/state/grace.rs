@@ -14,15 +14,19 @@ use crate::server::durable::Who;
 pub struct Grace {
     over: AtomicBool,
     until: Time,
+    /// There are clients of NLM, too, and those do not say when they are done.
+    silent: bool,
     /// Clients that had state before and have not said that they are done.
     waiting: Mutex<HashSet<Who>>,
 }
 
 impl Grace {
-    /// These had something: they have until `until`. When there are none, the period is over before it begins.
-    pub fn until(until: Time, who: impl IntoIterator<Item = Who>) -> Grace {
+    /// These had something, and `silent` others: they have until `until`. When there are none, the period is over before
+    /// it begins.
+    pub fn until(until: Time, who: impl IntoIterator<Item = Who>, silent: bool) -> Grace {
         let waiting: HashSet<Who> = who.into_iter().collect();
-        Grace { over: AtomicBool::new(waiting.is_empty()), until, waiting: Mutex::new(waiting) }
+        let over = AtomicBool::new(waiting.is_empty() && !silent);
+        Grace { over, until, silent, waiting: Mutex::new(waiting) }
     }
 
     /// Whether it still lasts.
@@ -54,7 +58,7 @@ impl Grace {
     pub fn done(&self, who: &Who) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.remove(who);
-        if waiting.is_empty() {
+        if waiting.is_empty() && !self.silent {
             self.over.store(true, Ordering::Release);
         }
     }

@@ -1,9 +1,9 @@
 //! A lease: how long ago a client was heard of, and whether its state is still there.
 //!
-//! Spec: RFC 7530 9.5, RFC 8881 8.3. Owns: two words that every state and session of the client shares.
+//! Spec: RFC 7530 9.5, RFC 8881 8.3. Owns: words that every state and session of the client shares.
 //! Does not: take anything away. A lease that ran out is honoured until somebody else wants what it covers.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weft_machine::Time;
@@ -15,11 +15,21 @@ pub struct Lease {
     pub client: u64,
     renewed: AtomicU64,
     ended: AtomicBool,
+    /// Delegations that the client holds.
+    pub delegations: AtomicUsize,
+    /// Delegations that were taken from it and that it has not freed.
+    pub revoked: AtomicUsize,
 }
 
 impl Lease {
     pub fn new(client: u64, now: Time) -> Lease {
-        Lease { client, renewed: AtomicU64::new(now.as_nanos()), ended: AtomicBool::new(false) }
+        Lease {
+            client,
+            renewed: AtomicU64::new(now.as_nanos()),
+            ended: AtomicBool::new(false),
+            delegations: AtomicUsize::new(0),
+            revoked: AtomicUsize::new(0),
+        }
     }
 
     /// The client was heard of.

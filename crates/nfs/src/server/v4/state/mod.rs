@@ -7,26 +7,33 @@
 //! nested the other way round. A state id is looked up in one of many shards, a session likewise; what READ and WRITE
 //! need is behind a lock that readers share. An owner's requests take turns (`owner`), which is an order, not a lock.
 
+pub mod back;
 pub mod clients;
+pub mod delegation;
 pub mod grace;
 pub mod lease;
+pub mod offload;
 pub mod owner;
 pub mod session;
 pub mod stateids;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weft_machine::Time;
 
+pub use back::Back;
 pub use clients::{Callback, Client, Principal};
+pub use delegation::Delegation;
 pub use lease::Lease;
+pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
 pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 
 use crate::server::durable::{Durable, Who};
 use clients::Table;
+use delegation::Delegated;
 use grace::Grace;
 use session::Sessions;
 use stateids::Stateids;
@@ -48,8 +55,12 @@ pub struct Limits {
     pub operations: u32,
     /// Owners of opens, and of locks, of a client.
     pub owners: usize,
-    /// Opens and locks of a client.
+    /// Opens, locks and delegations of a client.
     pub states: usize,
+    /// Slots of a back channel.
+    pub back_slots: u32,
+    /// How long a file that was wanted by several is nobody's to cache.
+    pub contention: Duration,
 }
 
 impl Default for Limits {
@@ -63,6 +74,8 @@ impl Default for Limits {
             operations: 128,
             owners: 16_384,
             states: 65_536,
+            back_slots: 16,
+            contention: Duration::from_secs(20),
         }
     }
 }
@@ -75,21 +88,35 @@ pub struct States {
     clients: Mutex<Table>,
     ids: Stateids,
     sessions: Sessions,
+    pub delegated: Arc<Delegated>,
     pub grace: Grace,
     durable: Option<Durable>,
 }
 
 impl States {
-    /// `epoch` differs from run to run. `before`: who had state in the last one.
-    pub fn new(limits: Limits, epoch: u32, durable: Option<Durable>, before: Vec<Who>, now: Time) -> States {
+    /// `epoch` differs from run to run. `before`: who had state in the last one; `silent`: others had locks by NLM.
+    pub fn new(
+        limits: Limits,
+        epoch: u32,
+        durable: Option<Durable>,
+        before: Vec<Who>,
+        silent: bool,
+        now: Time,
+    ) -> States {
         States {
             limits,
             epoch: epoch.max(1),
             clients: Mutex::default(),
             ids: Stateids::default(),
             sessions: Sessions::default(),
-            grace: Grace::until(now + limits.lease, before),
+            delegated: Arc::default(),
+            grace: Grace::until(now + limits.lease, before, silent),
             durable,
         }
+    }
+
+    /// What outlives this run.
+    pub fn durable(&self) -> Option<&Durable> {
+        self.durable.as_ref()
     }
 }

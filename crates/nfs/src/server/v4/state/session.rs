@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
 
-use super::{Lease, States};
+use super::{Back, Lease, States};
 
 const SHARDS: usize = 16;
 
@@ -20,6 +20,8 @@ pub struct Session {
     pub lease: Arc<Lease>,
     /// What client and server agreed on.
     pub fore: ChannelAttrs,
+    /// By which the client is asked.
+    pub back: Arc<Back>,
     slots: Vec<Mutex<Slot>>,
     ended: AtomicBool,
 }
@@ -55,9 +57,9 @@ pub enum Begun {
 }
 
 impl Session {
-    pub fn new(id: SessionId, lease: Arc<Lease>, fore: ChannelAttrs) -> Session {
+    pub fn new(id: SessionId, lease: Arc<Lease>, fore: ChannelAttrs, back: Arc<Back>) -> Session {
         let slots = (0..fore.max_requests).map(|_| Mutex::default()).collect();
-        Session { id, lease, fore, slots, ended: AtomicBool::new(false) }
+        Session { id, lease, fore, back, slots, ended: AtomicBool::new(false) }
     }
 
     // What is written to a slot is written last, by assignment.
@@ -105,6 +107,7 @@ impl Session {
     /// DESTROY_SESSION, or its client is gone.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        self.back.end();
     }
 
     pub fn has_ended(&self) -> bool {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::{Lease, LockOwner, Owner, States};
+use super::{Delegation, Lease, LockOwner, Owner, States};
 
 const SHARDS: usize = 64;
 
@@ -38,6 +38,8 @@ pub enum Kind {
     Open { owner: Arc<Owner>, held: RwLock<Held> },
     /// Locks of an owner on the file of an open.
     Lock { owner: Arc<LockOwner>, id: opens::LockOwner, open: Arc<State> },
+    /// A delegation. What it holds open does nothing by itself, and forbids nothing.
+    Delegation { held: RwLock<Held>, right: Arc<Delegation> },
 }
 
 /// What an open holds.
@@ -83,18 +85,26 @@ impl State {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The owner of the open.
-    pub fn open_owner(&self) -> &Arc<Owner> {
+    /// The owner of the open; a delegation has none.
+    pub fn open_owner(&self) -> Option<&Arc<Owner>> {
         match &self.kind {
-            Kind::Open { owner, .. } => owner,
+            Kind::Open { owner, .. } => Some(owner),
             Kind::Lock { open, .. } => open.open_owner(),
+            Kind::Delegation { .. } => None,
         }
+    }
+
+    /// The delegation that it is.
+    pub fn delegation(&self) -> Option<&Arc<Delegation>> {
+        if let Kind::Delegation { right, .. } = &self.kind { Some(right) } else { None }
     }
 
     /// What its open holds.
     pub fn held(&self) -> RwLockReadGuard<'_, Held> {
         match &self.kind {
-            Kind::Open { held, .. } => held.read().unwrap_or_else(PoisonError::into_inner),
+            Kind::Open { held, .. } | Kind::Delegation { held, .. } => {
+                held.read().unwrap_or_else(PoisonError::into_inner)
+            }
             Kind::Lock { open, .. } => open.held(),
         }
     }
@@ -102,7 +112,9 @@ impl State {
     /// The same, to change it.
     pub fn held_mut(&self) -> RwLockWriteGuard<'_, Held> {
         match &self.kind {
-            Kind::Open { held, .. } => held.write().unwrap_or_else(PoisonError::into_inner),
+            Kind::Open { held, .. } | Kind::Delegation { held, .. } => {
+                held.write().unwrap_or_else(PoisonError::into_inner)
+            }
             Kind::Lock { open, .. } => open.held_mut(),
         }
     }
@@ -149,6 +161,19 @@ impl Stateids {
 }
 
 impl States {
+    /// A name that no state of this client has now.
+    pub fn new_other(&self, client: u64) -> Other {
+        let mut other = [0; 12];
+        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        other[4..8].copy_from_slice(&(client as u32).to_be_bytes());
+        loop {
+            other[8..].copy_from_slice(&self.ids.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+            if self.ids.get(&other).is_none() {
+                return other;
+            }
+        }
+    }
+
     /// Enters a new state; its first id has number 1.
     pub fn enter(&self, lease: Arc<Lease>, share: usize, node: NodeId, kind: Kind) -> Arc<State> {
         let mut other = [0; 12];
@@ -172,6 +197,9 @@ impl States {
     /// Forgets a state's name.
     pub fn leave(&self, state: &State) {
         state.end();
+        if state.delegation().is_some() {
+            self.delegated.leave(state);
+        }
         self.ids.remove(&state.other);
     }
 
@@ -183,6 +211,24 @@ impl States {
         }
         if let Some(client) = self.known_client(state.lease.client) {
             let gone = client.mine().states.remove(&state.other);
+            drop(gone);
+        }
+    }
+
+    /// Forgets a delegation that was returned, or was revoked and is freed. Whoever gets it closes it.
+    pub fn drop_delegation(&self, state: &State) {
+        let Some(right) = state.delegation().filter(|_| !state.has_ended()) else { return };
+        self.leave(state);
+        right.give_back();
+        let count = if right.is_revoked() { &state.lease.revoked } else { &state.lease.delegations };
+        count.fetch_sub(1, Ordering::AcqRel);
+        if let Some(client) = self.known_client(state.lease.client) {
+            let mut mine = client.mine();
+            if !right.is_revoked() {
+                mine.delegated.remove(&(state.share, state.node));
+            }
+            let gone = mine.states.remove(&state.other);
+            drop(mine);
             drop(gone);
         }
     }
@@ -202,7 +248,8 @@ impl States {
             Some(_) => Err(Status::BAD_STATEID),
             None => {
                 let id = u64::from(self.epoch) << 32 | u64::from(u32::from_be_bytes([c0, c1, c2, c3]));
-                Err(if self.is_expired(id) { Status::EXPIRED } else { Status::BAD_STATEID })
+                let gone = self.is_expired(id) || (client.is_none() && self.is_replaced(id));
+                Err(if gone { Status::EXPIRED } else { Status::BAD_STATEID })
             }
         }
     }
@@ -212,6 +259,10 @@ impl States {
         let state = self.find(stateid, client)?;
         if state.has_ended() {
             return Err(Status::BAD_STATEID);
+        }
+        if state.delegation().is_some_and(|right| right.is_revoked()) {
+            // Minor version 0 has no word for it.
+            return Err(if client.is_some() { Status::DELEG_REVOKED } else { Status::EXPIRED });
         }
         state.is_current(stateid.seqid, client.is_some())?;
         Ok(state)

@@ -1,5 +1,9 @@
 //! Compounds as they come from the wire, against a server without a network.
 
+mod acl;
+mod delegations;
+mod exports;
+mod live;
 mod locks;
 mod names;
 mod opens;

@@ -150,7 +150,7 @@ fn every_supported_attribute_has_a_value() {
     let server = server();
     for minor in 0..=2 {
         let wanted = super::super::attributes::supported(minor);
-        let set_only = Bitmap::of(&[48, 54, 74, 81, attr::RDATTR_ERROR]);
+        let set_only = Bitmap::of(&[48, 54, 74, 81, 84, 85, attr::RDATTR_ERROR]);
         let ask = [Op::Putrootfh, Op::Getattr(wanted.without(set_only)), Op::Lookup(text("ram"))];
         let again = Op::Getattr(wanted.without(set_only));
         let mut answer = if minor == 0 {
@@ -262,7 +262,7 @@ fn a_change_that_is_asked_for_again_is_answered_as_the_first_time() {
 #[test]
 fn a_compound_that_is_wrong_itself() {
     let server = server();
-    let old = Old::new(&server, "a");
+
     let answer = send(&server, call(3, 1, &[Op::Putrootfh]));
     assert_eq!((answer.status, answer.count), (Status::MINOR_VERS_MISMATCH, 0));
     let answer = send(&server, call(0, 1, &[]));
@@ -283,7 +283,18 @@ fn a_compound_that_is_wrong_itself() {
     answer.ok::<()>(opnum::PUTROOTFH);
     assert_eq!(answer.next(opnum::LOOKUP), Status::BADXDR);
     // A million GETATTRs are carried out up to the limit.
-    let many = vec![Op::Getattr(Bitmap::of(&[1])); 1000];
-    let answer = old.at_root(&many);
+    let announced = |minor, first: &[Op]| {
+        let getattr = Op::Getattr(Bitmap::of(&[1]));
+        let some = [first, &vec![getattr; 10_000][..]].concat();
+        let mut bytes = call(minor, 1, &some).to_vec();
+        let count = (some.len() as u32).to_be_bytes();
+        let at = bytes.windows(4).position(|word| word == count).unwrap();
+        bytes[at..at + 4].copy_from_slice(&1_000_000_u32.to_be_bytes());
+        send(&server, bytes.into())
+    };
+    let answer = announced(0, &[Op::Putfh(root(&server))]);
     assert_eq!((answer.status, answer.count), (Status::RESOURCE, 129));
+    let modern = Modern::new(&server, "m");
+    let answer = announced(1, &[modern.sequence_op(2, 0, false), Op::Putrootfh]);
+    assert_eq!((answer.status, answer.count), (Status::TOO_MANY_OPS, 1));
 }

@@ -40,7 +40,7 @@ fn a_state_id_is_no_password() {
     assert_eq!(old.status(file, write_op(stateid, 0, b"mine")), Status::OK, "it was opened before");
 }
 
-fn file_node(server: &Server, handle: Handle) -> NodeId {
+pub fn file_node(server: &Server, handle: Handle) -> NodeId {
     let handle = weft_wire::nfs3::Handle::new(handle.as_bytes()).unwrap();
     crate::server::tests::node_of(server, &handle)
 }
@@ -141,11 +141,14 @@ fn share_reservations_meet_those_of_others_and_of_smb() {
     assert!(smb(Rights::WRITE, Rights::ALL).is_err());
     let reader = smb(Rights::READ, Rights::READ).unwrap();
     assert_eq!(a.at_root(&[Op::Remove(text("f"))]).status, Status::FILE_OPEN);
-    // The owner itself may ask for more, as far as the others allow it.
-    assert_eq!(open(&mut a, 2, 0), Status::SHARE_DENIED);
     drop(reader);
-    let (_, stateid) = a.open("f", 2, 0);
-    assert_eq!(stateid.seqid, 3);
+    // RFC 8881 9.7: nor does the owner itself do what it denies, or deny what it does.
+    assert_eq!(open(&mut a, 2, 0), Status::SHARE_DENIED);
+    assert_eq!(open(&mut a, 1, 1), Status::SHARE_DENIED);
+    // It may ask for more, as far as nobody is in the way.
+    let (file, _) = a.open("g", 1, 0);
+    let (_, stateid) = a.open("g", 2, 0);
+    assert_eq!(stateid.seqid, 2);
     assert_eq!(a.status(file, write_op(stateid, 0, b"x")), Status::OK);
     // And for less, if it asked for that before.
     let down = |a: &mut Old<'_>, stateid, access, deny| {
@@ -153,9 +156,10 @@ fn share_reservations_meet_those_of_others_and_of_smb() {
         a.seqid += 1;
         a.status(file, op)
     };
-    assert_eq!(down(&mut a, stateid, 1, 0), Status::INVAL);
+    assert_eq!(down(&mut a, stateid, 1, 1), Status::INVAL);
     assert_eq!(down(&mut a, stateid, 2, 0), Status::OK);
-    assert_eq!(open(&mut b, 2, 0), Status::OK);
+    let stateid = Stateid { seqid: 3, ..stateid };
+    assert_eq!(a.status(file, read_op(stateid, 0, 1)), Status::OPENMODE);
 }
 
 #[test]

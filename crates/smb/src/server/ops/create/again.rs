@@ -16,7 +16,7 @@ use super::super::caching::{self, Caching, Wanted, level_of};
 use super::super::durable::Claim;
 use super::super::opens::Open;
 use super::super::path::Path;
-use super::super::{attributes, resolve};
+use super::super::{attributes, persistent, resolve};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// A client that lost its connection may be back on another core before that one has noticed.
@@ -28,14 +28,58 @@ pub(super) async fn reconnect(
     share: &Share,
     request: &Request,
     file: FileId,
-    create_guid: Option<Guid>,
+    v2: Option<(Guid, bool)>,
 ) -> Answer {
+    let open = take(cx, share, request, file, v2).await?;
+    let file = super::enter(cx, &open).await?;
+    caching::reconnect(cx, &open, file);
+    // That it is durable is not said again.
+    let mut reply = Reply::with_capacity(256);
+    describe(cx, share, request, &open, file).await?.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// A CREATE that made a persistent handle comes again as if it were the first (3.3.5.9).
+pub(super) async fn resume(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    made: &Open,
+    create_guid: Guid,
+) -> Answer {
+    // It is told to whoever made it, and only for the same request; whose lease differs means another file.
+    if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session.user)) {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    if !persistent::is_same_request(made, request) {
+        return Err(NtStatus::CONTEXT_MISMATCH.into());
+    }
+    let file = FileId { persistent: made.persistent, volatile: 0 };
+    let open = take(cx, share, request, file, Some((create_guid, true))).await?;
+    let file = super::enter(cx, &open).await?;
+    caching::reconnect(cx, &open, file);
+    let mut response = describe(cx, share, request, &open, file).await?;
+    response.contexts.extend(open.durable.get().map(|durable| durable.describe()));
+    let mut reply = Reply::with_capacity(256);
+    Response { action: open.action, ..response }.emit(&mut reply.message);
+    Ok(reply)
+}
+
+/// Takes the handle out of where it waits.
+async fn take(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    file: FileId,
+    v2: Option<(Guid, bool)>,
+) -> Result<Arc<Open>, Failure> {
     let lease = request.contexts.iter().find_map(|context| match context {
         RequestContext::Lease(lease) => Some(*lease),
         _ => None,
     });
     let (client, user) = (cx.session.client_guid, &*cx.session.user);
-    let claim = Claim { file, create_guid, client, user, lease };
+    let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
+    let claim = Claim { file, create_guid, client, user, lease, persistent };
     let preserved = &cx.server.handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
@@ -61,17 +105,17 @@ pub(super) async fn reconnect(
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
     }
-    let open = preserved.take(&claim)?;
-    let file = super::enter(cx, &open).await?;
-    caching::reconnect(cx, &open, file);
-    // That it is durable is not said again.
-    let mut reply = Reply::with_capacity(256);
-    describe(cx, share, request, &open, file).await?.emit(&mut reply.message);
-    Ok(reply)
+    Ok(preserved.take(&claim)?)
 }
 
 /// Answers a CREATE that was carried out before.
-pub(super) async fn replay(cx: &OpContext, share: &Share, request: &Request, open: &Arc<Open>) -> Answer {
+pub(super) async fn replay(
+    cx: &OpContext,
+    share: &Share,
+    request: &Request,
+    open: &Arc<Open>,
+    persistent: bool,
+) -> Answer {
     let wanted = Wanted::of(request, cx.dialect());
     let same_kind = match (&open.caching, &wanted) {
         (Caching::Lease(known), Wanted::Lease(lease)) => lease.key == known.key(),
@@ -86,6 +130,9 @@ pub(super) async fn replay(cx: &OpContext, share: &Share, request: &Request, ope
     let (file, tree) = cx.session.opens.name_of(open).ok_or(NtStatus::DUPLICATE_OBJECTID)?;
     if tree != cx.tree.id {
         return Err(NtStatus::DUPLICATE_OBJECTID.into());
+    }
+    if open.is_persistent() && !persistent {
+        return Err(NtStatus::INVALID_PARAMETER.into());
     }
     // As Windows has it: a lower level than that of the first CREATE is answered as if it had been granted, with what
     // follows from it; the open stays what it is.

@@ -130,3 +130,96 @@ fn relative_links_can_be_read() {
         assert_eq!(status(link("out").await), NtStatus::ACCESS_DENIED);
     });
 }
+
+/// REPARSE_DATA_BUFFER of a link ([MS-FSCC] 2.1.2.4).
+fn link_to(target: &str, flags: u32) -> Vec<u8> {
+    let mut path = Vec::new();
+    weft_wire::smb2::utf16::encode(target, &mut path);
+    let len = path.len() as u16;
+    let mut data = 0xA000_000Cu32.to_le_bytes().to_vec();
+    for field in [len + 12, 0, 0, len, 0, len] {
+        data.extend(field.to_le_bytes());
+    }
+    data.extend(flags.to_le_bytes());
+    data.extend(path);
+    data
+}
+
+#[test]
+fn clients_make_links() {
+    run(async |b| {
+        use weft_store::vfs::NodeId;
+        b.mkdir("d").await;
+        b.put("d\\f", b"content").await;
+        let make = async |wish: Wish<'_>, data: Vec<u8>| {
+            let wish = Wish { disposition: CreateDisposition::OpenIf, ..wish };
+            let file = b.open(&wish).await.unwrap();
+            let made = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, data)).await;
+            b.close(file).await.unwrap();
+            made.map(drop)
+        };
+        let link = async |path: &str| {
+            let options = CreateOptions::OPEN_REPARSE_POINT;
+            let opened = b.create(&Wish { options, ..Wish::file(path) }).await.unwrap();
+            let data = control(&b, &request(CtlCode::GET_REPARSE_POINT, opened.file, Vec::new())).await;
+            b.close(opened.file).await.unwrap();
+            (opened.summary.attributes, data.unwrap())
+        };
+        let target = async |name: &str| {
+            let node = b.vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.unwrap().node;
+            String::from_utf8(b.vfs.readlink(node).await.unwrap()).unwrap()
+        };
+        make(Wish::file("to file"), link_to("d\\.\\f", 1)).await.unwrap();
+        make(Wish::dir("to dir"), link_to("d", 1)).await.unwrap();
+        make(Wish::file("away"), link_to("\\??\\UNC\\host\\share\\f", 0)).await.unwrap();
+        assert_eq!(target("to file").await, "d/./f");
+        assert_eq!(target("to dir").await, "d/");
+        assert_eq!(target("away").await, "\\??\\UNC\\host\\share\\f");
+        let link_attributes = FileAttributes::REPARSE_POINT;
+        let (attributes, data) = link("to file").await;
+        assert_eq!(attributes, link_attributes | FileAttributes::ARCHIVE);
+        assert_eq!(data, link_to("d\\.\\f", 1));
+        assert_eq!(link("to dir").await.0, link_attributes | FileAttributes::DIRECTORY);
+        let shown = weft_wire::smb2::utf16::decode(&link("away").await.1[20..]).unwrap();
+        assert_eq!(shown, "\\??\\UNC\\host\\share\\f\\\\host\\share\\f");
+        assert_eq!(status(b.open(&Wish::file("to file")).await), NtStatus::STOPPED_ON_SYMLINK);
+        // What a client sets of a link is not taken for an attempt to make it something else.
+        let options = CreateOptions::OPEN_REPARSE_POINT;
+        let file = b.open(&Wish { options, ..Wish::file("to dir") }).await.unwrap();
+        let shown =
+            weft_wire::smb2::fscc::file::Basic { attributes: link("to dir").await.0, ..Default::default() };
+        info::set(&b, file, weft_wire::smb2::fscc::FileClass::BASIC, |out| shown.emit(out)).await.unwrap();
+        b.close(file).await.unwrap();
+        // A link becomes an empty file again, if the client knows what it is.
+        let file = b.open(&Wish { options, ..Wish::file("away") }).await.unwrap();
+        let tag = |tag: u32| [&tag.to_le_bytes()[..], &[0; 4]].concat();
+        let unlink = async |data| control(&b, &request(CtlCode::DELETE_REPARSE_POINT, file, data)).await;
+        assert_eq!(status(unlink(tag(0xA000_0003)).await), NtStatus(0xC000_0277));
+        assert_eq!(status(unlink(vec![0; 7]).await), NtStatus(0xC000_0278));
+        unlink(tag(0xA000_000C)).await.unwrap();
+        b.close(file).await.unwrap();
+        let file = b.open(&Wish::file("away")).await.unwrap();
+        let again = control(&b, &request(CtlCode::DELETE_REPARSE_POINT, file, tag(0xA000_000C))).await;
+        assert_eq!(status(again), NtStatus::NOT_A_REPARSE_POINT);
+        b.close(file).await.unwrap();
+        // A link to a directory goes as directories go.
+        let options = CreateOptions::OPEN_REPARSE_POINT | CreateOptions::DELETE_ON_CLOSE;
+        let as_file = Wish { options: options | CreateOptions::NON_DIRECTORY_FILE, ..Wish::file("to dir") };
+        assert_eq!(status(b.open(&as_file).await), NtStatus::FILE_IS_A_DIRECTORY);
+        let gone =
+            b.open(&Wish { options: options | CreateOptions::DIRECTORY_FILE, ..as_file }).await.unwrap();
+        b.close(gone).await.unwrap();
+        assert!(b.exists("d\\f").await);
+        // What is not empty stays what it is, and no link leads out of the share.
+        assert_eq!(status(make(Wish::file("d\\f"), link_to("x", 1)).await), NtStatus(0xC000_0278));
+        assert_eq!(status(make(Wish::dir("d"), link_to("x", 1)).await), NtStatus::DIRECTORY_NOT_EMPTY);
+        assert_eq!(status(make(Wish::file("d\\g"), link_to("..\\..\\x", 1)).await), NtStatus::ACCESS_DENIED);
+        assert_eq!(
+            status(make(Wish::file("d\\g"), link_to("a\\..\\..\\..\\x", 1)).await),
+            NtStatus::ACCESS_DENIED
+        );
+        make(Wish::file("d\\g"), link_to("..\\x", 1)).await.unwrap();
+        assert_eq!(status(make(Wish::file("h"), link_to("\\x", 1)).await), NtStatus(0xC000_0278));
+        assert_eq!(status(make(Wish::file("h"), vec![0; 7]).await), NtStatus(0xC000_0278));
+    });
+}

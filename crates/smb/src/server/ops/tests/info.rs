@@ -22,7 +22,7 @@ async fn query(b: &Bench, file: FileId, of: InfoType, class: u8, limit: u32) -> 
     b.answer(Command::QueryInfo, |out| request.emit(out)).await.map_err(|failure| failure.status)
 }
 
-async fn file_info(b: &Bench, file: FileId, class: FileClass) -> Result<Bytes, NtStatus> {
+pub(super) async fn file_info(b: &Bench, file: FileId, class: FileClass) -> Result<Bytes, NtStatus> {
     let reply = query(b, file, InfoType::FILE, class.0, 4096).await?;
     assert_eq!(reply.status, NtStatus::SUCCESS);
     Ok(Response::parse(&reply.message.into()).unwrap().buffer)
@@ -186,7 +186,7 @@ fn what_is_known_about_the_file_system() {
         fs::Device::parse(&fs_info(&b, root, FsClass::DEVICE).await).unwrap();
         fs::SectorSize::parse(&fs_info(&b, root, FsClass::SECTOR_SIZE).await).unwrap();
         let ask = async |of, class| query(&b, root, of, class, 4096).await.map(drop);
-        assert_eq!(status(ask(InfoType::FILESYSTEM, FsClass::CONTROL.0).await), NtStatus::NOT_SUPPORTED);
+        assert_eq!(status(ask(InfoType::FILESYSTEM, FsClass::LABEL.0).await), NtStatus::NOT_SUPPORTED);
         assert_eq!(status(ask(InfoType::FILESYSTEM, 99).await), NtStatus::INVALID_INFO_CLASS);
         assert_eq!(status(ask(InfoType::QUOTA, 0).await), NtStatus::NOT_SUPPORTED);
         assert_eq!(status(ask(InfoType(9), 0).await), NtStatus::INVALID_PARAMETER);
@@ -338,5 +338,30 @@ fn sizes_are_set() {
             assert_eq!(status(set(&b, file, class, |out| out.extend([0; 8])).await), wanted);
         }
         set(&b, file, FileClass::POSITION, |out| out.extend([0; 8])).await.unwrap();
+    });
+}
+
+#[test]
+fn nobody_has_a_quota_and_the_volume_has_a_number() {
+    run(async |b| {
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        let control = fs::Control::parse(&fs_info(&b, root, FsClass::CONTROL).await).unwrap();
+        assert_eq!(control, fs::Control::UNLIMITED);
+        let id = fs::ObjectId::parse(&fs_info(&b, root, FsClass::OBJECT_ID).await).unwrap();
+        let file = b.open(&Wish { disposition: CreateDisposition::Create, ..Wish::file("f") }).await.unwrap();
+        let of_file = file::Id::parse(&file_info(&b, file, FileClass::ID).await.unwrap()).unwrap();
+        assert_eq!(id.object_id[..8], of_file.volume_serial_number.to_le_bytes());
+    });
+}
+
+#[test]
+fn a_time_that_a_client_has_set_is_shown_although_it_writes() {
+    run(async |b| {
+        b.put("f", b"1").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let set_time = Basic { last_write_time: Filetime::from_unix(1_000_000, 0), ..Basic::default() };
+        set(&b, file, FileClass::BASIC, |out| set_time.emit(out)).await.unwrap();
+        payload::write(&b, file, 0, b"2").await.unwrap();
+        assert_eq!(basic(&b, file).await.last_write_time, set_time.last_write_time);
     });
 }

@@ -31,6 +31,15 @@ async fn query(
     Ok((reply.status, if whole { directory::parse(request.class, &buffer).unwrap() } else { Vec::new() }))
 }
 
+/// Every entry that matches, sorted by name.
+pub(super) async fn entries(b: &Bench, path: &str, pattern: &str) -> Vec<Entry> {
+    let dir = b.open(&Wish::dir(path)).await.unwrap();
+    let (_, mut entries) = query(b, dir, pattern, Flags::NONE, 1 << 16).await.unwrap();
+    b.close(dir).await.unwrap();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    entries
+}
+
 /// Every name that matches, sorted, in buffers of 700 bytes.
 pub(super) async fn names(b: &Bench, path: &str, pattern: &str) -> Result<Vec<String>, NtStatus> {
     let dir = b.open(&Wish::dir(path)).await.unwrap();

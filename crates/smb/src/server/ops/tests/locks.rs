@@ -2,7 +2,8 @@
 
 use std::pin::pin;
 
-use futures_util::future::{join, poll_immediate};
+use futures_util::future::{Either, join, poll_immediate, select};
+use weft_store::vfs::{Backend, Error, Op, Outcome};
 use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::lock::{Element, Flags, Request};
 use weft_wire::smb2::oplock_break;
@@ -101,6 +102,43 @@ fn a_waiting_lock_is_cancelled_or_ends_with_its_handle() {
         lock(&b, one, &[(0, 10, Flags::UNLOCK)]).await.unwrap();
         lock(&b, one, &[(5, 1, EXCLUSIVE | NOW)]).await.unwrap();
     });
+}
+
+/// A disk that answers nothing at once.
+struct Slow(Ram);
+
+impl Backend for Slow {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(async move {
+            rt::yield_now().await;
+            self.0.submit(op).await
+        })
+    }
+}
+
+#[test]
+fn who_waited_for_a_lock_hears_of_it_after_the_close_that_gave_it_back() {
+    rt::block_on(async {
+        let b = Bench::with(Vfs::new(Slow(Ram::new(DISK))), Dialect::V3_1_1, true);
+        let (one, two) = two(&b).await;
+        lock(&b, one, &[(0, 10, EXCLUSIVE)]).await.unwrap();
+        let cx = b.cx(Command::Lock, |out| request(two, &[(5, 1, EXCLUSIVE)]).emit(out));
+        let mut waiting = pin!(dispatch(&cx));
+        assert!(poll_immediate(&mut waiting).await.is_none());
+        // The close asks for attributes, which takes its time; the waiter is looked at whenever that does.
+        match select(pin!(b.close(one)), waiting).await {
+            Either::Left((closed, waiting)) => {
+                closed.unwrap();
+                waiting.await.unwrap();
+            }
+            Either::Right(_) => panic!("the lock was granted before its holder's close was answered"),
+        }
+    })
+    .unwrap();
 }
 
 #[test]

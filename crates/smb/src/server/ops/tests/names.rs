@@ -101,6 +101,9 @@ fn links() {
         assert_eq!(status(link("g", false).await), NtStatus::OBJECT_NAME_COLLISION);
         link("g", true).await.unwrap();
         assert_eq!(content(&b, "g").await, b"content");
+        // A name of the file itself is taken as well.
+        assert_eq!(status(link("g", false).await), NtStatus::OBJECT_NAME_COLLISION);
+        link("g", true).await.unwrap();
         assert_eq!(info::standard(&b, file).await.number_of_links, 3);
         // A rename to another of its names leaves one fewer.
         rename(&b, file, "h", true).await.unwrap();

@@ -196,6 +196,30 @@ fn an_rdma_write_is_fetched_from_the_clients_memory() {
     });
 }
 
+#[test]
+fn an_rdma_write_goes_straight_into_a_file_in_memory_where_the_transport_reaches_it() {
+    run(async |b| {
+        b.client.reaches_files.set(true);
+        let file = b.open(&Wish { disposition: CreateDisposition::Create, ..Wish::file("f") }).await.unwrap();
+        let reader = b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("f") }).await.unwrap();
+        let mut request = write::Request {
+            remaining_bytes: 4000,
+            channel: Route::RdmaV1(descriptors(&[3000, 3000]).collect()),
+            flags: write::Flags::WRITE_THROUGH,
+            ..write_request(file, 100, b"")
+        };
+        assert_eq!(send(&b, &request).await.unwrap().count, 4000);
+        assert_eq!(read(&b, file, 100, 5000).await.unwrap(), b.client.memory[..4000]);
+        // What is refused is so as ever.
+        request.offset = DISK;
+        assert_eq!(status(send(&b, &request).await), NtStatus::DISK_FULL);
+        (request.offset, request.file) = (0, reader);
+        assert_eq!(status(send(&b, &request).await), NtStatus::ACCESS_DENIED);
+        assert!(b.client.fetched.borrow().is_empty());
+        assert_eq!(read(&b, file, 0, 100).await.unwrap(), [0; 100]);
+    });
+}
+
 /// Nothing of an encrypted session may travel by RDMA, where nothing would encrypt it.
 #[test]
 fn an_encrypted_session_gets_no_rdma() {

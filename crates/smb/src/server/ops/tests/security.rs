@@ -196,3 +196,28 @@ fn ownership_is_taken_and_not_given() {
         assert!(!alice.may("f", AccessMask::WRITE_DAC).await);
     });
 }
+
+#[test]
+fn a_share_that_hides_lists_what_its_user_may_read() {
+    run(async |alice| {
+        let bob = alice.as_user("bob");
+        for name in ["f", "g"] {
+            alice.put(name, b"mine").await;
+        }
+        alice.mkdir("d").await;
+        for wish in [Wish::file("f"), Wish::dir("d")] {
+            alice.protect(&wish, "D:P(A;;FA;;;ME)").await;
+        }
+        let all = [".", "..", "d", "f", "g"];
+        assert_eq!(listing::names(&bob, "", "*").await.unwrap(), all, "by default everything is listed");
+        let mut share = alice.tree.share.clone().unwrap();
+        share.rules.hides_unreadable = true;
+        let session = bob.another_session("bob");
+        let hiding = Bench { tree: session.connect(Some(share), 10).unwrap(), session, ..bob };
+        assert_eq!(listing::names(&hiding, "", "*").await.unwrap(), [".", "..", "g"]);
+        assert_eq!(listing::names(&hiding, "", "?").await.unwrap(), [".", "g"]);
+        assert_eq!(status(listing::names(&hiding, "", "f").await), NtStatus::NO_SUCH_FILE);
+        // Whoever knows the name is told the same as ever.
+        assert!(!hiding.may("f", AccessMask::FILE_READ_DATA).await);
+    });
+}

@@ -1,7 +1,7 @@
 //! The byte stream of a connection: as it is, or under TLS.
 //!
-//! Spec: doc/proto.md "TLS support"; RFC 8446 and RFC 5246 by rustls. Owns: the stream, and what TLS holds back.
-//! Does not: choose certificates (see [`Tls`]), or know messages.
+//! Spec: RFC 8446 and RFC 5246 by rustls; NBD's doc/proto.md and RFC 9289 say when it begins. Owns: the stream, and what TLS
+//! holds back. Does not: choose certificates (see [`Tls`]), or know messages.
 //!
 //! Both directions are used at once by one task. Under TLS they share one state, which is borrowed for the length of a
 //! call and never while anybody waits; what TLS has to say of itself (alerts, key updates) leaves with the next send.
@@ -16,7 +16,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
-use weft_machine::Stream;
+
+use super::Stream;
 
 /// Encrypted bytes that are received at a time: a TLS record and its frame.
 const RECEIVED_BYTES: usize = 17 << 10;
@@ -47,7 +48,31 @@ pub enum TlsError {
 impl Tls {
     /// Of a chain of certificates and a key, in PEM. With `clients`, only clients with a certificate that one of these
     /// authorities has signed are let in.
+    ///
+    /// # Errors
+    /// Something is no PEM, or does not go together.
     pub fn from_pem(chain: &[u8], key: &[u8], clients: Option<&[u8]>) -> Result<Tls, TlsError> {
+        Tls::build(chain, key, clients, true, rustls::DEFAULT_VERSIONS).map(|config| Tls(Arc::new(config)))
+    }
+
+    /// The same for RPC (RFC 9289 5): by TLS 1.3, and under its name. Clients are asked for a certificate where there are
+    /// authorities to judge it, and let in without: see [`Link::peer_is_known`].
+    ///
+    /// # Errors
+    /// As above.
+    pub fn for_rpc(chain: &[u8], key: &[u8], clients: Option<&[u8]>) -> Result<Tls, TlsError> {
+        let mut config = Tls::build(chain, key, clients, false, &[&rustls::version::TLS13])?;
+        config.alpn_protocols = vec![b"sunrpc".to_vec()];
+        Ok(Tls(Arc::new(config)))
+    }
+
+    fn build(
+        chain: &[u8],
+        key: &[u8],
+        clients: Option<&[u8]>,
+        required: bool,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> Result<ServerConfig, TlsError> {
         let certificates = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
         let chain = certificates(chain)?;
         if chain.is_empty() {
@@ -55,7 +80,7 @@ impl Tls {
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
-            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+            ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions)?;
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(authorities) => {
@@ -63,17 +88,17 @@ impl Tls {
                 for authority in certificates(authorities)? {
                     roots.add(authority)?;
                 }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-                builder.with_client_cert_verifier(verifier)
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = if required { verifier } else { verifier.allow_unauthenticated() };
+                builder.with_client_cert_verifier(verifier.build()?)
             }
         };
-        Ok(Tls(Arc::new(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)))
+        Ok(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)
     }
 }
 
 /// See the module.
-pub(crate) struct Link {
+pub struct Link {
     stream: Stream,
     tls: Option<RefCell<Session>>,
 }
@@ -90,17 +115,21 @@ struct Session {
 }
 
 impl Link {
-    pub(crate) fn new(stream: Stream) -> Link {
+    /// A stream as it is.
+    pub fn new(stream: Stream) -> Link {
         Link { stream, tls: None }
     }
 
     /// The stream, if what it carries is what was said; then file ranges may be spliced into it.
-    pub(crate) fn plain(&self) -> Option<&Stream> {
+    pub fn plain(&self) -> Option<&Stream> {
         if self.tls.is_none() { Some(&self.stream) } else { None }
     }
 
     /// Goes on under TLS; returns when both sides know the keys.
-    pub(crate) async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The peer does not shake hands, or the connection broke.
+    pub async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
         let tls = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
         let received = Box::new([0; RECEIVED_BYTES]);
         self.tls =
@@ -123,8 +152,14 @@ impl Link {
         .await
     }
 
+    /// Whether the peer has shown a certificate, which was verified.
+    pub fn peer_is_known(&self) -> bool {
+        let session = self.tls.as_ref().map(RefCell::borrow);
+        session.is_some_and(|session| session.tls.peer_certificates().is_some())
+    }
+
     /// Receives some bytes; 0 at the end of the stream.
-    pub(crate) async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
         let Some(session) = &self.tls else { return self.stream.recv(&mut [IoSliceMut::new(into)]).await };
         std::future::poll_fn(|cx| {
             let mut session = session.borrow_mut();
@@ -142,7 +177,7 @@ impl Link {
     }
 
     /// Sends all of `chain`.
-    pub(crate) async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
+    pub async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
         let Some(session) = &self.tls else { return self.stream.send_all(chain).await };
         for bytes in chain {
             let mut done = 0;
@@ -164,7 +199,7 @@ impl Link {
     }
 
     /// Says that nothing more will be sent.
-    pub(crate) async fn finish(&self) -> io::Result<()> {
+    pub async fn finish(&self) -> io::Result<()> {
         if let Some(session) = &self.tls {
             session.borrow_mut().tls.send_close_notify();
             std::future::poll_fn(|cx| session.borrow_mut().poll_flush(cx, &self.stream)).await?;

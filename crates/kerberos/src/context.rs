@@ -1,0 +1,189 @@
+//! A keytab, and the contexts that clients set up with it.
+//!
+//! Spec: RFC 2744 5.1 (gss_accept_sec_context); RFC 4121 for what the tokens are.
+//! Owns: the credential, and for each client a context; both are released when dropped.
+//! Does not: wait: accepting a ticket reads the keytab and notes the ticket in the replay cache, some milliseconds.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use crate::bindings::*;
+use crate::handle::Handle;
+use crate::library::{Gss, buffer, empty, gss, oid};
+use crate::{Error, Principal};
+
+/// The keys of our services, for all connections.
+pub struct Keytab {
+    gss: &'static Gss,
+    credential: gss_cred_id_t,
+}
+
+// SAFETY: RFC 2744 lets several contexts be set up by one credential, and MIT's library guards credentials by locks of its
+// own; it is released by whoever drops the last reference.
+unsafe impl Send for Keytab {}
+// SAFETY: as above: it is only read.
+unsafe impl Sync for Keytab {}
+
+impl std::fmt::Debug for Keytab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keytab")
+    }
+}
+
+impl Keytab {
+    /// Opens a keytab; any service in it may be what clients have tickets for.
+    ///
+    /// # Errors
+    /// There is no library, or no such keytab, or nothing in it.
+    pub fn open(path: &Path) -> Result<Arc<Keytab>, Error> {
+        let gss = gss()?;
+        let mut value = b"FILE:".to_vec();
+        value.extend_from_slice(path.as_os_str().as_bytes());
+        let value = CString::new(value).map_err(|_| Error::Unexpected("a path with a zero in it"))?;
+        let element = gss_key_value_element_desc { key: c"keytab".as_ptr(), value: value.as_ptr() };
+        let store = gss_key_value_set_desc { count: 1, elements: &element };
+        let krb5 = oid(KRB5);
+        let mechanisms = gss_OID_set_desc { count: 1, elements: &krb5 };
+        let (mut minor, mut credential) = (0, ptr::null_mut());
+        // SAFETY: everything pointed to lives through the call, and is only read; what we do not ask for is null.
+        let major = unsafe {
+            (gss.acquire_cred_from)(
+                &mut minor,
+                ptr::null_mut(),
+                GSS_C_INDEFINITE,
+                &mechanisms,
+                GSS_C_ACCEPT,
+                &store,
+                &mut credential,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        match major & GSS_ERROR_MASK {
+            0 => Ok(Arc::new(Keytab { gss, credential })),
+            _ => Err(gss.error(major, minor)),
+        }
+    }
+
+    /// What one client sets up.
+    pub fn context(self: &Arc<Keytab>) -> Context {
+        Context { handle: Handle::new(self.gss), keytab: self.clone() }
+    }
+}
+
+impl Drop for Keytab {
+    fn drop(&mut self) {
+        let mut minor = 0;
+        // SAFETY: acquired once, released once; every context has kept us alive.
+        unsafe { (self.gss.release_cred)(&mut minor, &mut self.credential) };
+    }
+}
+
+/// One client's context.
+pub struct Context {
+    /// Before the keytab, because it goes first.
+    handle: Handle,
+    keytab: Arc<Keytab>,
+}
+
+/// What to do after a token.
+pub enum Step {
+    /// Send this and expect another.
+    Continue(Vec<u8>),
+    /// The client has proven who it is.
+    Done {
+        /// To be sent to the client, so that it knows who we are; may be empty.
+        token: Vec<u8>,
+        /// Who the client is.
+        client: Principal,
+        /// For which of our services its ticket is.
+        service: Principal,
+        /// The key that both sides share, as long as its kind has it.
+        key: Zeroizing<Vec<u8>>,
+        /// How long the ticket is valid from now on; `None` for ever.
+        lifetime: Option<Duration>,
+    },
+}
+
+impl Context {
+    /// Takes the client's next token.
+    ///
+    /// # Errors
+    /// The ticket is not for us, not valid any more, not yet, or was shown before; or it is no ticket.
+    pub fn step(&mut self, token: &[u8]) -> Result<Step, Error> {
+        let gss = self.keytab.gss;
+        let (mut minor, mut flags, mut seconds) = (0, 0, 0);
+        let mut output = empty();
+        // SAFETY: everything pointed to lives through the call; the context is null at first and the library's own from
+        // then on; the name, the mechanism and delegated credentials are not asked for.
+        let major = unsafe {
+            (gss.accept_sec_context)(
+                &mut minor,
+                &mut self.handle.context,
+                self.keytab.credential,
+                &buffer(token),
+                ptr::null(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+                &mut output,
+                &mut flags,
+                &mut seconds,
+                ptr::null_mut(),
+            )
+        };
+        let answer = gss.take(output);
+        if major & GSS_ERROR_MASK != 0 {
+            return Err(gss.error(major, minor));
+        }
+        if major & GSS_S_CONTINUE_NEEDED != 0 {
+            return Ok(Step::Continue(answer));
+        }
+        if flags & GSS_C_ANON_FLAG != 0 {
+            return Err(Error::Gss("the client is anonymous".into()));
+        }
+        let (client, service) = self.handle.names()?;
+        Ok(Step::Done {
+            token: answer,
+            client,
+            service,
+            key: self.handle.key()?,
+            lifetime: (seconds != GSS_C_INDEFINITE).then(|| Duration::from_secs(seconds.into())),
+        })
+    }
+
+    /// What proves that `message` comes from us.
+    ///
+    /// # Errors
+    /// The context is not complete, or has expired.
+    pub fn mic(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        self.handle.mic(message)
+    }
+
+    /// Whether `mic` proves that `message` comes from the client.
+    pub fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
+        self.handle.verify(message, mic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        match Keytab::open(Path::new("/nonexistent/keytab")) {
+            Err(Error::Gss(said)) => assert!(!said.is_empty()),
+            // Where it is not installed it says what to install.
+            Err(Error::Library(said)) => assert!(said.contains("libgssapi")),
+            Err(Error::Unexpected(what)) => panic!("{what}"),
+            // Some versions look at the file when the first ticket comes.
+            Ok(keytab) => assert!(keytab.context().step(b"no ticket").is_err()),
+        }
+    }
+}

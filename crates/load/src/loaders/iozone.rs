@@ -1,0 +1,172 @@
+//! iozone's command line in its throughput mode: `-i 0 -i 1 -r 64k -s 1g -t 16 -F nfs://HOST/EXPORT/f1 ...`.
+//!
+//! Follows iozone's own description of its flags. Owns: nothing. Does not: go through each file once, as iozone does: all
+//! streams run for the same time.
+
+use std::time::Duration;
+
+use super::{LoaderError, Understood, block, number, size, timing};
+use crate::job::Job;
+use crate::workload::{Mix, Order};
+
+const KNOWN: &str = "-a -c -C -e -f -F -i -I -o -O -q -r -R -s -t -w -y -+n";
+/// Record sizes of -a, in KiB.
+const RECORDS_KIB: std::ops::RangeInclusive<u32> = 4..=16384;
+
+/// Reads it.
+pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
+    let (mut tests, mut sizes) = (Vec::new(), Vec::new());
+    let (mut bytes, mut streams) = (512u64 << 10, None);
+    let (mut least, mut most, mut automatic) = (4u32 << 10, 16u32 << 20, false);
+    let (mut targets, mut notes) = (Vec::new(), Vec::new());
+    let mut args = args.iter().peekable();
+    while let Some(arg) = args.next() {
+        if !arg.starts_with('-') {
+            return Err(LoaderError::Flag {
+                loader: "iozone",
+                flag: arg.clone(),
+                known: "-F and -f name files; flags",
+            });
+        }
+        // A value may stand behind its flag, or be part of it.
+        let split = if arg.starts_with("-+") { arg.len() } else { 2.min(arg.len()) };
+        let (flag, attached) = arg.split_at(split);
+        let mut value = || match attached.is_empty() {
+            false => Ok(attached.to_owned()),
+            true => args.next().cloned().ok_or_else(|| LoaderError::Value {
+                flag: flag.to_owned(),
+                value: String::new(),
+                wants: "a value",
+            }),
+        };
+        match flag {
+            "-i" => tests.push(number::<u8>(flag, &value()?, "0 (write), 1 (read) or 2 (random)")?),
+            "-r" => sizes.push(block(flag, &value()?, 1 << 10)?),
+            "-s" => bytes = size(flag, &value()?, 1 << 10)?,
+            "-t" => streams = Some(number::<u32>(flag, &value()?, "a number of streams")?),
+            "-y" => least = block(flag, &value()?, 1 << 10)?,
+            "-q" => most = block(flag, &value()?, 1 << 10)?,
+            "-f" => targets.push(value()?),
+            "-F" => {
+                if !attached.is_empty() {
+                    targets.push(attached.to_owned());
+                }
+                while let Some(path) = args.next_if(|next| !next.starts_with('-')) {
+                    targets.push(path.clone());
+                }
+            }
+            "-a" if attached.is_empty() => automatic = true,
+            "-c" | "-e" if attached.is_empty() => {
+                notes.push(format!("{flag}: closing and flushing are not part of the measured time"));
+            }
+            "-I" if attached.is_empty() => notes.push("-I: Weft's clients have no cache to go past".into()),
+            "-o" if attached.is_empty() => notes.push("-o: WRITEs are not forced through to disk".into()),
+            "-w" if attached.is_empty() => {
+                notes.push("-w: files that are made are removed in any case".into())
+            }
+            "-C" | "-R" | "-O" | "-+n" if attached.is_empty() => {}
+            "-b" => {
+                return Err(LoaderError::Conflict(
+                    "-b writes a spreadsheet: --out FILE.csv in front of the command line does",
+                ));
+            }
+            _ => return Err(LoaderError::Flag { loader: "iozone", flag: arg.clone(), known: KNOWN }),
+        }
+    }
+    if targets.is_empty() {
+        return Err(LoaderError::NoTarget);
+    }
+    if automatic {
+        let powers = (0..).map(|n| RECORDS_KIB.start() << n).take_while(|kib| kib <= RECORDS_KIB.end());
+        sizes = powers.map(|kib| kib << 10).filter(|size| (least..=most).contains(size)).collect();
+    } else if sizes.is_empty() {
+        sizes = vec![4 << 10];
+    }
+    sizes.retain(|size| u64::from(*size) <= bytes);
+    let files = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+    let streams = streams.unwrap_or(files);
+    if streams != files {
+        return Err(LoaderError::Conflict("-t and -F do not fit: name as many files as there are streams"));
+    }
+    if tests.is_empty() {
+        tests = vec![0, 1];
+    }
+    let mut jobs: Vec<Job> = Vec::new();
+    for test in tests {
+        let (mixes, order) = match test {
+            0 => (vec![Mix::Write], Order::Sequential),
+            1 => (vec![Mix::Read], Order::Sequential),
+            2 => (vec![Mix::Read, Mix::Write], Order::Random),
+            _ => {
+                return Err(LoaderError::Value {
+                    flag: "-i".into(),
+                    value: test.to_string(),
+                    wants: "0 (write), 1 (read) or 2 (random)",
+                });
+            }
+        };
+        jobs.push(Job {
+            mixes,
+            order,
+            sizes: sizes.clone(),
+            streams: true,
+            queue_depth: streams,
+            files,
+            file_bytes: bytes,
+            timing: timing(Duration::from_secs(1), Duration::from_secs(5), Duration::ZERO),
+            ..Job::default()
+        });
+    }
+    notes.push("each point is measured for a time (--duration), not once through the file".into());
+    Ok(Understood { jobs, targets, creates: true, notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Understood, LoaderError> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_papers_command_line_is_taken_as_it_is() {
+        let understood =
+            parsed("-i 0 -i 1 -r 64k -s 16m -t 3 -c -e -w -F nfs://h/e/1 nfs://h/e/2 nfs://h/e/3").unwrap();
+        let [write, read] = &understood.jobs[..] else { panic!("{understood:?}") };
+        assert_eq!((&write.mixes[..], &read.mixes[..]), (&[Mix::Write][..], &[Mix::Read][..]));
+        assert_eq!((read.queue_depth, read.files, read.streams), (3, 3, true));
+        assert_eq!(
+            (&read.sizes[..], read.file_bytes, read.order),
+            (&[65536][..], 16 << 20, Order::Sequential)
+        );
+        assert_eq!(understood.targets.len(), 3);
+        read.check().unwrap();
+    }
+
+    #[test]
+    fn values_may_be_attached_and_records_swept() {
+        let understood = parsed("-i1 -a -y64k -q256k -s1m -f //h/s/x").unwrap();
+        assert_eq!(understood.jobs[0].sizes, [64 << 10, 128 << 10, 256 << 10]);
+        let random = parsed("-i 2 -r 8k -s 1m -f //h/s/x").unwrap();
+        assert_eq!((random.jobs[0].order, random.jobs[0].mixes.len()), (Order::Random, 2));
+        assert_eq!(parsed("-f //h/s/x").unwrap().jobs.len(), 2, "write, then read");
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_its_name() {
+        for (line, part) in [
+            ("-Z -f x", "iozone's -Z is not known here"),
+            ("-+m list -f x", "iozone's -+m"),
+            ("-i 9 -f x", "-i takes 0 (write)"),
+            ("-t 2 -F one", "do not fit"),
+            ("-r", "-r takes a value"),
+            ("-b out.xls -f x", "--out FILE.csv"),
+            ("stray", "iozone's stray"),
+            ("-i 0", "name the file at the end"),
+        ] {
+            let said = parsed(line).unwrap_err().to_string();
+            assert!(said.contains(part), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Which figures a section has: those of its paper, in the paper's order, one chart for each kind of operation.
+//!
+//! Owns: the choice. Does not: draw lines (see [`super::chart`]) or know where the page ends.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::chart::{self, Across, Chart, Dot, Rule, Series};
+use super::escape;
+use crate::print::published::{self, Kind};
+use crate::print::{order, show};
+use crate::result::{Measure, Picture, Point, Section, Spread, Unit, Work};
+use crate::workload::{Mix, size_label};
+
+/// Figures of one measure: a chart for each panel.
+pub(super) struct Row {
+    pub measure: Measure,
+    /// As the paper counts it: "Figure 1".
+    number: &'static str,
+    log: bool,
+}
+
+fn row(number: &'static str, measure: Measure, log: bool) -> Row {
+    Row { measure, number, log }
+}
+
+/// The rows of a picture for one of its panels.
+pub(super) fn rows(picture: Picture, panel: &Panel) -> Vec<Row> {
+    match picture {
+        Picture::Latency => {
+            vec![row("Figure 1", Measure::Mean, true), row("Beyond the paper", Measure::P99, true)]
+        }
+        Picture::Smb => vec![
+            row("Figure 1", Measure::Throughput, false),
+            row("Figure 2", Measure::Iops, false),
+            row("Figure 3", Measure::Cycles, true),
+        ],
+        Picture::Table => {
+            vec![
+                row("Table", Measure::Iops, false),
+                row("Table", Measure::Throughput, false),
+                row("Table", Measure::Mean, false),
+            ]
+        }
+        Picture::Nfs => vec![
+            row("Figures 3 to 6", Measure::Throughput, false),
+            row("Figures 3 to 6", Measure::Interrupts, true),
+            row("Figures 3 to 6", Measure::Idle, false),
+        ],
+        Picture::Replica if panel.protocol != "replica" => {
+            vec![row("Beyond the post", Measure::Mean, true), row("Beyond the post", Measure::P99, true)]
+        }
+        Picture::Replica => vec![
+            row("Post", Measure::Throughput, false),
+            row("Post", Measure::ClientCores, false),
+            row("Post", Measure::ServerCores, false),
+            row("Post", Measure::ClientMemory, false),
+            row("Post", Measure::ServerMemory, false),
+        ],
+        Picture::Demo if panel.depth == 1 => vec![row("", Measure::Mean, true)],
+        Picture::Demo => vec![row("", Measure::Throughput, false), row("", Measure::Cycles, true)],
+        Picture::Own => vec![
+            row("", Measure::Throughput, false),
+            row("", Measure::Iops, false),
+            row("", Measure::P99, true),
+            row("", Measure::Cycles, true),
+        ],
+    }
+}
+
+/// Points that differ by block size and transport alone: one chart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Panel {
+    name: String,
+    protocol: String,
+    mix: Mix,
+    pub depth: u32,
+    shape: String,
+}
+
+impl Panel {
+    fn of(work: &Work) -> Panel {
+        Panel {
+            name: work.name.clone(),
+            protocol: work.protocol.clone(),
+            mix: work.mix,
+            depth: work.queue_depth,
+            shape: work.shape(),
+        }
+    }
+
+    fn title(&self) -> String {
+        let mut title = match (self.name.as_str(), self.protocol.as_str()) {
+            // All of it is one operation.
+            ("", "replica") => return "first copy".to_owned(),
+            ("", protocol) => format!("{protocol} {}", self.mix),
+            (name, _) => name.to_owned(),
+        };
+        let _ = write!(title, ", queue depth {}", self.depth);
+        if !self.shape.is_empty() {
+            let _ = write!(title, ", {}", self.shape);
+        }
+        title
+    }
+}
+
+/// The panels of a section.
+pub(super) fn panels(section: &Section) -> BTreeMap<Panel, Vec<&Point>> {
+    let mut panels: BTreeMap<Panel, Vec<&Point>> = BTreeMap::new();
+    for point in &section.points {
+        panels.entry(Panel::of(&point.work)).or_default().push(point);
+    }
+    panels
+}
+
+/// The transports of points, in the order of legends.
+pub(super) fn transports(points: &[&Point]) -> Vec<String> {
+    let mut names: Vec<String> = points.iter().map(|p| p.transport.clone()).collect();
+    names.sort_by_key(|name| order(name));
+    names.dedup();
+    names
+}
+
+/// The class of a transport in the style sheet.
+pub(super) fn class(transport: &str) -> &'static str {
+    match transport {
+        "tcp" => "tcp",
+        "iwarp" => "iwarp",
+        "iwarp-nocrc" => "nocrc",
+        "shm" => "shm",
+        "rnic" => "rnic",
+        "local" => "local",
+        _ => "other",
+    }
+}
+
+/// A figure in the page's words: microseconds have their letter there.
+pub(super) fn text(unit: Unit, value: f64) -> String {
+    show::value(unit, value).replace(" us", " \u{b5}s")
+}
+
+fn tick(unit: Unit) -> fn(f64) -> String {
+    // Ticks are round: no digits behind the point that say nothing.
+    fn short(text: String) -> String {
+        let (number, unit) = text.split_once(' ').unwrap_or((text.as_str(), ""));
+        let (number, letter) = match number.strip_suffix(['k', 'M', '%']) {
+            Some(rest) => (rest, &number[rest.len()..]),
+            None => (number, ""),
+        };
+        let number = show::trimmed(number);
+        format!("{number}{letter} {unit}").trim_end().to_owned()
+    }
+    match unit {
+        Unit::Rate => |v| if v == 0.0 { "0".to_owned() } else { short(text(Unit::Rate, v)) },
+        Unit::Time => |v| if v == 0.0 { "0".to_owned() } else { short(text(Unit::Time, v)) },
+        Unit::PerSecond => |v| short(text(Unit::PerSecond, v)),
+        Unit::Cycles | Unit::Number => |v| short(text(Unit::Number, v)),
+        Unit::Percent => |v| text(Unit::Percent, v),
+        Unit::Bytes => |v| if v == 0.0 { "0".to_owned() } else { short(text(Unit::Bytes, v)) },
+    }
+}
+
+/// "8K": block sizes under an axis.
+fn short_size(size: u32) -> String {
+    size_label(u64::from(size))
+        .replace(" KiB", "K")
+        .replace(" MiB", "M")
+        .replace(" GiB", "G")
+        .replace(" B", "")
+}
+
+/// "13.9 us (13.5 to 14.2)".
+fn ranged(unit: Unit, spread: &Spread) -> String {
+    format!("{} ({} to {})", text(unit, spread.median), text(unit, spread.min), text(unit, spread.max))
+}
+
+/// The range of a ratio: the ends of one spread against the other ends of the other.
+fn quotient(over: &Spread, under: &Spread) -> Option<Spread> {
+    (under.min > 0.0 && under.median > 0.0).then(|| Spread {
+        min: over.min / under.max,
+        median: over.median / under.median,
+        max: over.max / under.min,
+    })
+}
+
+/// One panel's chart of one measure, the ratios under it, and the same as a table; `None` where nothing was measured.
+pub(super) fn figure(section: &Section, panel: &Panel, points: &[&Point], row: &Row) -> Option<String> {
+    let unit = row.measure.unit();
+    let mut sizes: Vec<u32> = points.iter().map(|p| p.work.size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    if section.picture == Picture::Table {
+        // As the post has it: the largest first.
+        sizes.reverse();
+    }
+    let find = |transport: &str, size: u32| {
+        let point = points.iter().find(|p| p.transport == transport && p.work.size == size)?;
+        Some((*point, row.measure.of(point)?))
+    };
+    let names = transports(points);
+    let dots = |transport: &str| -> Vec<Dot> {
+        let dot = |(i, size): (usize, &u32)| {
+            let (point, spread) = find(transport, *size)?;
+            let mut title = format!(
+                "{}, {}: {}",
+                show::transport(transport),
+                size_label(u64::from(*size)),
+                ranged(unit, &spread)
+            );
+            for mark in &point.marks {
+                let _ = write!(title, "; {}", mark.text);
+            }
+            let hollow = !point.marks.is_empty();
+            Some(Dot { x: i as f64, min: spread.min, value: spread.median, max: spread.max, hollow, title })
+        };
+        sizes.iter().enumerate().filter_map(dot).collect()
+    };
+    let series: Vec<Series> = names
+        .iter()
+        .map(|name| Series { class: class(name), name: show::transport(name).to_owned(), dots: dots(name) })
+        .filter(|series| !series.dots.is_empty())
+        .collect();
+    if series.is_empty() {
+        return None;
+    }
+    let as_bars = sizes.len() == 1 || section.picture == Picture::Table;
+    let rules = published::of(section.picture, row.measure, Kind::Value)
+        .filter(|p| p.size.is_none_or(|size| sizes.contains(&size)))
+        .map(|p| Rule {
+            value: p.value,
+            label: format!("{}, other hardware", p.label),
+            class: "published",
+            category: p.size.and_then(|size| sizes.iter().position(|s| *s == size)),
+        })
+        .collect();
+    let title = format!("{}: {}", panel.title(), row.measure.name());
+    let label = |size: &u32| if as_bars { size_label(u64::from(*size)) } else { short_size(*size) };
+    let description = series.iter().map(|s| {
+        let ends = [s.dots.first(), s.dots.last()].into_iter().flatten().map(|d| d.title.clone());
+        ends.collect::<Vec<_>>().join("; ")
+    });
+    let main = Chart {
+        title: title.clone(),
+        description: description.collect::<Vec<_>>().join(". "),
+        across: Across::Categories(sizes.iter().map(label).collect()),
+        series,
+        rules,
+        log: row.log,
+        height: 220.0,
+        tick: tick(unit),
+    };
+    let mut html = String::from("<figure>");
+    // Writing to a String cannot fail.
+    let number = if row.number.is_empty() {
+        String::new()
+    } else {
+        format!("<span class=number>{}</span> ", row.number)
+    };
+    let _ = write!(
+        html,
+        "<figcaption>{number}<b>{}</b><span class=measure>{}{}</span></figcaption>",
+        escape(&panel.title()),
+        row.measure.name(),
+        if row.measure.lower_is_better() { ", less is better" } else { ", more is better" }
+    );
+    html.push_str(&if as_bars { chart::bars(&main) } else { chart::lines(&main) });
+    let ratios = |name: &str| -> Vec<(usize, Spread)> {
+        let of =
+            |(i, size): (usize, &u32)| Some((i, quotient(&find(name, *size)?.1, &find("tcp", *size)?.1)?));
+        sizes.iter().enumerate().filter_map(of).collect()
+    };
+    if !as_bars {
+        html.push_str(&strip(section.picture, row, &title, &main.across, &names, &ratios));
+    }
+    let _ = write!(html, "{}</figure>", numbers(&names, &sizes, unit, &find));
+    Some(html)
+}
+
+/// The ratios against TCP under a chart; empty where there is nothing to divide.
+fn strip(
+    picture: Picture,
+    row: &Row,
+    title: &str,
+    across: &Across,
+    names: &[String],
+    ratios: &dyn Fn(&str) -> Vec<(usize, Spread)>,
+) -> String {
+    let Across::Categories(labels) = across else { return String::new() };
+    let series: Vec<Series> = names
+        .iter()
+        .filter(|name| *name != "tcp")
+        .map(|name| Series {
+            class: class(name),
+            name: show::transport(name).to_owned(),
+            dots: ratios(name)
+                .into_iter()
+                .map(|(i, ratio)| ratio_dot(i, &ratio, name, &labels[i], " of TCP's"))
+                .collect(),
+        })
+        .filter(|series| !series.dots.is_empty())
+        .collect();
+    if series.is_empty() {
+        return String::new();
+    }
+    let mut rules = vec![Rule { value: 1.0, label: String::new(), class: "one", category: None }];
+    rules.extend(published::of(picture, row.measure, Kind::Ratio).map(|p| Rule {
+        value: p.value,
+        label: format!("{}, other hardware", p.label),
+        class: "published",
+        category: None,
+    }));
+    let description =
+        series.iter().flat_map(|s| s.dots.first().map(|d| d.title.clone())).collect::<Vec<_>>().join(". ");
+    let chart = Chart {
+        title: format!("{title}, divided by TCP's"),
+        description,
+        across: Across::Categories(labels.clone()),
+        series,
+        rules,
+        log: true,
+        height: 130.0,
+        tick: show::short,
+    };
+    format!("<div class=strip><p>divided by TCP\u{2019}s, whose line is 1</p>{}</div>", chart::lines(&chart))
+}
+
+/// A ratio as a dot; `of` follows its number.
+fn ratio_dot(category: usize, ratio: &Spread, transport: &str, label: &str, of: &str) -> Dot {
+    Dot {
+        x: category as f64,
+        min: ratio.min,
+        value: ratio.median,
+        max: ratio.max,
+        // As good as none: the ranges of both overlap.
+        hollow: ratio.min <= 1.0 && ratio.max >= 1.0,
+        title: format!(
+            "{}, {label}: {}{of} ({} to {})",
+            show::transport(transport),
+            show::ratio(ratio.median),
+            show::ratio(ratio.min),
+            show::ratio(ratio.max)
+        ),
+    }
+}
+
+/// Of a comparison: one panel's ratios of the second result to the first; `None` where no point is in both.
+pub(super) fn difference(panel: &Panel, points: &[&Point], others: &[&Point], row: &Row) -> Option<String> {
+    let mut sizes: Vec<u32> = points.iter().map(|p| p.work.size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let ratio = |(i, size): (usize, &u32), name: &str| {
+        let point = points.iter().find(|p| p.transport == name && p.work.size == *size)?;
+        let other = others.iter().find(|p| p.transport == name && p.work == point.work)?;
+        let ratio = quotient(&row.measure.of(other)?, &row.measure.of(point)?)?;
+        Some(ratio_dot(i, &ratio, name, &size_label(u64::from(*size)), ""))
+    };
+    let series: Vec<Series> = transports(points)
+        .iter()
+        .map(|name| Series {
+            class: class(name),
+            name: show::transport(name).to_owned(),
+            dots: sizes.iter().enumerate().filter_map(|at| ratio(at, name)).collect(),
+        })
+        .filter(|series| !series.dots.is_empty())
+        .collect();
+    if series.is_empty() {
+        return None;
+    }
+    let chart = Chart {
+        title: format!("{}: {}, second divided by first", panel.title(), row.measure.name()),
+        description: series
+            .iter()
+            .flat_map(|s| &s.dots)
+            .map(|d| d.title.clone())
+            .collect::<Vec<_>>()
+            .join(". "),
+        across: Across::Categories(sizes.iter().map(|size| short_size(*size)).collect()),
+        series,
+        rules: vec![Rule { value: 1.0, label: String::new(), class: "one", category: None }],
+        log: true,
+        height: 180.0,
+        tick: show::short,
+    };
+    Some(format!(
+        "<figure><figcaption><b>{}</b><span class=measure>{}, second divided by first, {} is better</span></figcaption>{}</figure>",
+        escape(&panel.title()),
+        row.measure.name(),
+        if row.measure.lower_is_better() { "below 1" } else { "above 1" },
+        chart::lines(&chart)
+    ))
+}
+
+type Find<'a> = dyn Fn(&str, u32) -> Option<(&'a Point, Spread)> + 'a;
+
+/// The figure as a table, folded away.
+fn numbers(names: &[String], sizes: &[u32], unit: Unit, find: &Find<'_>) -> String {
+    let mut html = String::from(
+        "<details><summary>the numbers</summary><div class=scroll><table><thead><tr><th scope=col>block",
+    );
+    for name in names {
+        let _ = write!(html, "<th scope=col>{}", escape(show::transport(name)));
+        if name != "tcp" {
+            html.push_str("<th scope=col>\u{f7} TCP");
+        }
+    }
+    html.push_str("</tr></thead><tbody>");
+    for size in sizes {
+        let _ = write!(html, "<tr><th scope=row>{}", size_label(u64::from(*size)));
+        for name in names {
+            let found = find(name, *size);
+            let cell = found.as_ref().map_or("\u{2013}".to_owned(), |(_, s)| text(unit, s.median));
+            let noise =
+                found.as_ref().map_or(String::new(), |(_, s)| format!(" <i>\u{b1}{}</i>", show::noise(s)));
+            let _ = write!(html, "<td>{}{noise}", escape(&cell));
+            if name != "tcp" {
+                let ratio = found.zip(find("tcp", *size)).and_then(|((_, a), (_, b))| quotient(&a, &b));
+                let _ =
+                    write!(html, "<td>{}", ratio.map_or("\u{2013}".to_owned(), |r| show::ratio(r.median)));
+            }
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</tbody></table></div></details>");
+    html
+}
+
+/// The share of operations against their latency, of one block size; percentiles that rest on less than one operation
+/// are left out.
+pub(super) fn tail(panel: &Panel, points: &[&Point]) -> Option<String> {
+    use crate::result::PERCENTILES;
+    let size = points.iter().map(|p| p.work.size).min_by_key(|size| size.abs_diff(8 << 10))?;
+    let points: Vec<&Point> = points.iter().copied().filter(|p| p.work.size == size).collect();
+    let of = |name: &String| -> Option<Series> {
+        let point = points.iter().find(|p| p.transport == *name)?;
+        let each = point.operations as f64 / point.repetitions.max(1) as f64;
+        let known = PERCENTILES.iter().zip(point.latency.percentiles()).enumerate();
+        let dots =
+            known.filter(|(_, ((_, q), _))| each * (1.0 - q) >= 1.0).map(|(i, ((word, _), spread))| Dot {
+                x: i as f64,
+                min: spread.min,
+                value: spread.median,
+                max: spread.max,
+                hollow: !point.marks.is_empty(),
+                title: format!("{}, {word}: {}", show::transport(name), ranged(Unit::Time, &spread)),
+            });
+        Some(Series { class: class(name), name: show::transport(name).to_owned(), dots: dots.collect() })
+    };
+    let series: Vec<Series> =
+        transports(&points).iter().filter_map(of).filter(|series| series.dots.len() > 2).collect();
+    if series.is_empty() {
+        return None;
+    }
+    let known = series.iter().map(|s| s.dots.len()).max().unwrap_or(0);
+    let title = format!("{}, {}: latency by percentile", panel.title(), size_label(u64::from(size)));
+    let chart = Chart {
+        description: series
+            .iter()
+            .flat_map(|s| s.dots.last().map(|d| d.title.clone()))
+            .collect::<Vec<_>>()
+            .join(". "),
+        across: Across::Categories(
+            PERCENTILES.iter().take(known).map(|(word, _)| (*word).to_owned()).collect(),
+        ),
+        series,
+        rules: Vec::new(),
+        log: true,
+        height: 220.0,
+        tick: tick(Unit::Time),
+        title,
+    };
+    Some(format!(
+        "<figure><figcaption><span class=number>Beyond the paper</span> <b>{}, {}</b><span class=measure>latency by \
+         percentile, less is better</span></figcaption>{}</figure>",
+        escape(&panel.title()),
+        size_label(u64::from(size)),
+        chart::lines(&chart)
+    ))
+}
+
+/// Throughput second by second, where it was kept.
+pub(super) fn timeline(panel: &Panel, points: &[&Point]) -> Option<String> {
+    let mut longest = 0.0f64;
+    let mut series = Vec::new();
+    for point in points.iter().filter(|p| p.timeline.len() > 1) {
+        longest = point.timeline.iter().map(|s| s.at).fold(longest, f64::max);
+        let dot = |s: &crate::result::Second| Dot {
+            x: s.at,
+            min: s.throughput,
+            value: s.throughput,
+            max: s.throughput,
+            hollow: false,
+            title: format!(
+                "{}, {:.0} s: {}",
+                show::transport(&point.transport),
+                s.at,
+                text(Unit::Rate, s.throughput)
+            ),
+        };
+        let name =
+            format!("{}, {}", show::transport(&point.transport), size_label(u64::from(point.work.size)));
+        series.push(Series {
+            class: class(&point.transport),
+            name,
+            dots: point.timeline.iter().map(dot).collect(),
+        });
+    }
+    if series.is_empty() {
+        return None;
+    }
+    let title = format!("{}: throughput over time", panel.title());
+    let chart = Chart {
+        description: String::new(),
+        across: Across::Seconds(longest),
+        series,
+        rules: Vec::new(),
+        log: false,
+        height: 220.0,
+        tick: tick(Unit::Rate),
+        title,
+    };
+    Some(format!(
+        "<figure><figcaption><b>{}</b><span class=measure>throughput over time</span></figcaption>{}</figure>",
+        escape(&panel.title()),
+        chart::lines(&chart)
+    ))
+}

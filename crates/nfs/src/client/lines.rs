@@ -1,0 +1,223 @@
+//! Connections to one server: calls take turns on them, and go on where a connection was lost.
+//!
+//! What: [`Lines`]. Spec: RFC 5531 section 8 (a call that is repeated keeps its xid), RFC 1813 4.5 (the server's cache of
+//! duplicates). Owns: the connections, and how they are made anew. Does not: write again what a server lost (`file`).
+//!
+//! A call whose connection ends before its answer is sent again, word for word, on the next one: a server that has carried it
+//! out finds it among the calls that it has answered. Without a way to dial anew there is one connection, and its end is
+//! the end of every call. A call that lends its buffer (`Cargo::source`) is not repeated: the buffer went with it.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Add;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::lock::Mutex;
+use weft_machine::rt;
+use weft_transport::{Channel, Traffic};
+use weft_wire::nfs3::Xdr;
+use weft_wire::rpc::Credential;
+use weft_wire::xdr::{Decoder, Encoder};
+
+use super::Error;
+use super::rpc::{Cargo, Program, Rpc};
+
+/// Connections of a mount.
+pub const MAX_LINES: usize = 16;
+/// How long a server may be away before calls fail.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The pauses between attempts to reach it grow from here to there.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Makes a connection to the server, over the transport of the first.
+pub type Dial = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Channel>, weft_transport::Error>>>;
+
+/// All connections of a mount.
+pub(crate) struct Lines {
+    first: Rc<dyn Channel>,
+    credential: Credential,
+    dial: Option<Dial>,
+    lines: Vec<Line>,
+    /// Whose turn it is.
+    turn: Cell<usize>,
+    next_xid: Cell<u32>,
+    lost: Cell<u32>,
+    /// What moved on connections that are gone.
+    before: Cell<Traffic>,
+}
+
+/// One of them.
+#[derive(Default)]
+struct Line {
+    rpc: RefCell<Option<Rc<Rpc>>>,
+    /// One dials, the others wait.
+    dialing: Mutex<()>,
+}
+
+impl Line {
+    fn current(&self) -> Option<Rc<Rpc>> {
+        self.rpc.borrow().clone()
+    }
+}
+
+impl Lines {
+    /// One connection, whose end is the end.
+    pub fn one(rpc: &Rc<Rpc>, credential: Credential) -> Lines {
+        let line = Line { rpc: RefCell::new(Some(rpc.clone())), dialing: Mutex::default() };
+        let mut start = [0; 4];
+        let start = getrandom::fill(&mut start).map_or(1, |()| u32::from_be_bytes(start));
+        Lines {
+            first: rpc.channel().clone(),
+            credential,
+            dial: None,
+            lines: vec![line],
+            turn: Cell::new(0),
+            // Far from those that the first connection counts itself.
+            next_xid: Cell::new(start),
+            lost: Cell::new(0),
+            before: Cell::default(),
+        }
+    }
+
+    /// So many connections, the first of them this one; each is made when it is first used, and whenever it was lost.
+    pub fn many(&self, dial: Dial, lines: usize) -> Lines {
+        let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
+        let first = Line { rpc: RefCell::new(self.lines[0].current()), dialing: Mutex::default() };
+        Lines {
+            first: self.first.clone(),
+            credential: self.credential.clone(),
+            dial: Some(dial),
+            lines: std::iter::once(first).chain(more).collect(),
+            turn: Cell::new(0),
+            next_xid: Cell::new(self.next_xid.get()),
+            lost: Cell::new(0),
+            before: Cell::default(),
+        }
+    }
+
+    /// Whether calls are repeated where a connection was lost.
+    pub fn repeats(&self) -> bool {
+        self.dial.is_some()
+    }
+
+    /// A connection: for its limits and its name.
+    pub fn channel(&self) -> Rc<dyn Channel> {
+        let current = self.lines.iter().find_map(Line::current);
+        current.map_or_else(|| self.first.clone(), |rpc| rpc.channel().clone())
+    }
+
+    /// What moved on all of them.
+    pub fn traffic(&self) -> Traffic {
+        let now = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.channel().traffic());
+        now.fold(self.before.get(), Add::add)
+    }
+
+    /// The connections that there are, and how many were lost.
+    pub fn count(&self) -> (usize, u32) {
+        (self.lines.iter().filter_map(Line::current).count(), self.lost.get())
+    }
+
+    /// Ends all of them.
+    pub fn close(&self) {
+        self.lines.iter().filter_map(Line::current).for_each(|rpc| rpc.channel().close());
+    }
+
+    /// Calls a procedure and parses its results.
+    pub async fn call<R: Xdr>(
+        &self,
+        program: Program,
+        procedure: u32,
+        args: &impl Xdr,
+        cargo: Cargo,
+    ) -> Result<R, Error> {
+        self.call_with(program, procedure, |e| args.emit(e), cargo).await
+    }
+
+    /// The same with arguments that are emitted by hand, because they end with the length of the payload.
+    pub async fn call_with<R: Xdr>(
+        &self,
+        program: Program,
+        procedure: u32,
+        args: impl FnOnce(&mut Encoder),
+        cargo: Cargo,
+    ) -> Result<R, Error> {
+        Ok(R::parse(&mut self.results(program, procedure, args, cargo).await?)?)
+    }
+
+    /// The same; the cursor stands at the results.
+    pub async fn results(
+        &self,
+        program: Program,
+        procedure: u32,
+        args: impl FnOnce(&mut Encoder),
+        mut cargo: Cargo,
+    ) -> Result<Decoder, Error> {
+        let xid = self.next_xid.get();
+        self.next_xid.set(xid.wrapping_add(1));
+        let head = program.head(xid, procedure, &self.credential, args);
+        let turn = self.turn.get();
+        self.turn.set(turn.wrapping_add(1));
+        let line = &self.lines[turn % self.lines.len()];
+        let repeatable = self.repeats() && cargo.source.is_none();
+        loop {
+            let rpc = self.connected(line).await?;
+            match rpc.results(xid, head.clone(), cargo.attempt().await).await {
+                Err(Error::Channel(e)) if repeatable && passes(&e) => {
+                    tracing::debug!(xid, procedure, "is asked again: {e}");
+                    self.lose(line, &rpc);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The connection of a line, made if there is none.
+    async fn connected(&self, line: &Line) -> Result<Rc<Rpc>, Error> {
+        if let Some(rpc) = line.current() {
+            return Ok(rpc);
+        }
+        let closed = || Error::Channel(Arc::new(weft_transport::Error::Closed));
+        let dial = self.dial.as_ref().ok_or_else(closed)?;
+        let _alone = line.dialing.lock().await;
+        let until = rt::now() + PATIENCE;
+        let mut pause = PAUSES.0;
+        loop {
+            if let Some(rpc) = line.current() {
+                return Ok(rpc);
+            }
+            match dial().await {
+                Ok(channel) => {
+                    *line.rpc.borrow_mut() = Some(Rpc::new(channel, self.credential.clone()));
+                }
+                Err(e) if passes(&e) && rt::now() < until => {
+                    tracing::debug!("the server is not reached: {e}");
+                    rt::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+                Err(e) => return Err(Error::Channel(Arc::new(e))),
+            }
+        }
+    }
+
+    /// Takes a connection out that has ended, once.
+    fn lose(&self, line: &Line, rpc: &Rc<Rpc>) {
+        let mut current = line.rpc.borrow_mut();
+        if current.as_ref().is_some_and(|current| Rc::ptr_eq(current, rpc)) {
+            *current = None;
+            self.lost.set(self.lost.get() + 1);
+            self.before.set(self.before.get() + rpc.channel().traffic());
+            rpc.channel().close();
+        }
+    }
+}
+
+/// Errors of a connection that another one may not have. What a server says wrongly it will say again.
+fn passes(e: &weft_transport::Error) -> bool {
+    use weft_transport::Error::{Closed, Connect, Io, Malformed, Misuse, Rdma, TimedOut, Violation, Work};
+    match e {
+        Closed | Connect(_) | Io(_) | Rdma(_) | TimedOut(_) | Work(_) => true,
+        Malformed(_) | Violation(_) | Misuse(_) => false,
+    }
+}

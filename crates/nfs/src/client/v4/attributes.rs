@@ -1,0 +1,103 @@
+//! Attributes of version 4 as those of version 3, which the client shows for both.
+//!
+//! Spec: RFC 8881 5.8, 5.9 (owners), RFC 1813 2.5. Owns: nothing. Does not: show what version 3 has no field for.
+//!
+//! An owner that is no number is shown as nobody; a time that does not fit into 32 bits as the nearest that does.
+
+use bytes::Bytes;
+use weft_wire::nfs3::{
+    Attributes as Shown, FileType as Kind, SetAttributes, SetTime as Set, SpecData, Time as ShownTime,
+};
+use weft_wire::nfs4::{Attributes, Bitmap, Fattr, FileType, SetTime, Text, Time, attr};
+use weft_wire::xdr::Malformed;
+
+/// What is asked for.
+pub(super) const WANTED: Bitmap = Bitmap::of(&[
+    attr::TYPE,
+    attr::SIZE,
+    attr::FSID,
+    attr::RDATTR_ERROR,
+    attr::FILEID,
+    attr::MODE,
+    attr::NUMLINKS,
+    attr::OWNER,
+    attr::OWNER_GROUP,
+    attr::RAWDEV,
+    attr::SPACE_USED,
+    attr::TIME_ACCESS,
+    attr::TIME_METADATA,
+    attr::TIME_MODIFY,
+]);
+
+const NOBODY: u32 = 65_534;
+
+/// As version 3 shows them; `None` where the server could not tell.
+pub(super) fn shown(fattr: &Fattr) -> Result<Option<Shown>, Malformed> {
+    let Attributes { kind, mode, numlinks, size, space_used, rawdev, fsid, fileid, .. } =
+        Attributes::parse(fattr)?;
+    let Some(kind) = kind else { return Ok(None) };
+    let all = Attributes::parse(fattr)?;
+    let kind = match kind {
+        FileType::DIR | FileType::ATTRDIR => Kind::Dir,
+        FileType::BLK => Kind::Blk,
+        FileType::CHR => Kind::Chr,
+        FileType::LNK => Kind::Lnk,
+        FileType::SOCK => Kind::Sock,
+        FileType::FIFO => Kind::Fifo,
+        FileType::REG | FileType::NAMEDATTR => Kind::Reg,
+        _ => return Err(Malformed("RFC 8881 3.2: unknown nfs_ftype4")),
+    };
+    let rdev = rawdev.unwrap_or_default();
+    let size = size.unwrap_or(0);
+    Ok(Some(Shown {
+        kind,
+        mode: mode.unwrap_or(0),
+        nlink: numlinks.unwrap_or(1),
+        uid: number(all.owner.as_ref()),
+        gid: number(all.owner_group.as_ref()),
+        size,
+        used: space_used.unwrap_or(size),
+        rdev: SpecData { major: rdev.major, minor: rdev.minor },
+        fsid: fsid.map_or(0, |fsid| fsid.major ^ fsid.minor.rotate_left(32)),
+        fileid: fileid.unwrap_or(0),
+        atime: time(all.time_access),
+        mtime: time(all.time_modify),
+        ctime: time(all.time_metadata),
+    }))
+}
+
+fn number(owner: Option<&Text>) -> u32 {
+    let text = owner.and_then(|owner| std::str::from_utf8(&owner.0).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(NOBODY)
+}
+
+fn time(time: Option<Time>) -> ShownTime {
+    let Time { seconds, nseconds } = time.unwrap_or_default();
+    match u32::try_from(seconds) {
+        Ok(seconds) => ShownTime { seconds, nseconds },
+        Err(_) if seconds < 0 => ShownTime::default(),
+        Err(_) => ShownTime { seconds: u32::MAX, nseconds: 0 },
+    }
+}
+
+/// What to change, as version 4 says it.
+pub(super) fn changes(set: &SetAttributes) -> Fattr {
+    let text = |number: u32| Text(Bytes::from(number.to_string()));
+    let time = |set| match set {
+        Set::Keep => None,
+        Set::Server => Some(SetTime::Server),
+        Set::Client(ShownTime { seconds, nseconds }) => {
+            Some(SetTime::Client(Time { seconds: seconds.into(), nseconds }))
+        }
+    };
+    Attributes {
+        size: set.size,
+        mode: set.mode,
+        owner: set.uid.map(text),
+        owner_group: set.gid.map(text),
+        time_access_set: time(set.atime),
+        time_modify_set: time(set.mtime),
+        ..Attributes::default()
+    }
+    .fattr()
+}

@@ -1,0 +1,346 @@
+//! A mounted export of version 4.1: paths and directories.
+//!
+//! Spec: RFC 8881 7.7 (one tree of all exports), 18.4, 18.13, 18.23, 18.25, 18.26, 18.30. Owns: the root's handle.
+//! Does not: follow symbolic links; a path is walked name by name below the root, most of it in one compound.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::rt;
+use weft_transport::{Channel, Traffic};
+use weft_wire::nfs4::{
+    Attributes as Values, Bitmap, Create, CreateHow, CreateType, Fattr, FileType, Handle, LinkText, Op,
+    Readdir, ReaddirOk, Rename, Setattr, Stateid, Status, Text, Verifier, attr, opnum,
+};
+use weft_wire::xdr::Malformed;
+
+use super::attributes::{WANTED, changes, shown};
+use super::compound::Results;
+use super::opened::{Opened, skip};
+use super::session::{Client, Keep};
+use crate::client::lines::{Dial, Lines};
+use crate::client::rpc::{Cargo, Rpc};
+use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
+
+/// Longest name that is sent.
+const MAX_NAME: usize = 1024;
+/// Names that are walked in one compound.
+const MAX_WALK: usize = 8;
+/// Largest piece of a directory that is asked for.
+const MAX_LISTING_BYTES: u32 = 64 << 10;
+/// RPC header and SEQUENCE around a listing or a link's target.
+const AROUND_BYTES: usize = 512;
+/// Longest target of a link.
+const MAX_TARGET: usize = 4096;
+/// A server that names no lease has this one; it is what most have.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A mounted export. Cloning shares the session.
+#[derive(Clone)]
+pub struct Mount {
+    client: Rc<Client>,
+    root: Handle,
+    /// Ends with the last clone.
+    _keeper: Rc<rt::Task<()>>,
+}
+
+impl Mount {
+    /// Mounts `path` ("/NAME", or a folder below it) over a channel that answers NFS. With `again`, so many connections
+    /// carry the session (at most [`MAX_LINES`](crate::client::MAX_LINES)), and one that is lost is made again.
+    ///
+    /// # Errors
+    /// [`Error::Rpc`] or [`Error::Status4`] with MINOR_VERS_MISMATCH: the server does not speak version 4.1.
+    pub async fn connect(
+        channel: Rc<dyn Channel>,
+        path: &str,
+        options: Options,
+        again: Option<(Dial, usize)>,
+    ) -> Result<Mount, Error> {
+        let Options { credential, pool } = options;
+        let rpc = Rpc::new(channel, credential.clone());
+        let lines = Lines::one(&rpc, credential);
+        let lines = match again {
+            Some((dial, connections)) => lines.many(dial, connections),
+            None => lines,
+        };
+        let client = Client::new(lines, pool)?;
+        let mut at = Place { from: Op::Putrootfh, names: names(path)? };
+        let mut walked = at.walk(&client).await?;
+        let limits = Bitmap::of(&[attr::LEASE_TIME, attr::MAXREAD, attr::MAXWRITE]);
+        walked.extend([Op::Getfh, Op::Getattr(limits)]);
+        let mut results = client.run(|| walked.clone(), Keep::No, None, Cargo::default()).await?;
+        skip(&mut results, &walked[..walked.len() - 2])?;
+        let root = results.ok(opnum::GETFH)?;
+        let limits = Values::parse(&results.ok(opnum::GETATTR)?)?;
+        let (read, write) = client.room().await?;
+        let at_most = |room: usize, said: Option<u64>| {
+            said.map_or(room, |said| usize::try_from(said).unwrap_or(room).clamp(1, room))
+        };
+        client.sizes.set((at_most(read, limits.maxread), at_most(write, limits.maxwrite)));
+        let lease = limits.lease_time.map_or(LEASE, |seconds| Duration::from_secs(seconds.max(1).into()));
+        let keeper = rt::spawn(keep_alive(Rc::downgrade(&client), lease));
+        Ok(Mount { client, root, _keeper: Rc::new(keeper) })
+    }
+
+    /// What moved on all connections.
+    pub fn traffic(&self) -> Traffic {
+        self.client.lines.traffic()
+    }
+
+    /// How many connections there are, and how many were lost.
+    pub fn connections(&self) -> (usize, u32) {
+        self.client.lines.count()
+    }
+
+    /// How often the session was made anew because the server had forgotten it.
+    pub fn recovered(&self) -> u32 {
+        self.client.recovered()
+    }
+
+    /// The channel that carries it: for traffic counters and names of transports.
+    pub fn channel(&self) -> Rc<dyn Channel> {
+        self.client.lines.channel()
+    }
+
+    /// Closes files that are still open, has the server forget us, and ends all connections.
+    pub async fn end(&self) -> Result<(), Error> {
+        let ended = self.client.end().await;
+        self.client.lines.close();
+        ended
+    }
+
+    /// Largest READ in bytes; at least 1.
+    pub fn max_read(&self) -> usize {
+        self.client.sizes.get().0
+    }
+
+    /// Largest WRITE in bytes; at least 1.
+    pub fn max_write(&self) -> usize {
+        self.client.sizes.get().1
+    }
+
+    /// Nothing but SEQUENCE, there and back.
+    pub async fn null(&self) -> Result<(), Error> {
+        self.client.run(Vec::new, Keep::No, None, Cargo::default()).await.map(drop)
+    }
+
+    /// Operations that lead to a path.
+    async fn walk(&self, path: &str) -> Result<Vec<Op>, Error> {
+        let mut place = Place { from: Op::Putfh(self.root), names: names(path)? };
+        place.walk(&self.client).await
+    }
+
+    /// Operations that lead to the directory of a path's last name, and that name.
+    async fn place(&self, path: &str) -> Result<(Vec<Op>, Text), Error> {
+        let mut names = names(path)?;
+        let name = names.pop().ok_or(Error::BadPath)?;
+        let mut place = Place { from: Op::Putfh(self.root), names };
+        Ok((place.walk(&self.client).await?, name))
+    }
+
+    /// Asks for operations behind the way to a place; the results behind those of the way.
+    async fn ask(&self, walk: &[Op], ops: &[Op], keep: Keep, cargo: Cargo) -> Result<Results, Error> {
+        let mut results = self.client.run(|| [walk, ops].concat(), keep, None, cargo).await?;
+        skip(&mut results, walk)?;
+        Ok(results)
+    }
+
+    /// Attributes of a path.
+    pub async fn stat(&self, path: &str) -> Result<Attributes, Error> {
+        let walk = self.walk(path).await?;
+        let mut results = self.ask(&walk, &[Op::Getattr(WANTED)], Keep::No, Cargo::default()).await?;
+        let fattr: Fattr = results.ok(opnum::GETATTR)?;
+        Ok(shown(&fattr)?.ok_or(Malformed("attributes without a type"))?)
+    }
+
+    /// Changes attributes of a path.
+    pub async fn setattr(&self, path: &str, set: &SetAttributes) -> Result<(), Error> {
+        let walk = self.walk(path).await?;
+        let op = Op::Setattr(Setattr { stateid: Stateid::ANONYMOUS, attributes: changes(set) });
+        let mut results = self.ask(&walk, &[op], Keep::Yes, Cargo::default()).await?;
+        match results.next(opnum::SETATTR)? {
+            Status::OK => Ok(()),
+            status => Err(Error::Status4(status)),
+        }
+    }
+
+    /// Opens an existing file, to read, or to read and write.
+    pub async fn open(&self, path: &str, write: bool) -> Result<File, Error> {
+        let (dir, name) = self.place(path).await?;
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, write, None).await?))
+    }
+
+    /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
+    pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
+        self.create_how(path, CreateHow::Unchecked(changes(&set))).await
+    }
+
+    /// Makes a file that must not exist, unless this very call made it before (RFC 8881 18.16.3, EXCLUSIVE4_1): so also
+    /// where the server restarts over it.
+    pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
+        let mut verifier: Verifier = [0; 8];
+        getrandom::fill(&mut verifier).map_err(|_| Error::Busy)?;
+        self.create_how(path, CreateHow::Exclusive41(verifier, changes(&set))).await
+    }
+
+    async fn create_how(&self, path: &str, how: CreateHow) -> Result<File, Error> {
+        let (dir, name) = self.place(path).await?;
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, true, Some(how)).await?))
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: &str, set: SetAttributes) -> Result<(), Error> {
+        self.make(path, CreateType::Other(FileType::DIR), &set).await
+    }
+
+    /// Makes a symbolic link at `path` to `target`.
+    pub async fn symlink(&self, path: &str, target: &str) -> Result<(), Error> {
+        let target = LinkText(Bytes::copy_from_slice(target.as_bytes()));
+        self.make(path, CreateType::Link(target), &SetAttributes::default()).await
+    }
+
+    async fn make(&self, path: &str, kind: CreateType, set: &SetAttributes) -> Result<(), Error> {
+        let (dir, name) = self.place(path).await?;
+        let op = Op::Create(Create { kind, name, attributes: changes(set) });
+        self.ask(&dir, &[op], Keep::Yes, Cargo::default()).await?.passed(opnum::CREATE).map(drop)
+    }
+
+    /// A link's target.
+    pub async fn readlink(&self, path: &str) -> Result<Bytes, Error> {
+        let walk = self.walk(path).await?;
+        let cargo = Cargo { longest_reply: MAX_TARGET + AROUND_BYTES, ..Cargo::default() };
+        let mut results = self.ask(&walk, &[Op::Readlink], Keep::No, cargo).await?;
+        Ok(results.ok::<LinkText>(opnum::READLINK)?.0)
+    }
+
+    /// Removes a file or link.
+    pub async fn remove(&self, path: &str) -> Result<(), Error> {
+        self.unlink(path, false).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: &str) -> Result<(), Error> {
+        self.unlink(path, true).await
+    }
+
+    /// REMOVE takes either (RFC 8881 18.25): what it is, is made sure of on the way, in the same compound.
+    async fn unlink(&self, path: &str, directory: bool) -> Result<(), Error> {
+        let (dir, name) = self.place(path).await?;
+        let kind = Values { kind: Some(FileType::DIR), ..Values::default() }.fattr();
+        let (check, wrong, says) = match directory {
+            true => (Op::Verify(kind), Status::NOT_SAME, Status::NOTDIR),
+            false => (Op::Nverify(kind), Status::SAME, Status::ISDIR),
+        };
+        let ops = [Op::Savefh, Op::Lookup(name.clone()), check, Op::Restorefh, Op::Remove(name)];
+        let mut results = self.ask(&dir, &ops, Keep::Yes, Cargo::default()).await?;
+        skip(&mut results, &ops[..2])?;
+        match results.next(ops[2].number())? {
+            Status::OK => {}
+            status if status == wrong => return Err(Error::Status4(says)),
+            status => return Err(Error::Status4(status)),
+        }
+        results.ok::<()>(opnum::RESTOREFH)?;
+        results.passed(opnum::REMOVE).map(drop)
+    }
+
+    /// Renames; an existing target is replaced.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        let (mut walk, from) = self.place(from).await?;
+        let (target, to) = self.place(to).await?;
+        walk.push(Op::Savefh);
+        walk.extend(target);
+        let op = Op::Rename(Rename { from, to });
+        self.ask(&walk, &[op], Keep::Yes, Cargo::default()).await?.passed(opnum::RENAME).map(drop)
+    }
+
+    /// A further name for a file.
+    pub async fn link(&self, file: &str, path: &str) -> Result<(), Error> {
+        let mut walk = self.walk(file).await?;
+        let (dir, name) = self.place(path).await?;
+        walk.push(Op::Savefh);
+        walk.extend(dir);
+        self.ask(&walk, &[Op::Link(name)], Keep::Yes, Cargo::default()).await?.passed(opnum::LINK).map(drop)
+    }
+
+    /// All names of a directory.
+    pub async fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
+        let walk = self.walk(path).await?;
+        let mut results = self.ask(&walk, &[Op::Getfh], Keep::No, Cargo::default()).await?;
+        let dir = [Op::Putfh(results.ok(opnum::GETFH)?)];
+        let maxcount = MAX_LISTING_BYTES.min(self.max_read() as u32);
+        let (mut cookie, mut verifier) = (0, Verifier::default());
+        let mut all = Vec::new();
+        loop {
+            let op =
+                Op::Readdir(Readdir { cookie, verifier, dircount: maxcount, maxcount, attributes: WANTED });
+            let cargo = Cargo { longest_reply: maxcount as usize + AROUND_BYTES, ..Cargo::default() };
+            let mut results = self.ask(&dir, &[op], Keep::No, cargo).await?;
+            let piece: ReaddirOk = results.ok(opnum::READDIR)?;
+            match piece.entries.last() {
+                Some(last) if last.cookie != cookie => cookie = last.cookie,
+                _ if piece.eof => {}
+                _ => return Err(Malformed("READDIR makes no progress").into()),
+            }
+            verifier = piece.verifier;
+            for entry in piece.entries {
+                let fileid = Values::parse(&entry.attributes)?.fileid.unwrap_or(0);
+                let attributes = shown(&entry.attributes)?;
+                all.push(Entry { name: entry.name.0, fileid, attributes, handle: None });
+            }
+            if piece.eof {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// A place that is still to be walked to.
+struct Place {
+    /// PUTROOTFH or PUTFH.
+    from: Op,
+    names: Vec<Text>,
+}
+
+impl Place {
+    /// The operations that lead there. A long way is walked in pieces first.
+    async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
+        while self.names.len() > MAX_WALK {
+            let rest = self.names.split_off(MAX_WALK);
+            let mut ops = self.ops();
+            ops.push(Op::Getfh);
+            let mut results = client.run(|| ops.clone(), Keep::No, None, Cargo::default()).await?;
+            skip(&mut results, &ops[..ops.len() - 1])?;
+            *self = Place { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
+        }
+        Ok(self.ops())
+    }
+
+    fn ops(&self) -> Vec<Op> {
+        let names = self.names.iter().cloned().map(Op::Lookup);
+        std::iter::once(self.from.clone()).chain(names).collect()
+    }
+}
+
+fn names(path: &str) -> Result<Vec<Text>, Error> {
+    let names = path.split('/').filter(|name| !name.is_empty() && *name != ".");
+    names
+        .map(|name| match name {
+            ".." => Err(Error::BadPath),
+            name if name.len() > MAX_NAME => Err(Error::BadPath),
+            name => Ok(Text(Bytes::copy_from_slice(name.as_bytes()))),
+        })
+        .collect()
+}
+
+/// A lease is renewed before it runs out, however little is done (RFC 8881 8.3).
+async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
+    loop {
+        rt::sleep(lease / 4).await;
+        let Some(client) = client.upgrade() else { return };
+        if let Err(e) = client.renew(lease).await {
+            // Whoever uses the mount next is told.
+            tracing::debug!("the lease is not renewed: {e}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! An open file of version 4.1: READ, WRITE and COMMIT by its state id, which a restart of the server changes.
+//!
+//! Spec: RFC 8881 18.16 (OPEN), 18.2, 18.22, 18.32, 18.3; 8.4.2 (reclaim). Owns: the state id. Does not: cut long
+//! transfers into pieces or hold what is not committed (`file` does, for all versions).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::lock::Mutex;
+use weft_wire::nfs4::{
+    Bitmap, Claim, Close, Commit, Fattr, Handle, MAX_DATA, Op, Opaque, Open, OpenHow, OpenOk, Owner, Read,
+    Setattr, Stable, Stateid, Status, Text, Verifier, Write, WriteOk, opnum, share,
+};
+
+use super::attributes::{WANTED, changes, shown};
+use super::compound::Results;
+use super::session::{Client, Keep};
+use crate::client::rpc::Cargo;
+use crate::client::{Attributes, Error, SetAttributes};
+use weft_wire::xdr::Malformed;
+
+/// How often a state may be lost under one request.
+const MAX_REOPENS: u32 = 5;
+
+/// How an open comes back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Back {
+    /// CLAIM_PREVIOUS: the server gives it back before it lets others in.
+    Previous,
+    /// CLAIM_FH: an open like any other.
+    Anew,
+}
+
+/// An open file.
+pub(crate) struct Opened {
+    pub client: Rc<Client>,
+    pub handle: Handle,
+    stateid: Cell<Stateid>,
+    /// Bits of [`share`].
+    access: u32,
+    owner: Opaque,
+    /// The owner's number.
+    number: u64,
+    /// One opens it again, the others wait.
+    reopening: Mutex<()>,
+    /// Why it could not be opened again.
+    pub lost: Cell<Option<Status>>,
+    closed: Cell<bool>,
+}
+
+impl Opened {
+    /// Opens a file by the operations that lead to its directory, and its name.
+    pub async fn open(
+        client: &Rc<Client>,
+        dir: &[Op],
+        name: Text,
+        write: bool,
+        how: OpenHow,
+    ) -> Result<Rc<Opened>, Error> {
+        client.close_forgotten(false).await?;
+        let access = if write { share::BOTH } else { share::READ };
+        let (number, owner) = client.new_owner();
+        let open = Op::Open(Open {
+            seqid: 0,
+            access: access | share::WANT_NO_DELEG,
+            deny: 0,
+            // The session says whose (RFC 8881 18.16.3).
+            owner: Owner { client: 0, owner: owner.clone() },
+            how,
+            claim: Claim::Null(name),
+        });
+        let ops = || [dir, &[open.clone(), Op::Getfh]].concat();
+        let mut results = client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        skip(&mut results, dir)?;
+        let ok: OpenOk = results.ok(opnum::OPEN)?;
+        let handle = results.ok(opnum::GETFH)?;
+        let opened = Rc::new(Opened {
+            client: client.clone(),
+            handle,
+            stateid: Cell::new(ok.stateid),
+            access,
+            owner,
+            number,
+            reopening: Mutex::default(),
+            lost: Cell::new(None),
+            closed: Cell::new(false),
+        });
+        client.enter(number, &opened);
+        Ok(opened)
+    }
+
+    /// The operations that bring it back.
+    pub(super) fn reclaim(&self, back: Back) -> Vec<Op> {
+        let claim = match back {
+            Back::Previous => Claim::Previous(0),
+            Back::Anew => Claim::Fh,
+        };
+        let wish = match back {
+            Back::Previous => 0,
+            Back::Anew => share::WANT_NO_DELEG,
+        };
+        let owner = Owner { client: 0, owner: self.owner.clone() };
+        let open = Open { seqid: 0, access: self.access | wish, deny: 0, owner, how: None, claim };
+        vec![Op::Putfh(self.handle), Op::Open(open)]
+    }
+
+    /// What the server said to that.
+    pub(super) fn taken(&self, mut results: Results) -> Result<Status, Error> {
+        if results.status != Status::OK {
+            return Ok(results.status);
+        }
+        results.ok::<()>(opnum::PUTFH)?;
+        let ok: OpenOk = results.ok(opnum::OPEN)?;
+        self.stateid.set(ok.stateid);
+        Ok(Status::OK)
+    }
+
+    /// A request about the file. One whose state the server does not know (a lease that ran out, say) is asked again
+    /// after the file was opened again.
+    async fn run(
+        &self,
+        op: impl Fn(Stateid) -> Op,
+        keep: Keep,
+        payload: Option<u32>,
+        mut cargo: Cargo,
+    ) -> Result<Results, Error> {
+        for _ in 0..MAX_REOPENS {
+            if let Some(status) = self.lost.get() {
+                return Err(Error::Status4(status));
+            }
+            let used = Cell::new(self.stateid.get());
+            let ops = || {
+                used.set(self.stateid.get());
+                vec![Op::Putfh(self.handle), op(used.get())]
+            };
+            let mut results = self.client.run(ops, keep, payload, cargo.again()).await?;
+            if !is_lost(results.status) {
+                results.ok::<()>(opnum::PUTFH)?;
+                return Ok(results);
+            }
+            self.reopen(used.get()).await?;
+        }
+        Err(Error::Status4(Status::BAD_STATEID))
+    }
+
+    /// Opens it again, unless somebody has since this state was used.
+    async fn reopen(&self, used: Stateid) -> Result<(), Error> {
+        let _alone = self.reopening.lock().await;
+        if self.stateid.get() != used || self.closed.get() {
+            return Ok(());
+        }
+        let ops = || self.reclaim(Back::Anew);
+        let results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        match self.taken(results)? {
+            Status::OK => Ok(()),
+            status => Err(Error::Status4(status)),
+        }
+    }
+
+    /// One READ; whether the file ends with it.
+    pub async fn read(&self, offset: u64, count: u32, cargo: Cargo) -> Result<(Bytes, bool), Error> {
+        let op = |stateid| Op::Read(Read { stateid, offset, count });
+        let mut results = self.run(op, Keep::No, None, cargo).await?;
+        let d = results.passed(opnum::READ)?;
+        let (eof, data) = (d.bool()?, d.payload(MAX_DATA)?);
+        Ok((data, eof))
+    }
+
+    /// One WRITE of so many bytes, which are in the cargo.
+    pub async fn write(
+        &self,
+        offset: u64,
+        len: u32,
+        stable: Stable,
+        cargo: Cargo,
+    ) -> Result<(u32, Stable, Verifier), Error> {
+        let op = |stateid| Op::Write(Write { stateid, offset, stable, data: Bytes::new() });
+        let mut results = self.run(op, Keep::Yes, Some(len), cargo).await?;
+        let WriteOk { count, committed, verifier } = results.ok(opnum::WRITE)?;
+        Ok((count, committed, verifier))
+    }
+
+    /// COMMIT of the whole file.
+    pub async fn commit(&self) -> Result<Verifier, Error> {
+        let ops = || vec![Op::Putfh(self.handle), Op::Commit(Commit { offset: 0, count: 0 })];
+        let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        results.ok::<()>(opnum::PUTFH)?;
+        results.ok(opnum::COMMIT)
+    }
+
+    /// GETATTR.
+    pub async fn stat(&self) -> Result<Attributes, Error> {
+        let ops = || vec![Op::Putfh(self.handle), Op::Getattr(WANTED)];
+        let mut results = self.client.run(ops, Keep::No, None, Cargo::default()).await?;
+        results.ok::<()>(opnum::PUTFH)?;
+        let fattr: Fattr = results.ok(opnum::GETATTR)?;
+        Ok(shown(&fattr)?.ok_or(Malformed("attributes without a type"))?)
+    }
+
+    /// SETATTR.
+    pub async fn set(&self, set: &SetAttributes) -> Result<(), Error> {
+        let fattr = changes(set);
+        let op = |stateid| Op::Setattr(Setattr { stateid, attributes: fattr.clone() });
+        let mut results = self.run(op, Keep::Yes, None, Cargo::default()).await?;
+        let status = results.next(opnum::SETATTR)?;
+        let _set: Bitmap = results.result()?;
+        if status == Status::OK { Ok(()) } else { Err(Error::Status4(status)) }
+    }
+
+    /// CLOSE; a second time does nothing.
+    pub async fn close(&self) -> Result<(), Error> {
+        if self.closed.replace(true) || self.lost.get().is_some() {
+            return Ok(());
+        }
+        self.client.leave(self.number, None);
+        let close = || Op::Close(Close { seqid: 0, stateid: self.stateid.get() });
+        let ops = || vec![Op::Putfh(self.handle), close()];
+        let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        // A server that restarted meanwhile has closed it.
+        if is_lost(results.status) {
+            return Ok(());
+        }
+        results.ok::<()>(opnum::PUTFH)?;
+        results.passed(opnum::CLOSE).map(drop)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.closed.get() {
+            let known = self.lost.get().is_none();
+            self.client.leave(self.number, known.then(|| (self.handle, self.stateid.get())));
+        }
+    }
+}
+
+/// The server does not know the state of an open any more.
+fn is_lost(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BAD_STATEID
+            | Status::STALE_STATEID
+            | Status::OLD_STATEID
+            | Status::EXPIRED
+            | Status::ADMIN_REVOKED
+    )
+}
+
+/// Reads over the results of the operations that lead to a place.
+pub(super) fn skip(results: &mut Results, walk: &[Op]) -> Result<(), Error> {
+    walk.iter().try_for_each(|op| results.ok::<()>(op.number()))
+}

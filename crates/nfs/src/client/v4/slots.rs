@@ -1,0 +1,165 @@
+//! Slots of a session: so many requests may be outstanding, and each slot counts its own.
+//!
+//! Spec: RFC 8881 2.10.6.1, 2.10.6.2. Owns: the numbers, and who waits for a slot. Does not: send.
+//!
+//! A request that was given up before its answer leaves its slot in doubt: nobody knows whether the server has seen its
+//! number. The next user asks before it uses the slot (see `session`), so that no number is used for two requests.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// All slots of one session.
+pub(super) struct Slots {
+    state: RefCell<State>,
+    ended: Cell<bool>,
+}
+
+struct State {
+    slots: Vec<Slot>,
+    free: BTreeSet<u32>,
+    /// Slots that the server wants used, from 0 on (sr_target_highest_slotid and one).
+    target: u32,
+    /// Who waits, in order of coming.
+    waiting: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Of the last request that the server has seen.
+    sequence: u32,
+    doubtful: bool,
+}
+
+impl Slots {
+    pub fn new(count: u32) -> Rc<Slots> {
+        let state = State {
+            slots: vec![Slot::default(); count as usize],
+            free: (0..count).collect(),
+            target: count,
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+        };
+        Rc::new(Slots { state: RefCell::new(state), ended: Cell::new(false) })
+    }
+
+    /// The lowest free slot, as soon as there is one; `None` once the session has ended.
+    pub async fn take(self: &Rc<Slots>) -> Option<Turn> {
+        let mut place = Waiting { slots: self, ticket: None };
+        poll_fn(|cx| {
+            if self.ended.get() {
+                return Poll::Ready(None);
+            }
+            let state = &mut *self.state.borrow_mut();
+            if let Some(slot) = state.free.first().copied().filter(|slot| *slot < state.target) {
+                state.free.remove(&slot);
+                return Poll::Ready(Some(Turn { slots: self.clone(), slot, answered: false }));
+            }
+            let ticket = *place.ticket.get_or_insert_with(|| {
+                state.next_ticket += 1;
+                state.next_ticket
+            });
+            state.waiting.insert(ticket, cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The session is no more: nobody gets a slot of it.
+    pub fn end(&self) {
+        self.ended.set(true);
+        let waiting = std::mem::take(&mut self.state.borrow_mut().waiting);
+        waiting.into_values().for_each(Waker::wake);
+    }
+
+    /// The server wants only slots up to this one used (RFC 8881 18.46.3); slot 0 always may be.
+    pub fn aim(&self, highest: u32) {
+        let mut state = self.state.borrow_mut();
+        let count = state.slots.len() as u32;
+        let more = highest.saturating_add(1).clamp(1, count);
+        let grown = more > state.target;
+        state.target = more;
+        drop(state);
+        if grown {
+            self.wake_one();
+        }
+    }
+
+    /// The highest slot in use.
+    pub fn highest(&self) -> u32 {
+        let state = self.state.borrow();
+        let busy = (0..state.slots.len() as u32).rev().find(|slot| !state.free.contains(slot));
+        busy.unwrap_or(0)
+    }
+
+    fn wake_one(&self) {
+        let first = self.state.borrow_mut().waiting.pop_first();
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+    }
+}
+
+/// Somebody who waits. Whoever was woken and goes away instead wakes the next; waking one too many does no harm.
+struct Waiting<'a> {
+    slots: &'a Rc<Slots>,
+    ticket: Option<u64>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let still = self.slots.state.borrow_mut().waiting.remove(&ticket).is_some();
+        let any = !self.slots.state.borrow().free.is_empty();
+        if !still && any {
+            self.slots.wake_one();
+        }
+    }
+}
+
+/// A slot, for one request. Dropped without [`Turn::answered`], its slot is in doubt.
+pub(super) struct Turn {
+    slots: Rc<Slots>,
+    pub slot: u32,
+    answered: bool,
+}
+
+impl Turn {
+    /// The number of the slot's next request.
+    pub fn sequence(&self) -> u32 {
+        self.slots.state.borrow().slots[self.slot as usize].sequence.wrapping_add(1)
+    }
+
+    /// Whether the request before was given up.
+    pub fn is_doubtful(&self) -> bool {
+        self.slots.state.borrow().slots[self.slot as usize].doubtful
+    }
+
+    /// The server has seen the number, whatever it said then.
+    pub fn advance(&mut self) {
+        let slot = &mut self.slots.state.borrow_mut().slots[self.slot as usize];
+        *slot = Slot { sequence: slot.sequence.wrapping_add(1), doubtful: false };
+    }
+
+    /// There is nothing outstanding in the slot.
+    pub fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let state = &mut *self.slots.state.borrow_mut();
+        if !self.answered {
+            state.slots[self.slot as usize].doubtful = true;
+        }
+        state.free.insert(self.slot);
+        let next = state.waiting.pop_first();
+        if let Some((_, waker)) = next {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Version 4.1's client against our server, with connections that end at every possible reply. Time is virtual.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::sim::Sim;
+use weft_machine::{Buf, Pool, rt};
+use weft_store::backend::{Dir, Ram};
+use weft_store::{Share, Vfs};
+use weft_transport::{
+    Access, Channel, Error as Failed, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment,
+    Sending, Ticket, Traffic,
+};
+use weft_wire::nfs4::{CALLBACK_VERSION, CB_COMPOUND, CB_NULL, Status};
+use weft_wire::rpc::{Call, Credential, Reply};
+use weft_wire::xdr::{Decoder, Encoder};
+
+use super::*;
+use crate::client::{Dial, Error, Options, SetAttributes};
+use crate::server::{Config, Durable, Limits, Policy, Server};
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Queue {
+    messages: RefCell<VecDeque<Bytes>>,
+    reader: RefCell<Option<Waker>>,
+}
+
+impl Queue {
+    fn wake(&self) {
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A connection, and when it ends.
+struct Wire {
+    to_server: Queue,
+    to_client: Queue,
+    gone: Cell<bool>,
+    world: Rc<World>,
+}
+
+impl Wire {
+    fn cut(&self) {
+        self.gone.set(true);
+        self.to_server.wake();
+        self.to_client.wake();
+    }
+}
+
+/// An end of it.
+struct End {
+    wire: Rc<Wire>,
+    server: bool,
+}
+
+impl End {
+    fn queues(&self) -> (&Queue, &Queue) {
+        match self.server {
+            true => (&self.wire.to_server, &self.wire.to_client),
+            false => (&self.wire.to_client, &self.wire.to_server),
+        }
+    }
+}
+
+impl Channel for End {
+    fn kind(&self) -> Kind {
+        Kind::Record
+    }
+    fn medium(&self) -> &'static str {
+        "memory"
+    }
+    fn peer(&self) -> String {
+        "192.0.2.1:700".to_owned()
+    }
+    fn limits(&self) -> Carries {
+        Carries { max_message: 1 << 20, max_rdma: None }
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Failed>> {
+        Box::pin(poll_fn(|cx| match self.try_recv() {
+            Some(message) => Poll::Ready(Ok(Some(message))),
+            None if self.wire.gone.get() => Poll::Ready(Ok(None)),
+            None => {
+                self.queues().0.reader.replace(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }))
+    }
+    fn try_recv(&self) -> Option<Message> {
+        let body = self.queues().0.messages.borrow_mut().pop_front()?;
+        Some(Message { body, detached: None, ticket: Ticket::default() })
+    }
+    fn send(&self, message: Outgoing) -> Sending {
+        if self.wire.gone.get() {
+            return Sending::answered(Err(Failed::Closed));
+        }
+        let mut bytes = Vec::new();
+        for part in message.parts {
+            match part {
+                Part::Bytes(piece) => bytes.extend_from_slice(&piece),
+                Part::Payload { data, .. } => {
+                    let chain = data.into_chain(&self.wire.world.pool).now_or_never().unwrap().unwrap();
+                    let data = chain.concat();
+                    bytes.extend_from_slice(&data);
+                    bytes.resize(bytes.len() + weft_wire::xdr::pad(data.len()), 0);
+                }
+            }
+        }
+        if self.server {
+            let world = &self.wire.world;
+            world.replies.set(world.replies.get() + 1);
+            let left = world.until.get();
+            world.until.set(left.saturating_sub(1));
+            if left == 1 {
+                // It was carried out, and the answer is lost with the connection.
+                self.wire.cut();
+                return Sending::answered(Ok(()));
+            }
+        }
+        let (_, to) = self.queues();
+        to.messages.borrow_mut().push_back(bytes.into());
+        to.wake();
+        Sending::answered(Ok(()))
+    }
+    fn cork(&self, _on: bool) {}
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Failed>> {
+        unreachable!("NFS names no segments")
+    }
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Failed> {
+        unreachable!("NFS names no segments")
+    }
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {
+        self.wire.cut();
+    }
+}
+
+/// A server that can be started again, and how connections to it end.
+struct World {
+    server: RefCell<Arc<Server>>,
+    start: Box<dyn Fn() -> Arc<Server>>,
+    wires: RefCell<Vec<Rc<Wire>>>,
+    pool: Pool,
+    /// Replies so far.
+    replies: Cell<usize>,
+    /// The connection ends at this reply, counted from now; 0 is never.
+    until: Cell<usize>,
+    dialed: Cell<usize>,
+    /// What somebody else does to "f" while the client is away.
+    meanwhile: RefCell<Option<Rc<super::Mount>>>,
+}
+
+impl World {
+    fn new(start: impl Fn() -> Arc<Server> + 'static) -> Rc<World> {
+        Rc::new(World {
+            server: RefCell::new(start()),
+            start: Box::new(start),
+            wires: RefCell::default(),
+            pool: Pool::new(16 << 20),
+            replies: Cell::new(0),
+            until: Cell::new(0),
+            dialed: Cell::new(0),
+            meanwhile: RefCell::default(),
+        })
+    }
+
+    fn in_memory() -> Rc<World> {
+        World::new(|| server(Share::new("data", Vfs::new(Ram::new(64 << 20))), LEASE, None))
+    }
+
+    fn channel(self: &Rc<World>) -> Rc<dyn Channel> {
+        let wire = Rc::new(Wire {
+            to_server: Queue::default(),
+            to_client: Queue::default(),
+            gone: Cell::new(false),
+            world: self.clone(),
+        });
+        self.wires.borrow_mut().push(wire.clone());
+        let (server, end) = (self.server.borrow().clone(), Rc::new(End { wire: wire.clone(), server: true }));
+        rt::spawn(async move { drop(server.serve(end).await) }).detach();
+        Rc::new(End { wire, server: false })
+    }
+
+    /// A mount whose connections are made anew. Somebody else may do something before.
+    async fn mount(self: &Rc<World>, connections: usize) -> Mount {
+        let world = self.clone();
+        let dial: Dial = Rc::new(move || {
+            let world = world.clone();
+            async move {
+                world.dialed.set(world.dialed.get() + 1);
+                let other = world.meanwhile.borrow().clone();
+                if let Some(other) = other {
+                    other_writes(&other).await;
+                }
+                Ok(world.channel())
+            }
+            .boxed_local()
+        });
+        let options = Options { credential: Credential::None, pool: Pool::new(16 << 20) };
+        Mount::connect(self.channel(), "/data", options, Some((dial, connections))).await.unwrap()
+    }
+
+    /// A mount of somebody whose connection stays.
+    async fn other(self: &Rc<World>) -> Rc<Mount> {
+        let options = Options { credential: Credential::None, pool: Pool::new(16 << 20) };
+        Rc::new(Mount::connect(self.channel(), "/data", options, None).await.unwrap())
+    }
+
+    /// The server dies and is started again: connections end, and what it kept in memory is gone.
+    async fn restart(&self) {
+        self.wires.take().iter().for_each(|wire| wire.cut());
+        // One state directory has one owner: those who serve have to have left.
+        while Arc::strong_count(&self.server.borrow()) > 1 {
+            rt::yield_now().await;
+        }
+        *self.server.borrow_mut() = server(Share::new("none", Vfs::new(Ram::new(1 << 20))), LEASE, None);
+        *self.server.borrow_mut() = (self.start)();
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn server(share: Share, lease: Duration, durable: Option<Durable>) -> Arc<Server> {
+    Server::new(Config {
+        shares: vec![share],
+        pool: Pool::new(16 << 20),
+        limits: Limits { lease, ..Limits::default() },
+        policy: Policy { decides: false, squash_root: false },
+        durable,
+    })
+}
+
+/// Overwrites everything that "f" has.
+async fn other_writes(mount: &Mount) {
+    let Ok(file) = mount.open("f", true).await else { return };
+    let size = file.stat().await.unwrap().size as usize;
+    if size > 0 {
+        file.write(0, Bytes::from(vec![b'z'; size])).await.unwrap();
+    }
+    file.close().await.unwrap();
+}
+
+const PIECES: [&[u8]; 4] = [b"alpha--", b"bravo--", b"charlie", b"delta--"];
+
+/// Everything that must not be done twice, one behind the other.
+async fn story(mount: &Mount) -> Result<(), Error> {
+    mount.mkdir("dir", SetAttributes::default()).await?;
+    let file = mount.create_new("f", SetAttributes::default()).await?;
+    for (n, piece) in PIECES.iter().enumerate() {
+        file.write(7 * n as u64, Bytes::from_static(piece)).await?;
+    }
+    file.commit().await?;
+    file.close().await?;
+    mount.rename("f", "dir/g").await?;
+    mount.rename("dir/g", "f").await?;
+    mount.symlink("link", "f").await?;
+    mount.remove("link").await?;
+    mount.rmdir("dir").await
+}
+
+/// What is in "f": how much of it somebody else has overwritten, and whether the rest is as it was written.
+async fn overwritten(mount: &Mount) -> usize {
+    let file = mount.open("f", false).await.unwrap();
+    let content = file.read(0, 100).await.unwrap();
+    file.close().await.unwrap();
+    let others = content.iter().take_while(|byte| **byte == b'z').count();
+    assert_eq!(content[others..], PIECES.concat()[others..], "{content:?}");
+    others
+}
+
+#[test]
+fn a_connection_that_is_cut_at_any_reply_loses_nothing_and_doubles_nothing() {
+    // How many replies the story takes.
+    let replies = Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        let before = world.replies.get();
+        story(&mount).await.unwrap();
+        world.replies.get() - before
+    });
+    assert!(replies >= 13, "{replies}");
+    let mut seen = Vec::new();
+    for cut in 1..=replies {
+        let others = Sim::new(cut as u64).run(async {
+            let world = World::in_memory();
+            let mount = world.mount(1).await;
+            // A write that were carried out a second time would undo what somebody else has written in between.
+            let other = world.other().await;
+            other.null().await.unwrap();
+            *world.meanwhile.borrow_mut() = Some(other.clone());
+            world.until.set(cut);
+            story(&mount).await.unwrap_or_else(|e| panic!("cut at reply {cut}: {e}"));
+            assert_eq!((world.dialed.get(), mount.connections().1), (1, 1), "cut at reply {cut}");
+            assert_eq!(mount.recovered(), 0, "the session goes on");
+            *world.meanwhile.borrow_mut() = None;
+            overwritten(&other).await
+        });
+        seen.push(others);
+    }
+    // mkdir, OPEN; the four writes; the rest, with the whole file there.
+    assert_eq!(seen[..7], [0, 0, 7, 14, 21, 28, 28]);
+}
+
+#[test]
+fn requests_side_by_side_survive_the_end_of_their_connections() {
+    for cut in [1, 5, 17, 40] {
+        Sim::new(cut as u64).run(async {
+            let world = World::in_memory();
+            let mount = Rc::new(world.mount(3).await);
+            let file = Rc::new(mount.create("f", SetAttributes::default()).await.unwrap());
+            world.until.set(cut);
+            let tasks: Vec<_> = (0..100u64)
+                .map(|n| {
+                    let file = file.clone();
+                    rt::spawn(async move { file.write(8 * n, Bytes::from(format!("{n:08}"))).await })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            file.commit().await.unwrap();
+            let expected: String = (0..100).map(|n| format!("{n:08}")).collect();
+            assert_eq!(file.read(0, 1000).await.unwrap(), expected);
+            assert_eq!((mount.connections().1, mount.recovered()), (1, 0));
+        });
+    }
+}
+
+#[test]
+fn a_session_that_the_server_has_forgotten_is_made_anew_and_files_are_open_again() {
+    // With and without a grace period: then nothing can be taken back, and is opened anew.
+    for grace in [LEASE, Duration::ZERO] {
+        let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, kept) = (folder.path().to_owned(), state.path().to_owned());
+        Sim::new(1).run(async {
+            let world = World::new(move || {
+                let durable = Durable::open(&kept, "story").unwrap();
+                server(Share::new("data", Vfs::new(Dir::open(&path).unwrap())), grace, Some(durable))
+            });
+            let mount = world.mount(1).await;
+            let file = mount.create("f", SetAttributes::default()).await.unwrap();
+            file.write(0, Bytes::from_static(b"before ")).await.unwrap();
+            for n in 0..3 {
+                world.restart().await;
+                file.write(7 + 5 * n, Bytes::from_static(b"again")).await.unwrap();
+            }
+            file.commit().await.unwrap();
+            assert_eq!(file.read(0, 100).await.unwrap(), "before againagainagain");
+            assert_eq!(mount.recovered(), 3);
+            file.close().await.unwrap();
+            mount.end().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn after_a_restart_open_files_are_taken_back_while_others_wait_for_the_grace_period() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (path, kept) = (folder.path().to_owned(), state.path().to_owned());
+    Sim::new(1).run(async {
+        let world = World::new(move || {
+            let durable = Durable::open(&kept, "story").unwrap();
+            server(Share::new("data", Vfs::new(Dir::open(&path).unwrap())), LEASE, Some(durable))
+        });
+        let mount = world.mount(1).await;
+        let file = mount.create("f", SetAttributes::default()).await.unwrap();
+        file.write(0, Bytes::from_static(b"one")).await.unwrap();
+        let silent = world.mount(1).await;
+        let left = silent.create("left", SetAttributes::default()).await.unwrap();
+        world.restart().await;
+        // The state comes back at once; a new file has to wait until the one who stays away has missed the period.
+        let start = rt::now();
+        file.write(3, Bytes::from_static(b"two")).await.unwrap();
+        assert!(rt::now().since(start) < Duration::from_secs(5), "{:?}", rt::now().since(start));
+        let new = mount.create("new", SetAttributes::default()).await.unwrap();
+        let waited = rt::now().since(start);
+        assert!(waited > LEASE / 2 && waited < LEASE * 2, "{waited:?}");
+        file.commit().await.unwrap();
+        new.close().await.unwrap();
+        file.close().await.unwrap();
+        drop(left);
+    });
+    assert_eq!(std::fs::read(folder.path().join("f")).unwrap(), b"onetwo");
+}
+
+#[test]
+fn a_lease_is_kept_while_nothing_is_done() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        let file = mount.create("f", SetAttributes::default()).await.unwrap();
+        let before = world.replies.get();
+        rt::sleep(LEASE * 10).await;
+        assert!(world.replies.get() - before >= 10, "{}", world.replies.get() - before);
+        file.write(0, Bytes::from_static(b"x")).await.unwrap();
+        assert_eq!(mount.recovered(), 0);
+        file.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_file_that_is_dropped_is_closed_in_the_end() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        for n in 0..40 {
+            drop(mount.create(&format!("f{n}"), SetAttributes::default()).await.unwrap());
+        }
+        let open = mount.open("f1", false).await.unwrap();
+        mount.end().await.unwrap();
+        // The server knows nobody: nothing is left that could be in the way.
+        drop(open);
+        assert!(matches!(mount.null().await, Err(Error::Channel(_))) || mount.connections().0 > 0);
+    });
+}
+
+#[test]
+fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
+    let call = |program, version, procedure, args: &dyn Fn(&mut Encoder)| {
+        let mut e = Encoder::default();
+        Call { xid: 7, program, version, procedure, credential: Credential::None }.emit(&mut e);
+        args(&mut e);
+        let answer = callback::answer(&e.into_bytes()).unwrap();
+        let mut d = Decoder::new(answer);
+        (Reply::parse(&mut d).unwrap(), d)
+    };
+    let nothing = |_: &mut Encoder| ();
+    let ok = (7, Reply::Success);
+    assert_eq!(call(callback::PROGRAM, CALLBACK_VERSION, CB_NULL, &nothing).0, ok);
+    assert_eq!(call(1, 1, 0, &nothing).0.1, Reply::ProgramUnavailable);
+    assert_eq!(call(callback::PROGRAM, 9, 0, &nothing).0.1, Reply::ProgramMismatch { low: 1, high: 1 });
+    assert_eq!(call(callback::PROGRAM, 1, 9, &nothing).0.1, Reply::ProcedureUnavailable);
+    assert_eq!(call(callback::PROGRAM, 1, CB_COMPOUND, &nothing).0.1, Reply::GarbageArgs);
+    // CB_SEQUENCE, and behind it something that there is no word for here (CB_RECALL_ANY is 8).
+    let (reply, mut d) = call(callback::PROGRAM, 1, CB_COMPOUND, &|e| {
+        [0, 1, 0, 2, 11].iter().for_each(|word| e.u32(*word));
+        e.fixed(&[9; 16]);
+        [3, 0, 0, 0, 0, 8].iter().for_each(|word| e.u32(*word));
+    });
+    assert_eq!(reply, ok);
+    let words: Vec<_> = std::iter::from_fn(|| d.u32().ok()).collect();
+    let session = u32::from_be_bytes([9; 4]);
+    let notsupp = Status::NOTSUPP.0;
+    assert_eq!(words, [notsupp, 0, 2, 11, 0, session, session, session, session, 3, 0, 0, 0, 8, notsupp]);
+    // A reply is none of its business.
+    let mut e = Encoder::default();
+    Reply::Success.emit(7, &mut e);
+    assert!(callback::answer(&e.into_bytes()).is_none());
+}

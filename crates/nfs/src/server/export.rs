@@ -1,0 +1,272 @@
+//! Export rules: who may use a share, as whom, and for what.
+//!
+//! Spec: exports(5) for the words; RFC 8881 2.6 (security of an export), RFC 2623 2.3 (a flavour that is too weak).
+//! Owns: nothing; the rules are the share's. Does not: look where no share has rules: then every caller is the same everywhere.
+
+use std::rc::Rc;
+
+use weft_store::rules::{Export, Flavor as Named};
+use weft_wire::nfs3::{Status, procedure as nfs};
+use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
+use weft_wire::xdr::{Decoder, Encoder};
+
+use super::caller::Caller;
+use super::dispatch::{Connection, Results};
+use super::handles;
+
+/// Why a caller is kept out of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptOut {
+    /// It comes from elsewhere.
+    Network,
+    /// It does not name itself as it should, or says so where others can hear.
+    Flavor,
+}
+
+/// How callers of an export may name themselves, best first.
+pub(super) fn flavors(export: &Export) -> Vec<Flavor> {
+    let wire = |named: &Named| match named {
+        Named::Sys => Flavor::SYS,
+        Named::None => Flavor::NONE,
+    };
+    if export.flavors.is_empty() {
+        return vec![Flavor::SYS, Flavor::NONE];
+    }
+    export.flavors.iter().map(wire).collect()
+}
+
+fn takes(export: &Export, credential: &Credential) -> bool {
+    let named = match credential {
+        Credential::None => Named::None,
+        Credential::Sys(_) => Named::Sys,
+        Credential::Other(_) => return false,
+    };
+    export.flavors.is_empty() || export.flavors.contains(&named)
+}
+
+impl<'a> Connection<'a> {
+    /// The rules of a share, where any share has some.
+    fn rules(&self, share: usize) -> Option<(&'a Export, &Rc<Credential>)> {
+        Some((&self.server.shares.get(share)?.rules.nfs, self.ruled.as_ref()?))
+    }
+
+    /// Whether the caller may use this share at all.
+    pub fn admit(&self, share: usize) -> Result<(), KeptOut> {
+        let Some((export, credential)) = self.rules(share) else { return Ok(()) };
+        if !export.admits(self.addr()) {
+            return Err(KeptOut::Network);
+        }
+        let enough = self.way >= export.way && takes(export, credential);
+        if enough { Ok(()) } else { Err(KeptOut::Flavor) }
+    }
+
+    /// Who the caller is in this share.
+    pub fn caller_in(&self, share: usize) -> Caller {
+        let Some((export, credential)) = self.rules(share) else { return self.caller.clone() };
+        Caller::by(credential, self.server.policy, export)
+    }
+
+    /// The same connection as each share sees it, by number; nothing where they all see the same.
+    pub fn views(&self) -> Vec<Connection<'a>> {
+        if self.ruled.is_none() {
+            return Vec::new();
+        }
+        let shares = 0..self.server.shares.len();
+        shares.map(|share| Connection { caller: self.caller_in(share), ..self.clone() }).collect()
+    }
+}
+
+/// A call of version 3, where some share has rules: who calls, or the answer that it gets.
+pub(super) fn gate(
+    cx: &Connection<'_>,
+    call: &Call,
+    d: &Decoder,
+    body: &Encoder,
+) -> Result<Caller, Result<Results, Reply>> {
+    // Every procedure's arguments begin with a handle; RENAME and LINK refuse a second one of another share.
+    let handle = d.peek(4 + handles::BYTES);
+    let share = handle.get(4..).and_then(|handle| cx.server.handles.share_of(handle));
+    // What names no share will not be found.
+    let Some(share) = share.filter(|_| call.procedure != nfs::NULL) else { return Ok(cx.caller.clone()) };
+    match cx.admit(share) {
+        Ok(()) => Ok(cx.caller_in(share)),
+        // RFC 2623 2.3.2: the client asks for the list of flavours again, or gives up.
+        Err(KeptOut::Flavor) => Err(Err(Reply::AuthError(AuthStat::TOOWEAK))),
+        Err(KeptOut::Network) => {
+            let mut refused = Encoder::with_capacity(64);
+            refused.raw(&body.copy_from(0));
+            refused.u32(Status::ACCES.0);
+            (0..absent(call.procedure)).for_each(|_| refused.bool(false));
+            Err(Ok(Results::new(refused, None)))
+        }
+    }
+}
+
+/// Optional items behind the status of a procedure that failed (RFC 1813 3.3), none of which is there.
+fn absent(procedure: u32) -> usize {
+    match procedure {
+        nfs::GETATTR => 0,
+        nfs::SETATTR | nfs::WRITE | nfs::COMMIT => 2,
+        nfs::CREATE | nfs::MKDIR | nfs::SYMLINK | nfs::MKNOD | nfs::REMOVE | nfs::RMDIR => 2,
+        nfs::LINK => 3,
+        nfs::RENAME => 4,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use weft_machine::{Pool, rt};
+    use weft_store::backend::Ram;
+    use weft_store::rules::{NOBODY, Squash};
+    use weft_store::{NodeId, Share, Vfs};
+    use weft_wire::mount::{self, DirPath, Export as Exported, List, MountResult, MountStatus};
+    use weft_wire::nfs3::{self, *};
+    use weft_wire::rpc::AuthSys;
+
+    use super::*;
+    use crate::server::tests::{handle_of, results_for, results_for_as};
+    use crate::server::{Config, Limits, Policy, Server};
+
+    const INSIDE: &str = "192.0.2.1:700";
+    const OUTSIDE: &str = "203.0.113.1:700";
+
+    /// Two shares, the second without rules.
+    fn server(export: Export) -> Arc<Server> {
+        let share = |name: &str| Share::new(name, Vfs::new(Ram::new(16 << 20)));
+        let mut shares = vec![share("ruled"), share("plain")];
+        shares[0].rules.nfs = export;
+        let policy = Policy { decides: true, squash_root: true };
+        Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy, durable: None })
+    }
+
+    fn user(uid: u32) -> Credential {
+        Credential::Sys(AuthSys::new(Bytes::new(), uid, uid))
+    }
+
+    fn call<T: Xdr>(
+        server: &Server,
+        peer: &'static str,
+        who: Credential,
+        number: u32,
+        args: &impl Xdr,
+    ) -> Result<T, Reply> {
+        let program = (nfs3::PROGRAM, nfs3::VERSION, number);
+        rt::block_on(results_for_as(server, peer, who, program, args)).unwrap()
+    }
+
+    fn create(
+        server: &Server,
+        share: usize,
+        who: Credential,
+        name: &'static [u8],
+    ) -> Result<Attributes, Status> {
+        let dir = handle_of(server, share, NodeId::ROOT);
+        let object = DirOp { dir, name: Name(Bytes::from_static(name)) };
+        let args = CreateArgs { object, how: CreateHow::Unchecked(SetAttributes::default()) };
+        let made: Outcome<CreateOk, WccOnly> = call(server, INSIDE, who, nfs::CREATE, &args).unwrap();
+        made.map(|made| made.attributes.unwrap()).map_err(|failed| failed.status)
+    }
+
+    #[test]
+    fn everybody_becomes_the_anonymous_user_of_the_export() {
+        let export =
+            Export { squash: Some(Squash::All), anonymous: (Some(1000), Some(100)), ..Export::default() };
+        let server = server(export);
+        let owner = |share, who, name| {
+            let made = create(&server, share, who, name).unwrap();
+            (made.uid, made.gid)
+        };
+        // The roots belong to whoever runs this; everybody may write there.
+        for share in &server.shares {
+            let set = weft_store::SetAttr { mode: Some(0o777), ..Default::default() };
+            rt::block_on(share.vfs.setattr(NodeId::ROOT, set)).unwrap().unwrap();
+        }
+        assert_eq!(owner(0, user(5), b"five"), (1000, 100));
+        assert_eq!(owner(0, user(0), b"root"), (1000, 100));
+        assert_eq!(owner(0, Credential::None, b"none"), (1000, 100));
+        assert_eq!(owner(1, user(5), b"five"), (5, 5));
+        assert_eq!(owner(1, user(0), b"root"), (NOBODY, NOBODY));
+    }
+
+    #[test]
+    fn root_is_root_where_an_export_says_so() {
+        let server = server(Export { squash: Some(Squash::None), ..Export::default() });
+        let made = create(&server, 0, user(0), b"root").unwrap();
+        assert_eq!(made.uid, 0);
+    }
+
+    #[test]
+    fn a_read_only_export_is_read_and_not_changed() {
+        let export = Export { read_only: true, squash: Some(Squash::None), ..Export::default() };
+        let server = server(export);
+        assert_eq!(create(&server, 0, user(0), b"f"), Err(Status::ROFS));
+        let object = handle_of(&server, 0, NodeId::ROOT);
+        let set = SetattrArgs {
+            object,
+            attributes: SetAttributes { mode: Some(0o700), ..Default::default() },
+            guard: None,
+        };
+        let done: Outcome<WccOnly, WccOnly> = call(&server, INSIDE, user(0), nfs::SETATTR, &set).unwrap();
+        assert_eq!(done.unwrap_err().status, Status::ROFS);
+        let asked = AccessArgs { object, access: 0x3f };
+        let may: Outcome<AccessOk, AttrOnly> = call(&server, INSIDE, user(0), nfs::ACCESS, &asked).unwrap();
+        assert_eq!(may.unwrap().access, access::READ | access::LOOKUP);
+    }
+
+    #[test]
+    fn who_comes_from_elsewhere_is_kept_out_of_everything() {
+        let server = server(Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..Export::default() });
+        let object = handle_of(&server, 0, NodeId::ROOT);
+        let plain = handle_of(&server, 1, NodeId::ROOT);
+        let getattr = |peer, object| -> Outcome<GetattrOk, ()> {
+            call(&server, peer, user(5), nfs::GETATTR, &GetattrArgs { object }).unwrap()
+        };
+        assert!(getattr(INSIDE, object).is_ok() && getattr(OUTSIDE, plain).is_ok());
+        assert_eq!(getattr(OUTSIDE, object).unwrap_err().status, Status::ACCES);
+        // Each procedure fails in its own shape.
+        let dir_op = DirOp { dir: object, name: Name(Bytes::from_static(b"x")) };
+        macro_rules! refused {
+            ($number:ident, $args:expr, $ok:ty, $fail:ty) => {{
+                let outcome: Outcome<$ok, $fail> =
+                    call(&server, OUTSIDE, user(5), nfs::$number, &$args).unwrap();
+                assert_eq!(outcome.unwrap_err().status, Status::ACCES, stringify!($number));
+            }};
+        }
+        refused!(LOOKUP, dir_op.clone(), LookupOk, AttrOnly);
+        refused!(ACCESS, AccessArgs { object, access: 1 }, AccessOk, AttrOnly);
+        refused!(REMOVE, dir_op.clone(), WccOnly, WccOnly);
+        refused!(RENAME, RenameArgs { from: dir_op.clone(), to: dir_op.clone() }, RenameWcc, RenameWcc);
+        refused!(LINK, LinkArgs { file: object, link: dir_op.clone() }, LinkWcc, LinkWcc);
+        refused!(COMMIT, CommitArgs { file: object, offset: 0, count: 0 }, CommitOk, WccOnly);
+        refused!(FSINFO, ObjectArgs { object }, FsinfoOk, AttrOnly);
+        let mount = |peer| -> MountResult {
+            let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
+            let path = DirPath(Bytes::from_static(b"/ruled"));
+            rt::block_on(results_for(&server, peer, number, &path)).unwrap()
+        };
+        assert!(matches!(mount(INSIDE), MountResult::Ok { .. }));
+        assert_eq!(mount(OUTSIDE), MountResult::Failed(MountStatus::ACCES));
+        let number = (mount::PROGRAM, mount::VERSION, mount::procedure::EXPORT);
+        let List(listed): List<Exported> = rt::block_on(results_for(&server, OUTSIDE, number, &())).unwrap();
+        assert_eq!(listed[0].groups.0[0].0, "192.0.2.0/24");
+        assert!(listed[1].groups.0.is_empty());
+    }
+
+    #[test]
+    fn callers_name_themselves_as_the_export_asks() {
+        let server = server(Export { flavors: vec![Named::Sys], ..Export::default() });
+        let object = handle_of(&server, 0, NodeId::ROOT);
+        let getattr =
+            |who| call::<Outcome<GetattrOk, ()>>(&server, INSIDE, who, nfs::GETATTR, &GetattrArgs { object });
+        assert!(getattr(user(5)).unwrap().is_ok());
+        assert_eq!(getattr(Credential::None).unwrap_err(), Reply::AuthError(AuthStat::TOOWEAK));
+        let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
+        let path = DirPath(Bytes::from_static(b"/ruled"));
+        let mounted: MountResult = rt::block_on(results_for(&server, INSIDE, number, &path)).unwrap();
+        assert!(matches!(mounted, MountResult::Ok { flavors, .. } if flavors == [Flavor::SYS]));
+    }
+}

@@ -1,0 +1,190 @@
+//! Calls from the server to a client, over one connection, from whatever core has something to say.
+//!
+//! What: [`Line`]: calls that wait to be sent, and those that wait for their reply. Spec: RFC 5531 section 8 (xid),
+//! RFC 8881 2.10.3.1 (the back channel). Owns: both. Does not: send or receive, which the connection's own core does;
+//! know what is called.
+//!
+//! The connection looks for calls by one atomic; whoever calls wakes it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use weft_wire::rpc::Reply;
+use weft_wire::xdr::{Decoder, Encoder};
+
+/// Calls of one line that are not answered: every back channel has fewer slots than this.
+const MAX_CALLS: usize = 1024;
+
+/// What becomes of a call.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Results, behind the header.
+    Results(Decoder),
+    /// The peer does not take such calls.
+    Refused,
+    /// The line ended first.
+    Ended,
+}
+
+/// Who wants to know.
+pub(super) type Done = Box<dyn FnOnce(Heard) + Send>;
+
+/// One connection, as others see it.
+#[derive(Default)]
+pub(super) struct Line {
+    /// There is something to send.
+    waiting: AtomicBool,
+    closed: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    next_xid: u32,
+    unsent: VecDeque<Bytes>,
+    asked: HashMap<u32, Done>,
+    connection: Option<Waker>,
+}
+
+/// The connection's place at its line.
+pub(super) struct Place<'a> {
+    line: &'a Line,
+    /// What the line knows, so that its mutex is taken once per task and not once per sleep.
+    known: Option<Waker>,
+}
+
+/// Whether a message is a reply, and not a call (RFC 5531 section 9).
+pub(super) fn is_reply(message: &Bytes) -> bool {
+    message.get(4..8) == Some(&[0, 0, 0, 1])
+}
+
+impl Line {
+    // Each change leaves the lists whole.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether calls can be sent.
+    pub fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    /// Sends what `emit` makes of an xid. `Err`: the line has ended, or has too many calls already.
+    pub fn call(&self, emit: impl FnOnce(u32, &mut Encoder), done: Done) -> Result<(), Done> {
+        let mut inner = self.inner();
+        if !self.is_open() || inner.asked.len() >= MAX_CALLS {
+            return Err(done);
+        }
+        inner.next_xid = inner.next_xid.wrapping_add(1);
+        let xid = inner.next_xid;
+        let mut e = Encoder::with_capacity(512);
+        emit(xid, &mut e);
+        inner.unsent.push_back(e.into_bytes());
+        inner.asked.insert(xid, done);
+        self.waiting.store(true, Ordering::Release);
+        let waker = inner.connection.clone();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// A reply that the connection has received. One without a call is nobody's.
+    pub fn deliver(&self, message: Bytes) {
+        let mut d = Decoder::new(message);
+        let Ok((xid, reply)) = Reply::parse(&mut d) else { return };
+        let done = self.inner().asked.remove(&xid);
+        let Some(done) = done else { return };
+        done(if reply == Reply::Success { Heard::Results(d) } else { Heard::Refused });
+    }
+
+    /// The connection has ended, and with it what was asked.
+    pub fn close(&self) {
+        let asked = {
+            let mut inner = self.inner();
+            self.closed.store(true, Ordering::Release);
+            inner.unsent.clear();
+            std::mem::take(&mut inner.asked)
+        };
+        asked.into_values().for_each(|done| done(Heard::Ended));
+    }
+
+    pub fn join(&self) -> Place<'_> {
+        Place { line: self, known: None }
+    }
+}
+
+impl Place<'_> {
+    /// The next call to be sent.
+    pub fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
+        if !self.known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            self.known = Some(cx.waker().clone());
+            self.line.inner().connection.clone_from(&self.known);
+        }
+        // After the waker is known: a call in between is either seen here or wakes.
+        if !self.line.waiting.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        let mut inner = self.line.inner();
+        let next = inner.unsent.pop_front();
+        self.line.waiting.store(!inner.unsent.is_empty(), Ordering::Release);
+        next.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// A connection that ends, by whatever way, ends its line.
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn reply(xid: u32) -> Bytes {
+        let mut e = Encoder::default();
+        Reply::Success.emit(xid, &mut e);
+        e.u32(7);
+        e.into_bytes()
+    }
+
+    #[test]
+    fn every_call_is_answered_once_or_told_that_the_line_ended() {
+        let line = Line::default();
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let call = |n: u32| {
+            let answers = answers.clone();
+            let done = move |heard: Heard| {
+                let heard = match heard {
+                    Heard::Results(mut d) => Some(d.u32()),
+                    Heard::Refused | Heard::Ended => None,
+                };
+                answers.lock().unwrap().push((n, heard));
+            };
+            line.call(|xid, e| e.u32(xid), Box::new(done)).is_ok()
+        };
+        let mut place = line.join();
+        let cx = Context::from_waker(Waker::noop());
+        assert!(place.poll(&cx).is_pending());
+        assert!(call(1) && call(2));
+        assert_eq!(place.poll(&cx), Poll::Ready(Bytes::from_static(&[0, 0, 0, 1])));
+        assert_eq!(place.poll(&cx), Poll::Ready(Bytes::from_static(&[0, 0, 0, 2])));
+        assert!(place.poll(&cx).is_pending());
+        assert!(is_reply(&reply(2)));
+        line.deliver(reply(2));
+        line.deliver(reply(2));
+        line.deliver(Bytes::from_static(b"no reply"));
+        assert_eq!(*answers.lock().unwrap(), [(2, Some(Ok(7)))]);
+        drop(place);
+        assert_eq!(answers.lock().unwrap().last(), Some(&(1, None)));
+        assert!(!call(3) && !line.is_open());
+    }
+}

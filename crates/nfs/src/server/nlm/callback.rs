@@ -1,0 +1,100 @@
+//! Calls to a client's own lock manager and status monitor: GRANTED, the `_RES` procedures, NOTIFY.
+//!
+//! Spec: RFC 1813 6.3 (NLMPROC4_GRANTED and the `_RES` ones), RFC 1833 (where a client listens). Owns: nothing: a
+//! connection is made for each call, as these are rare. Does not: repeat itself for ever.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_machine::{Pool, Stream, rt};
+use weft_transport::{Channel, record};
+use weft_wire::nlm::{self, Answer, Lock, Object, Status, TestArgs, procedure};
+use weft_wire::nsm;
+use weft_wire::rpc::Credential;
+use weft_wire::rpcbind::{self, Mapping, protocol};
+use weft_wire::xdr::Xdr;
+
+use crate::client::Error;
+use crate::client::rpc::{Cargo, Program, Rpc};
+
+/// How long a call may take, with finding out where to.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a client is told that it has its lock. One that hears of none asks again by itself.
+const ATTEMPTS: u32 = 3;
+/// Messages that are exchanged are short.
+const MAX_MESSAGE: usize = 16 << 10;
+
+const NLM: Program = Program(nlm::PROGRAM, nlm::VERSION);
+
+async fn dial(addr: SocketAddr, pool: &Pool) -> Result<Rc<Rpc>, Error> {
+    let stream = Stream::connect_within(addr, PATIENCE).await.map_err(failed)?;
+    let config = record::Config { max_message: MAX_MESSAGE, ..record::Config::default() };
+    let channel: Rc<dyn Channel> = record::Record::new(stream, pool.clone(), config);
+    Ok(Rpc::new(channel, Credential::None))
+}
+
+fn failed(e: std::io::Error) -> Error {
+    Error::Channel(Arc::new(weft_transport::Error::Io(e)))
+}
+
+fn late() -> Error {
+    Error::Channel(Arc::new(weft_transport::Error::TimedOut("a call to a client's lock manager")))
+}
+
+/// How a client is reached.
+#[derive(Clone)]
+pub(in crate::server) struct Way {
+    pub host: IpAddr,
+    /// Where its rpcbind listens: at 111, unless a test plays the client.
+    pub port: u16,
+    pub pool: Pool,
+}
+
+/// Asks the host's rpcbind where the program listens, and calls it there.
+async fn call<R: Xdr>(way: &Way, program: Program, number: u32, args: &impl Xdr) -> Result<R, Error> {
+    let Way { host, port, ref pool } = *way;
+    let call = async {
+        let binder = dial(SocketAddr::new(host, port), pool).await?;
+        let asked = Mapping { program: program.0, version: program.1, protocol: protocol::TCP, port: 0 };
+        let binding = Program(rpcbind::PROGRAM, rpcbind::PORTMAP);
+        let port: u32 = binder.call(binding, rpcbind::procedure::GETPORT, &asked, Cargo::default()).await?;
+        drop(binder);
+        let port = u16::try_from(port).ok().filter(|port| *port != 0);
+        let port = port.ok_or_else(|| failed(std::io::ErrorKind::ConnectionRefused.into()))?;
+        let there = dial(SocketAddr::new(host, port), pool).await?;
+        there.call(program, number, args, Cargo::default()).await
+    };
+    rt::timeout(PATIENCE, call).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Tells a client that it has the lock that it waits for; whether it wants it.
+pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lock) -> bool {
+    let args = TestArgs { cookie, exclusive, lock };
+    for attempt in 1..=ATTEMPTS {
+        match call::<Answer>(way, NLM, procedure::GRANTED, &args).await {
+            Ok(answer) => {
+                tracing::debug!(host = %way.host, status = answer.status.0, "a client was told that it has its lock");
+                return answer.status == Status::GRANTED;
+            }
+            Err(e) => {
+                tracing::debug!(host = %way.host, attempt, "a client was not told that it has its lock: {e}")
+            }
+        }
+    }
+    false
+}
+
+/// Answers a `_MSG` by its `_RES`.
+pub(super) async fn answer(way: &Way, number: u32, result: &impl Xdr) {
+    if let Err(e) = call::<()>(way, NLM, number, result).await {
+        tracing::debug!(host = %way.host, number, "an answer did not reach its lock manager: {e}");
+    }
+}
+
+/// Tells a client's status monitor that we have restarted.
+pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
+    let nsm = Program(nsm::PROGRAM, nsm::VERSION);
+    call(way, nsm, nsm::procedure::NOTIFY, change).await
+}

@@ -1,0 +1,414 @@
+//! NLM version 4: byte-range locks and share modes of NFSv3 clients, in the table where SMB's and NFSv4's stand too.
+//!
+//! Spec: RFC 1813 appendix II. Owns: [`Locking`]: who holds what by which name. Does not: find deadlocks; monitor hosts by
+//! itself (`nsm` hears of those that restart).
+//!
+//! A LOCK that has to wait is answered BLOCKED. A task waits in its place, and tells the client by GRANTED. A client that
+//! cannot be told, or that does not want it any more, loses it again: one that still waits asks anew by itself.
+
+mod callback;
+mod table;
+
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable};
+use weft_machine::rt;
+use weft_store::opens::{Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
+use weft_store::{Kind as NodeKind, NodeId};
+use weft_wire::nfs3::Status as Nfs;
+use weft_wire::nlm::*;
+use weft_wire::rpc::Reply;
+use weft_wire::xdr::{Decoder, Encoder, Xdr};
+
+use super::Server;
+use super::caller::{READ, WRITE};
+use super::dispatch::{Connection, Node, Results, args};
+use callback::Way;
+pub(super) use callback::notify;
+pub use table::HostId;
+use table::{FileId, OwnerId, Table, Wish};
+
+/// Bits of [`Share::access`] and [`Share::deny`].
+const SHARE_READ: u32 = 1;
+const SHARE_WRITE: u32 = 2;
+
+/// What the lock manager remembers.
+pub(super) struct Locking {
+    table: Arc<Table>,
+    /// Where clients' rpcbind listens.
+    rpcbind: u16,
+}
+
+impl Default for Locking {
+    fn default() -> Locking {
+        Locking { table: Arc::default(), rpcbind: weft_wire::rpcbind::PORT }
+    }
+}
+
+/// How a host is reached, to tell it something.
+pub(super) fn way(server: &Server, host: IpAddr) -> Way {
+    Way { host, port: server.locking.rpcbind, pool: server.pool.clone() }
+}
+
+/// Whether a lock outlives this call: who asks by NM_LOCK is not monitored, and is told nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Monitored {
+    Yes,
+    No,
+}
+
+/// Answers a call.
+pub(super) async fn answer(
+    cx: &Connection<'_>,
+    number: u32,
+    mut d: Decoder,
+    mut body: Encoder,
+) -> Result<Results, Reply> {
+    let d = &mut d;
+    match number {
+        procedure::NULL => {}
+        procedure::TEST => test(cx, args(d)?).await.emit(&mut body),
+        procedure::LOCK => lock(cx, args(d)?, Monitored::Yes).await.emit(&mut body),
+        procedure::NM_LOCK => lock(cx, args(d)?, Monitored::No).await.emit(&mut body),
+        procedure::CANCEL => cancel(cx, args(d)?).await.emit(&mut body),
+        procedure::UNLOCK => unlock(cx, args(d)?).await.emit(&mut body),
+        procedure::TEST_MSG => later(cx, procedure::TEST_RES, test(cx, args(d)?).await),
+        procedure::LOCK_MSG => later(cx, procedure::LOCK_RES, lock(cx, args(d)?, Monitored::Yes).await),
+        procedure::CANCEL_MSG => later(cx, procedure::CANCEL_RES, cancel(cx, args(d)?).await),
+        procedure::UNLOCK_MSG => later(cx, procedure::UNLOCK_RES, unlock(cx, args(d)?).await),
+        procedure::SHARE => share(cx, args(d)?).await.emit(&mut body),
+        procedure::UNSHARE => unshare(cx, args(d)?).await.emit(&mut body),
+        procedure::FREE_ALL => {
+            let Notify { name, .. } = args(d)?;
+            free(cx, name).await;
+        }
+        // We grant by GRANTED, whose answer comes as a reply, and nobody grants us anything.
+        _ => return Err(Reply::ProcedureUnavailable),
+    }
+    Ok(Results::new(body, None))
+}
+
+/// Sends the answer of a `_MSG` as a call of its own.
+fn later(cx: &Connection<'_>, number: u32, result: impl Xdr + 'static) {
+    let Some(host) = cx.addr() else { return };
+    let way = way(cx.server, host);
+    rt::spawn(async move { callback::answer(&way, number, &result).await }).detach();
+}
+
+/// A request whose file and range are known.
+struct Asked<'a> {
+    node: Node<'a>,
+    range: Range,
+    host: HostId,
+    owner: OwnerId,
+}
+
+impl Asked<'_> {
+    fn wish(&self, lock: &Lock, exclusive: bool) -> Wish {
+        let (offset, length) = (lock.offset, lock.length);
+        Wish { owner: self.owner.clone(), node: self.node.id, offset, length, exclusive }
+    }
+
+    fn holds(&self, id: LockOwner) -> bool {
+        self.node.share.vfs.opens().holds_ranges(self.node.id, id)
+    }
+}
+
+fn host(cx: &Connection<'_>, name: &Object) -> Result<HostId, Status> {
+    let addr = cx.addr().ok_or(Status::FAILED)?;
+    // A copy: a slice would keep the receive buffer that the call came in.
+    Ok(HostId { addr, name: bytes::Bytes::copy_from_slice(&name.0) })
+}
+
+fn kept(object: &Object) -> Object {
+    Object(bytes::Bytes::copy_from_slice(&object.0))
+}
+
+/// The same for those who give something back: nobody is kept from that.
+async fn named<'a>(cx: &Connection<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
+    let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
+    at(cx, lock, node)
+}
+
+async fn asked<'a>(cx: &Connection<'a>, lock: &Lock, exclusive: bool) -> Result<Asked<'a>, Status> {
+    let node = file(cx, &lock.file, if exclusive { WRITE } else { READ }).await?;
+    at(cx, lock, node)
+}
+
+fn at<'a>(cx: &Connection<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, Status> {
+    // 0 is to the end, which NFSv4 writes as all ones.
+    let length = if lock.length == 0 { u64::MAX } else { lock.length };
+    let range = Range::to_end(lock.offset, length).ok_or(Status::FBIG)?;
+    let owner = OwnerId { share: node.number, owner: kept(&lock.owner), svid: lock.svid };
+    Ok(Asked { node, range, host: host(cx, &lock.caller)?, owner })
+}
+
+/// The file of a handle, which the caller may at least read or write.
+async fn file<'a>(
+    cx: &Connection<'a>,
+    handle: &weft_wire::nfs3::Handle,
+    wanted: u32,
+) -> Result<Node<'a>, Status> {
+    let node = cx.node(handle).await.map_err(|status| match status {
+        Nfs::STALE | Nfs::BADHANDLE => Status::STALE_FH,
+        _ => Status::FAILED,
+    })?;
+    cx.admit(node.number).map_err(|_| Status::DENIED)?;
+    let caller = cx.caller_in(node.number);
+    let attr = node.share.vfs.getattr(node.id).await.map_err(|_| Status::STALE_FH)?;
+    if attr.kind != NodeKind::File {
+        return Err(Status::FAILED);
+    }
+    // Whoever opened the file when it could may lock it since: either right will do.
+    let either = caller.check_data(&attr, wanted).is_ok() || caller.granted(&attr) & (READ | WRITE) != 0;
+    if either { Ok(node) } else { Err(Status::DENIED) }
+}
+
+/// After a restart those come first who had locks before.
+fn in_turn(cx: &Connection<'_>, reclaim: bool) -> Result<(), Status> {
+    match (reclaim, cx.server.states.grace.lasts(rt::now())) {
+        (false, true) => Err(Status::DENIED_GRACE_PERIOD),
+        (true, false) => Err(Status::DENIED),
+        _ => Ok(()),
+    }
+}
+
+async fn test(cx: &Connection<'_>, args: TestArgs) -> TestAnswer {
+    let outcome = async {
+        let asked = asked(cx, &args.lock, args.exclusive).await.map_err(Ok)?;
+        if cx.server.states.grace.lasts(rt::now()) {
+            return Err(Ok(Status::DENIED_GRACE_PERIOD));
+        }
+        let opens = asked.node.share.vfs.opens();
+        let known = cx.server.locking.table.owner(&asked.host, &asked.owner);
+        // An owner that has no locks is nobody's match.
+        let id = known.unwrap_or_else(|| opens.lock_owner());
+        match opens.test_range(asked.node.id, id, asked.range, args.exclusive) {
+            None => Ok(Status::GRANTED),
+            Some(conflict) => Err(Err(holder(cx, asked.node.number, &conflict))),
+        }
+    };
+    let outcome: Result<Status, Result<Status, Holder>> = outcome.await;
+    TestAnswer { cookie: args.cookie, outcome: outcome.or_else(|other| other) }
+}
+
+/// Whose lock is in the way. Those of SMB and NFSv4 have no words of NLM.
+fn holder(cx: &Connection<'_>, share: usize, conflict: &Conflict) -> Holder {
+    let words = conflict.owner.and_then(|id| cx.server.locking.table.words(share, id));
+    let (owner, svid) = words.unwrap_or_default();
+    let length = if conflict.range.is_to_end() { 0 } else { conflict.range.len };
+    Holder { exclusive: conflict.exclusive, svid, owner, offset: conflict.range.offset, length }
+}
+
+async fn lock(cx: &Connection<'_>, args: LockArgs, monitored: Monitored) -> Answer {
+    let status = take(cx, &args, monitored).await.unwrap_or_else(|status| status);
+    Answer { cookie: args.cookie, status }
+}
+
+async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Result<Status, Status> {
+    let asked = asked(cx, &args.lock, args.exclusive).await?;
+    in_turn(cx, args.reclaim)?;
+    if monitored == Monitored::Yes {
+        super::nsm::monitor(cx.server, &asked.host)?;
+    }
+    let table = &cx.server.locking.table;
+    let opens = asked.node.share.vfs.opens();
+    let id = table
+        .enter(&asked.host, &asked.owner, asked.node.id, || opens.lock_owner())
+        .map_err(|_| Status::DENIED_NOLOCKS)?;
+    let attempt = || opens.try_set_range(asked.node.id, id, asked.range, args.exclusive);
+    let mut done = attempt();
+    if matches!(done, Err(SetFailed::Conflict(_))) && super::v4::clear_lapsed(cx.server, &asked.node).await {
+        done = attempt();
+    }
+    let wish = asked.wish(&args.lock, args.exclusive);
+    match done {
+        Ok(()) => {
+            // It may have waited for this, and asks again because it heard nothing.
+            if let Some(blocked) = table.unblock(&asked.host, &wish, None) {
+                blocked.waiting.abort();
+            }
+            Ok(Status::GRANTED)
+        }
+        Err(SetFailed::Conflict(_)) if args.block && monitored == Monitored::Yes => {
+            wait(cx.server, &asked, id, args, wish)
+        }
+        Err(failed) => {
+            table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
+            Err(match failed {
+                SetFailed::Conflict(_) => Status::DENIED,
+                SetFailed::Refused(Refused::Limit(_)) => Status::DENIED_NOLOCKS,
+                SetFailed::Refused(_) => Status::FAILED,
+            })
+        }
+    }
+}
+
+/// Leaves a task behind that waits for the lock and tells the client.
+fn wait(
+    server: &Server,
+    asked: &Asked<'_>,
+    id: LockOwner,
+    args: &LockArgs,
+    wish: Wish,
+) -> Result<Status, Status> {
+    let table = server.locking.table.clone();
+    let opens = asked.node.share.vfs.opens().clone();
+    let (host, node, range, exclusive) = (asked.host.clone(), asked.node.id, asked.range, args.exclusive);
+    let owner = asked.owner.clone();
+    let lock = Lock { caller: kept(&args.lock.caller), owner: kept(&args.lock.owner), ..args.lock.clone() };
+    let way = way(server, host.addr);
+    let (waiting, ended) = AbortHandle::new_pair();
+    let entered = table.block(&host, &wish, &kept(&args.cookie), waiting);
+    let Some(number) = entered.map_err(|_| Status::DENIED_NOLOCKS)? else { return Ok(Status::BLOCKED) };
+    let task = async move {
+        let mut set = pin!(opens.set_range(node, id, range, exclusive));
+        let done = poll_fn(|cx| table.poll_granted(&host, &wish, number, || set.as_mut().poll(cx))).await;
+        let wanted = match done {
+            None => return,
+            Some(Ok(cookie)) => callback::granted(&way, cookie, exclusive, lock).await,
+            Some(Err(refused)) => {
+                tracing::debug!(host = %host.addr, "a lock that was waited for cannot be had: {refused}");
+                false
+            }
+        };
+        // Whoever asked again meanwhile has it by that answer.
+        if table.unblock(&host, &wish, Some(number)).is_some()
+            && !wanted
+            && let Err(refused) = give_back(&table, &opens, &host, &owner, node, range)
+        {
+            tracing::warn!(host = %host.addr, "a lock that its host does not want stays: {refused}");
+        }
+    };
+    rt::spawn(Abortable::new(task, ended).map(drop)).detach();
+    Ok(Status::BLOCKED)
+}
+
+/// Unlocks, and forgets an owner that has nothing left. Whether there was room for the pieces that remain.
+fn give_back(
+    table: &Table,
+    opens: &Opens,
+    host: &HostId,
+    owner: &OwnerId,
+    node: NodeId,
+    range: Range,
+) -> Result<(), Refused> {
+    let Some(id) = table.owner(host, owner) else { return Ok(()) };
+    opens.clear_range(node, id, range)?;
+    table.leave(host, owner, node, |id| opens.holds_ranges(node, id));
+    Ok(())
+}
+
+async fn cancel(cx: &Connection<'_>, args: CancelArgs) -> Answer {
+    let cancelled = async {
+        in_turn(cx, false)?;
+        let asked = named(cx, &args.lock).await?;
+        let table = &cx.server.locking.table;
+        let wish = asked.wish(&args.lock, args.exclusive);
+        let blocked = table.unblock(&asked.host, &wish, None).ok_or(Status::DENIED)?;
+        blocked.waiting.abort();
+        let opens = asked.node.share.vfs.opens();
+        if blocked.granted {
+            give_back(table, opens, &asked.host, &asked.owner, asked.node.id, asked.range)
+                .map_err(|_| Status::DENIED_NOLOCKS)?;
+        }
+        table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
+        Ok(Status::GRANTED)
+    };
+    let status = cancelled.await.unwrap_or_else(|status: Status| status);
+    Answer { cookie: args.cookie, status }
+}
+
+async fn unlock(cx: &Connection<'_>, args: UnlockArgs) -> Answer {
+    let unlocked = async {
+        in_turn(cx, false)?;
+        let asked = named(cx, &args.lock).await?;
+        let opens = asked.node.share.vfs.opens();
+        let table = &cx.server.locking.table;
+        give_back(table, opens, &asked.host, &asked.owner, asked.node.id, asked.range)
+            .map_err(|_| Status::DENIED_NOLOCKS)?;
+        // Nothing there to unlock is as good (RFC 1813 6.3.4).
+        Ok(Status::GRANTED)
+    };
+    let status = unlocked.await.unwrap_or_else(|status: Status| status);
+    Answer { cookie: args.cookie, status }
+}
+
+fn rights(bits: u32) -> Rights {
+    Rights { read: bits & SHARE_READ != 0, write: bits & SHARE_WRITE != 0, delete: false }
+}
+
+async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
+    let shared = async {
+        let Share { caller, file: handle, owner, deny, access } = &args.share;
+        let wanted = if access & SHARE_WRITE != 0 { WRITE } else { READ };
+        let node = file(cx, handle, wanted).await?;
+        in_turn(cx, args.reclaim)?;
+        let host = host(cx, caller)?;
+        super::nsm::monitor(cx.server, &host)?;
+        let denied = rights(*deny);
+        let allows = Rights { read: !denied.read, write: !denied.write, delete: true };
+        let access = rights(*access);
+        let opens = node.share.vfs.opens();
+        let opening = Opening::new(access, allows, opens.key());
+        let done = cx.server.locking.table.share(
+            &host,
+            (node.number, node.id),
+            &kept(owner),
+            |open| open.change(access, allows).is_ok(),
+            || opens.try_open(node.id, &opening).ok(),
+        );
+        match done {
+            Ok(true) => Ok(Status::GRANTED),
+            Ok(false) => Err(Status::DENIED),
+            Err(table::Full) => Err(Status::DENIED_NOLOCKS),
+        }
+    };
+    let status = shared.await.unwrap_or_else(|status: Status| status);
+    ShareAnswer { cookie: args.cookie, status, sequence: 0 }
+}
+
+async fn unshare(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
+    let unshared = async {
+        in_turn(cx, false)?;
+        let node = cx.node(&args.share.file).await.map_err(|_| Status::STALE_FH)?;
+        let host = host(cx, &args.share.caller)?;
+        let file: FileId = (node.number, node.id);
+        if let Some(open) = cx.server.locking.table.unshare(&host, file, &args.share.owner) {
+            super::v4::close_open(&node.share.vfs, open).await;
+        }
+        Ok(Status::GRANTED)
+    };
+    let status = unshared.await.unwrap_or_else(|status: Status| status);
+    ShareAnswer { cookie: args.cookie, status, sequence: 0 }
+}
+
+/// FREE_ALL, and what a host's restart means: it holds nothing any more.
+async fn free(cx: &Connection<'_>, name: Object) {
+    if let Ok(host) = host(cx, &name) {
+        give_up(cx.server, &host).await;
+    }
+}
+
+/// Gives back all that a host holds.
+pub(super) async fn give_up(server: &Server, host: &HostId) {
+    super::nsm::forget(server, host);
+    let freed = server.locking.table.free(host);
+    for ((share, node), id) in freed.ranges {
+        if let Some(share) = server.shares.get(share) {
+            share.vfs.opens().release_ranges(node, id);
+        }
+    }
+    for (share, open) in freed.shares {
+        if let Some(share) = server.shares.get(share) {
+            super::v4::close_open(&share.vfs, open).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Hosts that lock, without a network; only a client that is told of its lock listens on loopback.
+
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weft_machine::{Listener, Pool, Stream};
+use weft_store::opens::Key;
+use weft_transport::{Channel, Outgoing, record};
+use weft_wire::nfs3::Handle;
+use weft_wire::nsm;
+use weft_wire::rpc::Call;
+use weft_wire::rpcbind;
+
+use super::*;
+use crate::server::durable::Durable;
+use crate::server::tests::{make, node_of, results_for, server};
+use crate::server::{Config, Limits, Policy};
+
+const HERE: &str = "127.0.0.1:700";
+const THERE: &str = "192.0.2.7:700";
+
+fn object(text: &str) -> Object {
+    Object(Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn part(file: Handle, svid: u32, offset: u64, length: u64) -> Lock {
+    Lock { caller: object("box"), file, owner: object(&format!("{svid}@box")), svid, offset, length }
+}
+
+fn wish(lock: Lock, exclusive: bool, block: bool) -> LockArgs {
+    LockArgs { cookie: object("cookie"), block, exclusive, lock, reclaim: false, state: 1 }
+}
+
+async fn call<T: Xdr>(server: &Server, peer: &'static str, number: u32, args: &impl Xdr) -> T {
+    results_for(server, peer, (PROGRAM, VERSION, number), args).await
+}
+
+async fn locked(server: &Server, peer: &'static str, args: &LockArgs) -> Status {
+    let answer: Answer = call(server, peer, procedure::LOCK, args).await;
+    assert_eq!(answer.cookie, args.cookie);
+    answer.status
+}
+
+async fn unlocked(server: &Server, peer: &'static str, lock: Lock) -> Status {
+    let args = UnlockArgs { cookie: object("u"), lock };
+    call::<Answer>(server, peer, procedure::UNLOCK, &args).await.status
+}
+
+async fn tested(server: &Server, peer: &'static str, lock: Lock, exclusive: bool) -> Result<Status, Holder> {
+    let args = TestArgs { cookie: object("t"), exclusive, lock };
+    call::<TestAnswer>(server, peer, procedure::TEST, &args).await.outcome
+}
+
+#[test]
+fn owners_of_one_host_and_of_two_keep_each_other_out() {
+    let server = server();
+    let file = make(&server, b"f");
+    rt::block_on(async {
+        let server = &server;
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 0, 10), true, false)).await, Status::GRANTED);
+        assert_eq!(locked(server, HERE, &wish(part(file, 2, 9, 1), false, false)).await, Status::DENIED);
+        assert_eq!(locked(server, HERE, &wish(part(file, 2, 10, 0), true, false)).await, Status::GRANTED);
+        // The same words from another host are somebody else's.
+        assert_eq!(locked(server, THERE, &wish(part(file, 1, 5, 1), true, false)).await, Status::DENIED);
+        let holder = tested(server, THERE, part(file, 1, 100, 1), false).await.unwrap_err();
+        assert_eq!((holder.svid, holder.owner, holder.exclusive), (2, object("2@box"), true));
+        assert_eq!((holder.offset, holder.length), (10, 0));
+        assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+        assert_eq!(unlocked(server, HERE, part(file, 2, 0, 0)).await, Status::GRANTED);
+        assert_eq!(tested(server, THERE, part(file, 1, 0, 0), true).await, Ok(Status::GRANTED));
+        assert_eq!(server.locking.table.len(), 0, "nothing is kept of hosts without locks");
+        // What no range can be.
+        let beyond = part(file, 1, u64::MAX, 2);
+        assert_eq!(locked(server, HERE, &wish(beyond, true, false)).await, Status::FBIG);
+        let nowhere = Handle::new(&[1; 40]).unwrap();
+        assert_eq!(locked(server, HERE, &wish(part(nowhere, 1, 0, 1), true, false)).await, Status::STALE_FH);
+    })
+    .unwrap();
+}
+
+#[test]
+fn locks_of_smb_and_of_version_4_stand_in_the_same_table() {
+    let server = server();
+    let file = make(&server, b"f");
+    let node = node_of(&server, &file);
+    rt::block_on(async {
+        let server = &server;
+        let opens = server.shares[0].vfs.opens();
+        let key: Key = opens.key();
+        let smb = opens.try_open(node, &Opening::new(Rights::READ, Rights::ALL, key)).unwrap();
+        let first = Range::new(0, 10).unwrap();
+        smb.try_lock(first, true).unwrap();
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 5, 1), false, false)).await, Status::DENIED);
+        let holder = tested(server, HERE, part(file, 1, 5, 1), false).await.unwrap_err();
+        assert_eq!((holder.svid, holder.owner, holder.length), (0, Object::default(), 10));
+        let four = opens.lock_owner();
+        opens.try_set_range(node, four, Range::new(20, 5).unwrap(), false).unwrap();
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 20, 1), false, false)).await, Status::GRANTED);
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 24, 1), true, false)).await, Status::DENIED);
+        // And the other way round.
+        assert!(smb.try_lock(Range::new(20, 1).unwrap(), true).is_err());
+    })
+    .unwrap();
+}
+
+/// A client that is told of its lock: rpcbind and NLM at one port. Notes what it is told, and answers this.
+async fn client(listener: Listener, answer: Status, told: Rc<RefCell<Vec<TestArgs>>>) {
+    let port = listener.local_addr().port();
+    loop {
+        let stream = Stream::from_tcp(listener.accept().await.unwrap()).unwrap();
+        rt::spawn(converse(stream, port, answer, told.clone())).detach();
+    }
+}
+
+async fn converse(stream: Stream, port: u16, answer: Status, told: Rc<RefCell<Vec<TestArgs>>>) {
+    let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+    while let Ok(Some(message)) = channel.recv().await {
+        let mut d = Decoder::new(message.body);
+        let call = Call::parse(&mut d).unwrap();
+        let mut e = Encoder::default();
+        Reply::Success.emit(call.xid, &mut e);
+        if call.program == rpcbind::PROGRAM {
+            u32::from(port).emit(&mut e);
+        } else {
+            assert_eq!((call.program, call.procedure), (PROGRAM, procedure::GRANTED));
+            let args = TestArgs::parse(&mut d).unwrap();
+            Answer { cookie: args.cookie.clone(), status: answer }.emit(&mut e);
+            told.borrow_mut().push(args);
+        }
+        channel.send(Outgoing::bytes(e.into_bytes())).await.unwrap();
+    }
+}
+
+/// A server whose clients have their rpcbind where this listens.
+fn server_of_client() -> (Arc<Server>, Listener) {
+    let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let mut server = server();
+    Arc::get_mut(&mut server).unwrap().locking.rpcbind = listener.local_addr().port();
+    (server, listener)
+}
+
+#[test]
+fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it() {
+    for wanted in [true, false] {
+        rt::block_on(async {
+            let (server, listener) = server_of_client();
+            let server = &server;
+            let share = &server.shares[0];
+            let made = share.vfs.create(
+                NodeId::ROOT,
+                b"f",
+                weft_store::Make::File,
+                weft_store::Exists::Fail,
+                weft_store::SetAttr::default(),
+            );
+            let node = made.await.unwrap().0.node;
+            let file = server.handles.make(&server.shares, 0, node).await.unwrap();
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let status = if wanted { Status::GRANTED } else { Status::DENIED };
+            rt::spawn(client(listener, status, told.clone())).detach();
+            assert_eq!(
+                locked(server, THERE, &wish(part(file, 1, 0, 10), true, false)).await,
+                Status::GRANTED
+            );
+            let waits = wish(part(file, 2, 5, 1), true, true);
+            assert_eq!(locked(server, HERE, &waits).await, Status::BLOCKED);
+            // Asked again before it is there: still one wait.
+            assert_eq!(locked(server, HERE, &waits).await, Status::BLOCKED);
+            assert!(told.borrow().is_empty());
+            assert_eq!(unlocked(server, THERE, part(file, 1, 0, 10)).await, Status::GRANTED);
+            let opens = share.vfs.opens();
+            let other = opens.lock_owner();
+            let mut seen = false;
+            // The wait is over once the table knows no more of it.
+            while !seen || server.locking.table.waits() > 0 {
+                seen = !told.borrow().is_empty();
+                rt::yield_now().await;
+            }
+            let [args] = &told.borrow()[..] else { panic!("told once") };
+            assert_eq!((&args.cookie, &args.lock), (&waits.cookie, &waits.lock));
+            let held = opens.test_range(node, other, Range::new(5, 1).unwrap(), false).is_some();
+            assert_eq!(held, wanted);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_wait_that_is_cancelled_is_over() {
+    let server = server();
+    let file = make(&server, b"f");
+    let node = node_of(&server, &file);
+    rt::block_on(async {
+        let server = &server;
+        assert_eq!(locked(server, THERE, &wish(part(file, 1, 0, 10), true, false)).await, Status::GRANTED);
+        let waits = wish(part(file, 2, 5, 1), true, true);
+        assert_eq!(locked(server, HERE, &waits).await, Status::BLOCKED);
+        let args = CancelArgs { cookie: object("c"), block: true, exclusive: true, lock: waits.lock.clone() };
+        let cancel = async || call::<Answer>(server, HERE, procedure::CANCEL, &args).await.status;
+        assert_eq!(cancel().await, Status::GRANTED);
+        assert_eq!(cancel().await, Status::DENIED, "it waits no more");
+        assert_eq!(unlocked(server, THERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+        for _ in 0..10 {
+            rt::yield_now().await;
+        }
+        let opens = server.shares[0].vfs.opens();
+        assert_eq!(opens.test_range(node, opens.lock_owner(), Range::new(0, 100).unwrap(), true), None);
+        assert_eq!(server.locking.table.len(), 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_host_that_restarts_holds_nothing_and_nobody_else_can_say_so() {
+    let server = server();
+    let file = make(&server, b"f");
+    rt::block_on(async {
+        let server = &server;
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 0, 0), true, false)).await, Status::GRANTED);
+        let change = nsm::Change { name: object("box"), state: 5 };
+        let notify = async |peer| {
+            let number = (nsm::PROGRAM, nsm::VERSION, nsm::procedure::NOTIFY);
+            results_for::<()>(server, peer, number, &change).await;
+        };
+        notify(THERE).await;
+        assert!(tested(server, THERE, part(file, 1, 0, 0), true).await.is_err());
+        notify(HERE).await;
+        assert_eq!(tested(server, THERE, part(file, 1, 0, 0), true).await, Ok(Status::GRANTED));
+        // The same by FREE_ALL.
+        assert_eq!(locked(server, HERE, &wish(part(file, 1, 0, 0), true, false)).await, Status::GRANTED);
+        let notify = Notify { name: object("box"), state: 7 };
+        call::<()>(server, HERE, procedure::FREE_ALL, &notify).await;
+        assert_eq!(tested(server, THERE, part(file, 1, 0, 0), true).await, Ok(Status::GRANTED));
+    })
+    .unwrap();
+}
+
+#[test]
+fn share_modes_meet_those_of_others() {
+    let server = server();
+    let file = make(&server, b"f");
+    let node = node_of(&server, &file);
+    rt::block_on(async {
+        let server = &server;
+        let share = |owner: &str, access, deny| ShareArgs {
+            cookie: object("s"),
+            share: Share { caller: object("box"), file, owner: object(owner), deny, access },
+            reclaim: false,
+        };
+        let ask = async |number, args: &ShareArgs| -> Status {
+            call::<ShareAnswer>(server, HERE, number, args).await.status
+        };
+        assert_eq!(ask(procedure::SHARE, &share("a", SHARE_READ, SHARE_WRITE)).await, Status::GRANTED);
+        assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, 0)).await, Status::DENIED);
+        assert_eq!(ask(procedure::SHARE, &share("b", SHARE_READ, 0)).await, Status::GRANTED);
+        // An open of SMB to write is refused, too.
+        let opens = server.shares[0].vfs.opens();
+        let writes = Opening::new(Rights::WRITE, Rights::ALL, opens.key());
+        assert!(opens.try_open(node, &writes).is_err());
+        // It changes its mind, and then it leaves.
+        assert_eq!(ask(procedure::SHARE, &share("a", SHARE_READ, 0)).await, Status::GRANTED);
+        assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, SHARE_READ)).await, Status::DENIED);
+        assert_eq!(ask(procedure::UNSHARE, &share("a", SHARE_READ, 0)).await, Status::GRANTED);
+        assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, SHARE_READ)).await, Status::GRANTED);
+        assert_eq!(ask(procedure::UNSHARE, &share("b", 0, 0)).await, Status::GRANTED);
+        assert!(opens.try_open(node, &writes).is_ok());
+        assert_eq!(server.locking.table.len(), 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn after_a_restart_those_come_first_who_had_locks() {
+    let state = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let dir = weft_store::backend::Dir::open(folder.path()).unwrap();
+        Server::new(Config {
+            shares: vec![weft_store::Share::new("ram", weft_store::Vfs::new(dir))],
+            pool: Pool::new(0),
+            limits: Limits::default(),
+            policy: Policy { decides: false, squash_root: true },
+            durable: Some(Durable::open(state.path(), "test").unwrap()),
+        })
+    };
+    let first = start();
+    let file = make(&first, b"f");
+    let mine = wish(part(file, 1, 0, 10), true, false);
+    rt::block_on(async { assert_eq!(locked(&first, HERE, &mine).await, Status::GRANTED) }).unwrap();
+    drop(first);
+    let second = start();
+    let again = LockArgs { reclaim: true, ..mine.clone() };
+    rt::block_on(async {
+        let theirs = wish(part(file, 9, 50, 1), true, false);
+        assert_eq!(locked(&second, THERE, &theirs).await, Status::DENIED_GRACE_PERIOD);
+        assert_eq!(locked(&second, HERE, &again).await, Status::GRANTED);
+        // The host says that it has restarted itself: nothing remains to be taken again.
+        let notify = Notify { name: object("box"), state: 7 };
+        call::<()>(&second, HERE, procedure::FREE_ALL, &notify).await;
+    })
+    .unwrap();
+    drop(second);
+    let third = start();
+    rt::block_on(async {
+        assert_eq!(locked(&third, HERE, &again).await, Status::DENIED, "there is no grace");
+        assert_eq!(locked(&third, HERE, &mine).await, Status::GRANTED);
+    })
+    .unwrap();
+}

@@ -1,0 +1,275 @@
+//! Delegations: the right of a client to open, read or write a file without asking, until it is recalled.
+//!
+//! Spec: RFC 8881 10.4, 10.4.5 (recall, revocation), RFC 7530 10.4. Owns: what became of each right; which files were
+//! wanted by several lately. Does not: decide who may do what beside one (the store's table of opens does), or grant.
+//!
+//! The table of opens tells a [`Delegation`] that it is in somebody's way. The client is asked to give it back; one that
+//! is gone, or takes longer than a lease, has it no more.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use weft_machine::{Time, rt};
+use weft_store::NodeId;
+use weft_store::opens::{Holder, Key, Opens, Recall};
+use weft_wire::nfs4::{Attributes, CbOp, CbRecall, Handle, Status};
+
+use super::back::Unanswered;
+use super::{Client, State};
+
+/// Files that are remembered as contended.
+const MAX_CONTENDED: usize = 4096;
+/// A client that does not know yet what it was granted is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A share's number, and a file there.
+type File = (usize, NodeId);
+
+/// One right.
+pub struct Delegation {
+    pub write: bool,
+    /// The client keeps the times of the file too (RFC 9754).
+    pub times: bool,
+    pub handle: Handle,
+    lease: Duration,
+    opens: Arc<Opens>,
+    file: File,
+    key: Key,
+    all: Arc<Delegated>,
+    given_back: AtomicBool,
+    /// Whose, and by which name; unset for the moment between the grant and its entry.
+    of: OnceLock<(Weak<Client>, Weak<State>)>,
+    recalled: AtomicBool,
+    /// The client was asked to give it back, and understood, or is being asked.
+    told: AtomicBool,
+    revoked: AtomicBool,
+    /// What the client has made of the file (CB_GETATTR).
+    pub seen: Mutex<Seen>,
+}
+
+/// What is known of a file that a client writes without telling.
+#[derive(Default)]
+pub struct Seen {
+    /// What the client said when it was asked last.
+    pub told: Attributes,
+    /// How often it was seen to have changed the file.
+    pub changes: u64,
+}
+
+impl Delegation {
+    #[allow(clippy::too_many_arguments, reason = "what it covers, and for whom")]
+    pub fn new(
+        write: bool,
+        times: bool,
+        handle: Handle,
+        lease: Duration,
+        opens: Arc<Opens>,
+        file: File,
+        key: Key,
+        all: Arc<Delegated>,
+    ) -> Arc<Delegation> {
+        Arc::new(Delegation {
+            write,
+            times,
+            handle,
+            lease,
+            opens,
+            file,
+            key,
+            all,
+            given_back: AtomicBool::new(false),
+            of: OnceLock::new(),
+            recalled: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// It is this client's, under this name. A recall that came before is passed on now.
+    pub fn entered(&self, client: &Arc<Client>, state: &Arc<State>) {
+        let _ = self.of.set((Arc::downgrade(client), Arc::downgrade(state)));
+        client.lease.delegations.fetch_add(1, Ordering::AcqRel);
+        if self.is_recalled() {
+            tell(client, state);
+        }
+    }
+
+    pub fn is_recalled(&self) -> bool {
+        self.recalled.load(Ordering::Acquire)
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Gives the right back to the table of opens.
+    pub fn give_back(&self) {
+        // The same client may have been granted another one since.
+        if !self.given_back.swap(true, Ordering::AcqRel) {
+            self.opens.give_back(self.file.1, self.key);
+        }
+    }
+
+    fn of(&self) -> Option<(Arc<Client>, Arc<State>)> {
+        let (client, state) = self.of.get()?;
+        Some((client.upgrade()?, state.upgrade()?))
+    }
+
+    /// The client has it no more, and will be told so when it uses it.
+    fn revoke(&self) {
+        if self.revoked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.give_back();
+        if let Some((client, _)) = self.of() {
+            client.lease.delegations.fetch_sub(1, Ordering::AcqRel);
+            client.lease.revoked.fetch_add(1, Ordering::AcqRel);
+            client.mine().delegated.remove(&self.file);
+        }
+    }
+}
+
+impl Holder for Delegation {
+    fn recall(&self, _: Recall) -> bool {
+        self.recalled.store(true, Ordering::Release);
+        self.all.contend(self.file.0, self.file.1, rt::now());
+        match (self.of.get(), self.of()) {
+            // It is being granted at this moment, and will be recalled when it is.
+            (None, _) => true,
+            (Some(_), Some((client, state))) => {
+                if client.lease.has_ended() || client.lease.lapsed(rt::now(), self.lease) {
+                    self.revoke();
+                    return false;
+                }
+                tell(&client, &state);
+                true
+            }
+            (Some(_), None) => false,
+        }
+    }
+
+    /// RFC 8881 10.4.5: not less than a lease.
+    fn patience(&self) -> Duration {
+        self.lease
+    }
+
+    fn revoked(&self, _: NodeId, _: Key) {
+        self.revoke();
+    }
+}
+
+/// Asks for a delegation back, unless that is being done. Without a back channel it is done when there is one.
+fn tell(client: &Arc<Client>, state: &Arc<State>) {
+    let Some(right) = state.delegation() else { return };
+    let Some(back) = client.back() else { return };
+    if right.told.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let op = CbRecall { stateid: state.stateid(), truncate: false, handle: right.handle };
+    let of = (Arc::downgrade(client), Arc::downgrade(state));
+    back.ask(CbOp::Recall(op), move |answer| {
+        let (Some(client), Some(state)) = (of.0.upgrade(), of.1.upgrade()) else { return };
+        let Some(right) = state.delegation() else { return };
+        match answer {
+            Ok((Status::OK, _)) => {}
+            // The next back channel is the next try.
+            Err(Unanswered::Ended) => right.told.store(false, Ordering::Release),
+            // RFC 8881 20.2.3: among others, the client may not have seen the answer that granted it.
+            Ok(_) | Err(Unanswered::Nonsense) => {
+                rt::spawn(async move {
+                    rt::sleep(ASK_AGAIN).await;
+                    if let Some(right) = state.delegation()
+                        && !state.has_ended()
+                        && !right.is_revoked()
+                    {
+                        right.told.store(false, Ordering::Release);
+                        tell(&client, &state);
+                    }
+                })
+                .detach();
+            }
+        }
+    });
+}
+
+impl Client {
+    /// There is a new way to ask: what could not be asked before is asked now.
+    pub fn ask_again(self: &Arc<Client>) {
+        let recalled = |state: &&Arc<State>| state.delegation().is_some_and(|right| right.is_recalled());
+        let states: Vec<_> = self.mine().states.values().filter(recalled).cloned().collect();
+        states.iter().for_each(|state| tell(self, state));
+    }
+}
+
+/// Of all clients together.
+#[derive(Default)]
+pub struct Delegated {
+    /// Write delegations, so that nobody looks for one while there is none.
+    writers: AtomicUsize,
+    written: Mutex<HashMap<File, Arc<State>>>,
+    contended: Mutex<HashMap<File, Time>>,
+    /// Delegations that were granted.
+    pub granted: AtomicU64,
+}
+
+impl Delegated {
+    // Each change is one insert or remove.
+    fn written(&self) -> MutexGuard<'_, HashMap<File, Arc<State>>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contended(&self) -> MutexGuard<'_, HashMap<File, Time>> {
+        self.contended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enter(&self, state: &Arc<State>) {
+        self.granted.fetch_add(1, Ordering::Relaxed);
+        if state.delegation().is_some_and(|right| right.write) {
+            self.written().insert((state.share, state.node), state.clone());
+            self.writers.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    pub fn leave(&self, state: &State) {
+        let file = (state.share, state.node);
+        let mut written = self.written();
+        if written.get(&file).is_some_and(|known| known.other == state.other) {
+            let gone = written.remove(&file);
+            self.writers.fetch_sub(1, Ordering::Release);
+            drop(written);
+            drop(gone);
+        }
+    }
+
+    /// Who writes a file without telling.
+    pub fn writer(&self, share: usize, node: NodeId) -> Option<Arc<State>> {
+        if self.writers.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.written().get(&(share, node)).cloned()
+    }
+
+    /// Somebody wanted what another had.
+    fn contend(&self, share: usize, node: NodeId, now: Time) {
+        let mut contended = self.contended();
+        if contended.len() >= MAX_CONTENDED {
+            // They come back one by one.
+            contended.clear();
+        }
+        contended.insert((share, node), now);
+    }
+
+    /// Whether that was less than `span` ago.
+    pub fn is_contended(&self, share: usize, node: NodeId, now: Time, span: Duration) -> bool {
+        let mut contended = self.contended();
+        let Some(since) = contended.get(&(share, node)) else { return false };
+        let recent = now.since(*since) < span;
+        if !recent {
+            contended.remove(&(share, node));
+        }
+        recent
+    }
+}

@@ -1,0 +1,302 @@
+//! Which parts of a volume a destination may lack: one bit a granule, in pages that are checked one by one.
+//!
+//! What: [`Bitmap`], in memory and as pages of a journal. Spec: this file.
+//! Owns: its bits. Does not: write them (see [`crate::journal`]), or decide when.
+//!
+//! ```text
+//! page:   4 CRC32C of the rest | 4 number of the page in the journal's bitmaps | 4088 bits, least significant first
+//! ```
+//!
+//! A page of zeros was never written, and is clean. A page whose sum does not fit is all dirty: that costs a copy of what
+//! is equal already, and nothing else. A bit that is being copied is kept apart from those that are to be: what is marked
+//! meanwhile is not taken for copied. On disk both are dirty.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Granules of a page.
+pub const PAGE_BITS: u64 = 8 * (PAGE_BYTES as u64 - 8);
+/// The smallest granule.
+pub const MIN_GRANULE: u64 = 64 << 10;
+/// The most that one bitmap takes in the journal and in memory.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+const WORD: u64 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Bitmap {
+    size: u64,
+    granule: u64,
+    dirty: Vec<u64>,
+    copying: Vec<u64>,
+    count: u64,
+    /// Pages that differ from what the journal has.
+    stale: BTreeSet<u64>,
+}
+
+/// How large granules have to be, and a bitmap of them: for a volume of `size`, with room to grow four times.
+pub fn layout(size: u64, least_bytes: u64) -> (u64, u64) {
+    let mut granule = MIN_GRANULE;
+    loop {
+        let pages = size.saturating_mul(4).div_ceil(granule).div_ceil(PAGE_BITS).max(1);
+        let bytes = pages.saturating_mul(PAGE_BYTES as u64);
+        if bytes <= MAX_BYTES.max(least_bytes) {
+            return (granule, bytes.max(least_bytes));
+        }
+        granule *= 2;
+    }
+}
+
+impl Bitmap {
+    /// All clean.
+    pub fn new(size: u64, granule: u64) -> Bitmap {
+        let words = size.div_ceil(granule).div_ceil(WORD) as usize;
+        Bitmap {
+            size,
+            granule,
+            dirty: vec![0; words],
+            copying: vec![0; words],
+            count: 0,
+            stale: BTreeSet::new(),
+        }
+    }
+
+    fn granules(&self) -> u64 {
+        self.size.div_ceil(self.granule)
+    }
+
+    /// Pages that it takes.
+    pub fn pages(&self) -> u64 {
+        self.granules().div_ceil(PAGE_BITS)
+    }
+
+    /// Takes in a page as the journal has it; `number` counts from 0 here, `id` is what the page has to say it is.
+    pub fn load(&mut self, number: u64, id: u32, bytes: &[u8; PAGE_BYTES]) {
+        let first = number * PAGE_BITS;
+        let end = (first + PAGE_BITS).min(self.granules());
+        if bytes.iter().all(|byte| *byte == 0) {
+            return;
+        }
+        let whole =
+            bytes[..4] == crc32c::crc32c(&bytes[4..]).to_le_bytes() && bytes[4..8] == id.to_le_bytes();
+        for granule in first..end {
+            let bit = (granule - first) as usize;
+            if !whole || bytes[8 + bit / 8] & (1 << (bit % 8)) != 0 {
+                self.set(granule);
+            }
+        }
+        if whole {
+            self.stale.remove(&number);
+        }
+    }
+
+    /// The page as the journal is to have it.
+    pub fn page(&self, number: u64, id: u32) -> [u8; PAGE_BYTES] {
+        let mut bytes = [0; PAGE_BYTES];
+        bytes[4..8].copy_from_slice(&id.to_le_bytes());
+        let first = number * PAGE_BITS;
+        // PAGE_BITS is a multiple of the word's.
+        let words = (first / WORD) as usize..((first + PAGE_BITS) / WORD) as usize;
+        for (slot, at) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            let word = self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0);
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        let sum = crc32c::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Pages that the journal does not have yet, which are taken to be written now.
+    pub fn take_stale(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.stale)
+    }
+
+    /// It was not written.
+    pub fn give_back_stale(&mut self, page: u64) {
+        self.stale.insert(page);
+    }
+
+    fn set(&mut self, granule: u64) {
+        let (word, bit) = ((granule / WORD) as usize, 1 << (granule % WORD));
+        if self.dirty[word] & bit == 0 {
+            self.dirty[word] |= bit;
+            if self.copying[word] & bit == 0 {
+                self.count += 1;
+                self.stale.insert(granule / PAGE_BITS);
+            }
+        }
+    }
+
+    /// Marks every granule that the range touches.
+    pub fn mark(&mut self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.size);
+        if offset < end {
+            (offset / self.granule..end.div_ceil(self.granule)).for_each(|granule| self.set(granule));
+        }
+    }
+
+    /// Marks everything.
+    pub fn mark_all(&mut self) {
+        self.mark(0, self.size);
+    }
+
+    /// Whether nothing is dirty or being copied.
+    pub fn is_clean(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether everything is.
+    pub fn is_full(&self) -> bool {
+        self.count == self.granules()
+    }
+
+    /// Bytes that are dirty or being copied.
+    pub fn bytes(&self) -> u64 {
+        (self.count * self.granule).min(self.size)
+    }
+
+    fn next_dirty(&self, from: u64) -> Option<u64> {
+        let mut word = (from / WORD) as usize;
+        let mut bits = *self.dirty.get(word)? & (!0 << (from % WORD));
+        while bits == 0 {
+            word += 1;
+            bits = *self.dirty.get(word)?;
+        }
+        Some(word as u64 * WORD + u64::from(bits.trailing_zeros()))
+    }
+
+    /// The first dirty range from `from` on, of at most `most` bytes (or one granule): it counts as being copied now.
+    pub fn start(&mut self, from: u64, most: u64) -> Option<Range<u64>> {
+        let first = self.next_dirty(from.div_ceil(self.granule))?;
+        let most = (most / self.granule).max(1);
+        let mut end = first;
+        while end < self.granules() && end - first < most {
+            let (word, bit) = ((end / WORD) as usize, 1 << (end % WORD));
+            if self.dirty[word] & bit == 0 {
+                break;
+            }
+            self.dirty[word] &= !bit;
+            self.copying[word] |= bit;
+            end += 1;
+        }
+        Some(first * self.granule..(end * self.granule).min(self.size))
+    }
+
+    /// What was being copied has arrived, and is durable there.
+    pub fn finish(&mut self, range: Range<u64>) {
+        for granule in range.start / self.granule..range.end.div_ceil(self.granule) {
+            let (word, bit) = ((granule / WORD) as usize, 1 << (granule % WORD));
+            if self.copying[word] & bit != 0 {
+                self.copying[word] &= !bit;
+                if self.dirty[word] & bit == 0 {
+                    self.count -= 1;
+                    self.stale.insert(granule / PAGE_BITS);
+                }
+            }
+        }
+    }
+
+    /// What was being copied is to be copied again.
+    pub fn give_up_copies(&mut self) {
+        for (dirty, copying) in self.dirty.iter_mut().zip(&mut self.copying) {
+            *dirty |= std::mem::take(copying);
+        }
+    }
+
+    /// Everything is clean.
+    pub fn clear(&mut self) {
+        let dirty = (0..self.pages()).filter(|page| {
+            let words = (page * PAGE_BITS / WORD) as usize..((page + 1) * PAGE_BITS / WORD) as usize;
+            words.into_iter().any(|at| {
+                self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0) != 0
+            })
+        });
+        let dirty: Vec<u64> = dirty.collect();
+        self.stale.extend(dirty);
+        self.dirty.fill(0);
+        self.copying.fill(0);
+        self.count = 0;
+    }
+
+    /// Dirty ranges from `from` on, neighbours joined, at most `max`; where to go on from.
+    pub fn ranges(&self, from: u64, max: usize) -> (Vec<(u64, u64)>, Option<u64>) {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut at = from / self.granule;
+        while let Some(granule) = self.next_dirty(at) {
+            let offset = granule * self.granule;
+            let len = self.granule.min(self.size - offset);
+            let full = ranges.len() == max;
+            match ranges.last_mut() {
+                Some(last) if last.0 + last.1 == offset => last.1 += len,
+                _ if full => return (ranges, Some(offset)),
+                _ => ranges.push((offset, len)),
+            }
+            at = granule + 1;
+        }
+        (ranges, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const G: u64 = MIN_GRANULE;
+
+    #[test]
+    fn ranges_are_marked_copied_and_marked_again() {
+        let mut map = Bitmap::new(10 * G - 1, G);
+        map.mark(G - 1, 2);
+        map.mark(9 * G, 1);
+        assert_eq!(map.ranges(0, 9), (vec![(0, 2 * G), (9 * G, G - 1)], None));
+        assert_eq!(map.ranges(0, 1), (vec![(0, 2 * G)], Some(9 * G)));
+        assert_eq!(map.start(0, 100 * G), Some(0..2 * G));
+        // Written to while it is copied: the copy does not clear it.
+        map.mark(0, 1);
+        map.finish(0..2 * G);
+        assert_eq!(map.ranges(0, 9).0, vec![(0, G), (9 * G, G - 1)]);
+        assert_eq!(map.start(G, G), Some(9 * G..10 * G - 1));
+        map.give_up_copies();
+        assert_eq!(map.start(G, G), Some(9 * G..10 * G - 1));
+        map.finish(9 * G..10 * G - 1);
+        assert_eq!(map.bytes(), G);
+        map.clear();
+        assert!(map.is_clean() && map.start(0, G).is_none());
+    }
+
+    #[test]
+    fn pages_come_back_and_a_damaged_one_is_all_dirty() {
+        let size = (PAGE_BITS + 5) * G;
+        let mut map = Bitmap::new(size, G);
+        map.mark(3 * G, 1);
+        map.mark(PAGE_BITS * G, 1);
+        assert_eq!(map.take_stale().into_iter().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(map.start(0, G), Some(3 * G..4 * G));
+        let pages = [map.page(0, 70), map.page(1, 71)];
+        let mut again = Bitmap::new(size, G);
+        again.load(0, 70, &pages[0]);
+        again.load(1, 71, &pages[1]);
+        assert_eq!(again.ranges(0, 9).0, vec![(3 * G, G), (PAGE_BITS * G, G)]);
+        assert!(again.take_stale().is_empty());
+        // A page of another place, and one with a flipped bit.
+        let mut misplaced = Bitmap::new(size, G);
+        misplaced.load(1, 70, &pages[1]);
+        assert_eq!(misplaced.ranges(0, 9).0, vec![(PAGE_BITS * G, 5 * G)]);
+        let mut damaged = pages[0];
+        damaged[100] ^= 1;
+        let mut all = Bitmap::new(size, G);
+        all.load(0, 70, &damaged);
+        assert_eq!(all.ranges(0, 9).0, vec![(0, PAGE_BITS * G)]);
+    }
+
+    #[test]
+    fn large_volumes_have_large_granules() {
+        assert_eq!(layout(1 << 30, 4096), (G, 3 * 4096));
+        let (granule, bytes) = layout(2 << 40, 4096);
+        assert!(bytes <= MAX_BYTES && granule <= 2 << 20, "{granule} {bytes}");
+        layout(i64::MAX as u64, 4096);
+    }
+}

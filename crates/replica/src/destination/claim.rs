@@ -1,0 +1,322 @@
+//! Whose copy this is: hello, resyncs, promotion, and who is refused.
+//!
+//! Spec: the crate's page, "Histories"; `wire::repl::control`. Owns: the session.
+//! Does not: copy anything.
+
+use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
+
+use super::{Destination, phase_of};
+use crate::bitmap::Bitmap;
+use crate::error::Error;
+use crate::history::{Fork, fork, same};
+use crate::journal::Journal;
+use crate::state::{State, Tail};
+use crate::status::{Phase, Role};
+
+const INCONSISTENT: &str = "a resync is under way: what is here is no state that the source ever had";
+
+/// Sessions of one opening: their numbers do not meet those of the next.
+const SESSIONS_PER_LIFE: u64 = 1 << 32;
+
+/// Whether nobody can name what this side has and the source of this era has not: the side has lost records, and follows
+/// another history. What a source has lost of its own history, that source's log or bitmap names.
+fn is_unnamed(state: &State, era: Era) -> bool {
+    state.damaged && !same(&state.era(), &era)
+}
+
+impl Destination {
+    pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
+        let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
+        // What waits in the name of an earlier claim ends now.
+        let (welcome, adopt) = {
+            // Not in the middle of a resync's beginning or end, or of a promotion.
+            let _turn = self.volumes.enter().await;
+            self.claim(&hello, era)?
+        };
+        self.changed.notify();
+        self.log.changed.notify();
+        // Blocks that an earlier session has sent must not arrive behind what this one sends.
+        self.changed
+            .until(|| match self.check(welcome.session) {
+                Ok(()) => (self.core().storing == 0).then_some(Ok(())),
+                Err(refusal) => Some(Err(refusal)),
+            })
+            .await?;
+        // The claim is remembered before it is confirmed: no earlier source is listened to any more, whatever happens.
+        let placed = self.log.fill().last;
+        self.log
+            .changed
+            .until(|| match self.log.fill().durable >= placed {
+                true => Some(Ok(())),
+                false => self.check(welcome.session).err().map(Err),
+            })
+            .await?;
+        let eras = hello.eras.clone();
+        let promise = move |state: &mut State| {
+            state.promised = era;
+            if adopt {
+                state.eras = eras;
+                state.gave_up = false;
+            }
+        };
+        if let Err(e) = self.persist(promise).await {
+            self.fail(format!("the journal has failed: {e}"));
+            return Err(Refusal::Io);
+        }
+        self.check(welcome.session)?;
+        self.phase(match welcome.consistent {
+            true => Phase::ContinuouslyReplicating,
+            false => Phase::Resyncing,
+        });
+        Ok(welcome)
+    }
+
+    fn claim(&self, hello: &Hello, era: Era) -> Result<(Welcome, bool), Refusal> {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if core.failed.is_some() {
+            return Err(Refusal::Io);
+        }
+        if core.leaving {
+            return Err(Refusal::Session);
+        }
+        let state = &core.state;
+        if state.partnership != hello.partnership {
+            return Err(Refusal::Partnership);
+        }
+        if core.retired {
+            return Err(Refusal::Fenced(state.era()));
+        }
+        let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
+        let fits = sizes.len() == hello.sizes.len() && sizes.iter().zip(&hello.sizes).all(|(a, b)| a >= b);
+        if !fits {
+            return Err(Refusal::Sizes(sizes.len() as u16));
+        }
+        if era.epoch < state.promised.epoch {
+            return Err(Refusal::Fenced(state.promised));
+        }
+        if era.epoch == state.promised.epoch && era.tag != state.promised.tag && !state.gave_up {
+            return Err(Refusal::SplitBrain(state.promised));
+        }
+        // Everything that was placed becomes durable, so it counts.
+        let fill = self.log.fill();
+        let fresh = !state.holds;
+        let fork = match fresh {
+            true => Fork { at: 0, own_era: false },
+            false => match fork(&state.eras, fill.last, &hello.eras) {
+                Some(fork) if !fork.own_era || state.gave_up || hello.adopt => fork,
+                None if state.gave_up || hello.adopt => Fork { at: 0, own_era: true },
+                _ => return Err(Refusal::SplitBrain(state.era())),
+            },
+        };
+        let diverged = !fresh
+            && (fill.last > fork.at || core.own.iter().any(|map| !map.is_clean()) || is_unnamed(state, era));
+        let welcome = Welcome {
+            session: state.life * SESSIONS_PER_LIFE + core.sessions + 1,
+            last: fill.last.min(fork.at),
+            consistent: state.consistent,
+            fresh,
+            diverged,
+            sizes,
+        };
+        core.sessions += 1;
+        core.session = Some(welcome.session);
+        core.fork = fork.at;
+        core.offered = hello.eras.clone();
+        core.synchronous = hello.synchronous;
+        core.heard_ms = now;
+        Ok((welcome, !fresh && !diverged))
+    }
+
+    pub(super) async fn begin(&self, session: u64, base: u64, sync: Sync) -> Result<(), Refusal> {
+        self.check(session)?;
+        self.drain().await.map_err(|e| self.medium(&e))?;
+        let _turn = self.volumes.enter().await;
+        self.check(session)?;
+        if let Err(e) = self.begin_at(session, base).await {
+            self.fail(format!("a resync could not begin: {e}"));
+            return Err(Refusal::Io);
+        }
+        self.core().direct_bytes = 0;
+        self.phase(phase_of(sync));
+        Ok(())
+    }
+
+    async fn begin_at(&self, session: u64, base: u64) -> Result<(), Error> {
+        let (eras, goes_on) = {
+            let core = self.core();
+            (core.offered.clone(), base == self.log.fill().last)
+        };
+        let life = self.core().state.life + 1;
+        let tail = Tail { position: self.log.tail_after(u64::MAX - 1).position, sequence: base + 1, life };
+        self.settle(|state| {
+            state.eras = eras;
+            state.consistent = false;
+            state.holds = true;
+            state.gave_up = false;
+            if !goes_on {
+                state.life = life;
+                state.tail = tail;
+            }
+        })
+        .await?;
+        if !goes_on {
+            self.log.restart(base, life);
+        }
+        {
+            let mut core = self.core();
+            core.applied = base;
+            core.fork = core.fork.max(base);
+            debug_assert!(core.session != Some(session) || core.state.eras == core.offered);
+        }
+        // The source has marked, durably, what was changed here alone.
+        let pages = {
+            let mut core = self.core();
+            let super::Core { state, own, .. } = &mut *core;
+            let mut pages = Vec::new();
+            for (member, map) in own.iter_mut().enumerate() {
+                if map.is_clean() {
+                    continue;
+                }
+                let clean = Bitmap::new(state.members[member].size, state.members[member].granule);
+                for n in (0..state.peers.len()).filter(|n| state.peers[*n].is_some()) {
+                    pages
+                        .extend((0..clean.pages()).map(|page| Journal::page(state, n, member, page, &clean)));
+                }
+                map.clear();
+            }
+            pages
+        };
+        let _turn = self.journal.gate.enter().await;
+        self.journal.write_pages(pages).await?;
+        self.changed.notify();
+        Ok(())
+    }
+
+    pub(super) async fn finish(&self, session: u64, at: u64) -> Result<(), Refusal> {
+        // No resync begins beside it.
+        let _turn = self.volumes.enter().await;
+        self.check(session)?;
+        if self.log.fill().durable < at {
+            return Err(Refusal::Gap(self.log.fill().durable));
+        }
+        let whole = |state: &mut State| (state.consistent, state.damaged) = (true, false);
+        let finished = self.persist(whole).await;
+        if let Err(e) = finished {
+            self.fail(format!("the journal has failed: {e}"));
+            return Err(Refusal::Io);
+        }
+        self.core().damage = None;
+        self.phase(Phase::ContinuouslyReplicating);
+        Ok(())
+    }
+
+    /// What was changed here since the histories parted.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn diverged(
+        &self,
+        session: u64,
+        member: u16,
+        from: u64,
+    ) -> Result<(Vec<(u64, u64)>, Option<u64>), Refusal> {
+        self.check(session)?;
+        let fill = self.log.fill();
+        let mut core = self.core();
+        let fork = core.fork;
+        if usize::from(member) >= core.own.len() {
+            return Err(Refusal::Invalid);
+        }
+        for header in self.log.headers(fork + 1, fill.last) {
+            if let Some(map) = core.own.get_mut(usize::from(header.member)) {
+                map.mark(header.offset, header.range_len());
+            }
+        }
+        let offered = core.offered.last().is_some_and(|era| is_unnamed(&core.state, *era));
+        if offered || (fill.first > fork + 1 && fill.last > fork && !core.state.gave_up) {
+            // A copy of another history, parts of which its log no longer names.
+            core.own.iter_mut().for_each(Bitmap::mark_all);
+        }
+        Ok(core.own[usize::from(member)].ranges(from, MAX_RANGES))
+    }
+
+    pub(super) async fn take_over(&self, session: u64, era: Era) -> Result<(), Refusal> {
+        self.check(session)?;
+        {
+            let mut core = self.core();
+            let fits = core.state.consistent
+                && era.epoch > core.state.promised.epoch
+                && era.after == self.log.fill().last;
+            if !fits || core.leaving {
+                return Err(Refusal::Inconsistent);
+            }
+            core.session = None;
+            core.leaving = true;
+        }
+        let taken = self.become_source(era.epoch, era.tag, Some(era.after)).await;
+        self.core().leaving = false;
+        taken.map(|_| ()).map_err(|e| self.medium(&e))
+    }
+
+    /// Makes this side the source, under an era of this random tag, with everything that its log has. To be opened anew as a
+    /// [`Source`](crate::source::Source). A copy that is in the middle of a resync is no state that the source ever had:
+    /// `force` takes it nevertheless.
+    pub async fn promote(&self, tag: u64, force: bool) -> Result<Era, Error> {
+        let epoch = {
+            let mut core = self.core();
+            if let Some(why) = &core.failed {
+                return Err(Error::Halted(why.clone()));
+            }
+            if !core.state.consistent && !force {
+                return Err(Error::State(INCONSISTENT));
+            }
+            // Nobody appends any more, or claims it.
+            core.session = None;
+            core.leaving = true;
+            core.state.promised.epoch.max(core.state.era().epoch) + 1
+        };
+        self.changed.notify();
+        self.log.changed.notify();
+        let promoted = self.become_source(epoch, tag, None).await;
+        self.core().leaving = false;
+        promoted
+    }
+
+    /// Where `after` is given, everything has to be here, and nothing else.
+    async fn become_source(&self, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
+        let was_consistent = self.core().state.consistent;
+        self.drain().await?;
+        let _turn = self.volumes.enter().await;
+        let last = self.log.fill().last;
+        {
+            // A resync that was about to begin may have begun before it was this one's turn.
+            let core = self.core();
+            if core.state.consistent != was_consistent || core.applied != last {
+                return Err(Error::State(INCONSISTENT));
+            }
+        }
+        if after.is_some_and(|after| after != last) {
+            return Err(Error::State("the destination has something else than its source"));
+        }
+        let era = Era { epoch, tag, after: last };
+        self.settle(|state| {
+            state.role = Role::Source;
+            state.consistent = true;
+            state.holds = true;
+            state.gave_up = false;
+            state.damaged = false;
+            state.promised = era;
+            state.push_era(era);
+            // Whoever followed it, when it was a source before, is not known to follow it now.
+            state.peers.clear();
+        })
+        .await?;
+        {
+            let mut core = self.core();
+            core.retired = true;
+            core.session = None;
+        }
+        self.changed.notify();
+        self.log.changed.notify();
+        Ok(era)
+    }
+}

@@ -1,0 +1,576 @@
+//! The side that keeps a copy: a log that a source appends to, volumes that the log is applied to.
+//!
+//! What: [`Destination`]. Spec: ours; the crate's page and `wire::repl::control`.
+//! Owns: its log, its state, its volumes while it is open. Does not: listen, or know who asks (the caller has let them in).
+//!
+//! Operation: any core may call. [`Destination::run`] applies the log and makes room in it; somebody has to run it.
+//! An append is sorted by its sequence, written behind what is there, made durable with what came beside it, and answered.
+//! Blocks that are copied go straight to the volumes; that is no consistent copy until the source says so.
+//! Memory: appends that have to wait, for their predecessors or for room, are at most [`MAX_WAITING`]; what was logged and
+//! not applied yet is kept in memory up to [`Config::memory_bytes`], and read from the log beyond.
+//! Errors: a medium that fails stops the destination until it is opened anew.
+
+mod apply;
+mod claim;
+mod snapshot;
+
+use std::iter::Peekable;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use weft_machine::rt;
+use weft_store::block::{Block, BlockOp};
+use weft_store::vfs::Put;
+use weft_wire::repl::control::{Era, Refusal, Report, Request, Response, Sync};
+
+use crate::bitmap::Bitmap;
+use crate::digest::digests;
+use crate::error::Error;
+use crate::journal::{Journal, Side, read};
+use crate::log::Log;
+use crate::overlay::Overlay;
+use crate::record::{Kind, Record};
+use crate::replay::{self, Opened};
+use crate::scan::Damage;
+use crate::signal::{Gate, Signal};
+use crate::state::State;
+use crate::status::{Mode, PeerStatus, Phase, Role, Status};
+
+/// Appends that wait at a time.
+pub const MAX_WAITING: usize = 64;
+/// The longest range that is compared at a time.
+const MAX_CHECK_BYTES: u64 = 64 << 20;
+
+/// How a destination behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Payload that was logged and not applied yet, in memory.
+    pub memory_bytes: usize,
+    /// Whether the sum of every payload is checked when it comes. Without it, damage on the way is found only when the log
+    /// is replayed.
+    pub check_payloads: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { memory_bytes: 64 << 20, check_payloads: true }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Destination {
+    side: Side,
+    config: Config,
+    journal: Journal,
+    log: Log,
+    core: Mutex<Core>,
+    changed: Signal,
+    /// Whoever writes to volumes past the log, or needs that nobody does, is in here.
+    volumes: Gate,
+}
+
+#[derive(Debug)]
+struct Core {
+    state: State,
+    /// What it may have changed alone, as a source that gave up.
+    own: Vec<Bitmap>,
+    /// The claim that counts.
+    session: Option<u64>,
+    sessions: u64,
+    /// Where the session's history parted from what is held here.
+    fork: u64,
+    /// The history that the session's source came with.
+    offered: Vec<Era>,
+    /// Everything through here is in the volumes.
+    applied: u64,
+    applied_ms: u64,
+    waiting: usize,
+    /// Blocks that are on their way into volumes, past the log.
+    storing: usize,
+    phase: Phase,
+    since_ms: u64,
+    synchronous: bool,
+    heard_ms: u64,
+    direct_bytes: u64,
+    /// It is about to become a source: nobody is listened to.
+    leaving: bool,
+    /// It is a source now: to be opened as one.
+    retired: bool,
+    failed: Option<String>,
+    /// What was found when it was opened, until that is made good.
+    damage: Option<Damage>,
+    closing: bool,
+    snapshots: Vec<Weak<Overlay>>,
+}
+
+impl Destination {
+    /// Opens a side that is a destination: what its log holds is applied to the volumes once more. Where the log is damaged,
+    /// the copy is inconsistent from now on, and goes on behind the last record before the damage.
+    pub async fn open(side: Side, config: Config) -> Result<Arc<Destination>, Error> {
+        let opened = replay::open(&side, Role::Destination, config.memory_bytes).await?;
+        let Opened { mut state, journal, log, damage } = opened;
+        let mut own: Vec<Bitmap> =
+            state.members.iter().map(|member| Bitmap::new(member.size, member.granule)).collect();
+        for (n, peer) in state.peers.iter().enumerate() {
+            if peer.is_some() {
+                for (all, one) in own.iter_mut().zip(journal.bitmaps(&state, n).await) {
+                    one.ranges(0, usize::MAX).0.iter().for_each(|(offset, len)| all.mark(*offset, *len));
+                }
+            }
+        }
+        let applied = log.fill().durable;
+        if let Some(damage) = damage {
+            tracing::error!(
+                "{damage}; this copy cannot be promoted until its source has made it equal again"
+            );
+            // The volumes may be further than the log, which begins anew: nothing behind the damage is met again.
+            replay::flush(&side).await?;
+            state.consistent = false;
+            state.damaged = true;
+            state.tail = log.tail_after(applied);
+        }
+        journal.write_state(state.clone()).await?;
+        if damage.is_some() {
+            log.free_through(applied);
+        }
+        let core = Core {
+            state,
+            own,
+            session: None,
+            sessions: 0,
+            fork: applied,
+            offered: Vec::new(),
+            applied,
+            applied_ms: 0,
+            waiting: 0,
+            storing: 0,
+            phase: Phase::WaitingForSource,
+            since_ms: side.wall.now_ms(),
+            synchronous: false,
+            heard_ms: 0,
+            direct_bytes: 0,
+            leaving: false,
+            retired: false,
+            failed: None,
+            damage,
+            closing: false,
+            snapshots: Vec::new(),
+        };
+        Ok(Arc::new(Destination {
+            side,
+            config,
+            journal,
+            log,
+            core: Mutex::new(core),
+            changed: Signal::default(),
+            volumes: Gate::default(),
+        }))
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where its reads land.
+    pub(crate) fn pool(&self) -> &weft_machine::Pool {
+        &self.side.pool
+    }
+
+    fn fail(&self, why: String) {
+        {
+            let mut core = self.core();
+            if core.failed.is_none() {
+                tracing::error!("the destination of a replica stops: {why}");
+                core.failed = Some(why);
+                core.phase = Phase::Failed;
+            }
+        }
+        self.changed.notify();
+        self.log.changed.notify();
+    }
+
+    /// Carries out one request.
+    pub async fn control(self: &Arc<Self>, request: Request) -> Response {
+        let done = |result: Result<(), Refusal>| result.map_or_else(Response::Refused, |()| Response::Done);
+        match request {
+            Request::Hello(hello) => match self.hello(hello).await {
+                Ok(welcome) => Response::Welcome(welcome),
+                Err(refusal) => Response::Refused(refusal),
+            },
+            Request::Begin { session, base, sync } => done(self.begin(session, base, sync).await),
+            Request::Zero { session, member, offset, len } => {
+                let op = BlockOp::WriteZeroes { offset, len, durable: false, keep_space: false, fast: false };
+                done(self.store(session, member, op).await)
+            }
+            Request::Barrier { session } => done(self.barrier(session).await),
+            Request::Finish { session, at } => done(self.finish(session, at).await),
+            Request::Checksums { session, member, offset, len, piece, after } => {
+                match self.checksums(session, member, offset, len, piece, after).await {
+                    Ok(digests) => Response::Digests(digests),
+                    Err(refusal) => Response::Refused(refusal),
+                }
+            }
+            Request::Diverged { session, member, from } => match self.diverged(session, member, from) {
+                Ok((ranges, next)) => Response::Ranges { ranges, next },
+                Err(refusal) => Response::Refused(refusal),
+            },
+            Request::Suspend { session } => {
+                let checked = self.check(session);
+                if checked.is_ok() {
+                    self.phase(Phase::Suspended);
+                }
+                done(checked)
+            }
+            Request::TakeOver { session, era } => done(self.take_over(session, era).await),
+            Request::Status => Response::Report(self.report()),
+            Request::Beat { session } => match self.check(session) {
+                Ok(()) => Response::Report(self.report()),
+                Err(refusal) => Response::Refused(refusal),
+            },
+        }
+    }
+
+    fn phase(&self, phase: Phase) {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if core.failed.is_none() && core.phase != phase {
+            (core.phase, core.since_ms) = (phase, now);
+        }
+    }
+
+    /// The request is of the session that counts.
+    fn check(&self, session: u64) -> Result<(), Refusal> {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if core.failed.is_some() {
+            return Err(Refusal::Io);
+        }
+        if core.retired {
+            return Err(Refusal::Fenced(core.state.era()));
+        }
+        if core.session != Some(session) {
+            return Err(Refusal::Session);
+        }
+        core.heard_ms = now;
+        Ok(())
+    }
+
+    /// Appends records, whose sequences follow each other, to the log. Answered when they are durable. What the log has
+    /// already is passed over.
+    pub async fn append(self: &Arc<Self>, session: u64, records: Vec<Record>) -> Result<(), Refusal> {
+        self.check(session)?;
+        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
+        let (first, last) = (first.header.sequence, last.header.sequence);
+        for (number, record) in records.iter().enumerate() {
+            self.judge(record, first + number as u64)?;
+        }
+        let mut records = records.into_iter().peekable();
+        {
+            let mut core = self.core();
+            if core.waiting >= MAX_WAITING {
+                return Err(Refusal::Gap(self.log.fill().last));
+            }
+            core.waiting += 1;
+        }
+        let _waits = Waits(self);
+        // What is to come before it may be on its way beside it, and there may have to be room.
+        self.changed
+            .until(|| match self.place(session, &mut records) {
+                Ok(()) => records.peek().is_none().then_some(Ok(())),
+                Err(refusal) => Some(Err(refusal)),
+            })
+            .await?;
+        // Others may come next now.
+        self.changed.notify();
+        self.log
+            .changed
+            .until(|| match self.log.fill().durable >= last {
+                true => Some(Ok(())),
+                false => self.check(session).err().map(Err),
+            })
+            .await
+    }
+
+    /// Places as many records as follow what the log has, and find room.
+    fn place(
+        self: &Arc<Self>,
+        session: u64,
+        records: &mut Peekable<std::vec::IntoIter<Record>>,
+    ) -> Result<(), Refusal> {
+        self.check(session)?;
+        {
+            // As long as this is locked nobody else places a record, or ends the session.
+            let core = self.core();
+            if core.session != Some(session) {
+                return Err(Refusal::Session);
+            }
+            if core.state.eras != core.offered {
+                return Err(Refusal::Inconsistent);
+            }
+            let mut end = self.log.fill().last;
+            while let Some(record) = records.peek() {
+                let sequence = record.header.sequence;
+                if sequence == end + 1 {
+                    match self.log.place(record.clone()) {
+                        Some(placed) => end = placed,
+                        None => break,
+                    }
+                } else if sequence > end {
+                    break;
+                }
+                records.next();
+            }
+        }
+        if self.log.claim_writer() {
+            // A task of its own: what was placed is written whoever goes away.
+            rt::spawn(self.clone().write_log()).detach();
+        }
+        Ok(())
+    }
+
+    fn judge(&self, record: &Record, sequence: u64) -> Result<(), Refusal> {
+        let header = &record.header;
+        let size = self.side.members.get(usize::from(header.member)).map(|block| block.geometry().size);
+        let inside = size.is_some_and(|size| header.offset.saturating_add(header.range_len()) <= size);
+        if header.kind == Kind::Pad || header.sequence != sequence || !inside {
+            return Err(Refusal::Invalid);
+        }
+        if self.config.check_payloads && !record.is_whole() {
+            return Err(Refusal::Damaged);
+        }
+        Ok(())
+    }
+
+    async fn write_log(self: Arc<Self>) {
+        loop {
+            while self.log.write_next().await.is_some() {}
+            if let Some(why) = self.log.failure() {
+                self.fail(format!("the journal has failed: {why}"));
+                return;
+            }
+            if !self.log.claim_writer() {
+                return;
+            }
+        }
+    }
+
+    /// Stores bytes in a volume, past the log. Durable after a barrier.
+    pub async fn write_blocks(
+        self: &Arc<Self>,
+        session: u64,
+        member: u16,
+        offset: u64,
+        data: Vec<Bytes>,
+    ) -> Result<(), Refusal> {
+        self.store(session, member, BlockOp::Write { offset, data, durable: false }).await
+    }
+
+    /// Lets `put` bring bytes straight into a volume, past the log, as [`Destination::write_blocks`] would store them: no
+    /// consistent copy is there that could be torn. False where the volume does not lie in memory, or `put` cannot.
+    pub async fn place_blocks(
+        self: &Arc<Self>,
+        session: u64,
+        member: u16,
+        offset: u64,
+        len: u64,
+        put: Put<'_>,
+    ) -> Result<bool, Refusal> {
+        let (_stores, block) = self.stores(session, member)?;
+        let Some(file) = block.memory() else { return Ok(false) };
+        if offset.checked_add(len).is_none_or(|end| end > block.geometry().size) {
+            return Err(Refusal::Invalid);
+        }
+        self.preserve_range(member, offset, len).await.map_err(|e| self.medium(&e))?;
+        match put(file, offset) {
+            None => Ok(false),
+            Some(Ok(())) => {
+                self.core().direct_bytes += len;
+                Ok(true)
+            }
+            Some(Err(e)) => Err(self.medium(&weft_store::Error::from(e).into())),
+        }
+    }
+
+    /// Something is about to be stored in a volume, past the log: as long as the first value lives, that is known.
+    fn stores(&self, session: u64, member: u16) -> Result<(Stores<'_>, &Arc<dyn Block>), Refusal> {
+        self.check(session)?;
+        let stores = {
+            let mut core = self.core();
+            if core.session != Some(session) {
+                return Err(Refusal::Session);
+            }
+            if core.state.consistent {
+                // Blocks are copied in a resync only: this destination is to stay what it is.
+                return Err(Refusal::Invalid);
+            }
+            core.storing += 1;
+            Stores(self)
+        };
+        let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
+        Ok((stores, block))
+    }
+
+    async fn store(&self, session: u64, member: u16, op: BlockOp) -> Result<(), Refusal> {
+        let (_stores, block) = self.stores(session, member)?;
+        let bytes = match &op {
+            BlockOp::Write { data, .. } => data.iter().map(|bytes| bytes.len() as u64).sum(),
+            _ => 0,
+        };
+        self.preserve(member, &op).await.map_err(|e| self.medium(&e))?;
+        match block.submit(op).await {
+            Ok(_) => {
+                self.core().direct_bytes += bytes;
+                Ok(())
+            }
+            Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
+            Err(e) => Err(self.medium(&e.into())),
+        }
+    }
+
+    /// What a failing medium is called on the wire. Space may come back; nothing else does.
+    fn medium(&self, e: &Error) -> Refusal {
+        tracing::warn!("the destination of a replica: {e}");
+        match e {
+            Error::Store(weft_store::Error::NoSpace) => Refusal::NoSpace,
+            _ => Refusal::Io,
+        }
+    }
+
+    async fn barrier(&self, session: u64) -> Result<(), Refusal> {
+        self.check(session)?;
+        replay::flush(&self.side).await.map_err(|e| self.medium(&e))
+    }
+
+    async fn checksums(
+        &self,
+        session: u64,
+        member: u16,
+        offset: u64,
+        len: u64,
+        piece: u32,
+        after: u64,
+    ) -> Result<Vec<[u8; 16]>, Refusal> {
+        let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
+        let end = offset.checked_add(len).ok_or(Refusal::Invalid)?;
+        if len == 0 || len > MAX_CHECK_BYTES || end > block.geometry().size || piece == 0 {
+            return Err(Refusal::Invalid);
+        }
+        self.changed
+            .until(|| match self.check(session) {
+                Err(refusal) => Some(Err(refusal)),
+                Ok(()) => (self.core().applied >= after).then_some(Ok(())),
+            })
+            .await?;
+        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| self.medium(&e))?;
+        Ok(rt::blocking(move || digests(&chain, piece as usize)).await)
+    }
+
+    fn report(&self) -> Report {
+        let core = self.core();
+        let fill = self.log.fill();
+        Report {
+            epoch: core.state.era().epoch,
+            source: core.retired,
+            consistent: core.state.consistent && core.failed.is_none(),
+            last: fill.durable,
+            applied: core.applied,
+            log_bytes: core.state.layout.log_bytes,
+            log_used: fill.used,
+            applied_ms: core.applied_ms,
+        }
+    }
+
+    /// What is known to be missing from its log, until its source has made that good. Where it has stopped for that, it is to be
+    /// opened anew.
+    pub fn damage(&self) -> Option<Damage> {
+        self.core().damage
+    }
+
+    /// How it is doing, now.
+    pub fn status(&self) -> Status {
+        let core = self.core();
+        let fill = self.log.fill();
+        let (lag_bytes, oldest) = self.log.behind(core.applied);
+        let source = PeerStatus {
+            name: "source".into(),
+            mode: if core.synchronous { Mode::Synchronous } else { Mode::Asynchronous },
+            phase: core.phase,
+            since_ms: core.since_ms,
+            acknowledged: fill.durable,
+            applied: core.applied,
+            bytes_done: core.direct_bytes,
+            bytes_remaining: 0,
+            bytes_sent: core.direct_bytes,
+            rate: 0.0,
+            eta_seconds: None,
+            lag_bytes,
+            lag_seconds: oldest.map(|ms| self.side.wall.age(ms).as_secs_f64()).unwrap_or_default(),
+            lag_alert: false,
+            unprotected: false,
+            records_sent: 0,
+            record_bytes_sent: 0,
+            heard_ms: core.heard_ms,
+            last_error: core.failed.clone().or_else(|| core.damage.map(|damage| damage.to_string())),
+            verified: None,
+        };
+        Status {
+            role: if core.retired { Role::Source } else { Role::Destination },
+            partnership: core.state.partnership.iter().map(|byte| format!("{byte:02x}")).collect(),
+            epoch: core.state.era().epoch,
+            generation: self.journal.generation(),
+            last: fill.durable,
+            applied: core.applied,
+            consistent: core.state.consistent,
+            sizes: core.state.members.iter().map(|member| member.size).collect(),
+            log_bytes: core.state.layout.log_bytes,
+            log_used: fill.used,
+            log_wait_ms: 0,
+            written_bytes: 0,
+            in_flight_bytes: 0,
+            peers: vec![source],
+            last_error: core.failed.clone(),
+        }
+    }
+
+    /// Stops applying, makes the volumes durable and lets the log go.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.core().session = None;
+        self.changed.notify();
+        self.drain().await?;
+        let last = {
+            let _turn = self.volumes.enter().await;
+            self.settle(|state| state.closed = true).await
+        };
+        self.core().closing = true;
+        self.fail("it was closed".into());
+        last
+    }
+}
+
+/// An append that waits, until it is dropped.
+struct Waits<'a>(&'a Destination);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.core().waiting -= 1;
+    }
+}
+
+/// Blocks on their way into a volume, until it is dropped.
+struct Stores<'a>(&'a Destination);
+
+impl Drop for Stores<'_> {
+    fn drop(&mut self) {
+        self.0.core().storing -= 1;
+        self.0.changed.notify();
+    }
+}
+
+fn phase_of(sync: Sync) -> Phase {
+    match sync {
+        Sync::Changed => Phase::Resyncing,
+        Sync::Initial => Phase::InitialBlockCopy,
+        Sync::Seeded => Phase::SeededCopy,
+    }
+}

@@ -1,0 +1,71 @@
+//! Test failover: a writable picture of the volumes as they are between two records, while replication goes on.
+//!
+//! Spec: [`crate::overlay`]. Owns: nothing; the pictures go with whoever asked for them.
+//! Does not: survive a restart.
+
+use std::sync::Arc;
+
+use weft_store::block::{Block, BlockOp};
+
+use super::Destination;
+use crate::error::Error;
+use crate::overlay::Overlay;
+
+impl Destination {
+    /// Writable pictures of all volumes at one moment of the source's history, everything that is logged included. What they
+    /// differ by is kept in `stores`, one for each volume and as long as it, which read as zeros now. They end when they are
+    /// dropped.
+    pub async fn snapshot(&self, stores: Vec<Arc<dyn Block>>) -> Result<Vec<Arc<dyn Block>>, Error> {
+        if stores.len() != self.side.members.len() {
+            return Err(Error::Members(format!(
+                "{} stores for {} volumes",
+                stores.len(),
+                self.side.members.len()
+            )));
+        }
+        let sized =
+            stores.iter().zip(&self.side.members).all(|(s, m)| s.geometry().size >= m.geometry().size);
+        if !sized {
+            return Err(Error::Members("a store is shorter than its volume".into()));
+        }
+        self.drain().await?;
+        // Nothing is applied while this is held.
+        let _turn = self.volumes.enter().await;
+        let mut core = self.core();
+        if !core.state.consistent {
+            return Err(Error::State(
+                "a resync is under way: what is here is no state that the source ever had",
+            ));
+        }
+        core.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
+        let mut blocks: Vec<Arc<dyn Block>> = Vec::with_capacity(stores.len());
+        for (member, (base, store)) in self.side.members.iter().zip(stores).enumerate() {
+            let overlay = Arc::new(Overlay::new(member as u16, base.clone(), store, self.side.pool.clone()));
+            core.snapshots.push(Arc::downgrade(&overlay));
+            blocks.push(overlay);
+        }
+        Ok(blocks)
+    }
+
+    /// Before a volume is changed: pictures keep what was there.
+    pub(super) async fn preserve(&self, member: u16, op: &BlockOp) -> Result<(), Error> {
+        match op {
+            BlockOp::Write { offset, data, .. } => {
+                let len = data.iter().map(|bytes| bytes.len() as u64).sum();
+                self.preserve_range(member, *offset, len).await
+            }
+            BlockOp::WriteZeroes { offset, len, .. } => self.preserve_range(member, *offset, *len).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The same by its range.
+    pub(super) async fn preserve_range(&self, member: u16, offset: u64, len: u64) -> Result<(), Error> {
+        let snapshots: Vec<Arc<Overlay>> =
+            self.core().snapshots.iter().filter_map(std::sync::Weak::upgrade).collect();
+        for snapshot in snapshots.iter().filter(|snapshot| snapshot.member() == member) {
+            snapshot.preserve(offset, len).await?;
+        }
+        Ok(())
+    }
+}

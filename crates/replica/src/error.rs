@@ -1,0 +1,56 @@
+//! Why something could not be done with a replica.
+//!
+//! What: [`Error`]. Spec: none. Owns: nothing. Does not: name a peer's reasons (see `wire::repl::control::Refusal`).
+
+use crate::peer;
+use crate::scan::Damage;
+use crate::state::Damaged;
+use crate::status::Role;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The journal's state cannot be believed.
+    #[error("the state in the journal is of no use: {0}")]
+    Damaged(#[from] Damaged),
+    /// Records of its log that it has answered for are gone: it is not opened, since nobody knows what they changed. What
+    /// goes on with the rest is [`crate::rescue::salvage`]; what makes it a destination, [`crate::rescue::give_up`].
+    #[error("{0}")]
+    Log(Damage),
+    /// A volume or the journal failed, or is full.
+    #[error("{0}")]
+    Store(#[from] weft_store::Error),
+    /// It is opened as what it is not.
+    #[error("this side is a {}, not a {}", name(*.is), name(*.wanted))]
+    Role {
+        /// What it is.
+        is: Role,
+        /// What was wanted.
+        wanted: Role,
+    },
+    /// The volumes are not those of the journal.
+    #[error("the journal is of other volumes: {0}")]
+    Members(String),
+    /// More, or less, than can be.
+    #[error("{0}")]
+    Limit(String),
+    /// There is no such peer.
+    #[error("there is no destination number {0}")]
+    NoPeer(usize),
+    /// Not in this state of affairs, and why.
+    #[error("{0}")]
+    State(&'static str),
+    /// What the peer said, or that it said nothing.
+    #[error("the destination: {0}")]
+    Peer(#[from] peer::Error),
+    /// It was stopped, fenced or has failed.
+    #[error("{0}")]
+    Halted(String),
+}
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Source => "source",
+        Role::Destination => "destination",
+    }
+}

@@ -1,0 +1,86 @@
+//! Two rows of eras beside each other: where they part, and what a source says to another.
+//!
+//! Spec: the crate's page, "Histories". Owns: nothing. Does not: know what was written in an era.
+
+use weft_wire::repl::control::{Era, Refusal};
+
+/// Whether two eras are the same one, whatever is said of where it began.
+pub(crate) fn same(a: &Era, b: &Era) -> bool {
+    (a.epoch, a.tag) == (b.epoch, b.tag)
+}
+
+/// Where two histories part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fork {
+    /// The last sequence that both have.
+    pub at: u64,
+    /// Whether this side has lived in an era that the other does not know.
+    pub own_era: bool,
+}
+
+/// Positions, in both, of the last era that both know.
+fn common(mine: &[Era], theirs: &[Era]) -> Option<(usize, usize)> {
+    let known = |(i, era): (usize, &Era)| theirs.iter().position(|other| same(era, other)).map(|j| (i, j));
+    mine.iter().enumerate().rev().find_map(known)
+}
+
+/// Compares histories; `None` where they have nothing in common.
+pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
+    let (i, j) = common(mine, theirs)?;
+    let my_end = mine.get(i + 1).map_or(last, |next| next.after);
+    let their_end = theirs.get(j + 1).map_or(u64::MAX, |next| next.after);
+    Some(Fork { at: my_end.min(their_end), own_era: i + 1 < mine.len() })
+}
+
+/// What a source of one history says to that of another, who takes it for its destination: who came later counts, unless both
+/// went their own way.
+pub(crate) fn refusal(mine: &[Era], theirs: &[Era]) -> Refusal {
+    let Some(own) = mine.last().copied() else { return Refusal::Invalid };
+    // Of the same partnership, and apart for so many eras that where they part is forgotten.
+    let Some((i, j)) = common(mine, theirs) else { return Refusal::SplitBrain(own) };
+    let Some(parted) = mine.get(i + 1) else {
+        // The other knows all of this history, and more: this side learns of it by its own hello, or is about to give up.
+        return Refusal::Inconsistent;
+    };
+    // What the other wrote behind the point at which this side went on alone is missing here.
+    let by = Era { after: parted.after, ..own };
+    if j + 1 < theirs.len() { Refusal::SplitBrain(by) } else { Refusal::Fenced(by) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn era(epoch: u64, tag: u64, after: u64) -> Era {
+        Era { epoch, tag, after }
+    }
+
+    #[test]
+    fn histories_part_where_the_first_of_them_begins_an_era() {
+        let first = era(1, 10, 0);
+        let at = |mine: &[Era], last, theirs: &[Era]| fork(mine, last, theirs).map(|f| (f.at, f.own_era));
+        // The same history: as far as this side has it.
+        assert_eq!(at(&[first], 7, &[first]), Some((7, false)));
+        // The other was promoted behind 5: what was written here after that is gone.
+        assert_eq!(at(&[first], 7, &[first, era(2, 20, 5)]), Some((5, false)));
+        assert_eq!(at(&[first], 3, &[first, era(2, 20, 5)]), Some((3, false)));
+        // Both were promoted.
+        assert_eq!(at(&[first, era(2, 21, 4)], 9, &[first, era(2, 20, 5)]), Some((4, true)));
+        assert_eq!(at(&[era(1, 11, 0)], 9, &[first]), None);
+        // The oldest eras are forgotten: what is left still meets.
+        assert_eq!(at(&[first, era(2, 20, 5)], 9, &[era(2, 20, 5), era(3, 30, 8)]), Some((8, false)));
+    }
+
+    #[test]
+    fn of_two_sources_the_later_one_counts_unless_both_went_on() {
+        let (first, mine, theirs) = (era(1, 10, 0), era(2, 20, 5), era(2, 30, 7));
+        assert_eq!(refusal(&[first, mine], &[first]), Refusal::Fenced(era(2, 20, 5)));
+        assert_eq!(refusal(&[first, mine], &[first, theirs]), Refusal::SplitBrain(era(2, 20, 5)));
+        assert_eq!(refusal(&[first, mine, era(3, 21, 9)], &[first]), Refusal::Fenced(era(3, 21, 5)));
+        // A rightful successor, before this side knows of it.
+        assert_eq!(refusal(&[first], &[first, theirs]), Refusal::Inconsistent);
+        assert_eq!(refusal(&[first], &[first]), Refusal::Inconsistent);
+        // Where they part is forgotten.
+        assert_eq!(refusal(&[era(40, 1, 9)], &[era(2, 11, 0)]), Refusal::SplitBrain(era(40, 1, 9)));
+    }
+}

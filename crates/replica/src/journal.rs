@@ -1,0 +1,313 @@
+//! The journal of one side of a group: state, bitmaps and log, in one block of its own.
+//!
+//! What: [`format()`], [`look`], `Journal`; [`Side`], a group with its journal. Spec: this file, `crate::state`,
+//! `crate::bitmap`, `crate::log`. Owns: nothing but handles. Does not: lock the journal against a second process.
+//!
+//! ```text
+//!      0   4096   state, copy 0
+//!   4096   4096   state, copy 1
+//!   8192      .   bitmaps: of peer 0 for each volume, of peer 1 for each volume, ... (so many bytes each, see the state)
+//!      .      .   the ring log
+//! ```
+//!
+//! Whatever is written here is made durable with the journal's own flush before anything relies on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::clock::Time;
+use weft_machine::{Payload, Pool, rt};
+use weft_store::block::{Block, BlockOp, Outcome};
+use weft_wire::repl::control::Era;
+use weft_wire::repl::record::{MAX_MEMBERS, SECTOR};
+
+use crate::bitmap::{self, Bitmap, PAGE_BYTES};
+use crate::error::Error;
+use crate::signal::Gate;
+use crate::state::{COPY_BYTES, Layout, MAX_PEERS, Member, State, Tail};
+use crate::status::Role;
+
+/// The smallest log: room for several of the longest records.
+#[cfg(not(test))]
+pub const MIN_LOG_BYTES: u64 = 16 * (crate::record::MAX_PAYLOAD as u64);
+/// The smallest log of the tests, whose records are shorter accordingly.
+#[cfg(test)]
+pub const MIN_LOG_BYTES: u64 = 64 << 10;
+/// What is right for most: a few seconds of a fast disk.
+pub const DEFAULT_LOG_BYTES: u64 = 1 << 30;
+
+const BITMAPS_AT: u64 = 2 * COPY_BYTES as u64;
+
+/// A journal to be.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// Which partnership: random, the same on all sides.
+    pub partnership: [u8; 16],
+    /// The part that it plays at first.
+    pub role: Role,
+    /// Random: of the first era where it is a source, and of its log.
+    pub tag: u64,
+    /// Bytes of each volume, in the group's order.
+    pub sizes: Vec<u64>,
+    /// Bytes of the ring log, at least [`MIN_LOG_BYTES`].
+    pub log_bytes: u64,
+}
+
+/// A group with its journal.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// See [`bytes()`] for how long it has to be.
+    pub journal: Arc<dyn Block>,
+    /// The volumes, in the group's order.
+    pub members: Vec<Arc<dyn Block>>,
+    /// Where reads land.
+    pub pool: Pool,
+    /// What time it is.
+    pub wall: Wall,
+}
+
+/// Unix time, told by the machine's own monotonic clock from a moment at which both were known.
+#[derive(Clone, Copy, Debug)]
+pub struct Wall {
+    unix_ms: u64,
+    at: Time,
+}
+
+impl Wall {
+    /// It is now `unix_ms` milliseconds of Unix time.
+    pub fn new(unix_ms: u64) -> Wall {
+        Wall { unix_ms, at: rt::now() }
+    }
+
+    /// Milliseconds of Unix time.
+    pub fn now_ms(&self) -> u64 {
+        self.unix_ms + rt::now().since(self.at).as_millis() as u64
+    }
+
+    /// How long ago that was.
+    pub fn age(&self, unix_ms: u64) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(unix_ms))
+    }
+}
+
+fn layout(format: &Format) -> Result<(Layout, Vec<Member>), Error> {
+    let count = format.sizes.len();
+    if count == 0 || count > MAX_MEMBERS {
+        return Err(Error::Limit(format!("a group has 1 to {MAX_MEMBERS} volumes, not {count}")));
+    }
+    if format.log_bytes < MIN_LOG_BYTES || !format.log_bytes.is_multiple_of(SECTOR as u64) {
+        return Err(Error::Limit(format!(
+            "a log has at least {MIN_LOG_BYTES} bytes, in multiples of {SECTOR}, not {}",
+            format.log_bytes
+        )));
+    }
+    if format.sizes.contains(&0) {
+        return Err(Error::Limit("a volume without bytes cannot be replicated".into()));
+    }
+    // The largest volume says how long each bitmap is.
+    let bitmap_bytes =
+        format.sizes.iter().fold(PAGE_BYTES as u64, |least, size| bitmap::layout(*size, least).1);
+    let members = format
+        .sizes
+        .iter()
+        .map(|size| Member { size: *size, granule: bitmap::layout(*size, bitmap_bytes).0 });
+    let log_at = BITMAPS_AT + bitmap_bytes * (MAX_PEERS * count) as u64;
+    Ok((Layout { bitmap_bytes, log_at, log_bytes: format.log_bytes }, members.collect()))
+}
+
+/// How long the journal's block has to be.
+pub fn bytes(format: &Format) -> Result<u64, Error> {
+    layout(format).map(|(layout, _)| layout.log_at + layout.log_bytes)
+}
+
+/// Lays a journal out. What was there is gone.
+pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, Error> {
+    let (layout, members) = layout(format)?;
+    let needed = layout.log_at + layout.log_bytes;
+    if journal.geometry().size < needed {
+        return Err(Error::Limit(format!(
+            "the journal has {} bytes and needs {needed}",
+            journal.geometry().size
+        )));
+    }
+    let source = format.role == Role::Source;
+    let era = Era { epoch: source.into(), tag: if source { format.tag } else { 0 }, after: 0 };
+    let state = State {
+        generation: 2,
+        partnership: format.partnership,
+        role: format.role,
+        consistent: source,
+        gave_up: false,
+        holds: source,
+        // Nothing was ever placed: whoever opens it needs not look for what would be behind its tail.
+        closed: true,
+        damaged: false,
+        log: format.tag,
+        life: 1,
+        tail: Tail { position: 0, sequence: 1, life: 1 },
+        layout,
+        promised: era,
+        eras: vec![era],
+        members,
+        peers: Vec::new(),
+    };
+    // What an older journal left in place of the bitmaps would be read as one.
+    let zero =
+        BlockOp::WriteZeroes { offset: 0, len: layout.log_at, durable: true, keep_space: false, fast: false };
+    journal.submit(zero).await?;
+    let older = State { generation: 1, ..state.clone() };
+    for state in [&older, &state] {
+        write_state(journal, state).await?;
+    }
+    Ok(state)
+}
+
+/// What a journal says, without opening it.
+pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error> {
+    let mut copies = Vec::with_capacity(2);
+    for number in 0..2 {
+        // A copy that cannot be read is as good as a damaged one.
+        let read = read(journal, pool, number * COPY_BYTES as u64, COPY_BYTES).await;
+        let copy = read.ok().and_then(|bytes| <[u8; COPY_BYTES]>::try_from(bytes.concat()).ok());
+        copies.push(copy.unwrap_or([0xff; COPY_BYTES]));
+    }
+    Ok(State::latest(&copies[0], &copies[1])?)
+}
+
+/// Tells a journal that nobody has open that its volumes have grown; all destinations first, then the source. What is new is
+/// compared by its bitmaps like everything that was written: where both sides have a hole it costs a message.
+pub async fn resize(side: &Side, sizes: &[u64]) -> Result<State, Error> {
+    let old = look(&side.journal, &side.pool).await?;
+    if sizes.len() != old.members.len() {
+        return Err(Error::Members(format!("{} sizes for {} volumes", sizes.len(), old.members.len())));
+    }
+    let mut new = old.clone();
+    for (member, size) in new.members.iter_mut().zip(sizes) {
+        if *size < member.size {
+            return Err(Error::Limit(format!(
+                "a replicated volume cannot shrink from {} to {size} bytes: remove the replica first",
+                member.size
+            )));
+        }
+        member.size = *size;
+        // Coarser where the bitmap has no room for so many bits.
+        while Bitmap::new(*size, member.granule).pages() * PAGE_BYTES as u64 > old.layout.bitmap_bytes {
+            member.granule *= 2;
+        }
+    }
+    let journal = Journal::new(side, &old);
+    let mut pages = Vec::new();
+    for n in (0..old.peers.len()).filter(|n| old.peers[*n].is_some()) {
+        for (number, map) in journal.bitmaps(&old, n).await.into_iter().enumerate() {
+            let (was, is) = (old.members[number], new.members[number]);
+            let mut grown = Bitmap::new(is.size, is.granule);
+            map.ranges(0, usize::MAX).0.into_iter().for_each(|(offset, len)| grown.mark(offset, len));
+            grown.mark(was.size, is.size - was.size);
+            pages.extend((0..grown.pages()).map(|page| Journal::page(&new, n, number, page, &grown)));
+        }
+    }
+    // A crash in between leaves the old size with too much marked, or pages that count as damaged: all dirty.
+    journal.write_pages(pages).await?;
+    journal.write_state(new.clone()).await?;
+    new.generation = journal.generation();
+    Ok(new)
+}
+
+async fn write_state(journal: &Arc<dyn Block>, state: &State) -> Result<(), Error> {
+    let offset = (state.generation % 2) * COPY_BYTES as u64;
+    let data = vec![Bytes::copy_from_slice(&state.emit())];
+    journal.submit(BlockOp::Write { offset, data, durable: true }).await?;
+    Ok(())
+}
+
+/// Bytes of a block, in memory.
+pub(crate) async fn read(
+    block: &Arc<dyn Block>,
+    pool: &Pool,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<Bytes>, Error> {
+    match block.submit(BlockOp::Read { offset, len }).await? {
+        Outcome::Data(payload) => {
+            Ok(Payload::into_chain(payload, pool).await.map_err(weft_store::Error::from)?)
+        }
+        other => unreachable!("a read is answered with {other:?}"),
+    }
+}
+
+/// An open journal, apart from its log.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub block: Arc<dyn Block>,
+    pub pool: Pool,
+    /// One write of the state or the bitmaps at a time.
+    pub gate: Gate,
+    generation: AtomicU64,
+}
+
+impl Journal {
+    pub fn new(side: &Side, state: &State) -> Journal {
+        let generation = AtomicU64::new(state.generation);
+        Journal { block: side.journal.clone(), pool: side.pool.clone(), gate: Gate::default(), generation }
+    }
+
+    /// The generation of what was written last.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Makes the state durable, as the next generation. The caller is in the gate.
+    pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
+        state.generation = self.generation() + 1;
+        write_state(&self.block, &state).await?;
+        self.generation.store(state.generation, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn bitmap_at(state: &State, peer: usize, member: usize) -> u64 {
+        BITMAPS_AT + state.layout.bitmap_bytes * (peer * state.members.len() + member) as u64
+    }
+
+    /// What a page of a bitmap says that it is: where it lies.
+    fn page_id(offset: u64) -> u32 {
+        (offset / PAGE_BYTES as u64) as u32
+    }
+
+    /// Reads the bitmaps of one peer.
+    pub async fn bitmaps(&self, state: &State, peer: usize) -> Vec<Bitmap> {
+        let mut bitmaps = Vec::with_capacity(state.members.len());
+        for (number, member) in state.members.iter().enumerate() {
+            let mut map = Bitmap::new(member.size, member.granule);
+            let at = Journal::bitmap_at(state, peer, number);
+            for page in 0..map.pages() {
+                let offset = at + page * PAGE_BYTES as u64;
+                let read = read(&self.block, &self.pool, offset, PAGE_BYTES).await;
+                let bytes = read.ok().and_then(|bytes| <[u8; PAGE_BYTES]>::try_from(bytes.concat()).ok());
+                // One that cannot be read is all dirty.
+                map.load(page, Journal::page_id(offset), &bytes.unwrap_or([0xff; PAGE_BYTES]));
+            }
+            bitmaps.push(map);
+        }
+        bitmaps
+    }
+
+    /// Where a page of a bitmap is to be written, and what.
+    pub fn page(state: &State, peer: usize, member: usize, number: u64, map: &Bitmap) -> (u64, Bytes) {
+        let offset = Journal::bitmap_at(state, peer, member) + number * PAGE_BYTES as u64;
+        (offset, Bytes::copy_from_slice(&map.page(number, Journal::page_id(offset))))
+    }
+
+    /// Writes pages and makes them durable. The caller is in the gate.
+    pub async fn write_pages(&self, pages: Vec<(u64, Bytes)>) -> Result<(), Error> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        for (offset, bytes) in pages {
+            self.block.submit(BlockOp::Write { offset, data: vec![bytes], durable: false }).await?;
+        }
+        self.block.submit(BlockOp::Flush).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! Storage Replica: volumes that copy themselves to other hosts, block by block, and stay copies.
+//!
+//! What: a [`source::Source`] wraps the blocks of a group of volumes, a [`destination::Destination`] keeps their copy, and a
+//! [`peer::Peer`] is what lies between. Spec: ours; what the sides say is in `wire::repl`, what they keep in [`journal`].
+//! Owns: logs, bitmaps and the state of both sides. Does not: listen, connect, encrypt, or name volumes.
+//!
+//! # How a write travels
+//!
+//! ```text
+//!   submit ──► own log, durable ──┬─► peer's log, durable ──┐
+//!                                 └─► the volume ───────────┴─► answered (synchronous)
+//! ```
+//!
+//! A group of volumes has one log and one order; a single volume is a group of one. Writes that come together become durable
+//! together. Only what is durable in the source's own log is sent, so a destination never has what its source could forget.
+//! The payload is hashed once on each side, and never copied: a record is a header and the caller's own buffers.
+//!
+//! # What is remembered
+//!
+//! Per group and side one *journal*, a block of its own: state (two checksummed copies), one bitmap for each destination and
+//! volume, and the ring log. A range is in one of three places until a destination has it: in the log, in the bitmap, or, while
+//! it is copied, under a lock that holds writes to it back. Records leave the log when the volumes are durable, and each
+//! destination has them or its bitmap, durably, names their ranges.
+//!
+//! # Histories
+//!
+//! A history is a row of eras, each written by one source. A promotion begins an era, with a higher epoch and a random tag,
+//! behind the last record that the new source has. A source is fenced by whoever knows a later era; what it has written
+//! behind the point where the histories part is *diverged*, and goes when it becomes a destination, which never happens
+//! by itself when somebody was told that it is safe.
+#![forbid(unsafe_code)]
+
+mod bitmap;
+pub mod destination;
+mod digest;
+pub mod error;
+mod history;
+pub mod journal;
+mod log;
+mod overlay;
+pub mod peer;
+pub mod record;
+mod replay;
+pub mod rescue;
+mod scan;
+mod signal;
+pub mod source;
+pub mod state;
+pub mod status;
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use scan::Damage;
+pub use status::{Mode, Phase, Role, Status};

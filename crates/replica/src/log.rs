@@ -1,0 +1,444 @@
+//! The ring log: records in order, durable together when they come together, read again by number.
+//!
+//! What: [`Log`]. Spec: `wire::repl::record` for a record; the ring is a row of sectors that starts over at its end.
+//! Owns: the index of what the ring holds, what waits to be written, and copies of the youngest records in memory.
+//! Does not: know volumes, peers, or when a record may go (its owner calls [`Log::free_through`]).
+//!
+//! Operation: a record is *placed* under a short lock, which gives it its sequence and its position. One task at a time
+//! ([`Log::claim_writer`]) writes what was placed, as few calls as the ring allows, and makes it durable; what is placed
+//! meanwhile is the next batch. So a batch is never begun before the one before is durable, and a crash loses an end of the
+//! log and nothing else.
+//! Recovery: from the tail that the state names, each record has to have the log's identity, the next sequence, a life no
+//! less than that of the one before, and a payload of its sum (see [`crate::scan`]). The first that has not is the end, or
+//! the beginning of damage: a record behind it says that it was durable once, or it cannot be read at all.
+//! Errors: a log that has failed to write stays failed: nobody knows what is there.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use weft_machine::Pool;
+use weft_store::block::{Block, BlockOp};
+
+use crate::error::Error;
+use crate::journal::read;
+use crate::peer::APPEND_BYTES;
+use crate::record::{Header, Kind, Record, SECTOR};
+use crate::scan::{Damage, Found, Scan};
+use crate::signal::Signal;
+use crate::state::{Layout, State, Tail};
+
+/// Records that one log holds; their index takes some 30 MB then.
+pub const MAX_RECORDS: usize = 1 << 18;
+
+/// A log, open for writing.
+#[derive(Debug)]
+pub(crate) struct Log {
+    block: Arc<dyn Block>,
+    pool: Pool,
+    layout: Layout,
+    log: u64,
+    /// Bytes of records that are kept in memory after they were written.
+    recent_limit: usize,
+    ring: Mutex<Ring>,
+    /// Something was placed, became durable, was freed, or has failed.
+    pub changed: Signal,
+}
+
+#[derive(Debug)]
+struct Ring {
+    life: u64,
+    /// Where the next record goes.
+    head: u64,
+    /// The sequence of the next record.
+    next: u64,
+    /// Last sequence that is durable.
+    durable: u64,
+    /// Everything that is in the ring, oldest first.
+    entries: VecDeque<Entry>,
+    /// From the tail to the head, pads included.
+    used: u64,
+    /// Placed and not written yet.
+    queue: VecDeque<Record>,
+    /// The youngest records, with their payload.
+    recent: VecDeque<Record>,
+    recent_bytes: usize,
+    writing: bool,
+    failed: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    header: Header,
+    position: u64,
+    /// Of the ring that goes free with it: itself and a pad in front of it.
+    bytes: u64,
+}
+
+/// How full a log is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fill {
+    /// First sequence that it holds; one more than the last when it holds none.
+    pub first: u64,
+    /// Last sequence that was placed.
+    pub last: u64,
+    /// Last that is durable.
+    pub durable: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+impl Log {
+    /// Opens the log that the state describes and hands every record that it holds to `each`, in order; where it is damaged,
+    /// those before the damage. `life` is that of what is appended from now on: larger than any before, and durable in the
+    /// state before the first append.
+    pub async fn open(
+        block: &Arc<dyn Block>,
+        pool: &Pool,
+        state: &State,
+        life: u64,
+        recent_limit: usize,
+        mut each: impl AsyncFnMut(Record) -> Result<(), Error>,
+    ) -> Result<(Log, Option<Damage>), Error> {
+        let Tail { position, sequence, life: mut least } = state.tail;
+        let mut scan = Scan::new(block, pool, state);
+        let mut ring = Ring {
+            life,
+            head: position,
+            next: sequence,
+            durable: sequence - 1,
+            entries: VecDeque::new(),
+            used: 0,
+            queue: VecDeque::new(),
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            writing: false,
+            failed: None,
+        };
+        let mut pad = 0;
+        let damage = loop {
+            let (record, at) = match scan.next(ring.next, least).await {
+                Found::Record(record, at) => (record, at),
+                // Nobody looks behind the tail of a log that was closed empty.
+                _ if state.closed => break None,
+                end => {
+                    let rest = state.layout.log_bytes - ring.used - pad;
+                    break scan.damage(ring.next, least, rest, matches!(end, Found::Unreadable)).await;
+                }
+            };
+            let bytes = record.header.record_len() as u64;
+            if ring.used + pad + bytes > state.layout.log_bytes {
+                // Once around: what follows is the tail again.
+                break None;
+            }
+            least = record.header.life;
+            if record.header.kind == Kind::Pad {
+                if pad > 0 {
+                    break None;
+                }
+                pad = state.layout.log_bytes - at;
+                continue;
+            }
+            ring.entries.push_back(Entry { header: record.header, position: at, bytes: bytes + pad });
+            ring.used += bytes + pad;
+            pad = 0;
+            ring.head = (at + bytes) % state.layout.log_bytes;
+            ring.durable = ring.next;
+            ring.next += 1;
+            each(record).await?;
+        };
+        let log = Log {
+            block: block.clone(),
+            pool: pool.clone(),
+            layout: state.layout,
+            log: state.log,
+            recent_limit,
+            ring: Mutex::new(ring),
+            changed: Signal::default(),
+        };
+        Ok((log, damage))
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places a record and says its sequence; `None` where there is no room. The header's log, life and sequence are
+    /// filled in.
+    pub fn place(&self, mut record: Record) -> Option<u64> {
+        let mut ring = self.ring();
+        let bytes = record.header.record_len() as u64;
+        let to_end = self.layout.log_bytes - ring.head;
+        let pad = if bytes > to_end { to_end } else { 0 };
+        // Never quite full: the head does not meet the tail.
+        if ring.used + pad + bytes >= self.layout.log_bytes || ring.entries.len() >= MAX_RECORDS {
+            return None;
+        }
+        record.header.log = self.log;
+        record.header.life = ring.life;
+        record.header.sequence = ring.next;
+        if pad > 0 {
+            let header = Header { kind: Kind::Pad, member: 0, offset: 0, ..record.header };
+            ring.queue.push_back(Record { header, payload: Vec::new() });
+            ring.head = 0;
+        }
+        let position = ring.head;
+        ring.entries.push_back(Entry { header: record.header, position, bytes: bytes + pad });
+        ring.used += bytes + pad;
+        ring.head = (position + bytes) % self.layout.log_bytes;
+        ring.next += 1;
+        ring.recent_bytes += bytes as usize;
+        ring.recent.push_back(record.clone());
+        while ring.recent_bytes > self.recent_limit {
+            let Some(oldest) = ring.recent.pop_front() else { break };
+            ring.recent_bytes -= oldest.header.record_len();
+        }
+        ring.queue.push_back(record);
+        Some(ring.next - 1)
+    }
+
+    /// Whether the caller is to write what was placed, until [`Log::write_next`] has nothing more: there is something, and
+    /// nobody else does.
+    pub fn claim_writer(&self) -> bool {
+        let mut ring = self.ring();
+        let claimed = !ring.writing && !ring.queue.is_empty() && ring.failed.is_none();
+        ring.writing |= claimed;
+        claimed
+    }
+
+    /// Writes the next batch and makes it durable; its records, without pads. `None`: there was nothing, or it has failed,
+    /// and the caller is the writer no longer.
+    pub async fn write_next(&self) -> Option<Vec<Record>> {
+        let batch = {
+            let mut ring = self.ring();
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while let Some(mut record) = ring.queue.pop_front() {
+                // None of this batch is written before these are durable.
+                record.header.settled = ring.durable;
+                bytes += record.header.record_len();
+                batch.push(record);
+                // A pad goes with what follows it.
+                let padded = batch.last().is_some_and(|last| last.header.kind == Kind::Pad);
+                if bytes >= APPEND_BYTES && !padded {
+                    break;
+                }
+            }
+            if batch.is_empty() {
+                ring.writing = false;
+                return None;
+            }
+            batch
+        };
+        let written = self.write(&batch).await;
+        let mut ring = self.ring();
+        match written {
+            Ok(()) => {
+                ring.durable = batch.last().map_or(ring.durable, |last| last.header.sequence);
+                drop(ring);
+                self.changed.notify();
+                Some(batch.into_iter().filter(|record| record.header.kind != Kind::Pad).collect())
+            }
+            Err(e) => {
+                ring.failed = Some(e.to_string());
+                ring.writing = false;
+                drop(ring);
+                tracing::error!("the log of a replica has failed: {e}");
+                self.changed.notify();
+                None
+            }
+        }
+    }
+
+    /// Writes records that follow each other, in as many pieces as there are turns of the ring, and flushes.
+    async fn write(&self, batch: &[Record]) -> Result<(), Error> {
+        let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
+        let mut end = None;
+        for record in batch {
+            let at = match record.header.kind {
+                Kind::Pad => None,
+                _ => Some(self.position(record.header.sequence)?),
+            };
+            // A pad lies behind the record before it, which may be in an earlier batch.
+            let at = match at.or(end) {
+                Some(at) => at,
+                None => self.pad_position(record.header.sequence)?,
+            };
+            match runs.last_mut() {
+                Some((start, chain)) if end == Some(at) && at > *start => record.emit(chain),
+                _ => {
+                    let mut chain = Vec::new();
+                    record.emit(&mut chain);
+                    runs.push((at, chain));
+                }
+            }
+            end = Some(at + record.header.record_len() as u64);
+        }
+        // Alone, and small enough to be one call, it is durable in one.
+        let last = runs.len() - 1;
+        for (number, (at, data)) in runs.into_iter().enumerate() {
+            let offset = self.layout.log_at + at;
+            self.block.submit(BlockOp::Write { offset, data, durable: number == last && last == 0 }).await?;
+        }
+        if last > 0 {
+            self.block.submit(BlockOp::Flush).await?;
+        }
+        Ok(())
+    }
+
+    fn recent(&self, sequence: u64) -> Option<Record> {
+        let ring = self.ring();
+        let first = ring.recent.front()?.header.sequence;
+        ring.recent.get(usize::try_from(sequence.checked_sub(first)?).ok()?).cloned()
+    }
+
+    fn entry(&self, sequence: u64) -> Option<Entry> {
+        let ring = self.ring();
+        let first = ring.entries.front()?.header.sequence;
+        ring.entries.get(usize::try_from(sequence.checked_sub(first)?).ok()?).copied()
+    }
+
+    fn position(&self, sequence: u64) -> Result<u64, Error> {
+        let entry =
+            self.entry(sequence).ok_or(Error::State("a record left the log before it was written"))?;
+        Ok(entry.position)
+    }
+
+    /// Where the pad in front of a record begins.
+    fn pad_position(&self, sequence: u64) -> Result<u64, Error> {
+        let entry =
+            self.entry(sequence).ok_or(Error::State("a record left the log before it was written"))?;
+        Ok(self.layout.log_bytes - (entry.bytes - entry.header.record_len() as u64))
+    }
+
+    /// How full it is.
+    pub fn fill(&self) -> Fill {
+        let ring = self.ring();
+        Fill {
+            first: ring.entries.front().map_or(ring.next, |entry| entry.header.sequence),
+            last: ring.next - 1,
+            durable: ring.durable,
+            used: ring.used,
+        }
+    }
+
+    /// Why it has failed, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.ring().failed.clone()
+    }
+
+    /// Whether it is more than half full: time to make room.
+    pub fn is_filling(&self) -> bool {
+        let ring = self.ring();
+        ring.used > self.layout.log_bytes / 2 || ring.entries.len() > MAX_RECORDS / 2
+    }
+
+    /// Through which sequence records would have to go for it to be half full; 0 where it is no more than that.
+    pub fn excess(&self) -> u64 {
+        let ring = self.ring();
+        let (mut used, mut records) = (ring.used, ring.entries.len());
+        let mut through = 0;
+        for entry in &ring.entries {
+            if used <= self.layout.log_bytes / 2 && records <= MAX_RECORDS / 2 {
+                break;
+            }
+            used -= entry.bytes;
+            records -= 1;
+            through = entry.header.sequence;
+        }
+        through
+    }
+
+    /// Headers of the records from `from` through `to` that it holds.
+    pub fn headers(&self, from: u64, to: u64) -> Vec<Header> {
+        let ring = self.ring();
+        let Some(first) = ring.entries.front().map(|entry| entry.header.sequence) else { return Vec::new() };
+        let skip = usize::try_from(from.saturating_sub(first)).unwrap_or(usize::MAX);
+        let entries = ring.entries.iter().skip(skip).take_while(|entry| entry.header.sequence <= to);
+        entries.map(|entry| entry.header).collect()
+    }
+
+    /// Bytes of the records behind `sequence`, and the time of the first of them.
+    pub fn behind(&self, sequence: u64) -> (u64, Option<u64>) {
+        let ring = self.ring();
+        let Some(first) = ring.entries.front().map(|entry| entry.header.sequence) else { return (0, None) };
+        let skip = usize::try_from((sequence + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let mut entries = ring.entries.iter().skip(skip);
+        let Some(oldest) = entries.next() else { return (0, None) };
+        let bytes = oldest.header.range_len() + entries.map(|entry| entry.header.range_len()).sum::<u64>();
+        (bytes, Some(oldest.header.unix_ms))
+    }
+
+    /// A record that is durable, from memory or from the medium. [`Error::Log`] where it is damaged, another where it is gone.
+    pub async fn record(&self, sequence: u64) -> Result<Record, Error> {
+        if let Some(record) = self.recent(sequence) {
+            return Ok(record);
+        }
+        let entry = self.entry(sequence).ok_or(Error::State("the record has left the log"))?;
+        let len = entry.header.payload_len();
+        let mut payload = Ok(Vec::new());
+        if len > 0 {
+            let at = self.layout.log_at + entry.position + SECTOR as u64;
+            payload = read(&self.block, &self.pool, at, len).await;
+        }
+        // It may have been freed, and written over, while it was read.
+        if self.entry(sequence).is_none() {
+            return Err(Error::State("the record has left the log"));
+        }
+        let record = payload.map(|payload| Record { header: entry.header, payload });
+        match record {
+            Ok(record) if record.is_whole() => Ok(record),
+            Ok(_) => Err(Error::Log(Damage { first: sequence, last: sequence })),
+            Err(e) => {
+                tracing::warn!("record {sequence} of a log: {e}");
+                Err(Error::Log(Damage { first: sequence, last: sequence }))
+            }
+        }
+    }
+
+    /// The tail once everything through `sequence` is gone.
+    pub fn tail_after(&self, sequence: u64) -> Tail {
+        let ring = self.ring();
+        let first = ring.entries.front().map_or(0, |entry| entry.header.sequence);
+        let skip = usize::try_from((sequence + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        match ring.entries.get(skip) {
+            Some(entry) => {
+                let pad = entry.bytes - entry.header.record_len() as u64;
+                let position = if pad > 0 { self.layout.log_bytes - pad } else { entry.position };
+                Tail { position, sequence: entry.header.sequence, life: entry.header.life }
+            }
+            None => Tail { position: ring.head, sequence: ring.next, life: ring.life },
+        }
+    }
+
+    /// Everything through `sequence` may be written over: the state says so, durably.
+    pub fn free_through(&self, sequence: u64) {
+        {
+            let mut ring = self.ring();
+            while let Some(entry) = ring.entries.front().copied().filter(|e| e.header.sequence <= sequence) {
+                ring.used -= entry.bytes;
+                ring.entries.pop_front();
+            }
+            while ring.recent.front().is_some_and(|record| record.header.sequence <= sequence) {
+                if let Some(oldest) = ring.recent.pop_front() {
+                    ring.recent_bytes -= oldest.header.record_len();
+                }
+            }
+        }
+        self.changed.notify();
+    }
+
+    /// Empties the log, which goes on behind `base`. The state says so, durably, with this life. Nothing may be queued.
+    pub fn restart(&self, base: u64, life: u64) {
+        {
+            let mut ring = self.ring();
+            ring.entries.clear();
+            ring.recent.clear();
+            ring.recent_bytes = 0;
+            ring.used = 0;
+            ring.next = base + 1;
+            ring.durable = base;
+            ring.life = life;
+        }
+        self.changed.notify();
+    }
+}

@@ -1,0 +1,168 @@
+//! A writable picture of a block that goes on changing: what differs lies in a store of its own.
+//!
+//! What: [`Overlay`]. Spec: ours. Owns: which granules lie in the store.
+//! Does not: last: which granules those are is known in memory only.
+//!
+//! Operation: before the base changes, [`Overlay::preserve`] copies what is there; before the picture is written to in part,
+//! the rest of the granule is copied. One operation at a time: a picture is for looking and trying.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Payload, Pool};
+use weft_store::block::{Block, BlockOp, Extent, Geometry, Outcome};
+
+use crate::error::Error;
+use crate::journal::read;
+use crate::signal::Gate;
+
+/// What is copied at a time.
+const GRANULE: u64 = 64 << 10;
+/// The most that one read of a picture returns.
+const MAX_READ: u64 = 64 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Overlay {
+    member: u16,
+    base: Arc<dyn Block>,
+    store: Arc<dyn Block>,
+    pool: Pool,
+    size: u64,
+    kept: Mutex<Vec<u64>>,
+    gate: Gate,
+}
+
+impl Overlay {
+    /// A picture of `base` as it is now. `store` reads as zeros and is as long.
+    pub(crate) fn new(member: u16, base: Arc<dyn Block>, store: Arc<dyn Block>, pool: Pool) -> Overlay {
+        let size = base.geometry().size;
+        let words = size.div_ceil(GRANULE).div_ceil(64) as usize;
+        Overlay { member, base, store, pool, size, kept: Mutex::new(vec![0; words]), gate: Gate::default() }
+    }
+
+    /// Which volume of the group it is of.
+    pub(crate) fn member(&self) -> u16 {
+        self.member
+    }
+
+    fn is_kept(&self, granule: u64) -> bool {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept[(granule / 64) as usize] & (1 << (granule % 64)) != 0
+    }
+
+    fn set_kept(&self, granule: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept[(granule / 64) as usize] |= 1 << (granule % 64);
+    }
+
+    fn granules(&self, offset: u64, len: u64) -> Range<u64> {
+        let end = offset.saturating_add(len).min(self.size);
+        offset / GRANULE..end.div_ceil(GRANULE)
+    }
+
+    fn bounds(&self, granule: u64) -> Range<u64> {
+        granule * GRANULE..((granule + 1) * GRANULE).min(self.size)
+    }
+
+    /// The base is about to change there.
+    pub(crate) async fn preserve(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let _turn = self.gate.enter().await;
+        for granule in self.granules(offset, len) {
+            self.keep(granule).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep(&self, granule: u64) -> Result<(), Error> {
+        if self.is_kept(granule) {
+            return Ok(());
+        }
+        let Range { start, end } = self.bounds(granule);
+        let data = read(&self.base, &self.pool, start, (end - start) as usize).await?;
+        self.store.submit(BlockOp::Write { offset: start, data, durable: false }).await?;
+        self.set_kept(granule);
+        Ok(())
+    }
+
+    /// The bytes, now: what is read late would be read after the base has changed.
+    async fn read(&self, range: Range<u64>) -> Result<Vec<Bytes>, Error> {
+        let mut chain = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let granule = at / GRANULE;
+            let kept = self.is_kept(granule);
+            let mut end = self.bounds(granule).end.min(range.end);
+            while end < range.end && self.is_kept(end / GRANULE) == kept {
+                end = self.bounds(end / GRANULE).end.min(range.end);
+            }
+            let from = if kept { &self.store } else { &self.base };
+            chain.extend(read(from, &self.pool, at, (end - at) as usize).await?);
+            at = end;
+        }
+        Ok(chain)
+    }
+
+    /// Before something is written there: granules that are not replaced as a whole are kept, the others count as kept.
+    async fn prepare(&self, offset: u64, len: u64) -> Result<(), Error> {
+        for granule in self.granules(offset, len) {
+            let bounds = self.bounds(granule);
+            if bounds.start < offset || bounds.end > offset + len {
+                self.keep(granule).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&self, op: BlockOp) -> Result<Outcome, Error> {
+        let (offset, len, op) = match op {
+            BlockOp::Read { offset, len } if len as u64 > MAX_READ => {
+                return Err(weft_store::Error::Invalid).map_err(|e: weft_store::Error| {
+                    tracing::debug!("a read of {len} bytes at {offset} of a snapshot");
+                    e.into()
+                });
+            }
+            BlockOp::Read { offset, len } => {
+                return Ok(Outcome::Data(Payload::Chain(self.read(offset..offset + len as u64).await?)));
+            }
+            BlockOp::Flush => return Ok(self.store.submit(BlockOp::Flush).await?),
+            BlockOp::Status { len, .. } => {
+                return Ok(Outcome::Extents(vec![Extent { len, hole: false }]));
+            }
+            BlockOp::Write { offset, data, durable } => {
+                let len = data.iter().map(|bytes| bytes.len() as u64).sum();
+                (offset, len, BlockOp::Write { offset, data, durable })
+            }
+            BlockOp::WriteZeroes { offset, len, durable, keep_space, fast } => {
+                (offset, len, BlockOp::WriteZeroes { offset, len, durable, keep_space, fast })
+            }
+            // Zeros, not "as before": before, something else lies in the store.
+            BlockOp::Trim { offset, len, durable } => {
+                (offset, len, BlockOp::WriteZeroes { offset, len, durable, keep_space: false, fast: false })
+            }
+        };
+        self.prepare(offset, len).await?;
+        let outcome = self.store.submit(op).await?;
+        self.granules(offset, len).for_each(|granule| self.set_kept(granule));
+        Ok(outcome)
+    }
+}
+
+impl Block for Overlay {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size, ..self.store.geometry() }
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {
+        Box::pin(async move {
+            op.validate(self.size)?;
+            let _turn = self.gate.enter().await;
+            self.carry_out(op).await.map_err(|e| match e {
+                Error::Store(e) => e,
+                other => weft_store::Error::Io(std::io::Error::other(other.to_string())),
+            })
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! What a source asks of a destination, wherever that is.
+//!
+//! What: the contract [`Peer`], and [`Link`], its requests by name. Spec: `wire::repl`.
+//! Owns: nothing. Does not: know a transport, or retry (see `source`).
+//!
+//! Operation: three calls carry everything. `control` is one exchange of a small message. `append` and `write_blocks` move
+//! payload: over SMB each is a WRITE, whose payload goes by RDMA where there is any. Several calls may be under way at a
+//! time and may arrive in any order; the destination sorts appends by their sequence.
+//! Errors: [`Error::Unreachable`] says that it may or may not have happened: the source says hello again, when it pleases,
+//! and is told. A peer connects, and connects anew, inside `control` when it is given a [`Request::Hello`], and only there;
+//! an append or a write that fails with a reason it cannot tell is as good as unreachable.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::Payload;
+use weft_wire::repl::control::{DIGEST, Era, Hello, Refusal, Report, Request, Response, Sync, Welcome};
+
+use crate::destination::Destination;
+use crate::record::Record;
+
+/// The most that one append carries, records with headers and padding, unless a single record is longer (which it is by
+/// a header at most).
+pub const APPEND_BYTES: usize = 4 << 20;
+/// The most that one call of [`Peer::write_blocks`] carries.
+pub const BLOCKS_BYTES: usize = 4 << 20;
+
+/// Why something did not happen.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The link is down, or went down before the answer came. The text is for people.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// The destination said no.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// It answered something that is no answer to the question.
+    #[error("it does not keep to the protocol")]
+    Violation,
+}
+
+/// A destination, as seen from a source's core.
+pub trait Peer: fmt::Debug {
+    /// One exchange. `Response::Refused` may come back as that, or as [`Error::Refused`].
+    fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>>;
+
+    /// Appends records, whose sequences follow each other, to the destination's log. Answered when they are durable there.
+    fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), Error>>;
+
+    /// Stores bytes in volume number `member`, past the log; durable after a barrier. At most [`BLOCKS_BYTES`].
+    fn write_blocks(
+        &self,
+        session: u64,
+        member: u16,
+        offset: u64,
+        data: Payload,
+    ) -> LocalBoxFuture<'_, Result<(), Error>>;
+}
+
+/// A session with a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Link<'a> {
+    peer: &'a dyn Peer,
+    session: u64,
+}
+
+impl<'a> Link<'a> {
+    /// Claims the destination.
+    pub async fn hello(peer: &'a dyn Peer, hello: Hello) -> Result<(Link<'a>, Welcome), Error> {
+        match ask(peer, Request::Hello(hello)).await? {
+            Response::Welcome(welcome) => Ok((Link { peer, session: welcome.session }, welcome)),
+            _ => Err(Error::Violation),
+        }
+    }
+
+    /// See [`Peer::append`].
+    pub async fn append(&self, records: Vec<Record>) -> Result<(), Error> {
+        self.peer.append(self.session, records).await
+    }
+
+    /// See [`Peer::write_blocks`].
+    pub async fn write_blocks(&self, member: u16, offset: u64, data: Payload) -> Result<(), Error> {
+        self.peer.write_blocks(self.session, member, offset, data).await
+    }
+
+    /// See [`Request::Zero`].
+    pub async fn zero(&self, member: u16, offset: u64, len: u64) -> Result<(), Error> {
+        self.done(Request::Zero { session: self.session, member, offset, len }).await
+    }
+
+    /// See [`Request::Checksums`].
+    pub async fn checksums(
+        &self,
+        member: u16,
+        offset: u64,
+        len: u64,
+        piece: u32,
+        after: u64,
+    ) -> Result<Vec<[u8; DIGEST]>, Error> {
+        let session = self.session;
+        let request = Request::Checksums { session, member, offset, len, piece, after };
+        match ask(self.peer, request).await? {
+            Response::Digests(digests) if digests.len() as u64 == len.div_ceil(piece.into()) => Ok(digests),
+            _ => Err(Error::Violation),
+        }
+    }
+
+    /// See [`Request::Barrier`].
+    pub async fn barrier(&self) -> Result<(), Error> {
+        self.done(Request::Barrier { session: self.session }).await
+    }
+
+    /// See [`Request::Begin`].
+    pub async fn begin(&self, base: u64, sync: Sync) -> Result<(), Error> {
+        self.done(Request::Begin { session: self.session, base, sync }).await
+    }
+
+    /// See [`Request::Finish`].
+    pub async fn finish(&self, at: u64) -> Result<(), Error> {
+        self.done(Request::Finish { session: self.session, at }).await
+    }
+
+    /// Everything that the destination has changed in one volume since the histories parted.
+    pub async fn diverged(&self, member: u16) -> Result<Vec<(u64, u64)>, Error> {
+        let (mut all, mut from) = (Vec::new(), 0);
+        loop {
+            match ask(self.peer, Request::Diverged { session: self.session, member, from }).await? {
+                Response::Ranges { ranges, next } => {
+                    all.extend(ranges);
+                    match next {
+                        // Backwards it would never end.
+                        Some(next) if next <= from => return Err(Error::Violation),
+                        Some(next) => from = next,
+                        None => return Ok(all),
+                    }
+                }
+                _ => return Err(Error::Violation),
+            }
+        }
+    }
+
+    /// See [`Request::Suspend`].
+    pub async fn suspend(&self) -> Result<(), Error> {
+        self.done(Request::Suspend { session: self.session }).await
+    }
+
+    /// See [`Request::TakeOver`].
+    pub async fn take_over(&self, era: Era) -> Result<(), Error> {
+        self.done(Request::TakeOver { session: self.session, era }).await
+    }
+
+    /// See [`Request::Beat`].
+    pub async fn beat(&self) -> Result<Report, Error> {
+        match ask(self.peer, Request::Beat { session: self.session }).await? {
+            Response::Report(report) => Ok(report),
+            _ => Err(Error::Violation),
+        }
+    }
+
+    async fn done(&self, request: Request) -> Result<(), Error> {
+        match ask(self.peer, request).await? {
+            Response::Done => Ok(()),
+            _ => Err(Error::Violation),
+        }
+    }
+}
+
+async fn ask(peer: &dyn Peer, request: Request) -> Result<Response, Error> {
+    match peer.control(request).await? {
+        Response::Refused(refusal) => Err(refusal.into()),
+        response => Ok(response),
+    }
+}
+
+/// The bytes of an append as they travel: records as they lie in a log.
+pub fn append_bytes(records: &[Record]) -> Vec<Bytes> {
+    let mut chain = Vec::with_capacity(3 * records.len());
+    records.iter().for_each(|record| record.emit(&mut chain));
+    chain
+}
+
+/// A destination in the same process.
+#[derive(Debug)]
+pub struct Local(Arc<Destination>);
+
+impl Local {
+    /// See [`Local`].
+    pub fn new(destination: Arc<Destination>) -> Local {
+        Local(destination)
+    }
+}
+
+impl Peer for Local {
+    fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>> {
+        Box::pin(async move { Ok(self.0.control(request).await) })
+    }
+
+    fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move { Ok(self.0.append(session, records).await?) })
+    }
+
+    fn write_blocks(
+        &self,
+        session: u64,
+        member: u16,
+        offset: u64,
+        data: Payload,
+    ) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let data = data.into_chain(self.0.pool()).await.map_err(|_| Refusal::Io)?;
+            Ok(self.0.write_blocks(session, member, offset, data).await?)
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! A source whose log is damaged: it has answered what it has no more, and somebody has to say what counts.
+//!
+//! What: [`salvage`], [`give_up`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
+//! Owns: nothing. Does not: decide between the two.
+
+use weft_wire::repl::control::Era;
+
+use crate::bitmap::Bitmap;
+use crate::error::Error;
+use crate::journal::{Journal, Side, look};
+use crate::replay::{self, Opened};
+use crate::state::{State, Tail};
+use crate::status::{Mode, Role};
+
+const WHOLE: Error = Error::State("its log is not damaged: there is nothing to decide");
+
+/// What is left of a source counts: all records that can be read are applied, and an era of this random tag begins behind the
+/// last one before the damage. Destinations are compared as a whole, and what they have and this side has not is
+/// overwritten. Opened again, it is a source.
+pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
+    // To stop in the middle does no harm: it is begun again.
+    let opened = replay::open(side, Role::Source, 0).await?;
+    let damage = opened.damage.ok_or(WHOLE)?;
+    let last = replay::salvage(side, &opened, damage).await?;
+    replay::flush(side).await?;
+    let Opened { mut state, journal, log, .. } = opened;
+    tracing::warn!(
+        "records {} to {last} of a damaged log are given up, as far as they could not be read",
+        damage.first
+    );
+    let after = damage.first - 1;
+    let mut pages = Vec::new();
+    for (n, peer) in state.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
+        debug_assert!(peer.as_ref().is_some_and(|peer| peer.covered <= after));
+        for (number, member) in state.members.iter().enumerate() {
+            let mut map = Bitmap::new(member.size, member.granule);
+            map.mark_all();
+            pages.extend((0..map.pages()).map(|page| Journal::page(&state, n, number, page, &map)));
+        }
+    }
+    journal.write_pages(pages).await?;
+    for peer in state.peers.iter_mut().flatten() {
+        // None of them is known to have what this side has.
+        peer.unprotected = peer.mode == Mode::Synchronous;
+    }
+    let epoch = state.promised.epoch.max(state.era().epoch).saturating_add(1);
+    let era = Era { epoch, tag, after };
+    state.push_era(era);
+    state.promised = era;
+    state.tail = Tail { sequence: damage.first, life: state.life, ..log.tail_after(after) };
+    journal.write_state(state.clone()).await?;
+    state.generation = journal.generation();
+    Ok(state)
+}
+
+/// What a destination has counts, which has been or will be promoted: this side becomes one that is compared as a whole.
+pub async fn give_up(side: &Side) -> Result<State, Error> {
+    let damaged = replay::open(side, Role::Source, 0).await?.damage;
+    damaged.ok_or(WHOLE)?;
+    let mut state = look(&side.journal, &side.pool).await?;
+    let journal = Journal::new(side, &state);
+    state.role = Role::Destination;
+    (state.gave_up, state.consistent, state.damaged) = (true, false, true);
+    journal.write_state(state.clone()).await?;
+    state.generation = journal.generation();
+    Ok(state)
+}

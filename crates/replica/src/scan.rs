@@ -1,0 +1,239 @@
+//! Reading a ring that nobody writes to: record after record from its tail, and what lies behind the last of them.
+//!
+//! What: [`Scan`], [`Damage`]. Spec: `wire::repl::record`. Owns: the window that it reads through.
+//! Does not: decide what damage means for a side (see [`crate::source`], [`crate::destination`]).
+//!
+//! An end or damage: records are written in batches, none before the last is durable, so a crash leaves of the last batch
+//! whatever it likes, and of those before everything. A record that is missing was relied on if a later one calls it settled;
+//! then it is not an end but damage. One that its medium cannot read may have been anything, and counts as damage.
+//! What cannot be told: the last batch, where nothing was written behind it. A partner that has it notices.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::Pool;
+use weft_store::block::{Block, BlockOp, Extent, Outcome};
+
+use crate::journal::read;
+use crate::record::{Header, Kind, Record, SECTOR};
+use crate::state::{Layout, State};
+
+/// What is read at a time.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Records that were durable, and are not there any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// The first that is missing.
+    pub first: u64,
+    /// The last that is known of: nothing from `first` on can be relied on.
+    pub last: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { first, last } = self;
+        match first == last {
+            true => write!(f, "its log is damaged: record {first} was there, and cannot be read"),
+            false => write!(
+                f,
+                "its log is damaged: record {first} was there, and cannot be read, though others up to {last} lie behind it"
+            ),
+        }
+    }
+}
+
+/// What lies where the next record is expected.
+pub(crate) enum Found {
+    /// That record, and its position.
+    Record(Record, u64),
+    /// Something else.
+    End,
+    /// Nobody knows: the medium does not say.
+    Unreadable,
+}
+
+/// Reads records one after the other.
+pub(crate) struct Scan<'a> {
+    block: &'a Arc<dyn Block>,
+    pool: &'a Pool,
+    layout: Layout,
+    log: u64,
+    at: u64,
+    window: Bytes,
+    window_at: u64,
+    /// How much to read next.
+    step: usize,
+    /// What was seen to be no hole.
+    stored: Range<u64>,
+}
+
+impl<'a> Scan<'a> {
+    /// From the tail that the state names.
+    pub fn new(block: &'a Arc<dyn Block>, pool: &'a Pool, state: &State) -> Scan<'a> {
+        let (layout, at) = (state.layout, state.tail.position);
+        let (log, window) = (state.log, Bytes::new());
+        Scan { block, pool, layout, log, at, window, window_at: 0, step: WINDOW_BYTES, stored: 0..0 }
+    }
+
+    /// The record of this sequence, of this life or a later one.
+    pub async fn next(&mut self, sequence: u64, least: u64) -> Found {
+        if self.layout.log_bytes - self.at < SECTOR as u64 {
+            self.at = 0;
+        }
+        let at = self.at;
+        let Some(head) = self.bytes(at, SECTOR).await else { return Found::Unreadable };
+        let Ok(header) = Header::parse(&head) else { return Found::End };
+        let expected = header.log == self.log && header.sequence == sequence && header.life >= least;
+        if !expected {
+            return Found::End;
+        }
+        self.take(header).await
+    }
+
+    /// The record whose header lies here.
+    async fn take(&mut self, header: Header) -> Found {
+        let at = self.at;
+        if at + header.record_len() as u64 > self.layout.log_bytes {
+            return Found::End;
+        }
+        let mut payload = Vec::new();
+        if header.payload_len() > 0 {
+            let Some(bytes) = self.bytes(at + SECTOR as u64, header.payload_len()).await else {
+                return Found::Unreadable;
+            };
+            payload.push(bytes);
+        }
+        let record = Record { header, payload };
+        if !record.is_whole() {
+            return Found::End;
+        }
+        self.at = match header.kind {
+            Kind::Pad => 0,
+            _ => (at + header.record_len() as u64) % self.layout.log_bytes,
+        };
+        Found::Record(record, at)
+    }
+
+    /// Whether `missing`, which is not here, was durable once: what the next `rest` bytes of the ring say of it.
+    pub async fn damage(
+        &mut self,
+        missing: u64,
+        least: u64,
+        mut rest: u64,
+        unreadable: bool,
+    ) -> Option<Damage> {
+        let (mut last, mut relied_on) = (missing, unreadable);
+        while let Some(header) = self.seek(&mut rest, missing, least).await {
+            relied_on |= header.settled >= missing;
+            let before_a_pad = u64::from(header.kind == Kind::Pad);
+            last = last.max(header.settled).max(header.sequence - before_a_pad);
+            self.pass(&mut rest, SECTOR as u64);
+        }
+        relied_on.then_some(Damage { first: missing, last })
+    }
+
+    /// The next whole record behind damage that continues its history above `above`, in no more than `rest` bytes.
+    pub async fn salvage(&mut self, rest: &mut u64, above: u64, least: u64) -> Option<Record> {
+        while let Some(header) = self.seek(rest, above, least).await {
+            if header.kind != Kind::Pad
+                && let Found::Record(record, _) = self.take(header).await
+            {
+                *rest = rest.saturating_sub(record.header.record_len() as u64);
+                return Some(record);
+            }
+            self.pass(rest, SECTOR as u64);
+        }
+        None
+    }
+
+    /// Goes to the next sector that begins a record of at least this sequence and life.
+    async fn seek(&mut self, rest: &mut u64, sequence: u64, least: u64) -> Option<Header> {
+        while *rest >= SECTOR as u64 {
+            if self.layout.log_bytes - self.at < SECTOR as u64 {
+                let end = self.layout.log_bytes - self.at;
+                self.pass(rest, end);
+            }
+            let hole = self.hole().await;
+            if hole > 0 {
+                self.pass(rest, hole);
+                continue;
+            }
+            if let Some(bytes) = self.bytes(self.at, SECTOR).await
+                && let Ok(header) = Header::parse(&bytes)
+                && header.log == self.log
+                && header.sequence >= sequence
+                && header.life >= least
+            {
+                return Some(header);
+            }
+            self.pass(rest, SECTOR as u64);
+        }
+        None
+    }
+
+    /// Bytes from here on, in whole sectors, that were never written: no record begins in them. A log is as large as it may
+    /// have to be one day, and reading a hole of a volume in memory would fill it.
+    async fn hole(&mut self) -> u64 {
+        if self.stored.contains(&self.at) {
+            return 0;
+        }
+        let (offset, len) = (self.layout.log_at + self.at, self.layout.log_bytes - self.at);
+        let extent = match self.block.submit(BlockOp::Status { offset, len, max_extents: 1 }).await {
+            Ok(Outcome::Extents(extents)) => extents.first().copied(),
+            // Where it is not known, it is read.
+            _ => None,
+        };
+        let Extent { len, hole } = extent.unwrap_or(Extent { len, hole: false });
+        match hole {
+            true => len - len % SECTOR as u64,
+            false => {
+                self.stored = self.at..self.at + len;
+                0
+            }
+        }
+    }
+
+    fn pass(&mut self, rest: &mut u64, bytes: u64) {
+        self.at = (self.at + bytes) % self.layout.log_bytes;
+        *rest = rest.saturating_sub(bytes);
+    }
+
+    /// Bytes of the ring; `None` where its medium cannot read them.
+    async fn bytes(&mut self, at: u64, len: usize) -> Option<Bytes> {
+        let inside = |start: u64, window: &Bytes| {
+            let skip = usize::try_from(at.checked_sub(start)?).ok()?;
+            (skip.checked_add(len)? <= window.len()).then(|| window.slice(skip..skip + len))
+        };
+        if let Some(bytes) = inside(self.window_at, &self.window) {
+            return Some(bytes);
+        }
+        let most = usize::try_from(self.layout.log_bytes - at).unwrap_or(WINDOW_BYTES);
+        let mut want = self.step.max(len).min(most);
+        loop {
+            match read(self.block, self.pool, self.layout.log_at + at, want).await {
+                Ok(chain) => {
+                    self.window = match <[Bytes; 1]>::try_from(chain) {
+                        Ok([whole]) => whole,
+                        Err(chain) => chain.concat().into(),
+                    };
+                    self.window_at = at;
+                    self.step = (2 * want).clamp(SECTOR, WINDOW_BYTES);
+                    return inside(at, &self.window);
+                }
+                // Beside a sector that cannot be read, what is needed may be readable. Disks take their time to say no:
+                // it is crept up to.
+                Err(_) if want > len => {
+                    want = (want / 2).max(len);
+                    self.step = want;
+                }
+                Err(e) => {
+                    tracing::warn!("{len} bytes of a log, at {at}, cannot be read: {e}");
+                    return None;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What an administrator does to a source: destinations, suspension, verification, and the end of its being a source.
+//!
+//! Spec: the crate's page, "Histories". Owns: commands on their way to the loop that has the link.
+//! Does not: authenticate anybody.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weft_wire::repl::control::Era;
+
+use super::session::End;
+use super::{Halt, Partner, Source};
+use crate::bitmap::Bitmap;
+use crate::error::Error;
+use crate::peer::Link;
+use crate::state::{MAX_NAME, MAX_PEERS, PeerState};
+use crate::status::{Mode, Phase, Role, Verified};
+
+/// Why nothing is written any more after a switch.
+pub(super) const GIVEN_UP: &str = "the roles were exchanged: this side is a destination now";
+
+/// A destination to be.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// What it is called: for people, at most [`MAX_NAME`] bytes, and not used by another.
+    pub name: String,
+    /// When writes are answered.
+    pub mode: Mode,
+    /// How it gets its first copy.
+    pub first: First,
+}
+
+/// How a destination gets its first copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum First {
+    /// Everything is copied, but for holes.
+    Copy,
+    /// Everything is compared, and what differs is copied.
+    Seeded,
+    /// It has it: it was the source of this group until this side was promoted, or another destination of that source.
+    Partner,
+}
+
+/// Work for the loop that has the link.
+#[derive(Clone, Debug)]
+pub(super) enum Command {
+    Verify { repair: bool, answer: Answer<Verified> },
+    Switch { tag: u64, answer: Answer<()> },
+}
+
+/// Where the result of a command is left.
+#[derive(Debug)]
+pub(super) struct Answer<T>(Arc<Mutex<Option<Result<T, Error>>>>);
+
+impl<T> Clone for Answer<T> {
+    fn clone(&self) -> Answer<T> {
+        Answer(self.0.clone())
+    }
+}
+
+impl<T> Answer<T> {
+    fn new() -> Answer<T> {
+        Answer(Arc::default())
+    }
+
+    fn give(&self, result: Result<T, Error>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn take(&self) -> Option<Result<T, Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Source {
+    /// Adds a destination, and says its number. Its first copy begins when [`Source::ship`] runs for it.
+    pub async fn add_peer(&self, config: PeerConfig) -> Result<usize, Error> {
+        let PeerConfig { name, mode, first } = config;
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Error::Limit(format!("a destination's name has 1 to {MAX_NAME} bytes")));
+        }
+        let n = {
+            let mut core = self.core();
+            let known = |p: &Option<PeerState>| p.as_ref().is_some_and(|p| p.name == name);
+            if core.state.peers.iter().any(known) {
+                return Err(Error::Limit(format!("there is a destination {name:?} already")));
+            }
+            let n = core.peers.iter().position(Option::is_none).unwrap_or(core.peers.len());
+            if n == MAX_PEERS {
+                return Err(Error::Limit(format!("a source has at most {MAX_PEERS} destinations")));
+            }
+            let after = core.state.era().after;
+            let maps = core.state.members.iter().map(|member| {
+                let mut map = Bitmap::new(member.size, member.granule);
+                map.mark_all();
+                if first == First::Partner {
+                    // What the log does not hold since this era began would have been marked for it, had it been here:
+                    // see the check below.
+                    map.clear();
+                }
+                map
+            });
+            let maps: Vec<Bitmap> = maps.collect();
+            let fill = self.log.fill();
+            if first == First::Partner && fill.first > after + 1 {
+                let gone = "what changed since this side was promoted has left the log: add the destination as seeded";
+                return Err(Error::State(gone));
+            }
+            let state = PeerState {
+                name,
+                mode,
+                seeded: first == First::Seeded,
+                copied: first == First::Partner,
+                unprotected: first == First::Partner,
+                suspended: false,
+                covered: if first == First::Partner { after } else { 0 },
+            };
+            let partner = Partner::new(&state, maps, self.side.wall.now_ms());
+            if n == core.peers.len() {
+                core.peers.push(None);
+                core.state.peers.push(None);
+            }
+            core.peers[n] = Some(partner);
+            core.state.peers[n] = Some(state);
+            n
+        };
+        // The bitmap first: a state that knows the destination relies on it.
+        self.persist_bitmaps().await?;
+        self.persist(|_| ()).await?;
+        self.changed.notify();
+        Ok(n)
+    }
+
+    /// Forgets a destination. It keeps what it has.
+    pub async fn remove_peer(&self, n: usize) -> Result<(), Error> {
+        self.core().peer(n)?;
+        self.persist(|state| state.peers[n] = None).await?;
+        self.core().peers[n] = None;
+        self.changed.notify();
+        self.log.changed.notify();
+        Ok(())
+    }
+
+    /// Sends nothing until [`Source::resume`]. What is written meanwhile is remembered.
+    pub async fn suspend(&self, n: usize) -> Result<(), Error> {
+        self.set_suspended(n, true).await
+    }
+
+    /// Ends [`Source::suspend`].
+    pub async fn resume(&self, n: usize) -> Result<(), Error> {
+        self.set_suspended(n, false).await
+    }
+
+    async fn set_suspended(&self, n: usize, suspended: bool) -> Result<(), Error> {
+        self.core().peer(n)?;
+        let change = |state: &mut crate::state::State| {
+            if let Some(Some(peer)) = state.peers.get_mut(n) {
+                peer.suspended = suspended;
+                // Whoever suspends it says that writes are not to wait for it.
+                peer.unprotected |= suspended && peer.mode == Mode::Synchronous;
+            }
+        };
+        self.persist(change).await?;
+        {
+            let mut core = self.core();
+            let (partner, _) = core.peer(n)?;
+            if suspended {
+                partner.lone = true;
+                (partner.phase, partner.since_ms) = (Phase::Suspended, self.side.wall.now_ms());
+            } else if partner.phase == Phase::Suspended {
+                partner.phase = Phase::WaitingForDestination;
+            }
+        }
+        self.changed.notify();
+        self.log.changed.notify();
+        Ok(())
+    }
+
+    /// Compares everything with destination `n` while both are in use. With `repair`, what differs is copied again.
+    pub async fn verify(&self, n: usize, repair: bool) -> Result<Verified, Error> {
+        let answer = Answer::new();
+        self.command(n, Command::Verify { repair, answer: answer.clone() }, answer).await
+    }
+
+    /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that was
+    /// answered here. This side has to be opened anew, as a destination. Where it fails after this side has given up, the
+    /// error says so; then the destination can be promoted.
+    pub async fn switch(&self, n: usize, tag: u64) -> Result<(), Error> {
+        let answer = Answer::new();
+        self.command(n, Command::Switch { tag, answer: answer.clone() }, answer).await
+    }
+
+    async fn command<T>(&self, n: usize, command: Command, answer: Answer<T>) -> Result<T, Error> {
+        {
+            let mut core = self.core();
+            let (partner, _) = core.peer(n)?;
+            if !partner.connected || !partner.consistent {
+                return Err(Error::State("the destination does not follow at present: see its status"));
+            }
+            partner.commands.push_back(command);
+        }
+        self.changed.notify();
+        let result = self.changed.until(|| {
+            answer.take().or_else(|| {
+                let mut core = self.core();
+                let gone = core.peer(n).map_or(true, |(partner, _)| !partner.connected);
+                gone.then(|| Err(Error::State("the destination was lost meanwhile")))
+            })
+        });
+        result.await
+    }
+
+    /// Carries commands out over the link.
+    pub(super) async fn commands(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
+        loop {
+            let command = self.changed.until(|| {
+                let mut core = self.core();
+                core.peer(n).map_or(None, |(partner, _)| partner.commands.pop_front())
+            });
+            match command.await {
+                Command::Verify { repair, answer } => {
+                    if let Ok((partner, _)) = self.core().peer(n) {
+                        partner.comparing = true;
+                    }
+                    let compared = self.compare_all(n, link, repair).await;
+                    if let Ok((partner, _)) = self.core().peer(n) {
+                        partner.comparing = false;
+                        partner.verified = compared.as_ref().ok().copied().or(partner.verified);
+                    }
+                    match compared {
+                        Ok(verified) => answer.give(Ok(verified)),
+                        Err(end) => {
+                            answer.give(Err(Error::State("the comparison was interrupted")));
+                            return Err(end);
+                        }
+                    }
+                }
+                Command::Switch { tag, answer } => answer.give(self.exchange(n, link, tag).await),
+            }
+            self.changed.notify();
+        }
+    }
+
+    async fn exchange(&self, n: usize, link: Link<'_>, tag: u64) -> Result<(), Error> {
+        let _quiet = Quiet::enter(self);
+        let drained = self.changed.until(|| {
+            let mut core = self.core();
+            if let Some(halt) = &core.halted {
+                return Some(Err(Error::Halted(halt.why.clone())));
+            }
+            let idle = core.active.is_empty();
+            let fill = self.log.fill();
+            match core.peer(n) {
+                Err(e) => Some(Err(e)),
+                Ok((partner, _)) => {
+                    (idle && partner.consistent && partner.acked >= fill.last).then_some(Ok(fill.last))
+                }
+            }
+        });
+        let after = drained.await?;
+        self.checkpoint().await?;
+        let epoch = self.core().state.era().epoch + 1;
+        let era = Era { epoch, tag, after };
+        // First this side gives up, for good: whatever happens then, there are never two.
+        self.core().given_up = true;
+        self.persist(|state| state.role = Role::Destination).await?;
+        let taken = self.in_time(link.take_over(era)).await;
+        self.halt(Phase::Superseded, GIVEN_UP.into(), Some(era));
+        taken.map_err(Error::from)
+    }
+
+    /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
+    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination).
+    pub async fn demote(&self) -> Result<(), Error> {
+        let halted =
+            matches!(&self.core().halted, Some(Halt { phase: Phase::Superseded | Phase::SplitBrain, .. }));
+        if !halted {
+            return Err(Error::State(
+                "no other source has taken over: `weft replica switch` exchanges the roles",
+            ));
+        }
+        {
+            let mut core = self.core();
+            // What this side may have changed alone is named by its bitmaps from now on, whatever its log lets go.
+            let fill = self.log.fill();
+            let super::Core { state, peers, .. } = &mut *core;
+            if peers.iter().all(Option::is_none) {
+                return Err(Error::State(
+                    "this side has no bitmap to remember by what only it has: format it anew",
+                ));
+            }
+            for partner in peers.iter_mut().flatten() {
+                for header in self.log.headers(fill.first, fill.last) {
+                    if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
+                        map.mark(header.offset, header.range_len());
+                    }
+                }
+            }
+            debug_assert_eq!(state.role, Role::Source);
+        }
+        let _turn = self.journal.gate.enter().await;
+        self.write_bitmaps().await?;
+        let state = {
+            let mut core = self.core();
+            core.state.role = Role::Destination;
+            core.state.gave_up = true;
+            core.state.consistent = false;
+            core.state.clone()
+        };
+        self.journal.write_state(state).await
+    }
+
+    /// In a split, this side counts: it begins an era, of this random tag, above the other's, whose own writes will be
+    /// overwritten once it has been demoted. Replication has to be started anew.
+    pub async fn overrule(&self, tag: u64) -> Result<(), Error> {
+        let by = match &self.core().halted {
+            Some(Halt { phase: Phase::SplitBrain | Phase::Superseded, by: Some(by), .. }) => *by,
+            _ => return Err(Error::State("there is no other source to overrule")),
+        };
+        let after = self.log.fill().last;
+        let begin = |state: &mut crate::state::State| {
+            let epoch = by.epoch.max(state.era().epoch).saturating_add(1);
+            let era = Era { epoch, tag, after };
+            state.push_era(era);
+            state.promised = era;
+        };
+        self.persist(begin).await?;
+        self.core().halted = None;
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Ends replication and makes room in the log, so that opening it anew is quick. Writes fail from now on.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.core().closing = true;
+        self.core().quiet = true;
+        self.changed.notify();
+        self.log.changed.notify();
+        let idle = self.changed.until(|| {
+            let core = self.core();
+            (core.halted.is_some() || core.active.is_empty()).then_some(())
+        });
+        idle.await;
+        let mut last = self.checkpoint().await;
+        let fill = self.log.fill();
+        if last.is_ok() && fill.first > fill.last {
+            last = self.persist(|state| state.closed = true).await;
+        }
+        self.halt(Phase::Suspended, "it was closed".into(), None);
+        last
+    }
+}
+
+/// Writes wait until it is dropped.
+struct Quiet<'a>(&'a Source);
+
+impl<'a> Quiet<'a> {
+    fn enter(source: &'a Source) -> Quiet<'a> {
+        source.core().quiet = true;
+        Quiet(source)
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.0.core().quiet = false;
+        self.0.changed.notify();
+    }
+}

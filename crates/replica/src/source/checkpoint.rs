@@ -1,0 +1,174 @@
+//! Making room in the log: volumes are made durable, and what a destination lacks of what goes is marked in its bitmap.
+//!
+//! Spec: the order of the steps is the contract of `journal`: bitmaps, then the state with the new tail, then the space.
+//! Owns: nothing. Does not: write records.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::rt;
+
+use super::{Core, OnFull, Source};
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::record::Header;
+use crate::replay;
+use crate::state::State;
+use crate::status::Phase;
+
+impl Source {
+    /// Starts making room, unless somebody does.
+    pub(super) fn make_room(self: &Arc<Self>) {
+        // Whether somebody is in the gate is only looked at: the task enters by itself.
+        let free = self.checkpoints.try_enter().is_some();
+        if free && self.core().halted.is_none() {
+            let source = self.clone();
+            rt::spawn(async move {
+                if let Some(_turn) = source.checkpoints.try_enter() {
+                    source.reclaim(false).await;
+                }
+            })
+            .detach();
+        }
+    }
+
+    /// Makes volumes durable and lets the log go as far as it can: to `applied`, or to what slow destinations leave.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        let _turn = self.checkpoints.enter().await;
+        self.reclaim(true).await;
+        match &self.core().halted {
+            Some(halt) => Err(Error::Halted(halt.why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    async fn reclaim(&self, all: bool) {
+        if let Err(e) = self.try_reclaim(all).await {
+            self.halt(Phase::Failed, format!("no room could be made in the log: {e}"), None);
+        }
+    }
+
+    async fn try_reclaim(&self, all: bool) -> Result<(), Error> {
+        let (through, fill) = {
+            let core = self.core();
+            let fill = self.log.fill();
+            let applied = core.applied(fill.durable).min(fill.durable);
+            // What every destination has goes; of the rest, as much as has to.
+            let needed = if all { 0 } else { self.log.excess() };
+            (core.reach(self.config.on_full, applied, needed), fill)
+        };
+        if through < fill.first {
+            return Ok(());
+        }
+        replay::flush(&self.side).await?;
+        let _turn = self.journal.gate.enter().await;
+        self.core().mark_missing(through, |from, to| self.log.headers(from, to));
+        self.write_bitmaps().await?;
+        let tail = self.log.tail_after(through);
+        let state = {
+            let mut core = self.core();
+            core.state.tail = tail;
+            core.state.clone()
+        };
+        self.journal.write_state(state).await?;
+        self.log.free_through(through);
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Makes the bitmaps durable. The caller is in the journal's gate.
+    pub(super) async fn write_bitmaps(&self) -> Result<(), Error> {
+        let mut unwritten = Unwritten { source: self, pages: Vec::new() };
+        let pages: Vec<(u64, Bytes)> = {
+            let mut core = self.core();
+            let Core { state, peers, .. } = &mut *core;
+            let mut pages = Vec::new();
+            for (n, peer) in peers.iter_mut().enumerate() {
+                for (member, map) in peer.iter_mut().flat_map(|peer| peer.maps.iter_mut().enumerate()) {
+                    for page in map.take_stale() {
+                        pages.push(Journal::page(state, n, member, page, map));
+                        unwritten.pages.push((n, member, page));
+                    }
+                }
+            }
+            pages
+        };
+        self.journal.write_pages(pages).await?;
+        unwritten.pages.clear();
+        Ok(())
+    }
+
+    /// Changes the state and makes it durable.
+    pub(super) async fn persist(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+        let _turn = self.journal.gate.enter().await;
+        let state = {
+            let mut core = self.core();
+            change(&mut core.state);
+            core.state.clone()
+        };
+        let written = self.journal.write_state(state).await;
+        if let Err(e) = &written {
+            self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
+        }
+        written
+    }
+
+    /// Makes bitmaps durable.
+    pub(super) async fn persist_bitmaps(&self) -> Result<(), Error> {
+        let _turn = self.journal.gate.enter().await;
+        let written = self.write_bitmaps().await;
+        if let Err(e) = &written {
+            self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
+        }
+        written
+    }
+}
+
+/// Pages of bitmaps that are about to be written. Where that comes to nothing, whoever was to wait for it being gone, they
+/// are stale again.
+struct Unwritten<'a> {
+    source: &'a Source,
+    pages: Vec<(usize, usize, u64)>,
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        if self.pages.is_empty() {
+            return;
+        }
+        let mut core = self.source.core();
+        for (n, member, page) in &self.pages {
+            if let Ok((partner, _)) = core.peer(*n)
+                && let Some(map) = partner.maps.get_mut(*member)
+            {
+                map.give_back_stale(*page);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// How far the log can go: through what all destinations have, or as far as needed, if it is applied and nobody who is
+    /// to be waited for lacks it.
+    fn reach(&self, on_full: OnFull, applied: u64, needed: u64) -> u64 {
+        let peers = || self.peers.iter().flatten();
+        let common = peers().map(|p| p.acked).fold(applied, u64::min);
+        let awaited = peers().filter(|p| p.connected && on_full == OnFull::Slow).map(|p| p.acked);
+        common.max(awaited.fold(applied.min(needed), u64::min))
+    }
+
+    /// Marks what destinations lack of what is about to leave the log.
+    fn mark_missing(&mut self, through: u64, headers: impl Fn(u64, u64) -> Vec<Header>) {
+        for (partner, state) in self.peers.iter_mut().zip(&mut self.state.peers) {
+            let (Some(partner), Some(state)) = (partner, state) else { continue };
+            for header in headers(partner.acked + 1, through) {
+                if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
+                    map.mark(header.offset, header.range_len());
+                }
+            }
+            state.covered = state.covered.max(partner.acked.min(through));
+            // It cannot go on from where it is.
+            partner.again |= partner.connected && partner.acked < through;
+        }
+    }
+}

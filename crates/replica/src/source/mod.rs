@@ -1,0 +1,381 @@
+//! The side that is written to: wraps the blocks of a group and sends what changes to its destinations.
+//!
+//! What: [`Source`]. Spec: ours; see the crate's page for the life of a write.
+//! Owns: the log, the bitmaps and the state of its side; ranges that are locked while they are copied.
+//! Does not: connect (a [`Peer`](crate::peer::Peer) does), or start tasks of its own but those that carry writes to their end.
+//!
+//! Operation: any core may submit. A write is *placed* (it has its sequence then, and happens, whatever becomes of whoever
+//! asked), written to the log with all others that are waiting, applied to its volume behind every earlier write that it
+//! overlaps, and answered. [`Source::ship`] is the loop for one destination, and runs where the caller starts it.
+//! Memory: payload on its way is at most [`Config::memory_bytes`]; as much again may be kept to be sent. Who writes more
+//! waits.
+//! Errors: a volume or a journal that fails stops the source, because nobody knows any more what is where; opening it anew
+//! replays the log. A source that learns of a later one stops as well.
+
+mod admin;
+mod checkpoint;
+mod resync;
+mod session;
+mod status;
+mod write;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::clock::Time;
+use weft_store::block::{Block, BlockOp, Geometry, Outcome};
+use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
+
+pub use self::admin::{First, PeerConfig};
+use crate::bitmap::Bitmap;
+use crate::error::Error;
+use crate::history;
+use crate::journal::{Journal, MIN_LOG_BYTES, Side};
+use crate::log::Log;
+use crate::record::MAX_PAYLOAD;
+use crate::replay::{self, Opened};
+use crate::signal::{Gate, Signal};
+use crate::state::{PeerState, State};
+use crate::status::{Mode, Phase, Role, Verified};
+
+/// What happens to synchronous writes while a destination is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnLoss {
+    /// They are answered without it, and the status says that they are unprotected.
+    Continue,
+    /// They wait until it is back and has everything. (Until its first copy is finished they do not.)
+    Wait,
+}
+
+/// What happens when the log is full because a connected destination is slow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnFull {
+    /// Writes wait for it.
+    Slow,
+    /// Its replication is given up for now, and begins again with what the bitmap says.
+    Resync,
+}
+
+/// How a source behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Payload in memory, on its way to the log and the volumes; as much again on its way to destinations.
+    pub memory_bytes: usize,
+    /// See [`OnLoss`].
+    pub on_loss: OnLoss,
+    /// See [`OnFull`].
+    pub on_full: OnFull,
+    /// A destination that lacks more than so many bytes is shown as lagging,
+    pub lag_alert_bytes: u64,
+    /// and so is one that lacks something older.
+    pub lag_alert: Duration,
+    /// Time between two attempts to reach a destination.
+    pub retry: Duration,
+    /// How often an idle destination is asked whether it is still there.
+    pub beat: Duration,
+    /// A destination that has not answered a request for so long is unreachable.
+    pub timeout: Duration,
+    /// Bytes of a copy that are under way at a time.
+    pub copy_bytes: usize,
+    /// Look for zeros in what is copied. Worth it where the volume cannot tell its holes: on devices.
+    pub find_zeroes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            memory_bytes: 64 << 20,
+            on_loss: OnLoss::Continue,
+            on_full: OnFull::Slow,
+            lag_alert_bytes: 1 << 30,
+            lag_alert: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
+            beat: Duration::from_secs(2),
+            timeout: Duration::from_secs(10),
+            copy_bytes: 8 << 20,
+            find_zeroes: false,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Source {
+    side: Side,
+    config: Config,
+    journal: Journal,
+    log: Log,
+    core: Mutex<Core>,
+    /// Something in the core has changed.
+    changed: Signal,
+    /// One checkpoint at a time.
+    checkpoints: Gate,
+    /// The longest payload of one record.
+    longest: usize,
+}
+
+#[derive(Debug)]
+struct Core {
+    state: State,
+    /// Placed and not applied yet, by sequence.
+    active: BTreeMap<u64, Active>,
+    /// Ranges that writes stay away from while they are copied or compared.
+    locks: Vec<Lock>,
+    next_lock: u64,
+    /// Payload of what is active.
+    active_bytes: usize,
+    peers: Vec<Option<Partner>>,
+    halted: Option<Halt>,
+    /// Writes wait: the roles are being exchanged.
+    quiet: bool,
+    /// They fail: this side is no source any more.
+    given_up: bool,
+    closing: bool,
+    written_bytes: u64,
+    log_wait: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Active {
+    member: u16,
+    range: Range<u64>,
+    bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Lock {
+    id: u64,
+    member: u16,
+    range: Range<u64>,
+}
+
+/// Why nothing is written any more.
+#[derive(Clone, Debug)]
+struct Halt {
+    phase: Phase,
+    why: String,
+    /// Of the source that has taken over.
+    by: Option<Era>,
+}
+
+/// A destination, as the running source knows it.
+#[derive(Debug)]
+struct Partner {
+    phase: Phase,
+    since_ms: u64,
+    connected: bool,
+    /// Everything through here is durable there, or in its bitmap.
+    acked: u64,
+    /// Whether it could be promoted.
+    consistent: bool,
+    /// Writes are answered without it.
+    lone: bool,
+    maps: Vec<Bitmap>,
+    /// Its session is to end and begin again.
+    again: bool,
+    shipping: bool,
+    /// Its session is comparing, and what that marks is copied when it is over.
+    comparing: bool,
+    /// The last record that could not be read from the log for it.
+    unreadable: u64,
+    commands: VecDeque<admin::Command>,
+    last_error: Option<String>,
+    heard_ms: u64,
+    /// Last sequence in its volumes, as it said last.
+    applied: u64,
+    copied_bytes: u64,
+    sent_bytes: u64,
+    copy_began: Time,
+    records_sent: u64,
+    record_bytes_sent: u64,
+    verified: Option<Verified>,
+}
+
+impl Partner {
+    fn new(state: &PeerState, maps: Vec<Bitmap>, now_ms: u64) -> Partner {
+        Partner {
+            phase: if state.suspended { Phase::Suspended } else { Phase::WaitingForDestination },
+            since_ms: now_ms,
+            connected: false,
+            acked: state.covered,
+            consistent: false,
+            lone: !state.copied || state.unprotected || state.suspended,
+            maps,
+            again: false,
+            shipping: false,
+            comparing: false,
+            unreadable: 0,
+            commands: VecDeque::new(),
+            last_error: None,
+            heard_ms: 0,
+            applied: 0,
+            copied_bytes: 0,
+            sent_bytes: 0,
+            copy_began: Time::ZERO,
+            records_sent: 0,
+            record_bytes_sent: 0,
+            verified: None,
+        }
+    }
+
+    fn is_clean(&self) -> bool {
+        self.maps.iter().all(Bitmap::is_clean)
+    }
+
+    /// Whether the bitmaps name everything.
+    fn is_full(&self) -> bool {
+        self.maps.iter().all(Bitmap::is_full)
+    }
+}
+
+impl Core {
+    fn peer(&mut self, n: usize) -> Result<(&mut Partner, &mut PeerState), Error> {
+        match (self.peers.get_mut(n), self.state.peers.get_mut(n)) {
+            (Some(Some(partner)), Some(Some(state))) => Ok((partner, state)),
+            _ => Err(Error::NoPeer(n)),
+        }
+    }
+
+    /// Last sequence that is applied, with all before it.
+    fn applied(&self, last: u64) -> u64 {
+        self.active.keys().next().map_or(last, |first| first - 1)
+    }
+
+    /// Whether every synchronous destination has it, or is not waited for.
+    fn is_acknowledged(&self, sequence: u64) -> bool {
+        self.peers.iter().zip(&self.state.peers).all(|pair| match pair {
+            (Some(partner), Some(state)) => {
+                state.mode == Mode::Asynchronous
+                    || partner.lone
+                    || (partner.consistent && partner.acked >= sequence)
+            }
+            _ => true,
+        })
+    }
+}
+
+impl Source {
+    /// Opens a side that is a source: what its log holds is applied to the volumes once more. One whose log is damaged is not
+    /// opened ([`Error::Log`]): it may have answered what it has no more.
+    pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
+        let opened = replay::open(&side, Role::Source, config.memory_bytes).await?;
+        let Opened { state, journal, log, damage } = opened;
+        if let Some(damage) = damage {
+            return Err(Error::Log(damage));
+        }
+        let now = side.wall.now_ms();
+        let mut peers = Vec::new();
+        for (n, peer) in state.peers.iter().enumerate() {
+            peers.push(match peer {
+                Some(peer) => Some(Partner::new(peer, journal.bitmaps(&state, n).await, now)),
+                None => None,
+            });
+        }
+        journal.write_state(state.clone()).await?;
+        // Several of the longest fit into either log.
+        let longest = usize::try_from(MIN_LOG_BYTES / 16).unwrap_or(MAX_PAYLOAD).min(MAX_PAYLOAD);
+        let core = Core {
+            state,
+            active: BTreeMap::new(),
+            locks: Vec::new(),
+            next_lock: 0,
+            active_bytes: 0,
+            peers,
+            halted: None,
+            quiet: false,
+            given_up: false,
+            closing: false,
+            written_bytes: 0,
+            log_wait: Duration::ZERO,
+        };
+        Ok(Arc::new(Source {
+            side,
+            config,
+            journal,
+            log,
+            core: Mutex::new(core),
+            changed: Signal::default(),
+            checkpoints: Gate::default(),
+            longest,
+        }))
+    }
+
+    /// A volume of the group as it is to be used: everything written here is replicated.
+    ///
+    /// # Panics
+    /// When the group has no such volume.
+    pub fn block(self: &Arc<Self>, member: usize) -> Arc<dyn Block> {
+        assert!(member < self.side.members.len());
+        Arc::new(Replicated { source: self.clone(), member })
+    }
+
+    /// What a source answers who takes it for a destination: how it is doing, and that it is none.
+    pub fn control(&self, request: &Request) -> Response {
+        let core = self.core();
+        let fill = self.log.fill();
+        match request {
+            Request::Status => Response::Report(Report {
+                epoch: core.state.era().epoch,
+                source: true,
+                consistent: true,
+                last: fill.durable,
+                applied: core.applied(fill.durable),
+                log_bytes: core.state.layout.log_bytes,
+                log_used: fill.used,
+                applied_ms: 0,
+            }),
+            Request::Hello(hello) if hello.partnership != core.state.partnership => {
+                Response::Refused(Refusal::Partnership)
+            }
+            Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
+            _ => Response::Refused(Refusal::Session),
+        }
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops everything that writes, and says why.
+    fn halt(&self, phase: Phase, why: String, by: Option<Era>) {
+        {
+            let mut core = self.core();
+            if core.halted.is_none() {
+                tracing::error!("replication stops, and so do writes: {why}");
+                core.halted = Some(Halt { phase, why, by });
+            }
+        }
+        self.changed.notify();
+        self.log.changed.notify();
+    }
+}
+
+/// A volume of a source.
+#[derive(Debug)]
+struct Replicated {
+    source: Arc<Source>,
+    member: usize,
+}
+
+impl Block for Replicated {
+    fn geometry(&self) -> Geometry {
+        self.source.side.members[self.member].geometry()
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {
+        Box::pin(async move {
+            op.validate(self.geometry().size)?;
+            match op {
+                BlockOp::Read { .. } | BlockOp::Status { .. } => {
+                    self.source.side.members[self.member].submit(op).await
+                }
+                // What was answered is durable in the log.
+                BlockOp::Flush => self.source.flushed().map(|()| Outcome::Done),
+                changes => self.source.change(self.member, changes).await,
+            }
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! Copying blocks past the log: the first copy, what the bitmap names, and comparison by checksums.
+//!
+//! Spec: the crate's page, "What is remembered". Owns: the ranges that it locks while they travel.
+//! Does not: decide that a copy is needed (see `session`).
+//!
+//! Operation: dirty ranges in order, a stretch at a time: its pieces travel beside each other, then a barrier makes them
+//! durable, and only then are its bits cleared. Holes travel as a message. A piece is read while writes to its range are
+//! held back, and the lock is let go when the destination has it, so that what is read late is read right.
+//! Buffers: what a volume can give as a range of its file is never read here: the transport moves it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use weft_machine::{Payload, rt};
+use weft_store::block::{BlockOp, Extent, Outcome};
+
+use super::session::End;
+use super::{Core, Source};
+use crate::digest::digests;
+use crate::error::Error;
+use crate::peer::Link;
+use crate::status::{Mode, Phase, Verified};
+
+/// What is copied in one piece.
+const PIECE_BYTES: u64 = 1 << 20;
+/// What is compared by one checksum.
+pub(super) const CHECK_BYTES: u32 = 64 << 10;
+/// Between two barriers.
+const STRETCH_BYTES: u64 = 256 << 20;
+/// The longest range that is looked at for holes at a time, and locked when it is one.
+const LOOK_BYTES: u64 = 64 << 20;
+/// Extents that a volume is asked for at a time.
+const EXTENTS: usize = 256;
+
+/// What a part of a volume was made of when it was looked at. A volume is asked for more than the next ranges need: to say
+/// how long a part is, a file system may have to look at all of it, each time.
+struct Seen {
+    member: usize,
+    range: Range<u64>,
+    hole: bool,
+}
+
+/// A part of a stretch.
+struct Piece {
+    member: usize,
+    range: Range<u64>,
+    /// Nothing was there when it was looked at.
+    hole: bool,
+}
+
+impl Source {
+    /// Makes the destination equal, then watches for what has to be copied again.
+    pub(super) async fn resync(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
+        let compare = {
+            let mut core = self.core();
+            let (partner, _) = core.peer(n)?;
+            partner.phase == Phase::SeededCopy
+        };
+        let needed = self.core().peer(n).map(|(partner, _)| !partner.consistent)?;
+        if needed {
+            let mut seen = VecDeque::new();
+            while let Some((stretch, pieces)) = self.stretch(n, &mut seen).await? {
+                self.copy(n, link, pieces, compare).await?;
+                self.in_time(link.barrier()).await?;
+                if let Ok((partner, _)) = self.core().peer(n) {
+                    for (member, range) in stretch {
+                        if let Some(map) = partner.maps.get_mut(member) {
+                            map.finish(range);
+                        }
+                    }
+                }
+                self.persist_bitmaps().await?;
+            }
+            self.finish(n, link).await?;
+        }
+        // Whatever is marked from now on needs a resync that both sides know of.
+        let marked = self.changed.until(|| {
+            let mut core = self.core();
+            core.peer(n).map_or(Some(()), |(p, _)| (!p.is_clean() && !p.comparing).then_some(()))
+        });
+        marked.await;
+        Err(End::Again)
+    }
+
+    /// Everything was copied: when the destination has all that the copies may have contained, it is consistent.
+    async fn finish(&self, n: usize, link: Link<'_>) -> Result<(), End> {
+        let at = self.log.fill().last;
+        let arrived = self.changed.until(|| {
+            let mut core = self.core();
+            core.peer(n).map_or(Some(()), |(partner, _)| (partner.acked >= at).then_some(()))
+        });
+        arrived.await;
+        self.in_time(link.finish(at)).await?;
+        let finished = |state: &mut crate::state::State| {
+            if let Some(Some(peer)) = state.peers.get_mut(n) {
+                peer.copied = true;
+                // Until it has caught up, writes are answered without it.
+                peer.unprotected |= peer.mode == Mode::Synchronous;
+            }
+        };
+        self.persist(finished).await?;
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.consistent = true;
+        }
+        self.caught_up(n);
+        self.protect(n).await?;
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// The next dirty ranges, which count as being copied now, and what to do about them.
+    #[allow(clippy::type_complexity)]
+    async fn stretch(
+        &self,
+        n: usize,
+        seen: &mut VecDeque<Seen>,
+    ) -> Result<Option<(Vec<(usize, Range<u64>)>, Vec<Piece>)>, End> {
+        let ranges = {
+            let mut core = self.core();
+            let (partner, _) = core.peer(n)?;
+            let (mut ranges, mut bytes) = (Vec::new(), 0);
+            for (member, map) in partner.maps.iter_mut().enumerate() {
+                let mut from = 0;
+                while bytes < STRETCH_BYTES {
+                    let Some(range) = map.start(from, LOOK_BYTES) else { break };
+                    bytes += range.end - range.start;
+                    from = range.end;
+                    ranges.push((member, range));
+                }
+            }
+            ranges
+        };
+        if ranges.is_empty() {
+            return Ok(None);
+        }
+        let mut pieces = Vec::new();
+        for (member, range) in &ranges {
+            // Holes as they were a while ago, to cut pieces by: each of them is looked at again when it is locked. What was
+            // punched out since travels as zeros.
+            for (part, hole) in self.parts(*member, range.clone(), seen).await? {
+                let step = if hole { part.end - part.start } else { PIECE_BYTES };
+                let mut at = part.start;
+                while at < part.end {
+                    let end = (at + step).min(part.end);
+                    pieces.push(Piece { member: *member, range: at..end, hole });
+                    at = end;
+                }
+            }
+        }
+        Ok(Some((ranges, pieces)))
+    }
+
+    /// Data and holes of a range, as they were when the volume was last asked about it.
+    async fn parts(
+        &self,
+        member: usize,
+        range: Range<u64>,
+        seen: &mut VecDeque<Seen>,
+    ) -> Result<Vec<(Range<u64>, bool)>, Error> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            // What lies before is passed, and seldom comes again.
+            while seen.front().is_some_and(|part| part.member != member || part.range.end <= at) {
+                seen.pop_front();
+            }
+            match seen.front() {
+                Some(part) if part.range.contains(&at) => {
+                    let end = part.range.end.min(range.end);
+                    parts.push((at..end, part.hole));
+                    at = end;
+                }
+                _ => {
+                    let size = self.side.members[member].geometry().size;
+                    let mut from = at;
+                    let found = self.some_extents(member, at..size).await?;
+                    *seen = found
+                        .into_iter()
+                        .map(|extent| {
+                            let range = from..from + extent.len;
+                            from = range.end;
+                            Seen { member, range, hole: extent.hole }
+                        })
+                        .collect();
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Data and holes from the start of a range on, at least one and at most [`EXTENTS`].
+    async fn some_extents(&self, member: usize, range: Range<u64>) -> Result<Vec<Extent>, Error> {
+        let op = BlockOp::Status { offset: range.start, len: range.end - range.start, max_extents: EXTENTS };
+        match self.side.members[member].submit(op).await? {
+            Outcome::Extents(extents) if extents.first().is_some_and(|extent| extent.len > 0) => Ok(extents),
+            _ => Err(Error::State("a volume did not say what a range is made of")),
+        }
+    }
+
+    /// Data and holes of a range. More of them than [`EXTENTS`] are asked for in turns.
+    async fn extents(&self, member: usize, range: Range<u64>) -> Result<Vec<(Range<u64>, bool)>, Error> {
+        let mut parts = Vec::new();
+        let mut offset = range.start;
+        while offset < range.end {
+            for extent in self.some_extents(member, offset..range.end).await? {
+                let end = (offset + extent.len).min(range.end);
+                parts.push((offset..end, extent.hole));
+                offset = end;
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Copies pieces, several at a time.
+    async fn copy(&self, n: usize, link: Link<'_>, pieces: Vec<Piece>, compare: bool) -> Result<(), End> {
+        let at_a_time = (self.config.copy_bytes as u64 / PIECE_BYTES).max(1) as usize;
+        let mut pieces = pieces.into_iter();
+        let mut window = FuturesUnordered::new();
+        loop {
+            while window.len() < at_a_time
+                && let Some(piece) = pieces.next()
+            {
+                window.push(self.copy_piece(n, link, piece, compare));
+            }
+            match window.next().await {
+                None => return Ok(()),
+                Some(copied) => copied?,
+            }
+        }
+    }
+
+    async fn copy_piece(&self, n: usize, link: Link<'_>, piece: Piece, compare: bool) -> Result<(), End> {
+        let Piece { member, range, hole } = piece;
+        let number = member as u16;
+        let _locked = self.lock(number, range.clone()).await;
+        let mut sent = 0;
+        // What has been punched out meanwhile may be sent as zeros; what has been written meanwhile has to be sent.
+        let parts = match hole {
+            true => self.extents(member, range.clone()).await?,
+            false => vec![(range.clone(), false)],
+        };
+        for (part, hole) in parts {
+            if hole {
+                self.in_time(link.zero(number, part.start, part.end - part.start)).await?;
+                continue;
+            }
+            let mut at = part.start;
+            while at < part.end {
+                let end = (at + PIECE_BYTES).min(part.end);
+                sent += match compare {
+                    true => self.send_different(link, member, at..end).await?,
+                    false => self.send(link, member, at..end).await?,
+                };
+                at = end;
+            }
+        }
+        let now = self.side.wall.now_ms();
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.copied_bytes += range.end - range.start;
+            partner.sent_bytes += sent;
+            partner.heard_ms = now;
+        }
+        Ok(())
+    }
+
+    async fn payload(&self, member: usize, range: &Range<u64>) -> Result<Payload, Error> {
+        let op = BlockOp::Read { offset: range.start, len: (range.end - range.start) as usize };
+        match self.side.members[member].submit(op).await? {
+            Outcome::Data(payload) => Ok(payload),
+            _ => Err(Error::State("a volume did not answer a read with data")),
+        }
+    }
+
+    async fn bytes(&self, member: usize, range: &Range<u64>) -> Result<Vec<Bytes>, Error> {
+        let payload = self.payload(member, range).await?;
+        Ok(payload.into_chain(&self.side.pool).await.map_err(weft_store::Error::from)?)
+    }
+
+    /// Sends a range; the bytes that travelled.
+    async fn send(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
+        let len = range.end - range.start;
+        let payload = match self.config.find_zeroes {
+            true => {
+                let chain = self.bytes(member, &range).await?;
+                if chain.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0)) {
+                    self.in_time(link.zero(member as u16, range.start, len)).await?;
+                    return Ok(0);
+                }
+                Payload::Chain(chain)
+            }
+            false => self.payload(member, &range).await?,
+        };
+        self.in_time(link.write_blocks(member as u16, range.start, payload)).await?;
+        Ok(len)
+    }
+
+    /// Sends what differs of a range.
+    async fn send_different(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
+        let mut sent = 0;
+        for part in self.different(link, member, &range, 0).await? {
+            sent += self.send(link, member, part).await?;
+        }
+        Ok(sent)
+    }
+
+    /// Which pieces of a range differ, neighbours joined. The range is locked, and not longer than a few MiB.
+    async fn different(
+        &self,
+        link: Link<'_>,
+        member: usize,
+        range: &Range<u64>,
+        after: u64,
+    ) -> Result<Vec<Range<u64>>, End> {
+        let len = range.end - range.start;
+        let theirs =
+            self.in_time(link.checksums(member as u16, range.start, len, CHECK_BYTES, after)).await?;
+        let chain = self.bytes(member, range).await?;
+        let ours = rt::blocking(move || digests(&chain, CHECK_BYTES as usize)).await;
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for (number, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            if ours == theirs {
+                continue;
+            }
+            let start = range.start + number as u64 * u64::from(CHECK_BYTES);
+            let end = (start + u64::from(CHECK_BYTES)).min(range.end);
+            match parts.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => parts.push(start..end),
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Compares everything; what differs is marked where it is to be repaired.
+    pub(super) async fn compare_all(&self, n: usize, link: Link<'_>, repair: bool) -> Result<Verified, End> {
+        let mut verified = Verified { at_ms: 0, bytes: 0, different: 0 };
+        for member in 0..self.side.members.len() {
+            let size = self.side.members[member].geometry().size;
+            let mut at = 0;
+            while at < size {
+                let range = at..(at + PIECE_BYTES).min(size);
+                let different = {
+                    let _locked = self.lock(member as u16, range.clone()).await;
+                    let after = self.log.fill().last;
+                    let arrived = self.changed.until(|| {
+                        let mut core = self.core();
+                        let has = |core: &mut Core| core.peer(n).map_or(true, |(p, _)| p.acked >= after);
+                        has(&mut core).then_some(())
+                    });
+                    arrived.await;
+                    self.different(link, member, &range, after).await?
+                };
+                verified.bytes += range.end - range.start;
+                verified.different += different.iter().map(|part| part.end - part.start).sum::<u64>();
+                if repair
+                    && !different.is_empty()
+                    && let Ok((partner, _)) = self.core().peer(n)
+                    && let Some(map) = partner.maps.get_mut(member)
+                {
+                    different.into_iter().for_each(|part| map.mark(part.start, part.end - part.start));
+                }
+                at = range.end;
+            }
+        }
+        verified.at_ms = self.side.wall.now_ms();
+        if repair && verified.different > 0 {
+            self.persist_bitmaps().await?;
+        }
+        Ok(verified)
+    }
+}

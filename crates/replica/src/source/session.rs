@@ -1,0 +1,513 @@
+//! The loop for one destination: hello, what has to be done for it to follow, and then record after record.
+//!
+//! Spec: the crate's page, "Histories". Owns: its session. Does not: copy blocks (see `resync`).
+//!
+//! What a hello's answer says decides alone: the destination's log is gone on with where the source's still holds what
+//! follows and no bitmap names anything; otherwise a resync begins, behind the destination's last record if the log allows
+//! it, else behind the source's own, with everything in between in the bitmap, durably, before the destination is told.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesOrdered;
+use weft_machine::rt;
+use weft_wire::repl::control::{Hello, Refusal, Sync, Welcome};
+
+use super::admin::GIVEN_UP;
+use super::{OnLoss, Partner, Source};
+use crate::error::Error;
+use crate::peer::{self, APPEND_BYTES, Link, Peer};
+use crate::record::Record;
+use crate::scan::Damage;
+use crate::state::PeerState;
+use crate::status::{Mode, Phase};
+
+/// Appends to one destination at a time.
+const APPENDS_IN_FLIGHT: usize = 4;
+/// Records of one append.
+const APPEND_RECORDS: usize = 1024;
+
+/// Why a session ends.
+pub(super) enum End {
+    /// The destination.
+    Peer(peer::Error),
+    /// This side.
+    Own(Error),
+    /// It is to begin again, at once.
+    Again,
+    /// It is not to begin again until somebody says so.
+    Suspended,
+    /// The source stops.
+    Stopped,
+}
+
+impl From<peer::Error> for End {
+    fn from(e: peer::Error) -> End {
+        End::Peer(e)
+    }
+}
+
+impl From<Error> for End {
+    fn from(e: Error) -> End {
+        match e {
+            Error::Peer(e) => End::Peer(e),
+            own => End::Own(own),
+        }
+    }
+}
+
+impl Source {
+    /// Replicates to destination number `n` until the source is closed or stopped, or the destination removed. Runs on the
+    /// core that polls it. Also when this returns, writes go on, and what this destination lacks is remembered.
+    pub async fn ship(self: &Arc<Self>, n: usize, peer: Rc<dyn Peer>) -> Result<(), Error> {
+        {
+            let mut core = self.core();
+            let (partner, _) = core.peer(n)?;
+            if std::mem::replace(&mut partner.shipping, true) {
+                return Err(Error::State("this destination is being replicated to already"));
+            }
+        }
+        let _shipping = Shipping(self, n);
+        loop {
+            let suspended = self.changed.until(|| {
+                let mut core = self.core();
+                if core.halted.is_some() || core.closing {
+                    return Some(None);
+                }
+                match core.peer(n) {
+                    Ok((_, state)) => (!state.suspended).then_some(Some(())),
+                    Err(_) => Some(None),
+                }
+            });
+            if suspended.await.is_none() {
+                return Ok(());
+            }
+            let end = match self.session(n, &*peer).await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            };
+            self.ended(n);
+            match end {
+                End::Again => continue,
+                End::Stopped => return Ok(()),
+                End::Suspended => self.phase(n, Phase::Suspended, None),
+                End::Own(e) => self.phase(n, Phase::WaitingForDestination, Some(e.to_string())),
+                End::Peer(e) => {
+                    let phase = match &e {
+                        peer::Error::Refused(refusal) => self.refused(refusal),
+                        _ => Phase::WaitingForDestination,
+                    };
+                    self.phase(n, phase, Some(e.to_string()));
+                }
+            }
+            self.lost(n).await;
+            let pause = pin!(rt::sleep(self.config.retry));
+            let news = pin!(self.changed.until(|| {
+                let mut core = self.core();
+                let stop = core.halted.is_some() || core.closing;
+                (stop || core.peer(n).map_or(true, |(partner, _)| partner.again)).then_some(())
+            }));
+            select(pause, news).await;
+        }
+    }
+
+    fn phase(&self, n: usize, phase: Phase, error: Option<String>) {
+        let now = self.side.wall.now_ms();
+        if let Ok((partner, state)) = self.core().peer(n) {
+            if partner.phase != phase {
+                tracing::info!("replication to {}: {phase:?}", state.name);
+                (partner.phase, partner.since_ms) = (phase, now);
+            }
+            if let Some(e) = error {
+                if partner.last_error.as_ref() != Some(&e) {
+                    tracing::warn!("replication to {}: {e}", state.name);
+                }
+                partner.last_error = Some(e);
+            }
+        }
+        self.changed.notify();
+    }
+
+    fn ended(&self, n: usize) {
+        if self.core().given_up {
+            self.halt(Phase::Superseded, GIVEN_UP.into(), None);
+        }
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.connected = false;
+            partner.again = false;
+            partner.comparing = false;
+            partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::give_up_copies);
+        }
+        self.changed.notify();
+    }
+
+    /// What a refusal means for the source itself.
+    fn refused(&self, refusal: &Refusal) -> Phase {
+        let (by, certain) = match refusal {
+            Refusal::Fenced(era) => (*era, false),
+            Refusal::SplitBrain(era) => (*era, true),
+            _ => return Phase::Refused,
+        };
+        let split = {
+            let core = self.core();
+            let fill = self.log.fill();
+            let peers = || core.peers.iter().zip(&core.state.peers);
+            // What one synchronous destination lacks was answered to nobody, unless it was left out.
+            let strict = peers().any(|pair| match pair {
+                (Some(partner), Some(state)) => {
+                    state.mode == Mode::Synchronous && !partner.lone && !state.unprotected
+                }
+                _ => false,
+            });
+            certain || (fill.last > by.after && !strict)
+        };
+        let phase = if split { Phase::SplitBrain } else { Phase::Superseded };
+        let why = match split {
+            true => format!("{refusal}; writes that were answered here are missing there"),
+            false => format!("{refusal}; this side can become its destination"),
+        };
+        self.halt(phase, why, Some(by));
+        phase
+    }
+
+    /// A destination is away: synchronous writes may be answered without it, where that is allowed.
+    async fn lost(&self, n: usize) {
+        let unprotected = match self.core().peer(n) {
+            Ok((partner, state)) if state.mode == Mode::Synchronous && !partner.lone => {
+                state.suspended || self.config.on_loss == OnLoss::Continue
+            }
+            _ => false,
+        };
+        if !unprotected {
+            return;
+        }
+        // It has to be remembered before the first answer: after a crash it decides whether something may be given up.
+        let remember = |state: &mut crate::state::State| {
+            if let Some(Some(peer)) = state.peers.get_mut(n) {
+                peer.unprotected = true;
+            }
+        };
+        if self.persist(remember).await.is_ok() {
+            if let Ok((partner, _)) = self.core().peer(n) {
+                // It may be back meanwhile only by this task, which is here.
+                partner.lone = true;
+            }
+            self.changed.notify();
+        }
+    }
+
+    pub(super) async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, peer::Error>>,
+    ) -> Result<T, peer::Error> {
+        let limit = self.config.timeout;
+        rt::timeout(limit, call)
+            .await
+            .unwrap_or_else(|_| Err(peer::Error::Unreachable(format!("no answer within {limit:?}"))))
+    }
+
+    async fn session(self: &Arc<Self>, n: usize, peer: &dyn Peer) -> Result<Infallible, End> {
+        let (hello, first_copy) = {
+            let mut core = self.core();
+            let fill = self.log.fill();
+            let state = core.state.clone();
+            let (_, peer) = core.peer(n)?;
+            let hello = Hello {
+                partnership: state.partnership,
+                first: fill.first,
+                last: fill.durable,
+                synchronous: peer.mode == Mode::Synchronous,
+                adopt: !peer.copied,
+                sizes: state.members.iter().map(|member| member.size).collect(),
+                eras: state.eras,
+            };
+            (hello, !peer.copied)
+        };
+        let (link, welcome) = self.in_time(Link::hello(peer, hello)).await?;
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.heard_ms = self.side.wall.now_ms();
+        }
+        let cursor = self.prepare(n, &link, &welcome, first_copy).await?;
+        let stream = pin!(self.stream(n, link, cursor));
+        let copy = pin!(self.resync(n, link));
+        let commands = pin!(self.commands(n, link));
+        let watch = pin!(self.watch(n, link));
+        match select(select(stream, copy), select(commands, watch)).await {
+            Either::Left((Either::Left((end, _)) | Either::Right((end, _)), _)) => end,
+            Either::Right((Either::Left((end, _)) | Either::Right((end, _)), _)) => end,
+        }
+    }
+
+    /// Decides what the destination needs, and begins a resync where it needs one. The first sequence to be sent.
+    async fn prepare(
+        self: &Arc<Self>,
+        n: usize,
+        link: &Link<'_>,
+        welcome: &Welcome,
+        first_copy: bool,
+    ) -> Result<u64, End> {
+        let diverged = match welcome.diverged {
+            true => self.diverged(link).await?,
+            false => Vec::new(),
+        };
+        let last = welcome.last;
+        let resync = {
+            let mut core = self.core();
+            let fill = self.log.fill();
+            if last > fill.durable {
+                // Only a disk that forgets, or an older copy of this side, makes that possible.
+                return Err(peer::Error::Refused(Refusal::SplitBrain(core.state.era())).into());
+            }
+            let (partner, state) = core.peer(n)?;
+            if welcome.fresh && !first_copy {
+                let empty =
+                    "the destination is empty, though its copy was finished: remove it and create it anew";
+                return Err(Error::State(empty).into());
+            }
+            let can_replay = last + 1 >= fill.first && last >= partner.unreadable;
+            let unknown = !can_replay && last < state.covered;
+            if welcome.fresh {
+                // Whatever was copied before was copied to something else.
+                partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
+            } else if unknown {
+                tracing::warn!("{} has lost what it had acknowledged: everything is compared", state.name);
+                partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
+            }
+            for (member, offset, len) in diverged {
+                if let Some(map) = partner.maps.get_mut(member) {
+                    map.mark(offset, len);
+                }
+            }
+            partner.connected = true;
+            partner.again = false;
+            partner.acked = last;
+            partner.consistent = welcome.consistent;
+            (partner.copied_bytes, partner.sent_bytes, partner.copy_began) = (0, 0, rt::now());
+            match can_replay && welcome.consistent && !welcome.diverged && partner.is_clean() {
+                true => None,
+                false => {
+                    let kind = match first_copy {
+                        true if state.seeded => Sync::Seeded,
+                        true => Sync::Initial,
+                        // Everything, but nobody has asked for a copy of it.
+                        false if partner.is_full() => Sync::Seeded,
+                        false => Sync::Changed,
+                    };
+                    partner.consistent = false;
+                    let base = if can_replay { last } else { fill.durable };
+                    for header in self.log.headers(last + 1, base) {
+                        if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
+                            map.mark(header.offset, header.range_len());
+                        }
+                    }
+                    Some((base, kind))
+                }
+            }
+        };
+        let Some((base, kind)) = resync else {
+            self.phase(n, Phase::ReplayingLog, None);
+            self.caught_up(n);
+            self.protect(n).await?;
+            return Ok(last + 1);
+        };
+        self.persist_bitmaps().await?;
+        // It is not to be relied on until this is over.
+        self.lost(n).await;
+        self.in_time(link.begin(base, kind)).await?;
+        let damaged = match self.core().peer(n) {
+            Ok((partner, _)) => {
+                partner.acked = base;
+                partner.unreadable >= self.log.fill().first
+            }
+            Err(_) => false,
+        };
+        if damaged {
+            // What cannot be read is not to lie in the way when this side is opened again.
+            self.make_room();
+        }
+        self.phase(
+            n,
+            match kind {
+                Sync::Initial => Phase::InitialBlockCopy,
+                Sync::Seeded => Phase::SeededCopy,
+                Sync::Changed => Phase::Resyncing,
+            },
+            None,
+        );
+        Ok(base + 1)
+    }
+
+    async fn diverged(&self, link: &Link<'_>) -> Result<Vec<(usize, u64, u64)>, End> {
+        let mut all = Vec::new();
+        for member in 0..self.side.members.len() {
+            let ranges = self.in_time(link.diverged(member as u16)).await?;
+            all.extend(ranges.into_iter().map(|(offset, len)| (member, offset, len)));
+        }
+        Ok(all)
+    }
+
+    /// The destination has what it lacked: from now on synchronous writes wait for it.
+    pub(super) fn caught_up(&self, n: usize) {
+        let follows = {
+            let mut core = self.core();
+            let last = self.log.fill().last;
+            match core.peer(n) {
+                Ok((partner, _)) if partner.consistent && partner.acked >= last => {
+                    partner.lone = false;
+                    partner.is_clean() && partner.phase != Phase::ContinuouslyReplicating
+                }
+                _ => false,
+            }
+        };
+        if follows {
+            if let Ok((partner, _)) = self.core().peer(n) {
+                partner.last_error = None;
+            }
+            self.phase(n, Phase::ContinuouslyReplicating, None);
+        }
+    }
+
+    /// Remembers that nothing is answered without the destination any more.
+    pub(super) async fn protect(&self, n: usize) -> Result<(), Error> {
+        let relies =
+            |partner: &Partner, state: &PeerState| state.unprotected && !partner.lone && !state.suspended;
+        if !self.core().peer(n).is_ok_and(|(partner, state)| relies(partner, state)) {
+            return Ok(());
+        }
+        let _turn = self.journal.gate.enter().await;
+        let state = {
+            let mut core = self.core();
+            let (partner, state) = core.peer(n)?;
+            if !relies(partner, state) {
+                // Somebody has suspended it meanwhile.
+                return Ok(());
+            }
+            state.unprotected = false;
+            core.state.clone()
+        };
+        self.journal.write_state(state).await
+    }
+
+    /// Sends what becomes durable here, several appends at a time.
+    async fn stream(&self, n: usize, link: Link<'_>, mut cursor: u64) -> Result<Infallible, End> {
+        let mut window = FuturesOrdered::new();
+        loop {
+            while window.len() < APPENDS_IN_FLIGHT && self.log.fill().durable >= cursor {
+                let records = match self.gather(cursor).await {
+                    Err(Error::Log(damage)) => return Err(self.go_round(n, damage).await),
+                    other => other?,
+                };
+                let last = cursor + records.len() as u64 - 1;
+                let bytes: u64 = records.iter().map(|record| record.header.payload_len() as u64).sum();
+                cursor = last + 1;
+                window.push_back(async move {
+                    let count = records.len() as u64;
+                    self.in_time(link.append(records)).await.map(|()| (last, count, bytes))
+                });
+            }
+            let more = pin!(self.log.changed.until(|| (self.log.fill().durable >= cursor).then_some(())));
+            let done = match (window.is_empty(), window.len() < APPENDS_IN_FLIGHT) {
+                (true, _) => {
+                    more.await;
+                    continue;
+                }
+                (false, true) => match select(window.next(), more).await {
+                    Either::Left((done, _)) => done,
+                    Either::Right(_) => continue,
+                },
+                (false, false) => window.next().await,
+            };
+            let Some(done) = done else { continue };
+            let (last, count, bytes) = done?;
+            let now = self.side.wall.now_ms();
+            if let Ok((partner, _)) = self.core().peer(n) {
+                partner.acked = partner.acked.max(last);
+                partner.heard_ms = now;
+                partner.records_sent += count;
+                partner.record_bytes_sent += bytes;
+            }
+            self.caught_up(n);
+            self.changed.notify();
+            self.protect(n).await?;
+        }
+    }
+
+    /// A record that this destination lacks cannot be read from the log any more. It is in the volume: what changed from there on
+    /// is copied.
+    async fn go_round(&self, n: usize, damage: Damage) -> End {
+        let now = self.side.wall.now_ms();
+        if let Ok((partner, state)) = self.core().peer(n) {
+            let why = format!("{damage}; what changed since is copied from the volumes");
+            tracing::error!("replication to {}: {why}", state.name);
+            (partner.unreadable, partner.last_error, partner.heard_ms) = (damage.last, Some(why), now);
+        }
+        End::Again
+    }
+
+    /// Durable records from `cursor` on: at least one, as many as one append carries.
+    async fn gather(&self, cursor: u64) -> Result<Vec<Record>, Error> {
+        let durable = self.log.fill().durable;
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        for sequence in cursor..=durable {
+            let next = self.log.record(sequence).await?;
+            bytes += next.header.record_len();
+            if !records.is_empty() && bytes > APPEND_BYTES {
+                break;
+            }
+            records.push(next);
+            if records.len() == APPEND_RECORDS {
+                break;
+            }
+        }
+        Ok(records)
+    }
+
+    /// Ends the session when somebody wants it to end, or the destination is not heard of any more.
+    async fn watch(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
+        loop {
+            let end = pin!(self.changed.until(|| {
+                let mut core = self.core();
+                if core.halted.is_some() || core.closing {
+                    return Some(End::Stopped);
+                }
+                match core.peer(n) {
+                    Err(_) => Some(End::Stopped),
+                    Ok((_, state)) if state.suspended => Some(End::Suspended),
+                    Ok((partner, _)) => partner.again.then_some(End::Again),
+                }
+            }));
+            if let Either::Left((end, _)) = select(end, pin!(rt::sleep(self.config.beat))).await {
+                if matches!(end, End::Suspended) {
+                    // It is told, if it can be; it would find out by itself.
+                    let _told = self.in_time(link.suspend()).await;
+                }
+                return Err(end);
+            }
+            let report = self.in_time(link.beat()).await?;
+            let now = self.side.wall.now_ms();
+            if let Ok((partner, _)) = self.core().peer(n) {
+                partner.heard_ms = now;
+                partner.applied = report.applied;
+            }
+        }
+    }
+}
+
+/// Somebody ships to this destination until it is dropped.
+struct Shipping<'a>(&'a Source, usize);
+
+impl Drop for Shipping<'_> {
+    fn drop(&mut self) {
+        if let Ok((partner, _)) = self.0.core().peer(self.1) {
+            partner.shipping = false;
+            partner.connected = false;
+            partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::give_up_copies);
+        }
+        self.0.changed.notify();
+    }
+}

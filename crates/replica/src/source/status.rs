@@ -1,0 +1,72 @@
+//! How a source is doing, in figures.
+//!
+//! Spec: [`crate::status`]. Owns: nothing. Does not: ask destinations.
+
+use weft_machine::rt;
+
+use super::{Core, Partner, Source};
+use crate::bitmap::Bitmap;
+use crate::state::PeerState;
+use crate::status::{Mode, PeerStatus, Phase, Role, Status};
+
+impl Source {
+    /// How it is doing, now.
+    pub fn status(&self) -> Status {
+        let core = self.core();
+        let fill = self.log.fill();
+        let Core { state, peers, .. } = &*core;
+        let peers = peers.iter().zip(&state.peers).filter_map(|pair| match pair {
+            (Some(partner), Some(state)) => {
+                Some(self.peer_status(partner, state, core.halted.as_ref().map(|h| h.phase)))
+            }
+            _ => None,
+        });
+        Status {
+            role: Role::Source,
+            partnership: state.partnership.iter().map(|byte| format!("{byte:02x}")).collect(),
+            epoch: state.era().epoch,
+            generation: self.journal.generation(),
+            last: fill.durable,
+            applied: core.applied(fill.durable),
+            consistent: true,
+            sizes: state.members.iter().map(|member| member.size).collect(),
+            log_bytes: state.layout.log_bytes,
+            log_used: fill.used,
+            log_wait_ms: core.log_wait.as_millis() as u64,
+            written_bytes: core.written_bytes,
+            in_flight_bytes: core.active_bytes as u64,
+            peers: peers.collect(),
+            last_error: core.halted.as_ref().map(|halt| halt.why.clone()),
+        }
+    }
+
+    fn peer_status(&self, partner: &Partner, state: &PeerState, halted: Option<Phase>) -> PeerStatus {
+        let (lag_bytes, oldest) = self.log.behind(partner.acked);
+        let lag = oldest.map(|ms| self.side.wall.age(ms)).unwrap_or_default();
+        let remaining: u64 = partner.maps.iter().map(Bitmap::bytes).sum();
+        let elapsed = rt::now().since(partner.copy_began).as_secs_f64();
+        let rate = if elapsed > 0.0 { partner.copied_bytes as f64 / elapsed } else { 0.0 };
+        PeerStatus {
+            name: state.name.clone(),
+            mode: state.mode,
+            phase: halted.unwrap_or(partner.phase),
+            since_ms: partner.since_ms,
+            acknowledged: partner.acked,
+            applied: partner.applied,
+            bytes_done: partner.copied_bytes,
+            bytes_remaining: remaining,
+            bytes_sent: partner.sent_bytes,
+            rate,
+            eta_seconds: (remaining > 0 && rate > 0.0).then(|| remaining as f64 / rate),
+            lag_bytes,
+            lag_seconds: lag.as_secs_f64(),
+            lag_alert: lag_bytes > self.config.lag_alert_bytes || lag > self.config.lag_alert,
+            unprotected: state.mode == Mode::Synchronous && partner.lone,
+            records_sent: partner.records_sent,
+            record_bytes_sent: partner.record_bytes_sent,
+            heard_ms: partner.heard_ms,
+            last_error: partner.last_error.clone(),
+            verified: partner.verified,
+        }
+    }
+}

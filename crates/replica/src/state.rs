@@ -1,0 +1,395 @@
+//! What a side of a partnership knows of itself: two copies of one page, of which a torn write leaves one.
+//!
+//! What: [`State`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
+//! Owns: nothing. Does not: read or write the journal (see [`crate::journal`]).
+//!
+//! ```text
+//!   0   8  "WeftRep\0"
+//!   8   4  layout version
+//!  12   4  flags: 1 source, 2 consistent, 4 gave up what only it had, 8 has held a copy, 16 the log was closed empty,
+//!          32 records of the log were lost
+//!  16   8  generation: the copy of the larger one counts; copy number = generation modulo 2
+//!  24  16  partnership
+//!  40   8  identity of the log
+//!  48   8  life: openings of the log for writing
+//!  56  24  tail of the log: position, sequence of the first record, least life of it
+//!  80  24  layout: bytes of a bitmap, where the log begins in the journal, bytes of the log
+//! 104  24  the latest era that has claimed this side, which it may not have adopted yet
+//! 128   4  number of eras | number of volumes | number of peers | zero, a byte each
+//! 132   .  eras, 24 each: epoch, tag, after
+//!       .  volumes, 16 each: size, bytes of a granule
+//!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
+//!          32 suspended), length of the name, 6 zero, covered
+//! 4092  4  CRC32C of the 4092 bytes before
+//! ```
+//!
+//! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
+//! the one that is written over.
+
+use weft_wire::repl::control::{Era, MAX_ERAS};
+use weft_wire::repl::record::MAX_MEMBERS;
+
+use crate::status::{Mode, Role};
+
+/// Bytes of one copy.
+pub const COPY_BYTES: usize = 4096;
+/// What this module writes.
+pub const VERSION: u32 = 1;
+/// Destinations of one source.
+pub const MAX_PEERS: usize = 8;
+/// The longest name of a peer, bytes.
+pub const MAX_NAME: usize = 128;
+
+const MAGIC: [u8; 8] = *b"WeftRep\0";
+const SUM_AT: usize = COPY_BYTES - 4;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    /// Counts the changes.
+    pub generation: u64,
+    /// Which partnership.
+    pub partnership: [u8; 16],
+    /// The part that it plays.
+    pub role: Role,
+    /// Whether the volumes, with the log applied, are what a source's once were.
+    pub consistent: bool,
+    /// It was a source, and what only it has may go.
+    pub gave_up: bool,
+    /// Whether it has ever held anything of the partnership.
+    pub holds: bool,
+    /// Nothing was placed in its log since it was closed, empty.
+    pub closed: bool,
+    /// Its log has lost records that were applied, perhaps: until it is made equal again nobody can name what they changed.
+    pub damaged: bool,
+    /// Which log.
+    pub log: u64,
+    /// Openings of the log.
+    pub life: u64,
+    /// Where the log begins.
+    pub tail: Tail,
+    /// Where things lie.
+    pub layout: Layout,
+    /// The latest source that has claimed it.
+    pub promised: Era,
+    /// The history of what it holds; never empty.
+    pub eras: Vec<Era>,
+    /// Its volumes.
+    pub members: Vec<Member>,
+    /// Its destinations, by number; `None` where one was removed.
+    pub peers: Vec<Option<PeerState>>,
+}
+
+/// Where a log begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tail {
+    /// Position in the ring.
+    pub position: u64,
+    /// What the first record has to be.
+    pub sequence: u64,
+    /// The life that it has at least.
+    pub life: u64,
+}
+
+/// Where things lie in a journal. Bitmaps begin behind the two copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of one bitmap.
+    pub bitmap_bytes: u64,
+    /// Where the ring begins.
+    pub log_at: u64,
+    /// Its length.
+    pub log_bytes: u64,
+}
+
+/// A volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that one bit of its bitmaps stands for: a power of two.
+    pub granule: u64,
+}
+
+/// A destination, as its source remembers it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerState {
+    /// What the caller calls it.
+    pub name: String,
+    /// When writes are answered.
+    pub mode: Mode,
+    /// Whether its first copy is made by comparing checksums.
+    pub seeded: bool,
+    /// Whether its first copy was finished.
+    pub copied: bool,
+    /// Whether writes may have been answered that it does not have.
+    pub unprotected: bool,
+    /// Whether somebody suspended it.
+    pub suspended: bool,
+    /// Bitmaps and log bring it up to date if it has everything up to here.
+    pub covered: u64,
+}
+
+/// Why a copy does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damaged {
+    /// Something else.
+    #[error("it is no journal of a replica")]
+    Magic,
+    /// The checksum does not fit.
+    #[error("its checksum does not fit: it was damaged, or written in part")]
+    Sum,
+    /// A layout that this program does not know.
+    #[error("its layout has version {0}, which this program is too old for")]
+    Version(u32),
+    /// A field out of range under a checksum that fits.
+    #[error("{0} makes no sense")]
+    Field(&'static str),
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (front, rest) = self.0.split_first_chunk::<N>().ok_or(Damaged::Field("a count"))?;
+        self.0 = rest;
+        Ok(*front)
+    }
+
+    fn u64(&mut self) -> Result<u64, Damaged> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn era(&mut self) -> Result<Era, Damaged> {
+        Ok(Era { epoch: self.u64()?, tag: self.u64()?, after: self.u64()? })
+    }
+}
+
+fn flags(bits: &[bool]) -> u32 {
+    bits.iter().enumerate().map(|(n, on)| u32::from(*on) << n).sum()
+}
+
+impl State {
+    /// The era that it lives in.
+    pub fn era(&self) -> Era {
+        self.eras.last().copied().unwrap_or(Era { epoch: 0, tag: 0, after: 0 })
+    }
+
+    /// Begins or adopts an era; the oldest is forgotten where there are too many.
+    pub fn push_era(&mut self, era: Era) {
+        self.eras.push(era);
+        let many = self.eras.len().saturating_sub(MAX_ERAS);
+        self.eras.drain(..many);
+    }
+
+    /// One copy.
+    ///
+    /// # Panics
+    /// With more of anything than the limits allow, which is checked where it is added.
+    pub fn emit(&self) -> [u8; COPY_BYTES] {
+        assert!(
+            self.eras.len() <= MAX_ERAS && self.members.len() <= MAX_MEMBERS && self.peers.len() <= MAX_PEERS
+        );
+        let mut out = Vec::with_capacity(COPY_BYTES);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        let source = self.role == Role::Source;
+        let bits = [source, self.consistent, self.gave_up, self.holds, self.closed, self.damaged];
+        out.extend(flags(&bits).to_le_bytes());
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.partnership);
+        let words = |out: &mut Vec<u8>, words: &[u64]| words.iter().for_each(|w| out.extend(w.to_le_bytes()));
+        let Tail { position, sequence, life } = self.tail;
+        words(&mut out, &[self.log, self.life, position, sequence, life]);
+        words(&mut out, &[self.layout.bitmap_bytes, self.layout.log_at, self.layout.log_bytes]);
+        words(&mut out, &[self.promised.epoch, self.promised.tag, self.promised.after]);
+        out.extend([self.eras.len(), self.members.len(), self.peers.len(), 0].map(|n| n as u8));
+        self.eras.iter().for_each(|era| words(&mut out, &[era.epoch, era.tag, era.after]));
+        self.members.iter().for_each(|member| words(&mut out, &[member.size, member.granule]));
+        for peer in &self.peers {
+            let Some(p) = peer else {
+                out.extend([0; 16]);
+                continue;
+            };
+            assert!(p.name.len() <= MAX_NAME);
+            let synchronous = p.mode == Mode::Synchronous;
+            let bits = [true, synchronous, p.seeded, p.copied, p.unprotected, p.suspended];
+            out.extend([flags(&bits) as u8, p.name.len() as u8, 0, 0, 0, 0, 0, 0]);
+            out.extend(p.covered.to_le_bytes());
+            out.extend(p.name.as_bytes());
+        }
+        let mut bytes = [0; COPY_BYTES];
+        bytes[..out.len()].copy_from_slice(&out);
+        let sum = crc32c::crc32c(&bytes[..SUM_AT]);
+        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one copy.
+    pub fn parse(bytes: &[u8; COPY_BYTES]) -> Result<State, Damaged> {
+        if bytes[..8] != MAGIC {
+            return Err(Damaged::Magic);
+        }
+        if bytes[SUM_AT..] != crc32c::crc32c(&bytes[..SUM_AT]).to_le_bytes() {
+            return Err(Damaged::Sum);
+        }
+        let mut r = Reader(&bytes[8..SUM_AT]);
+        let version = u32::from_le_bytes(r.take()?);
+        if version != VERSION {
+            return Err(Damaged::Version(version));
+        }
+        let flags = u32::from_le_bytes(r.take()?);
+        if flags >= 64 {
+            return Err(Damaged::Field("its flags"));
+        }
+        let (generation, partnership, log, life) = (r.u64()?, r.take()?, r.u64()?, r.u64()?);
+        let tail = Tail { position: r.u64()?, sequence: r.u64()?, life: r.u64()? };
+        let layout = Layout { bitmap_bytes: r.u64()?, log_at: r.u64()?, log_bytes: r.u64()? };
+        let promised = r.era()?;
+        let [eras, members, peers, _] = r.take::<4>()?.map(usize::from);
+        if eras == 0 || eras > MAX_ERAS || members == 0 || members > MAX_MEMBERS || peers > MAX_PEERS {
+            return Err(Damaged::Field("a count"));
+        }
+        let eras = (0..eras).map(|_| r.era()).collect::<Result<Vec<_>, _>>()?;
+        let members = (0..members).map(|_| {
+            let member = Member { size: r.u64()?, granule: r.u64()? };
+            let sane = member.granule.is_power_of_two() && member.size > 0;
+            sane.then_some(member).ok_or(Damaged::Field("a volume"))
+        });
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let peers = (0..peers).map(|_| {
+            let [flags, len, ..] = r.take::<8>()?;
+            let covered = r.u64()?;
+            let (name, rest) =
+                r.0.split_at_checked(len.into()).ok_or(Damaged::Field("the name of a peer"))?;
+            r.0 = rest;
+            if flags & 1 == 0 {
+                return Ok(None);
+            }
+            let bit = |n: u8| flags & (1 << n) != 0;
+            Ok(Some(PeerState {
+                name: std::str::from_utf8(name).map_err(|_| Damaged::Field("the name of a peer"))?.to_owned(),
+                mode: if bit(1) { Mode::Synchronous } else { Mode::Asynchronous },
+                seeded: bit(2),
+                copied: bit(3),
+                unprotected: bit(4),
+                suspended: bit(5),
+                covered,
+            }))
+        });
+        let peers = peers.collect::<Result<Vec<_>, _>>()?;
+        let inside = tail.position < layout.log_bytes;
+        if !inside || layout.log_at.checked_add(layout.log_bytes).is_none() {
+            return Err(Damaged::Field("its layout"));
+        }
+        Ok(State {
+            generation,
+            partnership,
+            role: if flags & 1 != 0 { Role::Source } else { Role::Destination },
+            consistent: flags & 2 != 0,
+            gave_up: flags & 4 != 0,
+            holds: flags & 8 != 0,
+            closed: flags & 16 != 0,
+            damaged: flags & 32 != 0,
+            log,
+            life,
+            tail,
+            layout,
+            promised,
+            eras,
+            members,
+            peers,
+        })
+    }
+
+    /// Of both copies the one that counts.
+    pub fn latest(first: &[u8; COPY_BYTES], second: &[u8; COPY_BYTES]) -> Result<State, Damaged> {
+        match (State::parse(first), State::parse(second)) {
+            (Err(e @ Damaged::Version(_)), _) | (_, Err(e @ Damaged::Version(_))) => Err(e),
+            (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            // The better reason of the two.
+            (Err(Damaged::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(generation: u64) -> State {
+        let peer = PeerState {
+            name: "b.example:vol1".into(),
+            mode: Mode::Synchronous,
+            seeded: true,
+            copied: false,
+            unprotected: true,
+            suspended: false,
+            covered: 99,
+        };
+        State {
+            generation,
+            partnership: *b"0123456789abcdef",
+            role: Role::Source,
+            consistent: true,
+            gave_up: false,
+            holds: true,
+            closed: true,
+            damaged: true,
+            log: 1,
+            life: 2,
+            tail: Tail { position: 512, sequence: 4, life: 5 },
+            layout: Layout { bitmap_bytes: 4096, log_at: 16384, log_bytes: 1 << 20 },
+            promised: Era { epoch: 2, tag: 3, after: 0 },
+            eras: vec![Era { epoch: 1, tag: 7, after: 0 }, Era { epoch: 2, tag: 8, after: 40 }],
+            members: vec![Member { size: 1 << 30, granule: 65536 }],
+            peers: vec![None, Some(peer)],
+        }
+    }
+
+    #[test]
+    fn the_layout_is_what_it_was() {
+        let bytes = state(0x0102).emit();
+        assert_eq!(&bytes[..24], b"WeftRep\0\x01\0\0\0\x3b\0\0\0\x02\x01\0\0\0\0\0\0");
+        assert_eq!(&bytes[24..48], b"0123456789abcdef\x01\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
+        assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
+    }
+
+    #[test]
+    fn a_torn_write_leaves_the_older_copy() {
+        let (old, new) = (state(6), state(7));
+        let (kept, whole) = (old.emit(), new.emit());
+        for below in [state(5).emit(), [0; COPY_BYTES], [0xa5; COPY_BYTES]] {
+            for cut in 0..COPY_BYTES {
+                let mut torn = below;
+                torn[..cut].copy_from_slice(&whole[..cut]);
+                let expected = if torn == whole { &new } else { &old };
+                assert_eq!(State::latest(&kept, &torn).as_ref(), Ok(expected), "cut at {cut}");
+            }
+        }
+        assert_eq!(State::latest(&kept, &whole), Ok(new));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen() {
+        let whole = state(3).emit();
+        for bit in 0..8 * COPY_BYTES {
+            let mut damaged = whole;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(State::parse(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_fullest_state_fits() {
+        let mut full = state(1);
+        let peer = PeerState { name: "x".repeat(MAX_NAME), ..full.peers[1].clone().expect("a peer") };
+        full.peers = vec![Some(peer); MAX_PEERS];
+        full.members = vec![full.members[0]; MAX_MEMBERS];
+        (0..2 * MAX_ERAS as u64).for_each(|n| full.push_era(Era { epoch: 3 + n, tag: n, after: 41 }));
+        assert_eq!(full.eras.len(), MAX_ERAS);
+        assert_eq!(State::parse(&full.emit()), Ok(full));
+    }
+}

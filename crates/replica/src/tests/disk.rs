@@ -1,0 +1,212 @@
+//! A disk of the simulation: forgets what was not flushed when its host dies, tears writes, and rots.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::sim::{Rng, with_rng};
+use weft_machine::{Payload, rt};
+use weft_store::Error;
+use weft_store::block::{Block, BlockOp, Extent, Geometry, Medium, Outcome};
+
+const SECTOR: usize = 512;
+
+/// What is on the disk; it outlives hosts.
+#[derive(Debug, Default)]
+struct Platter {
+    /// As the living host sees it.
+    seen: Vec<u8>,
+    /// What the death of the host leaves for certain.
+    durable: Vec<u8>,
+    /// Since the last flush, with a number each.
+    pending: Vec<(u64, usize, Vec<u8>)>,
+    next: u64,
+    /// Sectors that cannot be read until they are written to.
+    failed: BTreeSet<usize>,
+    /// Where the next write goes instead.
+    misdirected: Option<usize>,
+    /// Handles of hosts that have died say another number.
+    host: u64,
+    /// Nanoseconds that an operation takes at most.
+    slowest: u64,
+}
+
+/// A disk, to be opened by one host after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Mutex<Platter>>);
+
+/// A host's handle. When the host has died, what it asks for never ends.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    disk: Disk,
+    host: u64,
+    size: u64,
+}
+
+impl Disk {
+    pub fn new(content: Vec<u8>, slowest: Duration) -> Disk {
+        let platter = Platter {
+            seen: content.clone(),
+            durable: content,
+            slowest: slowest.as_nanos() as u64,
+            ..Platter::default()
+        };
+        Disk(Arc::new(Mutex::new(platter)))
+    }
+
+    fn platter(&self) -> MutexGuard<'_, Platter> {
+        self.0.lock().expect("no test panics with it locked")
+    }
+
+    pub fn open(&self) -> Arc<dyn Block> {
+        let platter = self.platter();
+        Arc::new(Handle { disk: self.clone(), host: platter.host, size: platter.seen.len() as u64 })
+    }
+
+    /// What the host sees now.
+    pub fn content(&self) -> Vec<u8> {
+        self.platter().seen.clone()
+    }
+
+    /// The host dies: of what was not flushed, each write is there, is not, or is there in part.
+    pub fn die(&self, rng: &mut Rng) {
+        let mut platter = self.platter();
+        let Platter { durable, pending, .. } = &mut *platter;
+        for (_, at, data) in pending.drain(..) {
+            let fate = rng.below(3);
+            for (number, sector) in data.chunks(SECTOR).enumerate() {
+                if fate == 0 || (fate == 1 && rng.below(2) == 0) {
+                    let start = at + number * SECTOR;
+                    durable[start..start + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        platter.seen = platter.durable.clone();
+        platter.host += 1;
+    }
+
+    /// The sector there cannot be read any more, until it is written to.
+    pub fn fail(&self, at: usize) {
+        self.platter().failed.insert(at / SECTOR);
+    }
+
+    /// The next write goes there, and nobody is told.
+    pub fn misdirect(&self, to: usize) {
+        self.platter().misdirected = Some(to);
+    }
+
+    /// Bytes are there as if they had been written, durably.
+    pub fn plant(&self, at: usize, data: &[u8]) {
+        let mut platter = self.platter();
+        platter.seen[at..at + data.len()].copy_from_slice(data);
+        platter.durable[at..at + data.len()].copy_from_slice(data);
+    }
+
+    /// A disk that has failed is read after all.
+    pub fn mend(&self) {
+        self.platter().failed.clear();
+    }
+
+    /// A sector changes by itself.
+    pub fn rot(&self, rng: &mut Rng) {
+        let mut platter = self.platter();
+        let at = rng.below(platter.seen.len() / SECTOR) * SECTOR + rng.below(SECTOR);
+        platter.seen[at] ^= 0x55;
+        platter.durable[at] ^= 0x55;
+    }
+}
+
+impl Handle {
+    async fn pause(&self) {
+        let most = self.disk.platter().slowest;
+        rt::sleep(Duration::from_nanos(with_rng(|rng| rng.within(0..=most)))).await;
+        self.alive().await;
+    }
+
+    async fn alive(&self) {
+        if self.disk.platter().host != self.host {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn put(&self, offset: u64, data: Vec<u8>) {
+        let mut platter = self.disk.platter();
+        let at = platter.misdirected.take().unwrap_or(offset as usize);
+        platter.seen[at..at + data.len()].copy_from_slice(&data);
+        let sectors = at / SECTOR..(at + data.len()).div_ceil(SECTOR);
+        platter.failed.retain(|sector| !sectors.contains(sector));
+        let number = platter.next;
+        platter.next += 1;
+        platter.pending.push((number, at, data));
+    }
+
+    async fn flush(&self) {
+        let until = self.disk.platter().next;
+        self.pause().await;
+        let mut platter = self.disk.platter();
+        let Platter { durable, pending, .. } = &mut *platter;
+        pending.retain(|(number, at, data)| {
+            let stays = *number >= until;
+            if !stays {
+                durable[*at..*at + data.len()].copy_from_slice(data);
+            }
+            stays
+        });
+    }
+}
+
+impl Block for Handle {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size, medium: Medium::File, preferred: 512 }
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(async move {
+            op.validate(self.size)?;
+            self.alive().await;
+            self.pause().await;
+            let must_last = match op {
+                BlockOp::Read { offset, len } => {
+                    let at = offset as usize;
+                    let platter = self.disk.platter();
+                    let sectors = at / SECTOR..(at + len).div_ceil(SECTOR);
+                    if platter.failed.range(sectors).next().is_some() {
+                        return Err(std::io::Error::from_raw_os_error(5).into());
+                    }
+                    let bytes = Bytes::copy_from_slice(&platter.seen[at..at + len]);
+                    return Ok(Outcome::Data(Payload::Chain(vec![bytes])));
+                }
+                BlockOp::Status { offset, len, max_extents } => {
+                    // Whole runs of zeros are holes: as a sparse file would have it.
+                    let platter = self.disk.platter();
+                    let mut rest = &platter.seen[offset as usize..(offset + len) as usize];
+                    let mut extents = Vec::new();
+                    while !rest.is_empty() && extents.len() < max_extents {
+                        let hole = rest.iter().take(4096).all(|byte| *byte == 0);
+                        let same = |piece: &&[u8]| piece.iter().all(|byte| *byte == 0) == hole;
+                        let run: usize = rest.chunks(4096).take_while(same).map(<[u8]>::len).sum();
+                        extents.push(Extent { len: run as u64, hole });
+                        rest = &rest[run..];
+                    }
+                    return Ok(Outcome::Extents(extents));
+                }
+                BlockOp::Write { offset, data, durable } => {
+                    self.put(offset, data.concat());
+                    durable
+                }
+                BlockOp::WriteZeroes { offset, len, durable, .. }
+                | BlockOp::Trim { offset, len, durable } => {
+                    self.put(offset, vec![0; len as usize]);
+                    durable
+                }
+                BlockOp::Flush => true,
+            };
+            if must_last {
+                self.flush().await;
+            }
+            Ok(Outcome::Done)
+        })
+    }
+}

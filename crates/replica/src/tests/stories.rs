@@ -1,0 +1,453 @@
+//! One thing at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::rt;
+use weft_machine::sim::Sim;
+use weft_store::block::{Block, BlockOp};
+
+use super::world::{Start, World};
+use crate::error::Error;
+use crate::source::{Config, First, OnFull, OnLoss};
+use crate::status::{Mode, Phase, Role};
+
+pub(super) const K: u64 = 1 << 10;
+
+pub(super) fn start(mode: Mode) -> Start {
+    Start {
+        sizes: vec![512 * K, 256 * K],
+        log_bytes: vec![512 * K, 512 * K],
+        mode,
+        config: Config {
+            retry: Duration::from_millis(20),
+            timeout: Duration::from_millis(500),
+            ..Config::default()
+        },
+        slow_disk: Duration::from_micros(50),
+        slow_cable: Duration::from_micros(100),
+        filled: 100 * K,
+        same: false,
+    }
+}
+
+pub(super) fn tell<F: Future<Output = ()>>(story: F) {
+    Sim::new(7).run(story);
+}
+
+/// A source and a destination that follows.
+pub(super) async fn pair(start: Start, first: First) -> World {
+    let world = World::new(start).await;
+    let source = world.start_source(0).await;
+    world.add_peer(&source, "copy", first).await;
+    world.start_destination(1).await;
+    world.ship(0, 0, 1);
+    world.until_follows(0).await;
+    world
+}
+
+pub(super) async fn write(block: &Arc<dyn Block>, offset: u64, len: usize, byte: u8) {
+    let data = vec![Bytes::from(vec![byte; len])];
+    block.submit(BlockOp::Write { offset, data, durable: false }).await.expect("it is written");
+}
+
+#[test]
+fn the_first_copy_skips_what_is_empty() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.check_equal(0, 1).await;
+        let peer = world.source(0).status().peers.remove(0);
+        assert_eq!(peer.bytes_done, 768 * K);
+        // Two volumes of which 100 KiB each are not zeros, a page more or less.
+        assert!((200 * K..210 * K).contains(&peer.bytes_sent), "{peer:?}");
+        assert_eq!(peer.bytes_remaining, 0);
+    });
+}
+
+#[test]
+fn a_seeded_copy_sends_what_differs() {
+    tell(async {
+        let world = World::new(Start { same: true, ..start(Mode::Synchronous) }).await;
+        let source = world.start_source(0).await;
+        let at = source.block(0);
+        write(&at, 70 * K, 512, 1).await;
+        world.add_peer(&source, "copy", First::Seeded).await;
+        world.start_destination(1).await;
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        let sent = source.status().peers[0].bytes_sent;
+        // Or nothing, where the record came first.
+        assert!(sent <= 64 * K, "{sent}");
+    });
+}
+
+#[test]
+fn a_synchronous_write_is_answered_when_both_have_it() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let source = world.source(0);
+        let block = source.block(1);
+        for n in 0..20 {
+            write(&block, n * 4096, 4096, n as u8).await;
+            let last = world.source(0).status().last;
+            assert_eq!(world.destination(1).status().last, last);
+        }
+        assert!(!source.status().peers[0].unprotected);
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
+fn an_asynchronous_write_waits_for_nobody_and_the_lag_is_shown() {
+    tell(async {
+        let config = Config { lag_alert_bytes: 10 * K, ..start(Mode::Asynchronous).config };
+        let world = pair(Start { config, ..start(Mode::Asynchronous) }, First::Copy).await;
+        world.cut();
+        let block = world.source(0).block(0);
+        write(&block, 0, 8192, 1).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        write(&block, 0, 8192, 2).await;
+        let peer = world.source(0).status().peers.remove(0);
+        assert_eq!((peer.phase, peer.lag_bytes), (Phase::WaitingForDestination, 16 * K));
+        assert!(peer.lag_seconds >= 2.0 && peer.lag_alert, "{peer:?}");
+        world.heal();
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        // What it had missed came from the log.
+        assert_eq!(world.source(0).status().peers[0].bytes_done, 0);
+    });
+}
+
+#[test]
+fn after_a_long_outage_only_what_changed_is_copied() {
+    tell(async {
+        let world = pair(start(Mode::Asynchronous), First::Copy).await;
+        world.cut();
+        let block = world.source(0).block(0);
+        // More than the log holds, into one granule.
+        for n in 0..300u64 {
+            write(&block, (n % 8) * 4096, 4096, n as u8).await;
+        }
+        world.heal();
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        let peer = world.source(0).status().peers.remove(0);
+        assert_eq!(peer.bytes_done, 64 * K, "a granule");
+    });
+}
+
+#[test]
+fn while_a_destination_is_away_writes_go_on_or_wait_as_configured() {
+    for on_loss in [OnLoss::Continue, OnLoss::Wait] {
+        tell(async {
+            let config = Config { on_loss, ..start(Mode::Synchronous).config };
+            let world = pair(Start { config, ..start(Mode::Synchronous) }, First::Copy).await;
+            world.cut();
+            let source = world.source(0);
+            let block = source.block(0);
+            let written = rt::timeout(Duration::from_secs(5), write(&block, 0, 512, 1)).await.is_ok();
+            assert_eq!(written, on_loss == OnLoss::Continue);
+            assert_eq!(source.status().peers[0].unprotected, written);
+            world.heal();
+            world.until_follows(0).await;
+            assert!(!source.status().peers[0].unprotected);
+            world.check_equal(0, 1).await;
+        });
+    }
+}
+
+#[test]
+fn a_destination_whose_log_was_full_when_it_died_goes_on() {
+    tell(async {
+        let mut start = start(Mode::Asynchronous);
+        start.log_bytes = vec![512 * K, 64 * K];
+        let world = pair(start, First::Copy).await;
+        let block = world.source(0).block(0);
+        for round in 0..20u64 {
+            for n in 0..16 {
+                write(&block, n * 4096, 4096, (round + n) as u8).await;
+            }
+            world.kill(1);
+            world.start_destination(1).await;
+        }
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
+fn one_source_has_several_destinations() {
+    tell(async {
+        let world =
+            World::new(Start { log_bytes: vec![512 * K, 256 * K, 1024 * K], ..start(Mode::Asynchronous) })
+                .await;
+        let source = world.start_source(0).await;
+        for n in [1, 2] {
+            let peer = world.add_peer(&source, &format!("copy {n}"), First::Copy).await;
+            world.start_destination(n).await;
+            world.ship(0, peer, n);
+        }
+        let block = source.block(0);
+        for n in 0..100u64 {
+            write(&block, (n * 7 % 100) * 4096, 4096, n as u8).await;
+        }
+        world.kill(2);
+        for n in 0..100u64 {
+            write(&block, (n * 3 % 100) * 4096, 4096, n as u8).await;
+        }
+        world.start_destination(2).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        world.check_equal(0, 2).await;
+    });
+}
+
+#[test]
+fn a_slow_destination_slows_writes_or_is_given_up_for_now() {
+    for on_full in [OnFull::Slow, OnFull::Resync] {
+        tell(async {
+            let config = Config { on_full, ..start(Mode::Asynchronous).config };
+            let mut start = Start { config, ..start(Mode::Asynchronous) };
+            start.slow_cable = Duration::from_millis(100);
+            start.log_bytes = vec![64 * K, 512 * K];
+            let world = pair(start, First::Copy).await;
+            let source = world.source(0);
+            let block = source.block(0);
+            let began = rt::now();
+            for n in 0..100u64 {
+                write(&block, (n % 16) * 4096, 4096, n as u8).await;
+                assert!(source.status().log_used <= 64 * K);
+            }
+            let took = rt::now().since(began);
+            let waited = Duration::from_millis(source.status().log_wait_ms);
+            match on_full {
+                OnFull::Slow => assert!(waited > Duration::from_millis(200), "{waited:?} of {took:?}"),
+                OnFull::Resync => assert!(took < Duration::from_millis(200), "{took:?}"),
+            }
+            world.until_follows(0).await;
+            world.check_equal(0, 1).await;
+            assert!(source.status().peers[0].bytes_done > 0, "the first copy, or a resync");
+        });
+    }
+}
+
+#[test]
+fn the_roles_are_exchanged_and_back() {
+    tell(async {
+        let mut world = pair(start(Mode::Synchronous), First::Copy).await;
+        for (from, to) in [(0, 1), (1, 0)] {
+            let source = world.source(from);
+            write(&source.block(0), 4096, 4096, 10 + from as u8).await;
+            source.switch(0, 77 + from as u64).await.expect("they are exchanged");
+            let refused = source.block(0).submit(BlockOp::Flush).await;
+            assert!(refused.is_err(), "it is no source any more");
+            assert_eq!((world.role(from).await, world.role(to).await), (Role::Destination, Role::Source));
+            world.kill(from);
+            world.kill(to);
+            let new = world.start_source(to).await;
+            world.add_peer(&new, "the old source", First::Partner).await;
+            world.start_destination(from).await;
+            world.ship(to, 0, from);
+            world.until_follows(to).await;
+            // Nothing had to be copied.
+            assert_eq!(new.status().peers[0].bytes_done, 0);
+            world.check_equal(to, from).await;
+        }
+        world.stop.set(true);
+        world.nodes.truncate(2);
+    });
+}
+
+#[test]
+fn volumes_grow_and_what_is_new_is_replicated() {
+    tell(async {
+        let mut world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.source(0).close().await.expect("it closes");
+        for n in [1, 0] {
+            world.kill(n);
+            let node = &mut world.nodes[n];
+            // What a disk holds behind the old end is not always zeros.
+            let mut content = node.members[0].content();
+            content.resize(800 << 10, 0x11 * n as u8);
+            node.members[0] = super::disk::Disk::new(content, Duration::from_micros(50));
+            assert!(crate::source::Source::open(world.side(n), Config::default()).await.is_err());
+            crate::journal::resize(&world.side(n), &[800 * K, 256 * K]).await.expect("it grows");
+            assert!(crate::journal::resize(&world.side(n), &[700 * K, 256 * K]).await.is_err(), "it shrinks");
+        }
+        let source = world.open_source(0).await;
+        world.start_destination_as_it_is(1).await;
+        world.ship(0, 0, 1);
+        write(&source.block(0), 790 * K, 4096, 9).await;
+        world.until_follows(0).await;
+        world.compare(1, &world.volumes(0), "they are not equal");
+        assert!(source.status().peers[0].bytes_done <= 320 * K, "what is new, a granule more or less");
+    });
+}
+
+/// Both are written to while they cannot see each other.
+async fn split() -> World {
+    let world = pair(start(Mode::Synchronous), First::Copy).await;
+    world.cut();
+    let old = world.source(0);
+    rt::sleep(Duration::from_secs(1)).await;
+    write(&old.block(0), 0, 4096, 0xaa).await;
+    let era = world.destination(1).promote(99, false).await.expect("it is consistent");
+    world.kill(1);
+    world.model.borrow_mut().forget_after(era.after);
+    let new = world.open_source(1).await;
+    write(&new.block(0), 200 * K, 4096, 0xbb).await;
+    world.heal();
+    world.ship(0, 0, 1);
+    world.until("it is shown", || old.status().peers[0].phase == Phase::SplitBrain).await;
+    assert!(old.block(0).submit(BlockOp::Flush).await.is_err());
+    world
+}
+
+#[test]
+fn two_sources_are_told_and_the_later_one_may_count() {
+    tell(async {
+        let world = split().await;
+        world.source(0).demote().await.expect("it gives up");
+        world.kill(0);
+        let new = world.source(1);
+        world.add_peer(&new, "the old source", First::Partner).await;
+        world.start_destination(0).await;
+        world.ship(1, 0, 0);
+        world.until_follows(1).await;
+        world.check_equal(1, 0).await;
+        // The granule that the old one had written to alone, and what the new one had: not all.
+        let done = new.status().peers[0].bytes_done;
+        assert!(done > 0 && done <= 128 * K, "{done}");
+    });
+}
+
+#[test]
+fn two_sources_are_told_and_the_earlier_one_may_count() {
+    tell(async {
+        let world = split().await;
+        let (old, new) = (world.source(0), world.source(1));
+        assert!(matches!(new.demote().await, Err(Error::State(_))), "nobody has overruled it");
+        old.overrule(100).await.expect("it counts");
+        // The other is told, too, and gives up.
+        world.add_peer(&new, "the first source", First::Partner).await;
+        world.ship(1, 0, 0);
+        world.until("it is told", || new.status().last_error.is_some()).await;
+        new.demote().await.expect("it gives up");
+        world.kill(1);
+        let volumes = world.volumes(0);
+        world.start_destination(1).await;
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        world.compare(1, &volumes, "the first source counts");
+        assert_eq!(world.volumes(1)[0][0], 0xaa);
+    });
+}
+
+#[test]
+fn a_picture_of_the_destination_can_be_tried_while_replication_goes_on() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.write_on(0, Duration::from_micros(500));
+        for _ in 0..5 {
+            world.check_snapshot(1).await.expect("a picture");
+        }
+        world.stop.set(true);
+        let stores = world.nodes[1]
+            .members
+            .iter()
+            .map(|disk| super::disk::Disk::new(vec![0; disk.content().len()], Duration::ZERO).open());
+        let pictures = world.destination(1).snapshot(stores.collect()).await.expect("a picture");
+        write(&pictures[0], 1000, 5000, 0xcc).await;
+        world.until("nobody writes", || world.writers.get() == 0).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        drop(pictures);
+    });
+}
+
+#[test]
+fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
+    tell(async {
+        let world = pair(start(Mode::Asynchronous), First::Copy).await;
+        let block = world.source(0).block(0);
+        let journal = world.nodes[1].journal.content();
+        for n in 0..300u64 {
+            write(&block, (n % 64) * 4096, 4096, n as u8).await;
+        }
+        world.until_follows(0).await;
+        // Its journal is put back from a backup: it has forgotten what the source's log does not hold any more.
+        let mut world = world;
+        world.kill(1);
+        rt::sleep(Duration::from_secs(3)).await;
+        world.nodes[1].journal = super::disk::Disk::new(journal, Duration::from_micros(50));
+        world.start_destination_as_it_is(1).await;
+        // Nobody writes: that it has died shows all the same.
+        let source = world.source(0);
+        world
+            .until("it is noticed", || source.status().peers[0].phase != Phase::ContinuouslyReplicating)
+            .await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        let peer = source.status().peers.remove(0);
+        assert_eq!(peer.bytes_done, 768 * K, "all was compared");
+        assert!(peer.bytes_sent <= 256 * K, "and what its volume had lost was sent: {peer:?}");
+    });
+}
+
+#[test]
+fn volumes_of_real_memory_replicate_on_a_real_loop() {
+    use crate::destination::{self, Destination};
+    use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+    use crate::peer::Local;
+    use crate::source::{PeerConfig, Source};
+    use weft_machine::Pool;
+    use weft_store::block::Outcome;
+    use weft_store::volume::plain::Plain;
+
+    rt::block_on(async {
+        let pool = Pool::new(64 << 20);
+        let ram = |bytes| -> Arc<dyn Block> { Arc::new(Plain::in_memory(bytes).expect("memory")) };
+        let side = async |role| {
+            let format = Format {
+                partnership: [1; 16],
+                role,
+                tag: 5,
+                sizes: vec![8 << 20],
+                log_bytes: 16 * MIN_LOG_BYTES,
+            };
+            let journal = ram(journal::bytes(&format).expect("a journal"));
+            journal::format(&journal, &format).await.expect("it is laid out");
+            Side { journal, members: vec![ram(8 << 20)], pool: pool.clone(), wall: Wall::new(1) }
+        };
+        let (here, there) = (side(Role::Source).await, side(Role::Destination).await);
+        let copy = there.members[0].clone();
+        let source = Source::open(here, Config::default()).await.expect("it opens");
+        let destination = Destination::open(there, destination::Config::default()).await.expect("it opens");
+        let (runs, local) = (destination.clone(), std::rc::Rc::new(Local::new(destination.clone())));
+        let _applies = rt::spawn(async move { runs.run().await });
+        let config = PeerConfig { name: "copy".into(), mode: Mode::Synchronous, first: First::Copy };
+        let n = source.add_peer(config).await.expect("there is room");
+        let shipping = source.clone();
+        let _ships = rt::spawn(async move { shipping.ship(n, local).await });
+        let block = source.block(0);
+        for round in 0..64u64 {
+            write(&block, round * 100_000, 70_000, round as u8 + 1).await;
+        }
+        while source.status().peers[0].phase != Phase::ContinuouslyReplicating {
+            rt::yield_now().await;
+        }
+        let verified = source.verify(n, false).await.expect("it is compared");
+        assert_eq!((verified.bytes, verified.different), (8 << 20, 0));
+        // A consistent copy is not written to past its log, whoever asks.
+        let mut put = |_: &weft_machine::File, _: u64| panic!("nothing is to be put");
+        let placed = destination.place_blocks(1, 0, 0, 10, &mut put).await;
+        assert!(placed.is_err(), "{placed:?}");
+        let read = copy.submit(BlockOp::Read { offset: 6_300_000, len: 70_000 }).await;
+        let Ok(Outcome::Data(payload)) = read else { panic!("{read:?}") };
+        assert_eq!(payload.into_chain(&pool).await.expect("memory").concat(), vec![64; 70_000]);
+        source.close().await.expect("it closes");
+    })
+    .expect("the loop starts");
+}

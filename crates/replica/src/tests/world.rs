@@ -1,0 +1,511 @@
+//! Hosts that die and come back, and the model that says what they have to hold.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::sim::with_rng;
+use weft_machine::{Pool, rt};
+use weft_store::block::{Block, BlockOp, Outcome};
+
+use super::disk::Disk;
+use super::link::{Cable, Host, Link, Side as Runs};
+use crate::destination::{self, Destination};
+use crate::error::Error;
+use crate::journal::{self, Format, Side, Wall};
+use crate::record::{Header, Kind, Record, SECTOR};
+use crate::source::{Config, First, PeerConfig, Source};
+use crate::state::{COPY_BYTES, State};
+use crate::status::{Mode, Phase, Role, Verified};
+
+pub const PARTNERSHIP: [u8; 16] = *b"warp and weft   ";
+
+/// A machine with its disks.
+pub struct Node {
+    pub host: Rc<Host>,
+    pub journal: Disk,
+    pub members: Vec<Disk>,
+    /// The journal, before it was ruined.
+    pub healthy: RefCell<Vec<u8>>,
+}
+
+/// What the histories of all hosts amount to.
+#[derive(Default)]
+pub struct Model {
+    base: Vec<Vec<u8>>,
+    records: Vec<Record>,
+    /// Answered to a writer,
+    pub answered: BTreeSet<u64>,
+    /// and that while the source said that it was protected.
+    pub protected: BTreeSet<u64>,
+}
+
+impl Model {
+    /// Takes in what sources have placed meanwhile.
+    pub fn learn(&mut self) {
+        for (sequence, record) in super::take_placed() {
+            assert_eq!(sequence, self.records.len() as u64 + 1, "a source skips or repeats a sequence");
+            self.records.push(record);
+        }
+    }
+
+    pub fn last(&mut self) -> u64 {
+        self.learn();
+        self.records.len() as u64
+    }
+
+    /// What was placed behind `last` never happened.
+    pub fn forget_after(&mut self, last: u64) {
+        self.learn();
+        assert!(last <= self.records.len() as u64, "a host has {last}, which was never placed");
+        self.records.truncate(last as usize);
+        self.answered.split_off(&(last + 1));
+        self.protected.split_off(&(last + 1));
+    }
+
+    /// Every volume after `last`.
+    pub fn volumes_at(&mut self, last: u64) -> Vec<Vec<u8>> {
+        self.learn();
+        assert!(last <= self.records.len() as u64, "a host has {last}, which was never placed");
+        let mut volumes = self.base.clone();
+        for record in &self.records[..last as usize] {
+            let at = record.header.offset as usize;
+            let len = record.header.range_len() as usize;
+            let range = &mut volumes[usize::from(record.header.member)][at..at + len];
+            match record.header.kind {
+                Kind::Write { .. } => range.copy_from_slice(&record.payload.concat()),
+                _ => range.fill(0),
+            }
+        }
+        volumes
+    }
+
+    fn answer(&mut self, id: &[u8; 8], protected: bool) {
+        self.learn();
+        let found = self.records.iter().rposition(|r| r.payload.first().is_some_and(|p| p.starts_with(id)));
+        // Not found: it was answered by a source that lost its history since.
+        if let Some(at) = found {
+            self.answered.insert(at as u64 + 1);
+            if protected {
+                self.protected.insert(at as u64 + 1);
+            }
+        }
+    }
+}
+
+/// Everything.
+pub struct World {
+    pub nodes: Vec<Node>,
+    pub cable: Rc<Cable>,
+    pub pool: Pool,
+    pub model: Rc<RefCell<Model>>,
+    pub mode: Mode,
+    pub config: Config,
+    pub stop: Rc<Cell<bool>>,
+    pub writers: Rc<Cell<usize>>,
+    next_id: Rc<Cell<u64>>,
+}
+
+/// How a world begins.
+pub struct Start {
+    pub sizes: Vec<u64>,
+    pub log_bytes: Vec<u64>,
+    pub mode: Mode,
+    pub config: Config,
+    pub slow_disk: Duration,
+    pub slow_cable: Duration,
+    /// How much of the volumes is not zeros at first.
+    pub filled: u64,
+    /// The destinations hold the same already.
+    pub same: bool,
+}
+
+impl World {
+    /// Formats everything; node 0 is the source.
+    pub async fn new(start: Start) -> World {
+        super::forget();
+        let pool = Pool::new(64 << 20);
+        let content: Vec<Vec<u8>> = start
+            .sizes
+            .iter()
+            .map(|size| {
+                let mut bytes = vec![0; *size as usize];
+                let filled = start.filled.min(*size) as usize;
+                with_rng(|rng| rng.fill(&mut bytes[..filled]));
+                bytes
+            })
+            .collect();
+        let mut nodes = Vec::new();
+        for (n, log_bytes) in start.log_bytes.iter().enumerate() {
+            let format = Format {
+                partnership: PARTNERSHIP,
+                role: if n == 0 { Role::Source } else { Role::Destination },
+                tag: 1000 + n as u64,
+                sizes: start.sizes.clone(),
+                log_bytes: *log_bytes,
+            };
+            let bytes = journal::bytes(&format).expect("a journal");
+            let journal = Disk::new(vec![0xee; bytes as usize], start.slow_disk);
+            journal::format(&journal.open(), &format).await.expect("it is laid out");
+            let members = content.iter().map(|bytes| {
+                let other = || (0..bytes.len()).map(|at| at as u8).collect();
+                Disk::new(if n == 0 || start.same { bytes.clone() } else { other() }, start.slow_disk)
+            });
+            nodes.push(Node {
+                host: Rc::default(),
+                journal,
+                members: members.collect(),
+                healthy: RefCell::default(),
+            });
+        }
+        let model = Model { base: content, ..Model::default() };
+        World {
+            nodes,
+            cable: Rc::new(Cable {
+                up: Cell::new(true),
+                cuts: Cell::new(0),
+                slowest: start.slow_cable,
+                loses_one_in: Cell::new(0),
+            }),
+            pool,
+            model: Rc::new(RefCell::new(model)),
+            mode: start.mode,
+            config: start.config,
+            stop: Rc::default(),
+            writers: Rc::default(),
+            next_id: Rc::new(Cell::new(1)),
+        }
+    }
+
+    pub fn side(&self, n: usize) -> Side {
+        let node = &self.nodes[n];
+        Side {
+            journal: node.journal.open(),
+            members: node.members.iter().map(Disk::open).collect(),
+            pool: self.pool.clone(),
+            wall: Wall::new(1_790_000_000_000 + rt::now().as_nanos() / 1_000_000),
+        }
+    }
+
+    pub fn volumes(&self, n: usize) -> Vec<Vec<u8>> {
+        self.nodes[n].members.iter().map(Disk::content).collect()
+    }
+
+    /// The host dies, whatever it is doing.
+    pub fn kill(&self, n: usize) {
+        let node = &self.nodes[n];
+        node.host.life.set(node.host.life.get() + 1);
+        if let Runs::Source(source) = node.host.side.replace(Runs::Nothing) {
+            super::bury(source);
+        }
+        with_rng(|rng| {
+            node.journal.die(rng);
+            node.members.iter().for_each(|disk| disk.die(rng));
+        });
+    }
+
+    /// Ruins a record of a dead host's log that was durable before another one was written: it rots, cannot be read, or
+    /// another write has landed there. Its sequence; `None` where the log has none.
+    pub fn ruin_log(&self, n: usize) -> Option<u64> {
+        let disk = &self.nodes[n].journal;
+        let content = disk.content();
+        let copy = |at: usize| <[u8; COPY_BYTES]>::try_from(&content[at..at + COPY_BYTES]).expect("a copy");
+        let state = State::latest(&copy(0), &copy(COPY_BYTES)).expect("a state");
+        let ring = &content[state.layout.log_at as usize..];
+        let (mut at, mut next, mut least) =
+            (state.tail.position as usize, state.tail.sequence, state.tail.life);
+        let mut records: Vec<(usize, Header)> = Vec::new();
+        while at + SECTOR <= ring.len()
+            && let Ok(header) = Header::parse(&ring[at..])
+            && (header.log, header.sequence) == (state.log, next)
+            && header.life >= least
+        {
+            least = header.life;
+            if header.kind == Kind::Pad {
+                at = 0;
+                continue;
+            }
+            let payload = &ring[at + SECTOR..at + SECTOR + header.payload_len()];
+            let whole = match header.kind {
+                Kind::Write { sum, .. } => crc32c::crc32c(payload) == sum,
+                _ => true,
+            };
+            if !whole || records.len() > 10_000 {
+                break;
+            }
+            records.push((at, header));
+            next += 1;
+            at = (at + header.record_len()) % ring.len();
+        }
+        let settled = records.last().map_or(0, |(_, header)| header.settled);
+        let known = records.iter().filter(|(_, header)| header.sequence <= settled).count();
+        if known == 0 {
+            return None;
+        }
+        self.nodes[n].healthy.replace(content.clone());
+        let (at, header) = records[with_rng(|rng| rng.below(known))];
+        let sectors = header.record_len() / SECTOR;
+        // Padding is of no account; the header's sector is, and so is every one of the payload.
+        let sector = with_rng(|rng| rng.below(sectors));
+        let place = state.layout.log_at as usize + at + sector * SECTOR;
+        let (other, _) = records[with_rng(|rng| rng.below(records.len()))];
+        let lost = ring[other..other + SECTOR].to_vec();
+        match with_rng(|rng| rng.below(3)) {
+            0 => disk.fail(place),
+            1 if lost != content[place..place + SECTOR] => disk.plant(place, &lost),
+            _ => disk.plant(place, &[content[place] ^ 0x55]),
+        }
+        Some(header.sequence)
+    }
+
+    /// What was ruined last is as it was.
+    pub fn mend_log(&self, n: usize) {
+        let node = &self.nodes[n];
+        node.journal.mend();
+        node.journal.plant(0, &node.healthy.borrow());
+    }
+
+    pub async fn role(&self, n: usize) -> Role {
+        journal::look(&self.nodes[n].journal.open(), &self.pool).await.expect("a state").role
+    }
+
+    pub fn source(&self, n: usize) -> Arc<Source> {
+        match &*self.nodes[n].host.side.borrow() {
+            Runs::Source(source) => source.clone(),
+            other => panic!("host {n} runs {other:?}"),
+        }
+    }
+
+    pub fn destination(&self, n: usize) -> Arc<Destination> {
+        match &*self.nodes[n].host.side.borrow() {
+            Runs::Destination(destination) => destination.clone(),
+            other => panic!("host {n} runs {other:?}"),
+        }
+    }
+
+    /// Opens a source, which has to hold everything that it has answered.
+    pub async fn open_source(&self, n: usize) -> Arc<Source> {
+        let source = Source::open(self.side(n), self.config.clone()).await.expect("it opens");
+        self.nodes[n].host.side.replace(Runs::Source(source.clone()));
+        source
+    }
+
+    /// A source that begins where its log ends.
+    pub async fn start_source(&self, n: usize) -> Arc<Source> {
+        let source = self.open_source(n).await;
+        let last = source.status().last;
+        {
+            let mut model = self.model.borrow_mut();
+            model.learn();
+            let lost = model.answered.range(last + 1..).next().copied();
+            assert_eq!(lost, None, "the source has forgotten what it has answered: it has {last}");
+            model.forget_after(last);
+            assert!(
+                self.volumes(n) == model.volumes_at(last),
+                "the source's volumes are not those of {last}"
+            );
+        }
+        source
+    }
+
+    pub fn ship(&self, from: usize, peer: usize, to: usize) {
+        let link = Link {
+            cable: self.cable.clone(),
+            to: self.nodes[to].host.clone(),
+            from: self.nodes[from].host.clone(),
+            life: self.nodes[from].host.life.get(),
+            pool: self.pool.clone(),
+        };
+        let source = self.source(from);
+        rt::spawn(async move { source.ship(peer, Rc::new(link)).await }).detach();
+    }
+
+    pub async fn add_peer(&self, source: &Source, name: &str, first: First) -> usize {
+        let config = PeerConfig { name: name.into(), mode: self.mode, first };
+        source.add_peer(config).await.expect("there is room")
+    }
+
+    /// Opens a destination: where it says that it is consistent, it is what the source once was.
+    pub async fn start_destination(&self, n: usize) -> Arc<Destination> {
+        let destination = self.start_destination_as_it_is(n).await;
+        let status = destination.status();
+        if status.consistent {
+            let expected = self.model.borrow_mut().volumes_at(status.last);
+            self.compare(n, &expected, &format!("the destination is no prefix at {}", status.last));
+            let lost = self.model.borrow().protected.range(status.last + 1..).next().copied();
+            assert_eq!(lost, None, "the destination has forgotten a protected write: it has {}", status.last);
+        }
+        destination
+    }
+
+    /// Opens a destination that nothing can be said of.
+    pub async fn start_destination_as_it_is(&self, n: usize) -> Arc<Destination> {
+        let config = destination::Config { memory_bytes: 32 << 10, check_payloads: true };
+        let destination = Destination::open(self.side(n), config).await.expect("it opens");
+        self.nodes[n].host.side.replace(Runs::Destination(destination.clone()));
+        let runs = destination.clone();
+        rt::spawn(async move { runs.run().await }).detach();
+        destination
+    }
+
+    pub fn compare(&self, n: usize, expected: &[Vec<u8>], what: &str) {
+        for (member, (actual, expected)) in self.volumes(n).iter().zip(expected).enumerate() {
+            if let Some(at) = actual.iter().zip(expected).position(|(a, b)| a != b) {
+                panic!("{what}: host {n}, volume {member}, byte {at}");
+            }
+        }
+    }
+
+    pub fn cut(&self) {
+        self.cable.up.set(false);
+        self.cable.cuts.set(self.cable.cuts.get() + 1);
+    }
+
+    pub fn heal(&self) {
+        self.cable.up.set(true);
+    }
+
+    /// Starts a task that writes at random until told to stop, or refused.
+    pub fn write_on(&self, n: usize, pause: Duration) {
+        let source = self.source(n);
+        let host = self.nodes[n].host.clone();
+        let (life, model, stop) = (host.life.get(), self.model.clone(), self.stop.clone());
+        let (next_id, writers) = (self.next_id.clone(), self.writers.clone());
+        let sizes: Vec<u64> = self.nodes[n].members.iter().map(|disk| disk.content().len() as u64).collect();
+        let blocks: Vec<Arc<dyn Block>> = (0..sizes.len()).map(|member| source.block(member)).collect();
+        writers.set(writers.get() + 1);
+        rt::spawn(async move {
+            while !stop.get() && host.life.get() == life {
+                let (member, sectors, kind) =
+                    with_rng(|rng| (rng.below(blocks.len()), rng.within(1..=12), rng.below(10)));
+                let len = sectors * 512;
+                let offset = with_rng(|rng| rng.within(0..=(sizes[member] - len) / 512)) * 512;
+                let id = next_id.get().to_be_bytes();
+                next_id.set(next_id.get() + 1);
+                let op = match kind {
+                    0 => BlockOp::WriteZeroes { offset, len, durable: true, keep_space: true, fast: false },
+                    1 => BlockOp::Trim { offset, len, durable: false },
+                    2 => BlockOp::Flush,
+                    _ => {
+                        let mut data = vec![0; len as usize];
+                        with_rng(|rng| rng.fill(&mut data));
+                        data[..8].copy_from_slice(&id);
+                        BlockOp::Write { offset, data: vec![Bytes::from(data)], durable: false }
+                    }
+                };
+                match blocks[member].submit(op).await {
+                    Ok(Outcome::Done) => {
+                        let protected = source
+                            .status()
+                            .peers
+                            .iter()
+                            .all(|peer| peer.mode == Mode::Asynchronous || !peer.unprotected);
+                        let synchronous =
+                            source.status().peers.iter().any(|peer| peer.mode == Mode::Synchronous);
+                        if kind > 2 && host.life.get() == life {
+                            model.borrow_mut().answer(&id, protected && synchronous);
+                        }
+                    }
+                    Ok(other) => panic!("{other:?}"),
+                    Err(_) => break,
+                }
+                rt::sleep(with_rng(|rng| pause.mul_f64(rng.below(100) as f64 / 50.0))).await;
+            }
+            writers.set(writers.get() - 1);
+        })
+        .detach();
+    }
+
+    /// Waits, in virtual time, until something is so.
+    pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        for _ in 0..20_000 {
+            if is_so() {
+                return;
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+        let sides: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| match &*node.host.side.borrow() {
+                Runs::Source(source) => format!("{:?}", source.status()),
+                Runs::Destination(destination) => format!("{:?}", destination.status()),
+                Runs::Nothing => "nothing".into(),
+            })
+            .collect();
+        panic!("never: {what}\n{}", sides.join("\n"));
+    }
+
+    pub async fn until_follows(&self, n: usize) {
+        let source = self.source(n);
+        self.until("the destination follows", || {
+            let status = source.status();
+            assert!(status.last_error.is_none(), "{status:?}");
+            status.peers.iter().all(|p| p.phase == Phase::ContinuouslyReplicating && p.lag_bytes == 0)
+        })
+        .await;
+    }
+
+    /// The destination follows, as far as it can while others write; or not, where faults are quicker.
+    pub async fn until_follows_roughly(&self, n: usize) {
+        let source = self.source(n);
+        for _ in 0..400 {
+            if source.status().peers.iter().all(|p| p.phase == Phase::ContinuouslyReplicating) {
+                return;
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The result of a comparison, however often it takes to get one.
+    pub async fn until_verified(&self, n: usize) -> Verified {
+        for _ in 0..1000 {
+            match self.source(n).verify(0, false).await {
+                Ok(verified) => return verified,
+                Err(_) => rt::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        panic!("never compared: {:?}", self.source(n).status());
+    }
+
+    /// Both sides are equal, and what the model says, with nobody writing.
+    pub async fn check_equal(&self, source: usize, destination: usize) {
+        let last = self.source(source).status().last;
+        assert_eq!(last, self.model.borrow_mut().last());
+        let copy = self.destination(destination);
+        self.until("everything is applied", || copy.status().applied == last).await;
+        let expected = self.model.borrow_mut().volumes_at(last);
+        self.compare(source, &expected, "the source is not what it should be");
+        self.compare(destination, &expected, "the destination is not equal");
+    }
+
+    /// What a destination shows of itself at one moment is what the source once was.
+    pub async fn check_snapshot(&self, n: usize) -> Result<(), Error> {
+        let destination = self.destination(n);
+        let stores = self.nodes[n]
+            .members
+            .iter()
+            .map(|disk| Disk::new(vec![0; disk.content().len()], Duration::from_micros(10)).open());
+        let before = destination.status().applied;
+        let pictures = destination.snapshot(stores.collect()).await?;
+        let after = destination.status().applied;
+        let mut volumes = Vec::new();
+        for picture in &pictures {
+            rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=20)))).await;
+            let len = picture.geometry().size as usize;
+            match picture.submit(BlockOp::Read { offset: 0, len }).await.expect("it is read") {
+                Outcome::Data(payload) => {
+                    volumes.push(payload.into_chain(&self.pool).await.expect("memory").concat());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut model = self.model.borrow_mut();
+        let fits = (before..=after).any(|last| model.volumes_at(last) == volumes);
+        assert!(fits, "the picture is no prefix, {before} to {after}");
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Plain LZ77: flags in words of 32, literals as they are, matches in two bytes and more.
+//!
+//! Spec: [MS-XCA] 2.3 (compression), 2.4 (decompression), 3.1 (examples). Owns: nothing.
+//! Does not: know how long the result is to be: the message says so.
+
+use super::Corrupt;
+use super::input::Input;
+use super::matches::{Finder, Token, repeat};
+
+const WINDOW: usize = 1 << 13;
+
+/// Appends the compressed `data`; gives up, with half of it written, once that takes `limit` bytes.
+pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let mut flags = Flags::new(out);
+    let mut half = None;
+    let mut full = false;
+    Finder::new().cut(
+        data,
+        (0, data.len()),
+        (0, WINDOW),
+        |_| usize::MAX >> 1,
+        |token| {
+            if full {
+                return;
+            }
+            match token {
+                Token::Literal(byte) => {
+                    out.push(byte);
+                    flags.next(false, out);
+                }
+                Token::Match { len, distance } => {
+                    put_match(len, distance, &mut half, out);
+                    flags.next(true, out);
+                }
+            }
+            full = out.len() - start >= limit;
+        },
+    );
+    flags.end(out);
+    !full && out.len() - start < limit
+}
+
+/// A word of flags that fills while what they are about is written behind it.
+struct Flags {
+    at: usize,
+    word: u32,
+    count: u32,
+}
+
+impl Flags {
+    fn new(out: &mut Vec<u8>) -> Flags {
+        let at = out.len();
+        out.extend([0; 4]);
+        Flags { at, word: 0, count: 0 }
+    }
+
+    fn next(&mut self, is_match: bool, out: &mut Vec<u8>) {
+        self.word = self.word << 1 | u32::from(is_match);
+        self.count += 1;
+        if self.count == 32 {
+            out[self.at..self.at + 4].copy_from_slice(&self.word.to_le_bytes());
+            *self = Flags::new(out);
+        }
+    }
+
+    /// The flags that are left are ones.
+    fn end(self, out: &mut [u8]) {
+        // `count` is below 32.
+        let word = ((u64::from(self.word) + 1) << (32 - self.count)) - 1;
+        out[self.at..self.at + 4].copy_from_slice(&(word as u32).to_le_bytes());
+    }
+}
+
+/// `half` is the byte whose upper four bits are free.
+fn put_match(len: usize, distance: usize, half: &mut Option<usize>, out: &mut Vec<u8>) {
+    let (mut len, offset) = (len - 3, (distance - 1) << 3);
+    out.extend(((offset | len.min(7)) as u16).to_le_bytes());
+    if len < 7 {
+        return;
+    }
+    len -= 7;
+    let nibble = len.min(15) as u8;
+    match half.take() {
+        None => {
+            *half = Some(out.len());
+            out.push(nibble);
+        }
+        Some(at) => out[at] |= nibble << 4,
+    }
+    if len < 15 {
+        return;
+    }
+    len -= 15;
+    if len < 255 {
+        out.push(len as u8);
+        return;
+    }
+    out.push(255);
+    let len = len + 7 + 15;
+    match u16::try_from(len) {
+        Ok(len) => out.extend(len.to_le_bytes()),
+        Err(_) => {
+            out.extend([0; 2]);
+            out.extend((len as u32).to_le_bytes());
+        }
+    }
+}
+
+/// Fills `out`, neither less nor more.
+pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+    let mut input = Input::new(data);
+    let (mut flags, mut count, mut at) = (0u32, 0u32, 0);
+    let mut half: Option<u8> = None;
+    loop {
+        if count == 0 {
+            if input.is_empty() && at == out.len() {
+                return Ok(());
+            }
+            flags = input.u32()?;
+            count = 32;
+        }
+        count -= 1;
+        if flags >> count & 1 == 0 {
+            // Zeros behind the last literal are not what 2.3.4 writes, but harmless.
+            if input.is_empty() && at == out.len() {
+                return Ok(());
+            }
+            *out.get_mut(at).ok_or(Corrupt("longer than it says"))? = input.u8()?;
+            at += 1;
+            continue;
+        }
+        if input.is_empty() {
+            return if at == out.len() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
+        }
+        let word = usize::from(input.u16()?);
+        let (mut len, distance) = (word % 8, word / 8 + 1);
+        if len == 7 {
+            let nibble = match half.take() {
+                None => {
+                    let byte = input.u8()?;
+                    half = Some(byte >> 4);
+                    byte & 0xf
+                }
+                Some(nibble) => nibble,
+            };
+            len = match nibble {
+                15 => match input.u8()? {
+                    255 => {
+                        let long = match input.u16()? {
+                            0 => input.u32()? as usize,
+                            long => long.into(),
+                        };
+                        if long < 15 + 7 {
+                            return Err(Corrupt("a long match that is short"));
+                        }
+                        long
+                    }
+                    more => usize::from(more) + 15 + 7,
+                },
+                few => usize::from(few) + 7,
+            };
+        }
+        // A length is of 32 bits.
+        let len = len + 3;
+        repeat(out, at, distance, len)?;
+        at += len;
+    }
+}

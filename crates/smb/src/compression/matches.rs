@@ -1,0 +1,108 @@
+//! Finding what was there before: the step that all LZ77 variants begin with; and putting it there again.
+//!
+//! Spec: [MS-XCA] 2.1.4.1 (how matches are found is the encoder's own affair). Owns: a table of where three bytes were
+//! seen last. Does not: search long: one candidate a place, and what does not compress is passed over ever faster.
+
+use super::Corrupt;
+
+/// Shorter matches have no code in any variant.
+pub(super) const MIN: usize = 3;
+const HASH_BITS: u32 = 14;
+/// After so many places without a match (as a shift) every second place is looked at, and so on.
+const PATIENCE: u32 = 6;
+
+/// A piece of what an encoder has to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// A byte.
+    Literal(u8),
+    /// `len` bytes again that came `distance` bytes before.
+    Match { len: usize, distance: usize },
+}
+
+/// Where three bytes were seen last.
+pub(super) struct Finder {
+    /// Position plus one; 0 for nowhere.
+    last: Vec<u32>,
+}
+
+impl Finder {
+    pub(super) fn new() -> Finder {
+        Finder { last: vec![0; 1 << HASH_BITS] }
+    }
+
+    /// Where the three bytes at `at` were before; notes that they are here, too.
+    fn replace(&mut self, input: &[u8], at: usize) -> Option<usize> {
+        let three = u32::from_le_bytes([input[at], input[at + 1], input[at + 2], 0]);
+        let slot = (three.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize;
+        // A message is shorter than 4 GiB.
+        let before = std::mem::replace(&mut self.last[slot], at as u32 + 1);
+        before.checked_sub(1).map(|at| at as usize)
+    }
+
+    /// Cuts `input[from..to]` into tokens. Matches begin at `floor` or later, at most `window` bytes before, and are
+    /// at most as long as `longest` says for their place.
+    pub(super) fn cut(
+        &mut self,
+        input: &[u8],
+        (from, to): (usize, usize),
+        (floor, window): (usize, usize),
+        longest: impl Fn(usize) -> usize,
+        mut emit: impl FnMut(Token),
+    ) {
+        let mut at = from;
+        let mut misses = 0u32;
+        while at < to {
+            let found = if at + MIN <= to { self.replace(input, at) } else { None };
+            let near = found.filter(|&before| before >= floor && at - before <= window);
+            let len = near.map_or(0, |before| common(input, before, at, to.min(at + longest(at))));
+            if let (Some(before), MIN..) = (near, len) {
+                emit(Token::Match { len, distance: at - before });
+                // What a long match repeats is known already.
+                for inside in (at + 1..(at + len).min(at + 16)).take_while(|inside| inside + MIN <= to) {
+                    self.replace(input, inside);
+                }
+                at += len;
+                misses = 0;
+                continue;
+            }
+            misses += 1;
+            for _ in 0..(1 + (misses >> PATIENCE) as usize).min(to - at) {
+                emit(Token::Literal(input[at]));
+                at += 1;
+            }
+        }
+    }
+}
+
+/// How many bytes at `b` are those at `a`, up to `end`.
+fn common(input: &[u8], a: usize, b: usize, end: usize) -> usize {
+    let (old, new) = (&input[a..], &input[b..end]);
+    let words = new.chunks_exact(8).zip(old.chunks_exact(8)).take_while(|(new, old)| new == old).count();
+    let sure = 8 * words;
+    sure + new[sure..].iter().zip(&old[sure..]).take_while(|(new, old)| new == old).count()
+}
+
+/// Puts `len` bytes at `at` that came `distance` before; both may overlap.
+pub(super) fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) -> Result<(), Corrupt> {
+    if distance == 0 || distance > at {
+        return Err(Corrupt("a match before the beginning"));
+    }
+    if len > out.len() - at {
+        return Err(Corrupt("longer than it says"));
+    }
+    let from = at - distance;
+    if distance == 1 {
+        let byte = out[from];
+        out[at..at + len].fill(byte);
+        return Ok(());
+    }
+    let mut done = 0;
+    while done < len {
+        // What was put doubles what can be copied at once.
+        let step = (distance + done).min(len - done);
+        out.copy_within(from..from + step, at + done);
+        done += step;
+    }
+    Ok(())
+}

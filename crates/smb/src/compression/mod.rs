@@ -1,0 +1,270 @@
+//! Compressed messages: what two sides agree on, how a message becomes shorter, and how it becomes itself again.
+//!
+//! Spec: [MS-SMB2] 3.1.4.4 (compressing), 3.1.5.3 (chains), 2.2.3.1.3 (agreeing); [MS-XCA]; LZ4's block format.
+//! Owns: nothing. Does not: sign or encrypt: a message is signed, then compressed, then encrypted. Nor trust lengths: the
+//! receiver says how long a message may become, and nothing is written beyond what it says itself.
+
+mod huffman;
+mod input;
+mod lz77;
+mod lznt1;
+mod matches;
+
+use weft_wire::smb2::Malformed;
+use weft_wire::smb2::compression::{Algorithm, CHAINED, CHAINED_LEN, Compressed, Payload, UNCHAINED_LEN};
+use weft_wire::smb2::negotiate::Context;
+
+/// What we can, best first: how fast it is counts more than how short.
+const OURS: [Algorithm; 5] =
+    [Algorithm::PATTERN_V1, Algorithm::LZ4, Algorithm::LZ77, Algorithm::LZNT1, Algorithm::LZ77_HUFFMAN];
+/// 3.1.4.4.1: shorter runs are no pattern.
+const MIN_RUN: usize = 64;
+/// 3.1.4.4: less than this is sent as it is, inside a chain, too.
+const MIN_BYTES: usize = 1024;
+/// Payloads in a chain; two ends and a middle, over and over, would make three a round.
+const MAX_PAYLOADS: usize = 1024;
+
+/// What cannot be decompressed: why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("corrupt compressed data: {0}")]
+pub struct Corrupt(pub &'static str);
+
+impl From<Malformed> for Corrupt {
+    fn from(malformed: Malformed) -> Corrupt {
+        Corrupt(malformed.0)
+    }
+}
+
+/// What both sides of a connection can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Best first; never empty.
+    algorithms: Vec<Algorithm>,
+    chained: bool,
+}
+
+impl Agreed {
+    /// What a client offers.
+    pub fn offer() -> Context {
+        Context::Compression { flags: CHAINED.into(), algorithms: OURS.map(|algorithm| algorithm.0).to_vec() }
+    }
+
+    /// What of an offer we can, in its order; `None` where there is nothing in common. Also reads what a server chose of
+    /// [`Agreed::offer`].
+    pub fn of(flags: u32, algorithms: &[u16]) -> Option<Agreed> {
+        let chained = flags & u32::from(CHAINED) != 0;
+        let ours = |algorithm: &Algorithm| {
+            OURS.contains(algorithm) && (chained || *algorithm != Algorithm::PATTERN_V1)
+        };
+        let mut common: Vec<Algorithm> = Vec::new();
+        for algorithm in algorithms.iter().copied().map(Algorithm).filter(ours) {
+            if !common.contains(&algorithm) {
+                common.push(algorithm);
+            }
+        }
+        (!common.is_empty()).then_some(Agreed { algorithms: common, chained })
+    }
+
+    /// The context that tells it.
+    pub fn context(&self) -> Context {
+        let flags = if self.chained { CHAINED.into() } else { 0 };
+        Context::Compression { flags, algorithms: self.algorithms.iter().map(|a| a.0).collect() }
+    }
+
+    /// The context of a server that has nothing in common with a client (3.3.5.4).
+    pub fn nothing() -> Context {
+        Context::Compression { flags: 0, algorithms: vec![Algorithm::NONE.0] }
+    }
+
+    /// What data are compressed by.
+    fn codec(&self) -> Option<Algorithm> {
+        self.algorithms.iter().copied().find(|algorithm| *algorithm != Algorithm::PATTERN_V1)
+    }
+
+    /// A message made shorter; `None` where that does not succeed. The first `plain` bytes, its headers, are left as
+    /// they are where that makes no difference.
+    pub fn compress(&self, message: &[u8], plain: usize) -> Option<Vec<u8>> {
+        if message.len() < MIN_BYTES || u32::try_from(message.len()).is_err() {
+            return None;
+        }
+        let compressed = match self.chained {
+            true => self.chain(message, plain)?,
+            false => self.piece(message, plain)?,
+        };
+        (compressed.len() < message.len()).then_some(compressed)
+    }
+
+    fn piece(&self, message: &[u8], plain: usize) -> Option<Vec<u8>> {
+        let algorithm = self.codec()?;
+        let (head, rest) = message.split_at_checked(plain)?;
+        let mut out = Vec::with_capacity(message.len());
+        // Both are shorter than the message.
+        Compressed::Piece { original: rest.len() as u32, algorithm, plain: head.len() as u32 }.emit(&mut out);
+        out.extend_from_slice(head);
+        pack(algorithm, rest, rest.len(), &mut out).then_some(out)
+    }
+
+    fn chain(&self, message: &[u8], plain: usize) -> Option<Vec<u8>> {
+        let (head, rest) = message.split_at_checked(plain)?;
+        let mut out = Vec::with_capacity(message.len());
+        Compressed::Chain { original: message.len() as u32 }.emit(&mut out);
+        let mut first = true;
+        let mut put = |payload: Payload<'_>, out: &mut Vec<u8>| {
+            if payload.original_len() > 0 {
+                payload.emit(std::mem::take(&mut first), out);
+            }
+        };
+        put(Payload::Plain(head), &mut out);
+        let (front, middle, back) = match self.algorithms.contains(&Algorithm::PATTERN_V1) {
+            true => runs(rest),
+            false => (0, rest, 0),
+        };
+        let run =
+            |bytes: &[u8]| Payload::Pattern { byte: *bytes.first().unwrap_or(&0), count: bytes.len() as u32 };
+        put(run(&rest[..front]), &mut out);
+        let mut packed = Vec::new();
+        let data = match self.codec().filter(|_| middle.len() > MIN_BYTES) {
+            Some(algorithm) if pack(algorithm, middle, middle.len(), &mut packed) => {
+                Payload::Packed { algorithm, original: middle.len() as u32, data: &packed }
+            }
+            _ => Payload::Plain(middle),
+        };
+        put(data, &mut out);
+        put(run(&rest[rest.len() - back..]), &mut out);
+        Some(out)
+    }
+
+    /// How long the message is that a compressed one becomes; an error where it would be longer than `most`, or where it
+    /// is compressed by what was not agreed on.
+    pub fn original_len(&self, compressed: &[u8], most: usize) -> Result<usize, Corrupt> {
+        let len = match Compressed::parse(compressed)? {
+            Compressed::Chain { .. } if !self.chained => {
+                return Err(Corrupt("a chain, which was not agreed on"));
+            }
+            Compressed::Chain { original } => original as usize,
+            Compressed::Piece { algorithm, .. }
+                if !self.algorithms.contains(&algorithm) || algorithm == Algorithm::PATTERN_V1 =>
+            {
+                return Err(Corrupt("an algorithm that was not agreed on"));
+            }
+            Compressed::Piece { original, plain, .. } => {
+                (original as usize).checked_add(plain as usize).ok_or(Corrupt("longer than anything"))?
+            }
+        };
+        if len <= most { Ok(len) } else { Err(Corrupt("longer than a message may be")) }
+    }
+
+    /// Fills `out`, as long as [`Agreed::original_len`] says.
+    pub fn decompress(&self, compressed: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+        match Compressed::parse(compressed)? {
+            Compressed::Piece { algorithm, plain, .. } => {
+                let rest = &compressed[UNCHAINED_LEN..];
+                let (head, data) = rest.split_at_checked(plain as usize).ok_or(Corrupt("ends too early"))?;
+                let (front, room) =
+                    out.split_at_mut_checked(head.len()).ok_or(Corrupt("longer than it says"))?;
+                front.copy_from_slice(head);
+                unpack(algorithm, data, room)
+            }
+            Compressed::Chain { .. } => self.unchain(&compressed[CHAINED_LEN..], out),
+        }
+    }
+
+    fn unchain(&self, mut chain: &[u8], mut out: &mut [u8]) -> Result<(), Corrupt> {
+        for i in 0..MAX_PAYLOADS {
+            let (payload, rest) = Payload::parse(chain, i == 0)?;
+            let (room, behind) =
+                out.split_at_mut_checked(payload.original_len()).ok_or(Corrupt("longer than it says"))?;
+            match payload {
+                Payload::Plain(bytes) => room.copy_from_slice(bytes),
+                Payload::Pattern { byte, .. } if self.algorithms.contains(&Algorithm::PATTERN_V1) => {
+                    room.fill(byte)
+                }
+                Payload::Packed { algorithm, data, .. } if self.algorithms.contains(&algorithm) => {
+                    unpack(algorithm, data, room)?;
+                }
+                _ => return Err(Corrupt("an algorithm that was not agreed on")),
+            }
+            (chain, out) = (rest, behind);
+            if chain.is_empty() {
+                return if out.is_empty() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
+            }
+        }
+        Err(Corrupt("a chain without end"))
+    }
+}
+
+/// 3.1.4.4.1: runs of one byte at both ends, and what is between them.
+fn runs(data: &[u8]) -> (usize, &[u8], usize) {
+    let long = |count: usize| if count >= MIN_RUN { count } else { 0 };
+    let front = data.first().map_or(0, |byte| data.iter().take_while(|other| *other == byte).count());
+    let front = long(front);
+    let rest = &data[front..];
+    let back = rest.last().map_or(0, |byte| rest.iter().rev().take_while(|other| *other == byte).count());
+    let back = long(back);
+    (front, &rest[..rest.len() - back], back)
+}
+
+/// Appends compressed `data`; false, with anything appended, where it is not shorter than `limit`.
+fn pack(algorithm: Algorithm, data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
+    match algorithm {
+        Algorithm::LZNT1 => lznt1::compress(data, limit, out),
+        Algorithm::LZ77 => lz77::compress(data, limit, out),
+        Algorithm::LZ77_HUFFMAN => huffman::compress(data, limit, out),
+        Algorithm::LZ4 => {
+            let start = out.len();
+            out.resize(start + lz4_flex::block::get_maximum_output_size(data.len()), 0);
+            match lz4_flex::block::compress_into(data, &mut out[start..]) {
+                Ok(len) if len < limit => {
+                    out.truncate(start + len);
+                    true
+                }
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn unpack(algorithm: Algorithm, data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+    match algorithm {
+        Algorithm::LZNT1 => lznt1::decompress(data, out),
+        Algorithm::LZ77 => lz77::decompress(data, out),
+        Algorithm::LZ77_HUFFMAN => huffman::decompress(data, out),
+        Algorithm::LZ4 => match lz4_flex::block::decompress_into(data, out) {
+            Ok(len) if len == out.len() => Ok(()),
+            Ok(_) => Err(Corrupt("shorter than it says")),
+            Err(_) => Err(Corrupt("LZ4")),
+        },
+        _ => Err(Corrupt("an unknown algorithm")),
+    }
+}
+
+/// Decompresses whatever it is given by whatever it names, for fuzzers.
+#[doc(hidden)]
+pub fn fuzz(data: &[u8]) {
+    let Some((&which, data)) = data.split_first() else { return };
+    let all = Agreed { algorithms: OURS.to_vec(), chained: true };
+    let mut out = vec![0; 1 << 12 << (which >> 5)];
+    match Algorithm(u16::from(which & 7)) {
+        Algorithm::NONE => {
+            if let Ok(len) = all.original_len(data, 1 << 20) {
+                out.resize(len, 0);
+                let _ = all.decompress(data, &mut out);
+            }
+        }
+        algorithm if algorithm.name().is_some() => {
+            let _ = unpack(algorithm, data, &mut out);
+            // What we write we read.
+            let mut packed = Vec::new();
+            if pack(algorithm, data, usize::MAX, &mut packed) {
+                let mut back = vec![0; data.len()];
+                unpack(algorithm, &packed, &mut back).expect("what was just compressed");
+                assert_eq!(back, data);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! A stand-alone DFS namespace: shares that are roots, and the links in them that lead elsewhere.
+//!
+//! Spec: [MS-DFSC] 3.2 (root target), [MS-SMB2] 3.3.5.9 (names are normalized), 3.3.5.15.2 (referrals).
+//! Owns: the links, as configured. Does not: know domains, sites or costs, nor look whether a target is there: targets
+//! are told in the order in which they were given, and clients try them in that order.
+
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::dfs::{Flags, NEWEST, Request, Response, Target};
+use weft_wire::smb2::utf16;
+
+use super::context::Failure;
+
+/// How long clients remember where a link or a root leads: what Windows says of links, and of roots.
+const LINK_SECONDS: u32 = 1800;
+const ROOT_SECONDS: u32 = 300;
+/// Targets of a link.
+const MAX_TARGETS: usize = 16;
+/// Links of a server.
+const MAX_LINKS: usize = 4096;
+/// The dialogue needs DFS, and there is none.
+const FS_DRIVER_REQUIRED: NtStatus = NtStatus(0xC000_019C);
+
+/// One name below a root that leads elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The share that is the root.
+    root: String,
+    /// The names from there to the link; at least one.
+    names: Vec<String>,
+    /// `\server\share\path`, best first; at least one.
+    targets: Vec<String>,
+}
+
+impl Link {
+    /// Reads `ROOT/NAME=//HOST/SHARE[/PATH][,//HOST/SHARE]`. Errors say what to write.
+    pub fn parse(text: &str) -> Result<Link, String> {
+        let form = "write ROOT/NAME=//HOST/SHARE, for example dfs/projects=//nas/projects";
+        let (from, to) = text.split_once('=').ok_or(form)?;
+        let mut names = from.split('/').map(str::to_owned);
+        let root = names.next().filter(|root| !root.is_empty()).ok_or(form)?;
+        let names: Vec<String> = names.collect();
+        let bad = |name: &String| name.is_empty() || name == "." || name == ".." || name.contains('\\');
+        if names.is_empty() || names.iter().any(bad) {
+            return Err(format!("{from:?} names no place below a share: {form}"));
+        }
+        let targets: Vec<String> = to
+            .split(',')
+            .map(|target| {
+                let slashes = target.trim().replace('/', "\\");
+                let parts: Vec<&str> =
+                    slashes.trim_start_matches('\\').trim_end_matches('\\').split('\\').collect();
+                match slashes.starts_with("\\\\")
+                    && parts.len() >= 2
+                    && parts.iter().all(|part| !part.is_empty())
+                {
+                    true => Ok(format!("\\{}", parts.join("\\"))),
+                    false => Err(format!("{target:?} is no target of a link: {form}")),
+                }
+            })
+            .collect::<Result<_, _>>()?;
+        if targets.len() > MAX_TARGETS {
+            return Err(format!("{from:?} has more than {MAX_TARGETS} targets"));
+        }
+        Ok(Link { root, names, targets })
+    }
+
+    /// The share that it makes a root.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+}
+
+/// The links of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Namespace(Vec<Link>);
+
+impl Namespace {
+    /// These links. Errors say which two contradict each other.
+    pub fn new(links: Vec<Link>) -> Result<Namespace, String> {
+        if links.len() > MAX_LINKS {
+            return Err(format!("more than {MAX_LINKS} DFS links"));
+        }
+        for (i, one) in links.iter().enumerate() {
+            for other in &links[..i] {
+                if same(&one.root, &other.root)
+                    && (begins(&one.names, &other.names) || begins(&other.names, &one.names))
+                {
+                    let name = |link: &Link| format!("{}/{}", link.root, link.names.join("/"));
+                    return Err(format!(
+                        "the DFS links {} and {} are in each other's way: give one link both targets, with a comma",
+                        name(other),
+                        name(one)
+                    ));
+                }
+            }
+        }
+        Ok(Namespace(links))
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a share is a root.
+    pub(super) fn is_root(&self, share: &str) -> bool {
+        self.0.iter().any(|link| same(&link.root, share))
+    }
+
+    /// Whether a path of a share goes through a link, or ends at one.
+    pub(super) fn covers(&self, share: &str, path: &str) -> bool {
+        !self.0.is_empty() && self.find(share, &split(path)).is_some()
+    }
+
+    fn find(&self, share: &str, path: &[&str]) -> Option<&Link> {
+        self.0.iter().find(|link| same(&link.root, share) && begins(path, &link.names))
+    }
+
+    /// The directories of a share that links are in, each once.
+    pub(super) fn directories(&self, share: &str) -> Vec<&[String]> {
+        let mut all: Vec<&[String]> = Vec::new();
+        for link in self.0.iter().filter(|link| same(&link.root, share)) {
+            let dir = &link.names[..link.names.len() - 1];
+            if !all.iter().any(|known| known.len() == dir.len() && begins(known, dir)) {
+                all.push(dir);
+            }
+        }
+        all
+    }
+
+    /// Names in the directory `path` of a share that are links.
+    pub(super) fn links_in<'a>(
+        &'a self,
+        share: &'a str,
+        path: &'a [String],
+    ) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(move |link| {
+            let (last, before) = link.names.split_last()?;
+            let here = same(&link.root, share) && before.len() == path.len() && begins(before, path);
+            here.then_some(last.as_str())
+        })
+    }
+
+    /// 3.2.4.1: from the name of a file in a namespace, `server\root\path`, to a path of the share.
+    pub(super) fn normalize<'a>(&self, share: &str, name: &'a str) -> Result<&'a str, NtStatus> {
+        let rest = name.trim_start_matches('\\').split_once('\\').map_or("", |(_server, rest)| rest);
+        let (root, path) = rest.split_once('\\').unwrap_or((rest, ""));
+        // Without any name the root itself is meant.
+        if !name.is_empty() && !same(root, share) {
+            return Err(NtStatus::OBJECT_PATH_NOT_FOUND);
+        }
+        Ok(path)
+    }
+
+    /// Answers FSCTL_DFS_GET_REFERRALS, or its newer form, with at most `limit` bytes.
+    pub(super) fn answer(&self, input: &[u8], newer: bool, limit: u32) -> Result<Vec<u8>, Failure> {
+        if self.is_empty() {
+            return Err(FS_DRIVER_REQUIRED.into());
+        }
+        let parse = if newer { Request::parse_ex } else { Request::parse };
+        let request = parse(input).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+        self.refer(&request, limit)
+    }
+
+    /// 3.2.5: where a path leads.
+    fn refer(&self, request: &Request, limit: u32) -> Result<Vec<u8>, Failure> {
+        let path = split(&request.path);
+        // Without a server, or without a share: the list of domains or controllers, which are not here.
+        let [server, share, below @ ..] = &path[..] else {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        };
+        if request.max_level == 0 {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+        if !self.is_root(share) {
+            return Err(NtStatus::NOT_FOUND.into());
+        }
+        let version = request.max_level.min(NEWEST);
+        let link = self.find(share, below);
+        let count = 2 + link.map_or(0, |link| link.names.len());
+        let about = format!("\\{}", path[..count].join("\\"));
+        let (flags, seconds, targets) = match link {
+            Some(link) => (Flags::STORAGE_SERVERS, LINK_SECONDS, link.targets.clone()),
+            // The root is here, by whatever name the client knows us.
+            None => (
+                Flags::REFERRAL_SERVERS | Flags::STORAGE_SERVERS,
+                ROOT_SECONDS,
+                vec![format!("\\{server}\\{share}")],
+            ),
+        };
+        let flags = if version == 1 { Flags::REFERRAL_SERVERS | Flags::STORAGE_SERVERS } else { flags };
+        let response = Response {
+            version,
+            // Of the path as it was written; a path has at most as many bytes as a message.
+            path_consumed: u16::try_from(utf16::encoded_len(&about))
+                .map_err(|_| NtStatus::INVALID_PARAMETER)?,
+            flags,
+            root: link.is_none(),
+            seconds,
+            path: about,
+            // Each is a set of its own: the order counts.
+            targets: targets.into_iter().map(|address| Target { address, set_boundary: true }).collect(),
+        };
+        response.emit(limit as usize).ok_or(NtStatus::BUFFER_OVERFLOW.into())
+    }
+}
+
+fn split(path: &str) -> Vec<&str> {
+    path.split('\\').filter(|name| !name.is_empty()).collect()
+}
+
+/// [MS-DFSC] 3.2.5.5: without regard to case.
+fn same(a: &str, b: &str) -> bool {
+    a.eq_ignore_ascii_case(b) || a.to_lowercase() == b.to_lowercase()
+}
+
+fn begins(path: &[impl AsRef<str>], front: &[impl AsRef<str>]) -> bool {
+    path.len() >= front.len() && front.iter().zip(path).all(|(a, b)| same(a.as_ref(), b.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace() -> Namespace {
+        let links = ["dfs/Link=//one/share,//two/share/sub", "dfs/dir/deep=//three/x"];
+        Namespace::new(links.into_iter().map(|link| Link::parse(link).unwrap()).collect()).unwrap()
+    }
+
+    fn refer(path: &str, max_level: u16) -> Result<Response, NtStatus> {
+        let request = Request { max_level, path: path.into() };
+        let bytes = namespace().refer(&request, 4096).map_err(|failure| failure.status)?;
+        Ok(Response::parse(&bytes).unwrap())
+    }
+
+    #[test]
+    fn what_a_link_is_written_like() {
+        let link = Link::parse("dfs/a/b=//host/share/sub/").unwrap();
+        assert_eq!(link.root(), "dfs");
+        assert_eq!(link.targets, [r"\host\share\sub"]);
+        for bad in [
+            "",
+            "dfs=//h/s",
+            "dfs/=//h/s",
+            "/a=//h/s",
+            "dfs/a",
+            "dfs/a=",
+            "dfs/a=h/s",
+            "dfs/a=//h",
+            "dfs/../a=//h/s",
+        ] {
+            assert!(Link::parse(bad).unwrap_err().contains("//HOST/SHARE"), "{bad}");
+        }
+        let two = |a: &str, b: &str| Namespace::new(vec![Link::parse(a).unwrap(), Link::parse(b).unwrap()]);
+        assert!(two("dfs/a=//h/s", "DFS/A/b=//h/s").unwrap_err().contains("dfs/a and DFS/A/b"));
+        assert!(two("dfs/a=//h/s", "dfs/ab=//h/s").is_ok());
+    }
+
+    #[test]
+    fn a_link_is_told_with_what_it_stands_for() {
+        let answer = refer(r"\Srv\DFS\lINK\some\file", 4).unwrap();
+        assert_eq!(answer.path, r"\Srv\DFS\lINK");
+        assert_eq!(usize::from(answer.path_consumed), 2 * answer.path.len());
+        assert_eq!((answer.root, answer.flags, answer.version), (false, Flags::STORAGE_SERVERS, 4));
+        let targets: Vec<_> = answer.targets.iter().map(|target| target.address.as_str()).collect();
+        assert_eq!(targets, [r"\one\share", r"\two\share\sub"]);
+        assert_eq!(refer(r"\srv\dfs\dir\deep", 3).unwrap().targets.len(), 1);
+        assert_eq!(refer(r"\srv\dfs\link", 9).unwrap().version, 4);
+    }
+
+    #[test]
+    fn a_root_is_where_the_client_asked() {
+        for path in [r"\srv.example\dfs", r"srv.example\dfs\dir", r"\srv.example\dfs\linked"] {
+            let answer = refer(path, 3).unwrap();
+            assert_eq!((answer.root, answer.targets.len(), answer.path_consumed), (true, 1, 32), "{path}");
+            assert_eq!(answer.targets[0].address, r"\srv.example\dfs");
+        }
+    }
+
+    #[test]
+    fn what_is_not_here() {
+        assert_eq!(refer(r"\srv\other\x", 4).unwrap_err(), NtStatus::NOT_FOUND);
+        assert_eq!(refer("", 4).unwrap_err(), NtStatus::INVALID_PARAMETER);
+        assert_eq!(refer(r"\domain", 4).unwrap_err(), NtStatus::INVALID_PARAMETER);
+        assert_eq!(refer(r"\srv\dfs", 0).unwrap_err(), NtStatus::INVALID_PARAMETER);
+        let request = Request { max_level: 4, path: r"\srv\dfs".into() };
+        assert_eq!(namespace().refer(&request, 8).unwrap_err().status, NtStatus::BUFFER_OVERFLOW);
+        assert_eq!(Namespace::default().answer(&[], false, 4096).unwrap_err().status, FS_DRIVER_REQUIRED);
+    }
+
+    #[test]
+    fn names_lose_their_front() {
+        let normalize = |name| namespace().normalize("dfs", name);
+        assert_eq!(normalize(r"srv\DFS\a\b"), Ok(r"a\b"));
+        assert_eq!(normalize(r"srv\dfs"), Ok(""));
+        assert_eq!(normalize(""), Ok(""));
+        assert_eq!(normalize(r"srv\other\a"), Err(NtStatus::OBJECT_PATH_NOT_FOUND));
+        assert_eq!(normalize("a"), Err(NtStatus::OBJECT_PATH_NOT_FOUND));
+        assert!(namespace().covers("DFS", r"link\a") && namespace().covers("dfs", r"dir\deep"));
+        assert!(!namespace().covers("dfs", "dir") && !namespace().covers("other", "link"));
+        let dir = ["DIR".to_owned()];
+        assert_eq!(namespace().links_in("dfs", &[]).collect::<Vec<_>>(), ["Link"]);
+        assert_eq!(namespace().links_in("dfs", &dir).collect::<Vec<_>>(), ["deep"]);
+    }
+}

@@ -1,0 +1,359 @@
+//! Handles that outlive the server: what has to be known of each to open it again.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent). Owns: one file, a table of records by FileId.Persistent.
+//! Does not: open anything (see `ops`), nor keep handles of shares that are not continuously available.
+//!
+//! ```text
+//! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
+//!
+//! record: 2 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
+//!         | access 4, as asked for 4 | options 4 | sharing 1 | what the CREATE did 4 | timeout in ms 4 | delete pending 1
+//!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2
+//!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
+//! ```
+//! A record is there before its handle is told to a client, and says what was locked before a LOCK is answered. It goes
+//! when the handle is closed. What it says of caches may be more than is left, never less: whoever comes back is told what
+//! it got.
+
+use std::fmt::Display;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use weft_machine::rt;
+use weft_store::vfs::Stable;
+use weft_wire::smb2::Guid;
+use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
+
+const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
+const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
+const VERSION: u8 = 2;
+
+/// Why the journal is of no use.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(String);
+
+fn unusable(e: impl Display) -> Unusable {
+    Unusable(e.to_string())
+}
+
+/// The journal of one server.
+#[derive(Clone)]
+pub struct Journal {
+    database: Arc<Database>,
+    guid: Guid,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Journal")
+    }
+}
+
+impl Journal {
+    /// Opens or makes the journal in `dir`. `instance` tells servers that share the directory from each other; it becomes
+    /// part of a file's name.
+    ///
+    /// # Errors
+    /// The directory or the journal cannot be made or read, or another process has it open.
+    pub fn open(dir: &Path, instance: &str) -> Result<Journal, Unusable> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
+        let name: String = instance.chars().map(safe).collect();
+        Journal::of(Database::create(dir.join(format!("smb-{name}.redb"))).map_err(unusable)?)
+    }
+
+    /// A journal in memory whose disk can fail: for stories of what is answered then.
+    #[cfg(test)]
+    pub(super) fn on(disk: impl redb::StorageBackend) -> Journal {
+        Journal::of(Database::builder().create_with_backend(disk).unwrap()).unwrap()
+    }
+
+    fn of(database: Database) -> Result<Journal, Unusable> {
+        let begun = database.begin_write().map_err(unusable)?;
+        let mut guid = Guid::default();
+        {
+            begun.open_table(HANDLES).map_err(unusable)?;
+            let mut server = begun.open_table(SERVER).map_err(unusable)?;
+            let known = server.get("guid").map_err(unusable)?;
+            let known = known.and_then(|known| Guid::try_from(known.value()).ok());
+            match known {
+                Some(known) => guid = known,
+                None => {
+                    getrandom::fill(&mut guid).map_err(unusable)?;
+                    server.insert("guid", &guid[..]).map_err(unusable)?;
+                }
+            }
+        }
+        begun.commit().map_err(unusable)?;
+        Ok(Journal { database: Arc::new(database), guid })
+    }
+
+    /// ServerGuid: the same over all runs.
+    pub fn server_guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// What was open in the last run. What cannot be read is left out, and said in the log.
+    pub(super) fn records(&self) -> Result<Vec<(u64, Record)>, Unusable> {
+        let read = self.database.begin_read().map_err(unusable)?;
+        let table = read.open_table(HANDLES).map_err(unusable)?;
+        let mut records = Vec::new();
+        for entry in table.iter().map_err(unusable)? {
+            let (id, bytes) = entry.map_err(unusable)?;
+            match Record::parse(bytes.value()) {
+                Some(record) => records.push((id.value(), record)),
+                None => tracing::warn!("a persistent handle is lost: its record cannot be read"),
+            }
+        }
+        Ok(records)
+    }
+
+    /// Returns once it is on disk.
+    pub(super) async fn save(&self, id: u64, record: &Record) -> Result<(), Unusable> {
+        let bytes = record.to_bytes();
+        self.change(move |table| table.insert(id, &bytes[..]).map(drop)).await
+    }
+
+    /// The handles are closed.
+    pub(super) async fn forget(&self, ids: Vec<u64>) -> Result<(), Unusable> {
+        self.change(move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
+    }
+
+    async fn change(
+        &self,
+        act: impl FnOnce(&mut redb::Table<'_, u64, &'static [u8]>) -> Result<(), redb::StorageError>
+        + Send
+        + 'static,
+    ) -> Result<(), Unusable> {
+        let database = self.database.clone();
+        rt::blocking(move || {
+            let write = database.begin_write().map_err(unusable)?;
+            act(&mut write.open_table(HANDLES).map_err(unusable)?).map_err(unusable)?;
+            write.commit().map_err(unusable)
+        })
+        .await
+    }
+}
+
+/// What a handle caches by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cached {
+    Nothing,
+    /// An oplock with these rights: read 1, write 2, handle 4.
+    Oplock(u8),
+    Lease(Lease),
+}
+
+/// What is known of a handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub create_guid: Guid,
+    pub client: Guid,
+    pub user: String,
+    pub share: String,
+    pub file: Stable,
+    pub access: u32,
+    /// DesiredAccess, by which a repetition of the CREATE is known.
+    pub desired: u32,
+    pub options: u32,
+    /// Read 1, write 2, delete 4.
+    pub sharing: u8,
+    pub action: u32,
+    pub timeout_ms: u32,
+    pub delete_pending: bool,
+    pub cached: Cached,
+    /// First byte, length, whether exclusively.
+    pub locks: Vec<(u64, u64, bool)>,
+    pub sequences: Vec<(u8, u8)>,
+}
+
+impl Record {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.create_guid);
+        out.extend(self.client);
+        for text in [&self.user, &self.share] {
+            // Names of users and shares come from the command line.
+            out.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend(&text.as_bytes()[..text.len().min(u16::MAX.into())]);
+        }
+        out.extend(self.file.0);
+        out.extend(self.access.to_le_bytes());
+        out.extend(self.desired.to_le_bytes());
+        out.extend(self.options.to_le_bytes());
+        out.push(self.sharing);
+        out.extend(self.action.to_le_bytes());
+        out.extend(self.timeout_ms.to_le_bytes());
+        out.push(self.delete_pending.into());
+        match &self.cached {
+            Cached::Nothing => out.push(0),
+            Cached::Oplock(rights) => out.extend([1, *rights]),
+            Cached::Lease(lease) => {
+                out.push(2);
+                out.extend(lease.key);
+                out.extend(lease.state.0.to_le_bytes());
+                out.push(lease.v2.is_some().into());
+                if let Some(v2) = lease.v2 {
+                    out.extend(v2.parent_key);
+                    out.extend(v2.epoch.to_le_bytes());
+                }
+            }
+        }
+        // The store allows 4096 of a file.
+        out.extend(u16::try_from(self.locks.len()).unwrap_or(u16::MAX).to_le_bytes());
+        for (offset, len, exclusive) in self.locks.iter().take(u16::MAX.into()) {
+            out.extend(offset.to_le_bytes());
+            out.extend(len.to_le_bytes());
+            out.push((*exclusive).into());
+        }
+        // There are 64.
+        out.push(u8::try_from(self.sequences.len()).unwrap_or(u8::MAX));
+        self.sequences.iter().take(u8::MAX.into()).for_each(|(index, number)| out.extend([*index, *number]));
+        out
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Record> {
+        let mut r = Fields(bytes);
+        if r.byte()? != VERSION {
+            return None;
+        }
+        let record = Record {
+            create_guid: r.array()?,
+            client: r.array()?,
+            user: r.text()?,
+            share: r.text()?,
+            file: Stable(r.array()?),
+            access: u32::from_le_bytes(r.array()?),
+            desired: u32::from_le_bytes(r.array()?),
+            options: u32::from_le_bytes(r.array()?),
+            sharing: r.byte()?,
+            action: u32::from_le_bytes(r.array()?),
+            timeout_ms: u32::from_le_bytes(r.array()?),
+            delete_pending: r.byte()? != 0,
+            cached: match r.byte()? {
+                0 => Cached::Nothing,
+                1 => Cached::Oplock(r.byte()?),
+                2 => Cached::Lease(r.lease()?),
+                _ => return None,
+            },
+            locks: {
+                let count = u16::from_le_bytes(r.array()?);
+                let lock = |_| {
+                    let (offset, len) = (u64::from_le_bytes(r.array()?), u64::from_le_bytes(r.array()?));
+                    Some((offset, len, r.byte()? != 0))
+                };
+                (0..count).map(lock).collect::<Option<_>>()?
+            },
+            sequences: {
+                let count = r.byte()?;
+                (0..count).map(|_| Some((r.byte()?, r.byte()?))).collect::<Option<_>>()?
+            },
+        };
+        r.0.is_empty().then_some(record)
+    }
+}
+
+/// Fields of a record, taken off the front.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn lease(&mut self) -> Option<Lease> {
+        let (key, state) = (self.array()?, LeaseState(u32::from_le_bytes(self.array()?)));
+        let mut flags = LeaseFlags::NONE;
+        let v2 = match self.byte()? {
+            0 => None,
+            _ => {
+                let v2 = LeaseV2 { parent_key: self.array()?, epoch: u16::from_le_bytes(self.array()?) };
+                if v2.parent_key != Guid::default() {
+                    flags |= LeaseFlags::PARENT_LEASE_KEY_SET;
+                }
+                Some(v2)
+            }
+        };
+        Some(Lease { key, state, flags, v2 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let v2 = Some(LeaseV2 { parent_key: [5; 16], epoch: 9 });
+        Record {
+            create_guid: [1; 16],
+            client: [2; 16],
+            user: "älice".into(),
+            share: "Data".into(),
+            file: Stable([3; 24]),
+            access: 0x1f01ff,
+            desired: 0x0200_0000,
+            options: 0x40,
+            sharing: 5,
+            action: 1,
+            timeout_ms: 60_000,
+            delete_pending: true,
+            cached: Cached::Lease(Lease {
+                key: [4; 16],
+                state: LeaseState(7),
+                flags: LeaseFlags::PARENT_LEASE_KEY_SET,
+                v2,
+            }),
+            locks: vec![(0, 10, true), (1 << 40, u64::MAX >> 1, false)],
+            sequences: vec![(1, 3), (64, 15)],
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_no_part_of_it_is() {
+        for cached in [Cached::Nothing, Cached::Oplock(7), record().cached] {
+            let record = Record { cached, ..record() };
+            let bytes = record.to_bytes();
+            assert_eq!(Record::parse(&bytes), Some(record));
+            for len in 0..bytes.len() {
+                assert_eq!(Record::parse(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(Record::parse(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn a_journal_outlives_a_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
+        assert!(Journal::open(&dir.path().join("state"), "127.0.0.1:445").is_err(), "one server at a time");
+        rt::block_on(async {
+            first.save(7, &record()).await.unwrap();
+            first.save(8, &record()).await.unwrap();
+            first.save(7, &Record { sharing: 1, ..record() }).await.unwrap();
+            first.forget(vec![8]).await.unwrap();
+        })
+        .unwrap();
+        let guid = first.server_guid();
+        drop(first);
+        let again = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
+        assert_eq!(again.records().unwrap(), [(7, Record { sharing: 1, ..record() })]);
+        assert_eq!(again.server_guid(), guid);
+    }
+}

@@ -1,0 +1,134 @@
+//! Applications that move from one node of a cluster to another: the new instance takes over what the old one had open.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9.13, 2.2.13.2.13, 2.2.13.2.15. Owns: which opens were made in the name of which application
+//! instance, at most [`MAX_INSTANCES`]. Does not: keep them open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use weft_store::NodeId;
+use weft_store::vfs::Vfs;
+use weft_wire::smb2::create_context::RequestContext;
+use weft_wire::smb2::{Dialect, Guid, NtStatus};
+
+use super::opens::Open;
+use crate::server::context::OpContext;
+use crate::server::session::Session;
+
+/// Opens with an application instance, of all clients together.
+const MAX_INSTANCES: usize = 16_384;
+/// STATUS_FILE_FORCED_CLOSED.
+const FILE_FORCED_CLOSED: NtStatus = NtStatus(0xC000_00B6);
+
+/// AppInstanceId, and the version where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instance {
+    id: Guid,
+    version: Option<(u64, u64)>,
+}
+
+impl Instance {
+    /// What a CREATE says of its application.
+    pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Option<Instance> {
+        let id = contexts.iter().find_map(|context| match context {
+            RequestContext::AppInstance(id) if dialect >= Dialect::V3_0 => Some(*id),
+            _ => None,
+        })?;
+        let version = contexts.iter().find_map(|context| match context {
+            RequestContext::AppInstanceVersion { high, low } if dialect >= Dialect::V3_1_1 => {
+                Some((*high, *low))
+            }
+            _ => None,
+        });
+        Some(Instance { id, version })
+    }
+}
+
+struct Known {
+    open: Weak<Open>,
+    session: Weak<Session>,
+    client: Guid,
+    version: Option<(u64, u64)>,
+}
+
+/// An open, and its session where that still exists.
+type Superseded = (Arc<Open>, Option<Arc<Session>>);
+
+/// Opens by their AppInstanceId.
+#[derive(Default)]
+pub(crate) struct Instances(Mutex<HashMap<Guid, Vec<Known>>>);
+
+impl Instances {
+    /// Remembers in whose name an open was made.
+    pub(super) fn enter(&self, cx: &OpContext, instance: Instance, open: &Arc<Open>) {
+        let mut all = lock(&self.0);
+        if all.len() >= MAX_INSTANCES {
+            all.retain(|_, opens| {
+                opens.retain(|known| known.open.strong_count() > 0);
+                !opens.is_empty()
+            });
+        }
+        if all.len() >= MAX_INSTANCES {
+            tracing::warn!("limit reached: application instances");
+            return;
+        }
+        let opens = all.entry(instance.id).or_default();
+        opens.retain(|known| known.open.strong_count() > 0);
+        opens.push(Known {
+            open: Arc::downgrade(open),
+            session: Arc::downgrade(&cx.session),
+            client: cx.session.client_guid,
+            version: instance.version,
+        });
+    }
+
+    /// Opens of another client that this instance takes the place of; an error where they are of a later life.
+    fn superseded(
+        &self,
+        cx: &OpContext,
+        instance: Instance,
+        (vfs, node): (&Vfs, NodeId),
+    ) -> Result<Vec<Superseded>, NtStatus> {
+        let all = lock(&self.0);
+        let mut old = Vec::new();
+        for known in all.get(&instance.id).into_iter().flatten() {
+            let Some(open) = known.open.upgrade().filter(|_| known.client != cx.session.client_guid) else {
+                continue;
+            };
+            if open.node != node || !Arc::ptr_eq(open.vfs.opens(), vfs.opens()) {
+                continue;
+            }
+            match (known.version, instance.version) {
+                (Some(theirs), Some(ours)) if theirs >= ours => return Err(FILE_FORCED_CLOSED),
+                (Some(_), None) if cx.dialect() >= Dialect::V3_1_1 => return Err(FILE_FORCED_CLOSED),
+                _ => old.push((open, known.session.upgrade())),
+            }
+        }
+        Ok(old)
+    }
+}
+
+/// Closes what the application has open elsewhere (3.3.5.9.13).
+pub(super) async fn take_over(
+    cx: &OpContext,
+    instance: Instance,
+    file: (&Vfs, NodeId),
+) -> Result<(), NtStatus> {
+    for (open, session) in cx.server.handles.instances.superseded(cx, instance, file)? {
+        let removed = match session.and_then(|session| Some((session.opens.name_of(&open)?, session))) {
+            Some(((id, tree), session)) => session.opens.remove(id, tree),
+            None => cx.server.handles.preserved.remove(&open),
+        };
+        // Somebody else may be closing it at this moment.
+        if let Some(open) = removed {
+            tracing::debug!("an open was closed: its application has another instance now");
+            open.close().await;
+        }
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what it guards is one call that cannot panic half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,86 @@
+//! Files of a share that is a DFS root: names with the namespace in front, and links, which lead elsewhere.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9 (normalization), [MS-DFSC] 3.2.4.1. Owns: nothing; the links are the server's (`server::dfs`).
+//! Does not: keep links in the folder: they are shown in listings, as the reparse points that Windows has there, and
+//! whatever has the same name in the folder is hidden behind them.
+
+use weft_store::vfs::{Attr, NodeId};
+use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::access::FileAttributes;
+use weft_wire::smb2::fscc::directory;
+use weft_wire::smb2::header::Flags;
+
+use super::opens::Open;
+use super::path::Path;
+use super::{attributes, create, resolve};
+use crate::server::context::{Failure, OpContext};
+
+/// IO_REPARSE_TAG_DFS.
+const REPARSE_TAG: u32 = 0x8000_000A;
+
+/// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED where a link leads elsewhere.
+pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus> {
+    let Some(share) = &cx.tree.share else { return Ok(name) };
+    let dfs = &cx.config().offers.dfs;
+    if !dfs.is_root(&share.name) {
+        return Ok(name);
+    }
+    let name = match cx.header.flags.contains(Flags::DFS_OPERATIONS) {
+        true => dfs.normalize(&share.name, &name)?.to_owned(),
+        false => name,
+    };
+    // Also for those who know nothing of DFS: what they made there would be hidden.
+    if dfs.covers(&share.name, &name) { Err(NtStatus::PATH_NOT_COVERED) } else { Ok(name) }
+}
+
+/// Refuses a new name that would be a link's, or beyond one.
+pub(super) fn refuse_covered(cx: &OpContext, name: &str) -> Result<(), NtStatus> {
+    let covered = |share: &weft_store::vfs::Share| cx.config().offers.dfs.covers(&share.name, name);
+    if cx.tree.share.as_ref().is_some_and(covered) { Err(NtStatus::NOT_SAME_DEVICE) } else { Ok(()) }
+}
+
+/// The links that lie in a directory, as a listing shows them.
+pub(super) async fn links_in(cx: &OpContext, open: &Open) -> Result<Vec<directory::Entry>, Failure> {
+    let dfs = &cx.config().offers.dfs;
+    let Some(share) = cx.tree.share.as_ref().filter(|share| dfs.is_root(&share.name)) else {
+        return Ok(Vec::new());
+    };
+    let mut entries = Vec::new();
+    for dir in dfs.directories(&share.name) {
+        let here = match dir {
+            [] => open.node == NodeId::ROOT,
+            names => {
+                let path = Path::parse(&names.join("\\"))?;
+                // Where the folder has no such directory nobody sees what is in it.
+                let found = resolve::resolve(&open.vfs, &path).await.ok().and_then(|resolved| resolved.found);
+                found.is_some_and(|(attr, _)| attr.node == open.node)
+            }
+        };
+        if here {
+            let attr = open.vfs.getattr(open.node).await?;
+            entries.extend(dfs.links_in(&share.name, dir).map(|name| entry(&attr, name)));
+        }
+    }
+    Ok(entries)
+}
+
+/// A link has the times of the directory that it is in.
+fn entry(dir: &Attr, name: &str) -> directory::Entry {
+    let summary = attributes::summary(dir, None, name.as_bytes());
+    directory::Entry {
+        file_index: 0,
+        creation_time: summary.creation_time,
+        last_access_time: summary.last_access_time,
+        last_write_time: summary.last_write_time,
+        change_time: summary.change_time,
+        end_of_file: 0,
+        allocation_size: 0,
+        attributes: FileAttributes::DIRECTORY | FileAttributes::REPARSE_POINT,
+        ea_size: REPARSE_TAG,
+        // Of no file; files do not have numbers that large.
+        file_id: create::volume_id(name) | 1 << 63,
+        short_name: String::new(),
+        name: name.to_owned(),
+        posix: None,
+    }
+}

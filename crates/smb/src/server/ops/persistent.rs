@@ -1,0 +1,316 @@
+//! Persistent handles: written down before they are told to a client, opened again when the server starts.
+//!
+//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent), 3.3.7.1. Owns: nothing beyond what an open needs to be
+//! written down; records are in the [`Journal`]. Does not: decide who gets a handle back: [`super::durable`] does, for
+//! handles of this run and of the last one alike.
+//!
+//! What a client was told is never lost: the record of a CREATE is there before its answer, that of a LOCK likewise, and
+//! writes go through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is said in the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_store::opens::{Caching as Rights, Form, Opening, Range, Rights as Sharing};
+use weft_store::vfs::{Kind, Share, Stable};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::{self as create_request, CreateAction, CreateOptions};
+use weft_wire::smb2::negotiate::Capabilities;
+use weft_wire::smb2::{Guid, NtStatus};
+
+use super::caching::{self, Caching, Oplock, Wanted, state_of};
+use super::channel_sequence::ChannelSequence;
+use super::create::{self, rights_of_access};
+use super::durable::{self, Durable, Preserved};
+use super::opens::Open;
+use super::status;
+use crate::server::Server;
+use crate::server::context::OpContext;
+use crate::server::journal::{Cached, Journal, Record, Unusable};
+
+/// What an open needs to be written down.
+pub(crate) struct Persistent {
+    journal: Journal,
+    share: Arc<str>,
+    sharing: Sharing,
+    /// DesiredAccess.
+    desired: AccessMask,
+    file: Stable,
+    /// Held while a record is made and written, so that no older one follows a newer one; true once it is gone for good.
+    gone: futures_util::lock::Mutex<bool>,
+}
+
+/// Whether handles of this tree can outlive the server, as far as its client knows.
+pub(super) fn available(cx: &OpContext, share: &Share) -> bool {
+    let said = cx.connection.negotiated().server_capabilities;
+    said.contains(Capabilities::PERSISTENT_HANDLES) && cx.config().offers.is_continuous(&share.name)
+}
+
+/// Writes down what was just opened, where its client wants that. From then on it is persistent.
+pub(super) async fn begin(
+    cx: &OpContext,
+    share: &Share,
+    open: &Open,
+    (sharing, desired): (Sharing, AccessMask),
+    (durable, wanted): (&durable::Wanted, &Wanted),
+) -> Option<Persistent> {
+    let durable::Wanted::V2 { timeout, create_guid, persistent: true } = *durable else { return None };
+    // 3.3.5.9.10: no directory is durable. Nor is a stream, which has no name of its own over restarts.
+    if open.kind != Kind::File || open.vfs.stream_of(open.node).is_some() || !available(cx, share) {
+        return None;
+    }
+    let journal = cx.config().offers.journal.clone()?;
+    let file = match open.vfs.stable(open.node).await {
+        Ok(file) => file,
+        Err(e) => {
+            tracing::warn!("a handle cannot be persistent: {e}");
+            return None;
+        }
+    };
+    let gone = futures_util::lock::Mutex::default();
+    let persistent = Persistent { journal, share: share.name.clone(), sharing, desired, file, gone };
+    let cached = match (&open.caching, wanted) {
+        (Caching::Oplock(_), Wanted::Oplock(rights)) => Cached::Oplock(bits(*rights)),
+        (Caching::Lease(_), Wanted::Lease(lease)) => Cached::Lease(*lease),
+        _ => Cached::Nothing,
+    };
+    let whose = (&*cx.session.user, cx.session.client_guid, create_guid, timeout);
+    let record = persistent.record(open, whose, cached);
+    match persistent.journal.save(open.persistent, &record).await {
+        Ok(()) => Some(persistent),
+        Err(e) => {
+            tracing::error!("a handle cannot be persistent: {e}");
+            None
+        }
+    }
+}
+
+impl Persistent {
+    fn record(
+        &self,
+        open: &Open,
+        (user, client, create_guid, timeout): (&str, Guid, Guid, Duration),
+        cached: Cached,
+    ) -> Record {
+        let locks = open.claim.locked().into_iter();
+        Record {
+            create_guid,
+            client,
+            user: user.to_owned(),
+            share: self.share.to_string(),
+            file: self.file,
+            access: open.access.0,
+            desired: self.desired.0,
+            options: open.options.0,
+            sharing: sharing_bits(self.sharing),
+            action: open.action.0,
+            timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+            delete_pending: open.claim.delete_pending(),
+            cached,
+            locks: locks.map(|(range, exclusive)| (range.offset, range.len, exclusive)).collect(),
+            sequences: open.locks.all(),
+        }
+    }
+}
+
+fn of(open: &Open) -> Option<(&Durable, &Persistent)> {
+    let durable = open.durable.get()?;
+    Some((durable, durable.persistent()?))
+}
+
+/// Writes down what has changed of an open; returns once that is on disk. For others than persistent opens, nothing.
+/// What cannot be written down must not be answered as done.
+pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
+    let Some((durable, persistent)) = of(open) else { return Ok(()) };
+    let gone = persistent.gone.lock().await;
+    if *gone {
+        return Ok(());
+    }
+    let cached = match &open.caching {
+        Caching::None => Cached::Nothing,
+        Caching::Oplock(_) => Cached::Oplock(bits(open.vfs.opens().caching(open.node, open.claim.key()).0)),
+        Caching::Lease(lease) => Cached::Lease(lease.describe()),
+    };
+    let (user, client) = durable.owner();
+    let whose = (user, client, durable.create_guid.unwrap_or_default(), durable.timeout());
+    let record = persistent.record(open, whose, cached);
+    persistent.journal.save(open.persistent, &record).await.map_err(|e| {
+        tracing::error!("a change of a persistent handle would not survive this server: {e}");
+        status::UNEXPECTED_IO_ERROR
+    })
+}
+
+/// Whether a CREATE that comes again asks for what this open was made by (3.3.5.9).
+pub(super) fn is_same_request(open: &Open, request: &create_request::Request) -> bool {
+    let Some((_, persistent)) = of(open) else { return false };
+    let options = request.options | CreateOptions::WRITE_THROUGH;
+    open.options == options
+        && persistent.desired == request.desired_access
+        && persistent.sharing == create::rights_of_share(request.share_access)
+}
+
+/// Whether some session has a persistent handle that this CREATE made.
+pub(super) fn is_connected(server: &Server, create_guid: Guid) -> bool {
+    let is = |open: &Open| open.durable.get().is_some_and(|d| d.create_guid == Some(create_guid));
+    server.sessions.all().iter().any(|session| !session.opens.select(is).is_empty())
+}
+
+/// The open is closed.
+pub(super) async fn forget(open: &Open) {
+    let Some((_, persistent)) = of(open) else { return };
+    let mut gone = persistent.gone.lock().await;
+    if std::mem::replace(&mut *gone, true) {
+        return;
+    }
+    if let Err(e) = persistent.journal.forget(vec![open.persistent]).await {
+        tracing::error!("a persistent handle that was closed may come back: {e}");
+    }
+}
+
+/// Opens again what was open in the last run; it waits for its clients as if they had just been lost.
+pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
+    let Some(journal) = &server.config.offers.journal else { return Ok(()) };
+    let (mut lost, mut kept) = (Vec::new(), 0);
+    for (id, record) in journal.records()? {
+        server.handles.taken(id);
+        match reopen(server, journal, id, &record).await {
+            Ok(open) => {
+                let timeout = Duration::from_millis(record.timeout_ms.into());
+                match server.handles.preserved.keep(open, timeout) {
+                    Ok(()) => kept += 1,
+                    Err(open) => open.close().await,
+                }
+            }
+            Err(why) => {
+                tracing::warn!("a persistent handle of {} on {} is lost: {why}", record.user, record.share);
+                lost.push(id);
+            }
+        }
+    }
+    if kept > 0 {
+        tracing::info!("{kept} persistent handles wait for their clients");
+    }
+    if lost.is_empty() { Ok(()) } else { journal.forget(lost).await }
+}
+
+async fn reopen(
+    server: &Arc<Server>,
+    journal: &Journal,
+    id: u64,
+    record: &Record,
+) -> Result<Arc<Open>, String> {
+    let offers = &server.config.offers;
+    let named = |share: &&Share| share.name.to_lowercase() == record.share.to_lowercase();
+    let share = server.config.shares.iter().find(named).filter(|share| offers.is_continuous(&share.name));
+    let share = share.ok_or("the share is not continuously available any more")?;
+    let vfs = share.vfs.clone();
+    let text = |e: weft_store::vfs::Error| e.to_string();
+    let attr = vfs.find(record.file).await.map_err(text)?;
+    let (access, options) = (AccessMask(record.access), CreateOptions(record.options));
+    let handles = &server.handles;
+    let caching = match &record.cached {
+        Cached::Nothing => Caching::None,
+        Cached::Oplock(_) => Caching::Oplock(Arc::new(Oplock::new(&handles.preserved, vfs.opens()))),
+        Cached::Lease(lease) => {
+            let file = (vfs.opens(), attr.node);
+            let lease = handles.leases.acquire(record.client, lease, file, &handles.preserved);
+            Caching::Lease(lease.map_err(|status| format!("its lease: {status:?}"))?)
+        }
+    };
+    let sharing = sharing_of(record.sharing);
+    let opening = Opening {
+        reach: caching::reach_of(access),
+        ..Opening::new(rights_of_access(access), sharing, caching.key(&vfs))
+    };
+    let claim = vfs.opens().try_open(attr.node, &opening).map_err(|refused| refused.to_string())?;
+    let hold = vfs.hold(attr.node).await.map_err(text)?;
+    let file = match access.intersects(create::DATA) {
+        true => Some(vfs.open(attr.node, access.intersects(create::WRITE_DATA)).await.map_err(text)?),
+        false => None,
+    };
+    let place = vfs.place(attr.node).await.map_err(text)?;
+    for (offset, len, exclusive) in &record.locks {
+        let range = Range::new(*offset, *len).ok_or("a lock beyond the last byte")?;
+        claim.try_lock(range, *exclusive).map_err(|refused| format!("a lock: {refused}"))?;
+    }
+    if options.contains(CreateOptions::DELETE_ON_CLOSE) {
+        claim.set_delete_on_close();
+    }
+    if record.delete_pending {
+        claim.set_delete_pending(true);
+    }
+    match (&caching, &record.cached) {
+        (Caching::Oplock(oplock), Cached::Oplock(rights)) => {
+            claim.request(Form::Oplock, rights_of_bits(*rights), oplock.clone());
+        }
+        (Caching::Lease(lease), Cached::Lease(known)) => {
+            lease.request(&claim, known.state);
+        }
+        _ => {}
+    }
+    let open = Open::numbered(
+        id,
+        ChannelSequence::default(),
+        vfs,
+        (attr.node, attr.kind),
+        place,
+        (access, options),
+        file,
+        (claim, caching),
+        CreateAction(record.action),
+        hold,
+    );
+    open.locks.restore(&record.sequences);
+    let persistent = Persistent {
+        journal: journal.clone(),
+        share: share.name.clone(),
+        sharing,
+        desired: AccessMask(record.desired),
+        file: record.file,
+        gone: futures_util::lock::Mutex::default(),
+    };
+    let durable = Durable::restored(
+        (record.create_guid, record.client),
+        record.user.as_str().into(),
+        Duration::from_millis(record.timeout_ms.into()),
+        handles.preserved.clone(),
+        persistent,
+    );
+    let first = open.durable.set(durable).is_ok();
+    debug_assert!(first, "it was just made");
+    Ok(Arc::new(open))
+}
+
+/// What a client cached was taken from it for its silence: what is written down must not say more.
+pub(super) fn revoked(
+    preserved: &Preserved,
+    sessions: &[Arc<crate::server::session::Session>],
+    which: impl Fn(&Open) -> bool,
+) {
+    let mut opens = preserved.select(&which);
+    sessions.iter().for_each(|session| opens.extend(session.opens.select(&which)));
+    if !opens.is_empty() {
+        weft_machine::rt::spawn(async move {
+            for open in opens {
+                // Said in the log. What is written down then says more than is left, which whoever comes back is told.
+                let _ = save(&open).await;
+            }
+        })
+        .detach();
+    }
+}
+
+fn bits(rights: Rights) -> u8 {
+    state_of(rights).0 as u8
+}
+
+fn rights_of_bits(bits: u8) -> Rights {
+    caching::rights_of(weft_wire::smb2::create_context::LeaseState(bits.into()))
+}
+
+fn sharing_bits(rights: Sharing) -> u8 {
+    u8::from(rights.read) | u8::from(rights.write) << 1 | u8::from(rights.delete) << 2
+}
+
+fn sharing_of(bits: u8) -> Sharing {
+    Sharing { read: bits & 1 != 0, write: bits & 2 != 0, delete: bits & 4 != 0 }
+}

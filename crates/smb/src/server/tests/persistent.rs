@@ -1,0 +1,408 @@
+//! Handles that outlive the server, resilient ones, and applications that move.
+//!
+//! A server that dies is one whose tasks and connections are gone without a word: what is left is the journal and the
+//! folder.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::StorageBackend;
+use redb::backends::InMemoryBackend;
+use weft_store::backend::Dir;
+use weft_store::vfs::{Share, Vfs};
+use weft_wire::smb2::access::{AccessMask, ShareAccess};
+use weft_wire::smb2::create::{self, CreateAction, CreateOptions, OplockLevel};
+use weft_wire::smb2::create_context::{
+    DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
+};
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::ioctl::{self, CtlCode};
+use weft_wire::smb2::lock::{self, Element};
+use weft_wire::smb2::negotiate::Capabilities;
+use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::{Command, FileId, Guid, NtStatus, set_info, tree_connect};
+
+use super::harness::*;
+use crate::server::journal::Journal;
+
+const KEY: Guid = [0x11; 16];
+const CREATE: Guid = [0x22; 16];
+const RWH: LeaseState = LeaseState(7);
+const UNAVAILABLE: NtStatus = NtStatus::FILE_NOT_AVAILABLE;
+
+/// One life of a server on this folder.
+fn life<T>(dir: &Path, story_of: impl AsyncFnOnce(World) -> T) -> T {
+    let (folder, state) = (dir.join("data"), dir.join("state"));
+    std::fs::create_dir_all(&folder).unwrap();
+    story(async {
+        let world = World::with(|config| {
+            config.shares = vec![
+                Share::new("Data", Vfs::new(Dir::open(&folder).unwrap())),
+                Share::new("Other", Vfs::new(Dir::open(&folder).unwrap())),
+            ];
+            config.offers.journal = Some(Journal::open(&state, "test").unwrap());
+            config.offers.continuous = vec!["data".into()];
+        });
+        world.server.restore().await.unwrap();
+        story_of(world).await
+    })
+}
+
+async fn client(world: &World, guid: u8, user: &str) -> Client {
+    let mut client = world.connect();
+    let offer = Offer { guid: [guid; 16], ..Offer::default() };
+    let capabilities = offer.capabilities | Capabilities::PERSISTENT_HANDLES;
+    client.negotiate(Offer { capabilities, ..offer }).await;
+    client.log_on(user, PASSWORD).await.unwrap();
+    client.tree().await;
+    client
+}
+
+fn wish(contexts: Vec<RequestContext>) -> create::Request {
+    let leased = contexts.iter().any(|context| matches!(context, RequestContext::Lease(_)));
+    let oplock = if leased { OplockLevel::LEASE } else { OplockLevel::NONE };
+    create::Request { oplock, contexts, ..create_request("f", CreateOptions::NONE) }
+}
+
+fn persistent() -> RequestContext {
+    RequestContext::DurableV2 { timeout_ms: 30_000, flags: DurableFlags::PERSISTENT, create_guid: CREATE }
+}
+
+fn again(file: FileId) -> RequestContext {
+    RequestContext::DurableReconnectV2 { file, create_guid: CREATE, flags: DurableFlags::PERSISTENT }
+}
+
+fn lease(state: LeaseState) -> RequestContext {
+    let v2 = Some(LeaseV2 { parent_key: [0; 16], epoch: 7 });
+    RequestContext::Lease(Lease { key: KEY, state, flags: LeaseFlags::NONE, v2 })
+}
+
+async fn create(client: &mut Client, request: &create::Request) -> Result<create::Response, NtStatus> {
+    let (header, body) = client.call(Command::Create, |out| request.emit(out)).await;
+    match header.status {
+        NtStatus::SUCCESS => Ok(create::Response::parse(&body).unwrap()),
+        status => Err(status),
+    }
+}
+
+fn is_persistent(response: &create::Response) -> bool {
+    response.contexts.iter().any(|context| {
+        matches!(context, ResponseContext::DurableV2 { flags, .. } if flags.contains(DurableFlags::PERSISTENT))
+    })
+}
+
+async fn lock(client: &mut Client, file: FileId, sequence: u32, flags: lock::Flags) -> NtStatus {
+    let locks = vec![Element { offset: 10, length: 20, flags }];
+    let request = lock::Request { file, sequence, locks };
+    client.status(Command::Lock, |out| request.emit(out)).await
+}
+
+const EXCLUSIVE: lock::Flags = lock::Flags(lock::Flags::EXCLUSIVE_LOCK.0 | lock::Flags::FAIL_IMMEDIATELY.0);
+
+#[test]
+fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = life(dir.path(), async |world| {
+        let mut alice = client(&world, 1, "alice").await;
+        let (_, message) = alice.tree_connect(r"\\server\Data").await;
+        let flag = tree_connect::ShareCapabilities::CONTINUOUS_AVAILABILITY;
+        assert!(tree_connect::Response::parse(&message).unwrap().capabilities.contains(flag));
+        let opened = create(&mut alice, &wish(vec![lease(RWH), persistent()])).await.unwrap();
+        assert!(is_persistent(&opened));
+        assert_eq!(alice.write(opened.file, b"acknowledged").await, NtStatus::SUCCESS);
+        assert_eq!(lock(&mut alice, opened.file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS);
+        opened.file
+    });
+    let file = life(dir.path(), async |world| {
+        // It is nobody else's meanwhile, by any way.
+        let mut bob = client(&world, 2, "bob").await;
+        assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
+        let theft = create(&mut bob, &wish(vec![lease(RWH), again(file)])).await;
+        assert!(theft.is_err(), "another user, another client");
+        let mut alice = client(&world, 1, "alice").await;
+        let plain =
+            RequestContext::DurableReconnectV2 { file, create_guid: CREATE, flags: DurableFlags::NONE };
+        let refused = create(&mut alice, &wish(vec![lease(RWH), plain])).await.unwrap_err();
+        assert_eq!(refused, NtStatus::OBJECT_NAME_NOT_FOUND);
+        let back = create(&mut alice, &wish(vec![lease(RWH), again(file)])).await.unwrap();
+        assert_eq!(back.file.persistent, file.persistent);
+        let state = back.contexts.iter().find_map(|context| match context {
+            ResponseContext::Lease(lease) => Some(lease.state),
+            _ => None,
+        });
+        assert_eq!(state, Some(RWH));
+        // What was acknowledged is there, what was locked is locked, and the LOCK is known to have been carried out.
+        assert_eq!(&alice.read(back.file, 100).await.1[..], b"acknowledged");
+        assert_eq!(lock(&mut alice, back.file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS, "the same again");
+        assert_eq!(lock(&mut alice, back.file, 0x16, EXCLUSIVE).await, NtStatus::LOCK_NOT_GRANTED);
+        assert_eq!(lock(&mut alice, back.file, 0x17, lock::Flags::UNLOCK).await, NtStatus::SUCCESS);
+        back.file
+    });
+    life(dir.path(), async |world| {
+        let mut alice = client(&world, 1, "alice").await;
+        let back = create(&mut alice, &wish(vec![lease(RWH), again(file)])).await.unwrap();
+        assert_eq!(lock(&mut alice, back.file, 0x27, EXCLUSIVE).await, NtStatus::SUCCESS, "it was unlocked");
+        assert_eq!(alice.close(back.file).await, NtStatus::SUCCESS);
+    });
+    life(dir.path(), async |world| {
+        // Closed is closed.
+        let mut alice = client(&world, 1, "alice").await;
+        let gone = create(&mut alice, &wish(vec![lease(RWH), again(file)])).await.unwrap_err();
+        assert_eq!(gone, NtStatus::OBJECT_NAME_NOT_FOUND);
+        create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_create_whose_answer_was_lost_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = life(dir.path(), async |world| {
+        create(&mut client(&world, 1, "alice").await, &wish(vec![persistent()])).await.unwrap()
+    });
+    life(dir.path(), async |world| {
+        let mut alice = client(&world, 1, "alice").await;
+        let anew = create(&mut alice, &wish(vec![persistent()])).await.unwrap_err();
+        assert_eq!(anew, NtStatus::DUPLICATE_OBJECTID, "it does not say that it comes again");
+        alice.replay = true;
+        let second = create(&mut alice, &wish(vec![persistent()])).await.unwrap();
+        alice.replay = false;
+        assert!(is_persistent(&second));
+        assert_eq!(second.file.persistent, first.file.persistent);
+        assert_eq!(second.action, CreateAction::CREATED, "as it was told the first time");
+        assert_eq!(alice.write(second.file, b"x").await, NtStatus::SUCCESS);
+    });
+}
+
+#[test]
+fn a_create_that_comes_again_asks_for_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    life(dir.path(), async |world| {
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
+        // Nothing was done with it yet: it is told again, but not as something that it is not.
+        alice.replay = true;
+        assert_eq!(create(&mut alice, &wish(vec![persistent()])).await.unwrap().file, file);
+        let flags = DurableFlags::NONE;
+        let plain = RequestContext::DurableV2 { timeout_ms: 0, flags, create_guid: CREATE };
+        assert_eq!(create(&mut alice, &wish(vec![plain])).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
+        alice.replay = false;
+        assert_eq!(alice.write(file, b"x").await, NtStatus::SUCCESS);
+        // Once it is used, and its client has it, nobody gets it a second time.
+        alice.replay = true;
+        assert_eq!(create(&mut alice, &wish(vec![persistent()])).await.unwrap_err(), UNAVAILABLE);
+    });
+    life(dir.path(), async |world| {
+        let mut bob = client(&world, 2, "bob").await;
+        bob.replay = true;
+        let theft = create(&mut bob, &wish(vec![persistent()])).await.unwrap_err();
+        assert_eq!(theft, NtStatus::ACCESS_DENIED, "another user");
+        let mut alice = client(&world, 1, "alice").await;
+        alice.replay = true;
+        let same = wish(vec![persistent()]);
+        let others = [
+            create::Request { options: CreateOptions::NON_DIRECTORY_FILE, ..same.clone() },
+            create::Request { desired_access: AccessMask::GENERIC_READ, ..same.clone() },
+            create::Request { share_access: ShareAccess::NONE, ..same.clone() },
+        ];
+        for other in others {
+            let mismatch = create(&mut alice, &other).await.unwrap_err();
+            assert_eq!(mismatch, NtStatus::CONTEXT_MISMATCH, "{other:?}");
+        }
+        let back = create(&mut alice, &same).await.unwrap();
+        alice.replay = false;
+        assert_eq!(&alice.read(back.file, 100).await.1[..], b"x");
+    });
+}
+
+/// A disk that can stop taking writes.
+#[derive(Debug)]
+struct Disk {
+    memory: InMemoryBackend,
+    full: Arc<AtomicBool>,
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> Result<u64, io::Error> {
+        self.memory.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        self.memory.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        self.memory.set_len(len)
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        match self.full.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.memory.sync_data(),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        match self.full.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.memory.write(offset, data),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_down_is_not_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let disk = Disk { memory: InMemoryBackend::new(), full: full.clone() };
+    story(async {
+        let world = World::with(|config| {
+            config.shares = vec![Share::new("Data", Vfs::new(Dir::open(dir.path()).unwrap()))];
+            config.offers.journal = Some(Journal::on(disk));
+            config.offers.continuous = vec!["data".into()];
+        });
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
+        let mut bob = client(&world, 2, "bob").await;
+        let other = create(&mut bob, &wish(Vec::new())).await.unwrap().file;
+        assert_eq!(lock(&mut alice, file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS);
+        full.store(true, Ordering::Release);
+        let failed = NtStatus(0xC000_00E9);
+        // The UNLOCK is undone, and not taken for done when it comes again.
+        for _ in 0..2 {
+            assert_eq!(lock(&mut alice, file, 0x16, lock::Flags::UNLOCK).await, failed);
+            assert_eq!(lock(&mut bob, other, 0, EXCLUSIVE).await, NtStatus::LOCK_NOT_GRANTED);
+        }
+        // So is a LOCK.
+        let beyond = |file, sequence| {
+            let locks = vec![Element { offset: 100, length: 1, flags: EXCLUSIVE }];
+            lock::Request { file, sequence, locks }
+        };
+        let mine = beyond(file, 0x27);
+        assert_eq!(alice.status(Command::Lock, |out| mine.emit(out)).await, failed);
+        let his = beyond(other, 0);
+        assert_eq!(bob.status(Command::Lock, |out| his.emit(out)).await, NtStatus::SUCCESS);
+        // And a file that was to be deleted is not.
+        let delete = set_info::Request {
+            info_type: InfoType::FILE,
+            class: FileClass::DISPOSITION.0,
+            additional_information: 0,
+            file,
+            buffer: vec![1].into(),
+        };
+        assert_eq!(alice.status(Command::SetInfo, |out| delete.emit(out)).await, failed);
+        assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
+        assert_eq!(bob.close(other).await, NtStatus::SUCCESS);
+        assert!(dir.path().join("f").exists());
+    });
+}
+
+#[test]
+fn who_does_not_come_back_in_time_has_lost_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = life(dir.path(), async |world| {
+        create(&mut client(&world, 1, "alice").await, &wish(vec![persistent()])).await.unwrap().file
+    });
+    life(dir.path(), async |world| {
+        weft_machine::rt::sleep(std::time::Duration::from_secs(31)).await;
+        let mut bob = client(&world, 2, "bob").await;
+        create(&mut bob, &wish(Vec::new())).await.unwrap();
+        let mut alice = client(&world, 1, "alice").await;
+        let lost = create(&mut alice, &wish(vec![again(file)])).await.unwrap_err();
+        assert_eq!(lost, NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn a_file_that_was_removed_meanwhile_takes_its_handle_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = life(dir.path(), async |world| {
+        create(&mut client(&world, 1, "alice").await, &wish(vec![persistent()])).await.unwrap().file
+    });
+    std::fs::remove_file(dir.path().join("data/f")).unwrap();
+    for _ in 0..2 {
+        life(dir.path(), async |world| {
+            let mut alice = client(&world, 1, "alice").await;
+            let lost = create(&mut alice, &wish(vec![again(file)])).await.unwrap_err();
+            assert_eq!(lost, NtStatus::OBJECT_NAME_NOT_FOUND);
+        });
+    }
+}
+
+#[test]
+fn what_is_not_persistent() {
+    let dir = tempfile::tempdir().unwrap();
+    life(dir.path(), async |world| {
+        // A client that does not say that it knows them.
+        let mut plain = world.client().await;
+        assert!(!is_persistent(&create(&mut plain, &wish(vec![persistent()])).await.unwrap()));
+        // Another share.
+        let mut alice = client(&world, 1, "alice").await;
+        alice.tree_connect(r"\\server\Other").await;
+        // A directory.
+        let dir = create_request("d", CreateOptions::DIRECTORY_FILE);
+        let made = create::Request { contexts: vec![persistent()], ..dir };
+        assert!(!is_persistent(&create(&mut alice, &made).await.unwrap()));
+    });
+}
+
+fn resiliency(file: FileId, input: Vec<u8>) -> ioctl::Request {
+    ioctl::Request {
+        code: CtlCode::LMR_REQUEST_RESILIENCY,
+        file,
+        input: input.into(),
+        max_input_response: 0,
+        max_output_response: 0,
+        flags: ioctl::Flags::IS_FSCTL,
+    }
+}
+
+#[test]
+fn a_resilient_handle_waits_without_any_cache() {
+    story(async {
+        let world = World::new();
+        let mut alice = world.client().await;
+        let file = create(&mut alice, &wish(Vec::new())).await.unwrap().file;
+        let ask = async |client: &mut Client, input: Vec<u8>| {
+            client.status(Command::Ioctl, |out| resiliency(file, input).emit(out)).await
+        };
+        assert_eq!(ask(&mut alice, vec![0; 7]).await, NtStatus::INVALID_PARAMETER);
+        assert_eq!(ask(&mut alice, vec![0xff; 8]).await, NtStatus::INVALID_PARAMETER, "too long");
+        let seconds = |n: u32| [(n * 1000).to_le_bytes(), [0; 4]].concat();
+        assert_eq!(ask(&mut alice, seconds(20)).await, NtStatus::SUCCESS);
+        assert_eq!(lock(&mut alice, file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS);
+        alice.wire.hang_up();
+        weft_machine::rt::sleep(std::time::Duration::from_secs(19)).await;
+        let mut alice = world.client().await;
+        let back = create(&mut alice, &wish(vec![RequestContext::DurableReconnect(file)])).await.unwrap();
+        assert_eq!(lock(&mut alice, back.file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS, "done before");
+        alice.wire.hang_up();
+        weft_machine::rt::sleep(std::time::Duration::from_secs(21)).await;
+        let mut alice = world.client().await;
+        let late = create(&mut alice, &wish(vec![RequestContext::DurableReconnect(file)])).await;
+        assert_eq!(late.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn an_application_that_moves_takes_its_files_along() {
+    story(async {
+        let world = World::new();
+        let app = |version: Option<u64>| {
+            let mut contexts = vec![RequestContext::AppInstance([7; 16])];
+            contexts.extend(version.map(|low| RequestContext::AppInstanceVersion { high: 1, low }));
+            create::Request { share_access: weft_wire::smb2::access::ShareAccess::NONE, ..wish(contexts) }
+        };
+        let (mut one, mut two) = (client(&world, 1, "alice").await, client(&world, 2, "alice").await);
+        let old = create(&mut one, &app(Some(5))).await.unwrap();
+        let forced = NtStatus(0xC000_00B6);
+        assert_eq!(create(&mut two, &app(Some(5))).await.unwrap_err(), forced, "the same life");
+        assert_eq!(create(&mut two, &app(None)).await.unwrap_err(), forced, "of no known life");
+        let new = create(&mut two, &app(Some(6))).await.unwrap();
+        assert_eq!(one.write(old.file, b"x").await, NtStatus::FILE_CLOSED);
+        assert_eq!(two.write(new.file, b"x").await, NtStatus::SUCCESS);
+        // The same client is in its own way, as ever.
+        assert_eq!(create(&mut two, &app(Some(7))).await.unwrap_err(), NtStatus::SHARING_VIOLATION);
+    });
+}

@@ -1,0 +1,134 @@
+//! Permissions that are set on a file that has a descriptor: the descriptor says the same from then on.
+//!
+//! Spec: RFC 8881 6.4.1.1 (setting the mode and not the list), 6.3.2 (the mode of a list). Owns: nothing.
+//! Does not: ask who may; touch files without a descriptor, whose permissions are all there is.
+//!
+//! The three classes get entries of their own in front of and behind the others, as a list of a mode has them. Of what
+//! was there, reading, writing and executing goes from the entries of the three classes; others who are named keep no more
+//! of it than the group has. All further rights, and whatever is for children alone, stay.
+
+use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
+use weft_wire::smb2::access::AccessMask;
+
+use super::keep::{store, stored};
+use crate::vfs::{Attr, Error, Kind, SetAttr, Vfs};
+
+/// What comes with a class whatever its bits are: it may see what is there.
+const ALWAYS: AccessMask =
+    AccessMask(AccessMask::FILE_READ_ATTRIBUTES.0 | AccessMask::READ_CONTROL.0 | AccessMask::SYNCHRONIZE.0);
+/// What the owner may besides.
+const OWNERS: AccessMask =
+    AccessMask(AccessMask::FILE_WRITE_ATTRIBUTES.0 | AccessMask::WRITE_DAC.0 | AccessMask::WRITE_OWNER.0);
+
+/// Sets attributes of a file; where its permissions are among them and it has a descriptor, that follows.
+///
+/// # Errors
+/// Those of [`Vfs::setattr`], and of keeping an extended attribute.
+pub async fn set(vfs: &Vfs, before: &Attr, set: SetAttr) -> Result<Attr, Error> {
+    let permissions = set.mode.is_some();
+    let after = vfs.setattr(before.node, set).await?;
+    if permissions && let Some(descriptor) = stored(vfs, before).await? {
+        let follows = following(&descriptor, &after);
+        store(vfs, before.node, &follows).await?;
+    }
+    Ok(after)
+}
+
+/// The descriptor of a file whose permissions have become those of `attr`.
+fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor {
+    let directory = attr.kind == Kind::Dir;
+    let [owner, group, others] =
+        [attr.mode >> 6, attr.mode >> 3, attr.mode].map(|bits| rights(bits, directory));
+    let all = rights(7, directory);
+    // An owner as SMB knows him, and the owner whose bits these are.
+    let mut users = vec![Sid::unix_user(attr.uid)];
+    users.extend(descriptor.owner.clone().filter(|owner| *owner != users[0]));
+    let mut groups = vec![Sid::unix_group(attr.gid)];
+    groups.extend(descriptor.group.clone().filter(|group| *group != groups[0]));
+    let is_class = |sid: &Sid| {
+        users.contains(sid) || groups.contains(sid) || *sid == Sid::everyone() || *sid == Sid::owner_rights()
+    };
+    let mut list = Vec::new();
+    for sid in &users {
+        add(&mut list, true, owner | ALWAYS | OWNERS, sid);
+        add(&mut list, false, (group | others).without(owner), sid);
+    }
+    let aces = match &descriptor.dacl {
+        // Everybody might do everything: what is left of that is what is no reading, writing or executing.
+        Dacl::Null => vec![Ace::allow(Sid::everyone(), AccessMask::FILE_ALL, AceFlags::NONE)],
+        Dacl::Absent => Vec::new(),
+        Dacl::List(aces) => aces.clone(),
+    };
+    for ace in aces {
+        let flags = ace.flags();
+        if flags.contains(AceFlags::INHERIT_ONLY) {
+            list.push(ace);
+            continue;
+        }
+        let (mask, sid, allows) = match &ace {
+            Ace::Allow { mask, sid, .. } => (mask.expand_generic(), sid.clone(), true),
+            Ace::Deny { mask, sid, .. } => (mask.expand_generic(), sid.clone(), false),
+            Ace::Other { .. } => {
+                list.push(ace);
+                continue;
+            }
+        };
+        let class = is_class(&sid);
+        let left = match (class, allows) {
+            // What the class's own entries say again is not said twice, however often permissions are set.
+            (true, true) if users.contains(&sid) => mask.without(all | ALWAYS | OWNERS),
+            (true, true) => mask.without(all | ALWAYS),
+            (true, false) => mask.without(all),
+            (false, true) => mask.without(all.without(group)),
+            (false, false) => mask,
+        };
+        if left == mask {
+            list.push(ace);
+            continue;
+        }
+        let heirs = flags & (AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT);
+        if heirs != AceFlags::NONE {
+            // What children inherit is not a matter of this one's permissions.
+            list.push(ace.with_flags(flags | AceFlags::INHERIT_ONLY));
+        }
+        add(&mut list, allows, left, &sid);
+        if !class {
+            // What others may, and the group may not, is not for somebody who is named.
+            add(&mut list, false, others.without(group), &sid);
+        }
+    }
+    for sid in &groups {
+        add(&mut list, true, group | ALWAYS, sid);
+        add(&mut list, false, others.without(group), sid);
+    }
+    add(&mut list, true, others | ALWAYS, &Sid::everyone());
+    SecurityDescriptor { dacl: Dacl::List(list), ..descriptor.clone() }
+}
+
+/// Appends an entry, if it says anything.
+fn add(list: &mut Vec<Ace>, allows: bool, mask: AccessMask, sid: &Sid) {
+    let (flags, sid) = (AceFlags::NONE, sid.clone());
+    match (mask == AccessMask::NONE, allows) {
+        (true, _) => {}
+        (false, true) => list.push(Ace::Allow { flags, mask, sid }),
+        (false, false) => list.push(Ace::Deny { flags, mask, sid }),
+    }
+}
+
+/// The rights that three permission bits stand for, and nothing else.
+fn rights(bits: u32, directory: bool) -> AccessMask {
+    let mut rights = AccessMask::NONE;
+    if bits & 4 != 0 {
+        rights |= AccessMask::FILE_READ_DATA;
+    }
+    if bits & 2 != 0 {
+        rights |= AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA;
+        if directory {
+            rights |= AccessMask::FILE_DELETE_CHILD;
+        }
+    }
+    if bits & 1 != 0 {
+        rights |= AccessMask::FILE_EXECUTE;
+    }
+    rights
+}

@@ -1,0 +1,442 @@
+//! What other programs change in a served folder, told to whoever watches it.
+//!
+//! What: inotify(7) on the directories that somebody watches, read by a thread of its own, which sleeps while nothing
+//! happens. A watch on a tree is one on each directory below it, those that appear later too.
+//! Owns: the inotify descriptor and its watches. Limits: [`MAX_DIRS`] directories of a share, and the kernel's own
+//! (fs.inotify.max_user_watches); what lies beyond is logged once and not told. When the kernel loses events, every
+//! watch is marked so, and its reader lists the directory anew.
+//! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+use super::{Dir, MAX_DEPTH, MAX_ENTRIES, sys};
+use crate::vfs::{Action, Error, Kind, NodeId, Own, Turn, Watches, What};
+
+/// Directories observed at a time.
+const MAX_DIRS: usize = 32_768;
+/// How long the second half of a rename is waited for.
+const PAIR_MS: i64 = 20;
+/// What is asked of the kernel about a directory.
+const MASK: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::EXCL_UNLINK)
+    .union(WatchFlags::ONLYDIR);
+/// What may have changed when the kernel says "attributes": permissions, owner, times, extended attributes.
+const ATTRIBUTES: What = What(What::ATTRIBUTES.0 | What::SECURITY.0 | What::XATTRS.0 | What::WRITTEN.0);
+
+/// Observes the directories of one share. Dropping it ends its thread.
+pub(super) struct Observer {
+    shared: Arc<Shared>,
+    /// Written to when there is something to do; closed when there is not going to be.
+    wake: OwnedFd,
+}
+
+struct Shared {
+    inotify: OwnedFd,
+    watches: Arc<Watches>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    dirs: HashMap<i32, Observed>,
+    by_node: HashMap<NodeId, i32>,
+    /// Watches of trees; while there are any, directories that appear are observed as well.
+    trees: usize,
+    /// Roots of trees that have to be walked.
+    to_walk: VecDeque<NodeId>,
+    /// The limit was logged.
+    full: bool,
+}
+
+struct Observed {
+    node: NodeId,
+    /// Watches of this directory by itself.
+    plain: usize,
+    /// Watches of directories in it: the kernel tells of their end here, and not to who has them open, as we have.
+    below: usize,
+}
+
+/// Keeps a directory, or a tree, observed.
+pub(super) struct Guard {
+    observer: Weak<Observer>,
+    dir: NodeId,
+    /// Where it lies.
+    parent: Option<NodeId>,
+    recursive: bool,
+}
+
+impl Observer {
+    /// Starts the thread.
+    pub(super) fn start(dir: &Arc<Dir>, watches: &Arc<Watches>) -> Result<Arc<Observer>, Error> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        let (woken, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { inotify, watches: watches.clone(), state: Mutex::default() });
+        let (for_thread, dir) = (shared.clone(), Arc::downgrade(dir));
+        std::thread::Builder::new()
+            .name("weft-observe".to_owned())
+            .spawn(move || Reader { shared: for_thread, dir, pending: None }.run(woken.as_fd()))?;
+        Ok(Arc::new(Observer { shared, wake }))
+    }
+
+    /// Observes `dir`, or the tree below it, until the answer is dropped.
+    pub(super) fn observe(self: &Arc<Observer>, served: &Dir, dir: NodeId, recursive: bool) -> Option<Guard> {
+        // From here on we mark what we do: the first event may be ours.
+        self.own().begin();
+        let Some(wd) = self.shared.add(served, dir) else {
+            self.own().end();
+            return None;
+        };
+        let parent = served.place(dir).ok().map(|(parent, _)| parent);
+        let above = parent.and_then(|parent| self.shared.add(served, parent));
+        let mut state = self.shared.state();
+        if let Some(observed) = above.and_then(|wd| state.dirs.get_mut(&wd)) {
+            observed.below += 1;
+        }
+        if let Some(observed) = state.dirs.get_mut(&wd) {
+            observed.plain += 1;
+        }
+        if recursive {
+            state.trees += 1;
+            state.to_walk.push_back(dir);
+        }
+        drop(state);
+        if recursive {
+            self.wake();
+        }
+        Some(Guard {
+            observer: Arc::downgrade(self),
+            dir,
+            parent: parent.filter(|_| above.is_some()),
+            recursive,
+        })
+    }
+
+    /// Where what we do ourselves is marked.
+    pub(super) fn own(&self) -> &Own {
+        self.shared.watches.own()
+    }
+
+    fn wake(&self) {
+        // A pipe that is full wakes as well.
+        let _ = rustix::io::write(&self.wake, &[0]);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(observer) = self.observer.upgrade() else { return };
+        let shared = &observer.shared;
+        observer.own().end();
+        let mut state = shared.state();
+        state.trees -= usize::from(self.recursive);
+        if let Some(observed) = state.of(self.dir) {
+            observed.plain = observed.plain.saturating_sub(1);
+        }
+        if let Some(observed) = self.parent.and_then(|parent| state.of(parent)) {
+            observed.below = observed.below.saturating_sub(1);
+        }
+        // While a tree is watched, all directories may belong to it.
+        if state.trees > 0 {
+            return;
+        }
+        let idle =
+            state.dirs.extract_if(|_, observed| observed.plain + observed.below == 0).collect::<Vec<_>>();
+        for (wd, observed) in idle {
+            state.by_node.remove(&observed.node);
+            // It is gone already when its directory is.
+            let _ = inotify::remove_watch(&shared.inotify, wd);
+        }
+    }
+}
+
+impl State {
+    fn of(&mut self, node: NodeId) -> Option<&mut Observed> {
+        self.dirs.get_mut(self.by_node.get(&node)?)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each critical section leaves the two maps alike.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the kernel to tell of a directory.
+    fn add(&self, served: &Dir, node: NodeId) -> Option<i32> {
+        let added = self.try_add(served, node);
+        if let Err(Error::NoSpace | Error::Limit(_)) = added {
+            let mut state = self.state();
+            if !std::mem::replace(&mut state.full, true) {
+                tracing::warn!(
+                    "changes that other programs make are told of {} directories only: raise fs.inotify.max_user_watches",
+                    state.dirs.len()
+                );
+            }
+        }
+        added.ok()
+    }
+
+    fn try_add(&self, served: &Dir, node: NodeId) -> Result<i32, Error> {
+        let fd = served.dir_fd(node)?;
+        let mut state = self.state();
+        if let Some(wd) = state.by_node.get(&node) {
+            return Ok(*wd);
+        }
+        if state.dirs.len() >= MAX_DIRS {
+            return Err(Error::Limit("observed directories"));
+        }
+        // The number names the directory that was checked, whatever has its name by now.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let wd = inotify::add_watch(&self.inotify, path, MASK)?;
+        state.dirs.insert(wd, Observed { node, plain: 0, below: 0 });
+        state.by_node.insert(node, wd);
+        Ok(wd)
+    }
+
+    fn forget(&self, wd: i32) {
+        let mut state = self.state();
+        if let Some(observed) = state.dirs.remove(&wd) {
+            state.by_node.remove(&observed.node);
+        }
+    }
+}
+
+/// One event, with what it is about.
+struct Seen {
+    dir: NodeId,
+    name: Vec<u8>,
+    flags: ReadFlags,
+    cookie: u32,
+}
+
+impl Seen {
+    fn kind(&self) -> Kind {
+        if self.flags.contains(ReadFlags::ISDIR) { Kind::Dir } else { Kind::File }
+    }
+
+    fn what(&self) -> What {
+        What::name_of(self.kind())
+    }
+}
+
+/// The thread's own.
+struct Reader {
+    shared: Arc<Shared>,
+    dir: Weak<Dir>,
+    /// The first half of a rename, whose second may follow.
+    pending: Option<Seen>,
+}
+
+impl Reader {
+    fn run(mut self, woken: BorrowedFd<'_>) {
+        let inotify = self.shared.clone();
+        let mut buf = vec![MaybeUninit::uninit(); 65_536];
+        loop {
+            let half = Timespec { tv_sec: 0, tv_nsec: PAIR_MS * 1_000_000 };
+            let timeout = self.pending.as_ref().map(|_| half);
+            let mut fds = [
+                PollFd::new(&inotify.inotify, PollFlags::IN),
+                PollFd::from_borrowed_fd(woken, PollFlags::IN),
+            ];
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return tracing::warn!("changes of other programs are not told any more: {e}"),
+            }
+            let ended = fds[1].revents().contains(PollFlags::HUP);
+            let Some(served) = self.dir.upgrade().filter(|_| !ended) else { return };
+            let mut byte = [0; 64];
+            while matches!(rustix::io::read(woken, &mut byte), Ok(n) if n > 0) {}
+            self.walk_trees(&served);
+            self.read(&served, &mut buf);
+        }
+    }
+
+    fn walk_trees(&self, served: &Dir) {
+        while let Some(root) = { self.shared.state().to_walk.pop_front() } {
+            self.walk(served, root, false);
+        }
+    }
+
+    /// Observes all directories below `root`. With `tell`, everything that is in them is new.
+    fn walk(&self, served: &Dir, root: NodeId, tell: bool) {
+        let mut left = vec![(root, 0)];
+        while let Some((node, depth)) = left.pop() {
+            if self.shared.add(served, node).is_none() || depth == MAX_DEPTH {
+                continue;
+            }
+            // What cannot be listed is not told.
+            let _ = children(served, node, |name, child| {
+                if tell {
+                    let kind = if child.is_some() { Kind::Dir } else { Kind::File };
+                    self.tell(served, What::name_of(kind), Action::Added, node, name);
+                }
+                left.extend(child.map(|child| (child, depth + 1)));
+            });
+        }
+    }
+
+    fn read(&mut self, served: &Dir, buf: &mut [MaybeUninit<u8>]) {
+        let shared = self.shared.clone();
+        let mut reader = inotify::Reader::new(&shared.inotify, buf);
+        let mut any = false;
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(_) => break,
+            };
+            any = true;
+            let flags = event.events();
+            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                tracing::warn!(
+                    "the kernel lost changes of other programs: raise fs.inotify.max_queued_events"
+                );
+                self.shared.watches.lost(None);
+                continue;
+            }
+            let wd = event.wd();
+            let node = self.shared.state().dirs.get(&wd).map(|observed| observed.node);
+            if flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) {
+                self.shared.forget(wd);
+            }
+            let Some(dir) = node else { continue };
+            if let Some(name) = event.file_name() {
+                let name = name.to_bytes().to_vec();
+                self.seen(served, Seen { dir, name, flags, cookie: event.cookie() });
+            }
+        }
+        if !any {
+            // The other half of a rename is not among what is observed.
+            self.gone(served);
+        }
+    }
+
+    /// The first half of a rename stands alone.
+    fn gone(&mut self, served: &Dir) {
+        if let Some(from) = self.pending.take() {
+            self.named(served, &from, Turn::Goes, Action::Removed);
+        }
+    }
+
+    fn seen(&mut self, served: &Dir, seen: Seen) {
+        let from = self.pending.take();
+        match from {
+            Some(from) if seen.flags.contains(ReadFlags::MOVED_TO) && from.cookie == seen.cookie => {
+                let within = from.dir == seen.dir;
+                let gone = if within { Action::RenamedFrom } else { Action::Removed };
+                let come = if within { Action::RenamedTo } else { Action::Added };
+                self.named(served, &from, Turn::Goes, gone);
+                return self.came(served, &seen, come);
+            }
+            Some(from) => drop(self.named(served, &from, Turn::Goes, Action::Removed)),
+            None => {}
+        }
+        if seen.flags.contains(ReadFlags::MOVED_FROM) {
+            self.pending = Some(seen);
+        } else if seen.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+            self.came(served, &seen, Action::Added);
+        } else if seen.flags.contains(ReadFlags::DELETE) {
+            self.named(served, &seen, Turn::Goes, Action::Removed);
+            if seen.kind() == Kind::Dir {
+                self.end_of_removed(served);
+            }
+        } else {
+            self.modified(served, &seen);
+        }
+    }
+
+    /// Tells of a name unless it was us; says whether it told.
+    fn named(&self, served: &Dir, seen: &Seen, turn: Turn, action: Action) -> bool {
+        if self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, Instant::now()) {
+            return false;
+        }
+        self.tell(served, seen.what(), action, seen.dir, &seen.name);
+        true
+    }
+
+    /// Ends the watches of directories that are not there any more.
+    fn end_of_removed(&self, served: &Dir) {
+        let watched: Vec<_> = {
+            let state = self.shared.state();
+            state.dirs.values().filter(|observed| observed.plain > 0).map(|observed| observed.node).collect()
+        };
+        for node in watched {
+            let gone = match served.getattr(node) {
+                Ok(attr) => attr.nlink == 0,
+                Err(e) => matches!(e, Error::Stale | Error::NotFound),
+            };
+            if gone {
+                self.shared.watches.end(node);
+            }
+        }
+    }
+
+    fn came(&self, served: &Dir, seen: &Seen, action: Action) {
+        let foreign = self.named(served, seen, Turn::Comes, action);
+        let Ok(attr) = served.lookup(seen.dir, &seen.name, false) else { return };
+        if !foreign {
+            // What else we do to a file that we make.
+            self.shared.watches.own().content(attr.node, Instant::now());
+        }
+        if attr.kind == Kind::Dir && self.shared.state().trees > 0 {
+            self.walk(served, attr.node, foreign);
+        }
+    }
+
+    fn modified(&self, served: &Dir, seen: &Seen) {
+        // What has no name any more was told as removed.
+        let Ok(attr) = served.lookup(seen.dir, &seen.name, false) else { return };
+        if self.shared.watches.own().is_own_content(attr.node, Instant::now()) {
+            return;
+        }
+        let what = match seen.flags.contains(ReadFlags::MODIFY) {
+            true => What::SIZE | What::WRITTEN,
+            false => ATTRIBUTES,
+        };
+        self.tell(served, what, Action::Modified, seen.dir, &seen.name);
+    }
+
+    fn tell(&self, served: &Dir, what: What, action: Action, dir: NodeId, name: &[u8]) {
+        let mut above = Vec::new();
+        if self.shared.watches.any_tree() {
+            let mut at = dir;
+            while at != NodeId::ROOT && above.len() < MAX_DEPTH {
+                let Ok((parent, name)) = served.place(at) else { break };
+                above.push((parent, name));
+                at = parent;
+            }
+        }
+        self.shared.watches.tell(what, action, dir, name, &above);
+    }
+}
+
+/// Shows `each` the names in a directory, with the nodes of those that are directories.
+fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId>)) -> Result<(), Error> {
+    let fd = served.dir_fd(dir)?;
+    let open = sys::open_dir(fd.as_fd())?;
+    let mut cookie = 0;
+    loop {
+        let (raw, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
+        cookie = raw.last().map_or(cookie, |last| last.cookie);
+        for raw in raw {
+            let attr = if raw.maybe_dir { served.lookup(dir, &raw.name, false).ok() } else { None };
+            each(&raw.name, attr.filter(|attr| attr.kind == Kind::Dir).map(|attr| attr.node));
+        }
+        if end {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What a share asks of those who use it.
+//!
+//! What: [`Rules`]; [`Export`] is the part that protocols without a logon (NFS) keep to. Spec: none; after exports(5).
+//! Owns: nothing. Does not: keep the rules; each protocol does.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Whom callers without rights of their own are taken for: nobody, by the number that most systems give it.
+pub const NOBODY: u32 = 65_534;
+
+/// What a share asks of those who use it, over whatever protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Nothing of it travels in the clear: a protocol that cannot encrypt does not offer it.
+    pub encrypted: bool,
+    /// Listings leave out what their user may not read, where the protocol knows such listings.
+    pub hides_unreadable: bool,
+    /// What NFS asks.
+    pub nfs: Export,
+}
+
+/// How a share is exported by a protocol whose callers name themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// Who becomes somebody else; `None` leaves it to the server.
+    pub squash: Option<Squash>,
+    /// Who they become: user and group; `None` is [`NOBODY`].
+    pub anonymous: (Option<u32>, Option<u32>),
+    /// From where it may be used; empty is from everywhere.
+    pub networks: Vec<Network>,
+    /// How callers name themselves; empty is in every way that the server takes.
+    pub flavors: Vec<Flavor>,
+    /// What protects what is said on the way.
+    pub way: Way,
+}
+
+impl Export {
+    /// What asks nothing.
+    pub const PLAIN: Export = Export {
+        read_only: false,
+        squash: None,
+        anonymous: (None, None),
+        networks: Vec::new(),
+        flavors: Vec::new(),
+        way: Way::Any,
+    };
+
+    /// Whether it asks anything that the server would not ask by itself.
+    pub fn is_plain(&self) -> bool {
+        *self == Export::PLAIN
+    }
+
+    /// Whether it may be used from this address. Peers without one are on this host.
+    pub fn admits(&self, addr: Option<IpAddr>) -> bool {
+        let Some(addr) = addr else { return true };
+        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(addr))
+    }
+}
+
+/// Who becomes the anonymous user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Squash {
+    /// Nobody does: root is root.
+    None,
+    /// Root does.
+    Root,
+    /// Everybody does.
+    All,
+}
+
+/// What protects the way between a caller and the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Nothing has to.
+    #[default]
+    Any,
+    /// TLS.
+    Tls,
+    /// TLS, where the caller's host has shown a certificate, too.
+    Mutual,
+}
+
+/// How a caller names itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavor {
+    /// Not at all.
+    None,
+    /// By Unix ids, unproven.
+    Sys,
+}
+
+/// Addresses with a common prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Bits behind the prefix are zero.
+    addr: IpAddr,
+    /// At most the bits of the address.
+    prefix: u8,
+}
+
+/// What is no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotANetwork {
+    /// No address, or a length that is no number or too long.
+    #[error("write an address or a network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32")]
+    Shape,
+    /// The address has bits behind the prefix.
+    #[error("the address has bits behind the prefix: write {0}")]
+    Bits(Network),
+}
+
+impl Network {
+    /// Whether the address is one of them. One of IPv4 that is written as IPv6 is of IPv4.
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        masked(addr.to_canonical(), self.prefix) == Some(self.addr)
+    }
+}
+
+/// The address without what lies behind the prefix; `None` where that is longer than the address.
+fn masked(addr: IpAddr, prefix: u8) -> Option<IpAddr> {
+    let prefix = u32::from(prefix);
+    match addr {
+        IpAddr::V4(addr) => {
+            let keep = u32::MAX.checked_shl(32_u32.checked_sub(prefix)?).unwrap_or(0);
+            Some(IpAddr::V4((addr.to_bits() & keep).into()))
+        }
+        IpAddr::V6(addr) => {
+            let keep = u128::MAX.checked_shl(128_u32.checked_sub(prefix)?).unwrap_or(0);
+            Some(IpAddr::V6((addr.to_bits() & keep).into()))
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = NotANetwork;
+
+    fn from_str(text: &str) -> Result<Network, NotANetwork> {
+        let (addr, prefix) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
+        let addr: IpAddr = addr.parse().map_err(|_| NotANetwork::Shape)?;
+        let whole = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(whole), str::parse).map_err(|_| NotANetwork::Shape)?;
+        let network = masked(addr, prefix).ok_or(NotANetwork::Shape)?;
+        let parsed = Network { addr: network, prefix };
+        if network == addr { Ok(parsed) } else { Err(NotANetwork::Bits(parsed)) }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = if self.addr.is_ipv4() { 32 } else { 128 };
+        if self.prefix == whole { self.addr.fmt(f) } else { write!(f, "{}/{}", self.addr, self.prefix) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_what_begins_like_them() {
+        for (network, inside, outside) in [
+            ("192.0.2.0/24", "192.0.2.255", "192.0.3.0"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("0.0.0.0/0", "203.0.113.9", "2001:db8::1"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
+            ("::1", "::1", "::2"),
+            ("10.0.0.0/9", "10.127.255.255", "10.128.0.0"),
+        ] {
+            let parsed: Network = network.parse().unwrap();
+            assert_eq!(parsed.to_string(), network);
+            assert!(parsed.contains(inside.parse().unwrap()), "{network} {inside}");
+            assert!(!parsed.contains(outside.parse().unwrap()), "{network} {outside}");
+        }
+        let mapped: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
+        assert!("192.0.2.0/24".parse::<Network>().unwrap().contains(mapped));
+    }
+
+    #[test]
+    fn what_is_no_network_is_told_how_to_be_one() {
+        for text in ["", "host", "192.0.2", "192.0.2.0/33", "::/129", "192.0.2.0/", "192.0.2.0/-1", "/8"] {
+            assert_eq!(text.parse::<Network>(), Err(NotANetwork::Shape), "{text}");
+        }
+        let error = "192.0.2.7/24".parse::<Network>().unwrap_err();
+        assert_eq!(error.to_string(), "the address has bits behind the prefix: write 192.0.2.0/24");
+    }
+
+    #[test]
+    fn an_export_without_networks_is_open_and_one_with_them_is_not() {
+        let mut export = Export::default();
+        let addr = |text: &str| Some(text.parse().unwrap());
+        assert!(export.is_plain() && export.admits(addr("203.0.113.1")));
+        export.networks = vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()];
+        assert!(!export.is_plain());
+        assert!(export.admits(addr("192.0.2.1")) && export.admits(addr("::1")) && export.admits(None));
+        assert!(!export.admits(addr("203.0.113.1")));
+    }
+}

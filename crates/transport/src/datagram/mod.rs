@@ -1,0 +1,315 @@
+//! RPC over UDP: each datagram is a message, each peer address a channel.
+//!
+//! What: [`Port`] takes datagrams and hands out a [`Datagram`], a [`Channel`], for each peer that it does not know.
+//! Spec: RFC 5531 section 11 (only stream transports mark records). Owns: the socket, and what arrived and is not taken.
+//! Does not: retransmit or tell repetitions (who asks does the one, the cache of duplicates the other), or join fragments.
+//!
+//! A peer that is silent for [`IDLE`] leaves in order, and is a new one when it comes back: nothing hangs on a peer here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::LocalBoxFuture;
+use weft_machine::net::Readable;
+use weft_machine::{Buf, Payload, Pool, rt};
+
+use crate::channel::*;
+
+/// Longest message in bytes, both ways: READs and WRITEs of 32 KiB and what is around them. UDP itself ends at 65,507, and
+/// whatever is longer than a packet of the network is lost whole with any of its fragments.
+pub const MAX_MESSAGE: usize = (32 << 10) + 4096;
+/// Peers that a port knows at a time. Datagrams of others are dropped, as a network may drop them.
+pub const MAX_PEERS: usize = 1024;
+/// Datagrams of a peer that nobody has taken yet. What comes beyond is dropped.
+pub const MAX_WAITING: usize = 64;
+/// A peer that has been silent for so long is forgotten.
+pub const IDLE: Duration = Duration::from_secs(10);
+
+/// A UDP socket that serves. Lives on one core.
+pub struct Port {
+    socket: Rc<Readable<UdpSocket>>,
+    local: SocketAddr,
+    pool: Pool,
+    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Peer>>>>,
+    /// One byte longer than a message may be: what fills it was longer.
+    staging: RefCell<Vec<u8>>,
+}
+
+/// What has arrived of one peer.
+#[derive(Default)]
+struct Peer {
+    waiting: RefCell<VecDeque<Bytes>>,
+    reader: Cell<Option<Waker>>,
+    closed: Cell<bool>,
+}
+
+impl Port {
+    /// Binds `addr`; port 0 takes any.
+    ///
+    /// # Errors
+    /// The address is taken or not this host's.
+    pub fn bind(addr: SocketAddr, pool: Pool) -> io::Result<Port> {
+        let socket = UdpSocket::bind(addr)?;
+        socket.set_nonblocking(true)?;
+        let local = socket.local_addr()?;
+        let staging = RefCell::new(vec![0; MAX_MESSAGE + 1]);
+        Ok(Port { socket: Rc::new(Readable::new(socket)?), local, pool, peers: Rc::default(), staging })
+    }
+
+    /// The bound address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Takes datagrams until one is of a new peer; gives its channel, with that datagram in it. To be called again and
+    /// again: nobody's messages arrive meanwhile otherwise.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub async fn accept(&self) -> io::Result<Rc<Datagram>> {
+        loop {
+            self.socket.readable().await?;
+            let mut staging = self.staging.borrow_mut();
+            let (len, from) = match self.socket.inner().recv_from(&mut staging) {
+                Ok(received) => received,
+                // What an earlier answer met (ICMP) is no fault of the socket.
+                Err(e) if passes(&e) => continue,
+                Err(e) => return Err(e),
+            };
+            if len > MAX_MESSAGE {
+                tracing::debug!(%from, "a datagram longer than {MAX_MESSAGE} bytes was dropped");
+                continue;
+            }
+            let body = Bytes::copy_from_slice(&staging[..len]);
+            drop(staging);
+            if let Some(channel) = self.deliver(from, body) {
+                return Ok(Rc::new(channel));
+            }
+        }
+    }
+
+    fn deliver(&self, from: SocketAddr, body: Bytes) -> Option<Datagram> {
+        let mut peers = self.peers.borrow_mut();
+        let known = peers.len();
+        match peers.entry(from) {
+            Entry::Occupied(entry) => {
+                // Removed with its channel, so there is one.
+                entry.get().upgrade()?.put(body, from);
+                None
+            }
+            Entry::Vacant(_) if known >= MAX_PEERS => {
+                tracing::debug!(%from, "a datagram was dropped: {MAX_PEERS} peers are known");
+                None
+            }
+            Entry::Vacant(entry) => {
+                let peer = Rc::new(Peer::default());
+                peer.put(body, from);
+                entry.insert(Rc::downgrade(&peer));
+                Some(Datagram {
+                    peer,
+                    addr: from,
+                    socket: self.socket.clone(),
+                    pool: self.pool.clone(),
+                    peers: self.peers.clone(),
+                    sent: Cell::default(),
+                    received: Cell::default(),
+                })
+            }
+        }
+    }
+}
+
+/// Errors of a UDP socket that concern one datagram, not the socket.
+fn passes(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, Interrupted, NetworkUnreachable, WouldBlock};
+    matches!(e.kind(), WouldBlock | Interrupted | ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+impl Peer {
+    fn put(&self, body: Bytes, from: SocketAddr) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() >= MAX_WAITING {
+            return tracing::debug!(%from, "a datagram was dropped: {MAX_WAITING} of this peer wait");
+        }
+        waiting.push_back(body);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.closed.get() {
+            return Poll::Ready(None);
+        }
+        if let Some(body) = self.waiting.borrow_mut().pop_front() {
+            return Poll::Ready(Some(body));
+        }
+        self.reader.set(Some(cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+/// The messages from and to one peer of a [`Port`].
+pub struct Datagram {
+    peer: Rc<Peer>,
+    addr: SocketAddr,
+    socket: Rc<Readable<UdpSocket>>,
+    pool: Pool,
+    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Peer>>>>,
+    /// Bytes and datagrams.
+    sent: Cell<(u64, u64)>,
+    received: Cell<(u64, u64)>,
+}
+
+impl Datagram {
+    fn message(&self, body: Bytes) -> Message {
+        count(&self.received, body.len());
+        Message { body, detached: None, ticket: Ticket::default() }
+    }
+}
+
+impl Drop for Datagram {
+    fn drop(&mut self) {
+        self.peers.borrow_mut().remove(&self.addr);
+    }
+}
+
+impl Channel for Datagram {
+    fn kind(&self) -> Kind {
+        Kind::Datagram
+    }
+
+    fn medium(&self) -> &'static str {
+        "udp"
+    }
+
+    fn peer(&self) -> String {
+        self.addr.to_string()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_message: MAX_MESSAGE, max_rdma: None }
+    }
+
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(async move {
+            let taken = rt::timeout(IDLE, poll_fn(|cx| self.peer.poll_take(cx))).await;
+            Ok(taken.ok().flatten().map(|body| self.message(body)))
+        })
+    }
+
+    fn try_recv(&self) -> Option<Message> {
+        let body = self.peer.waiting.borrow_mut().pop_front()?;
+        Some(self.message(body))
+    }
+
+    fn send(&self, outgoing: Outgoing) -> Sending {
+        if self.peer.closed.get() {
+            return Sending::answered(Err(Error::Closed));
+        }
+        count(&self.sent, length(&outgoing));
+        let (socket, addr, pool) = (self.socket.clone(), self.addr, self.pool.clone());
+        let mut sending = Box::pin(async move { put(&socket, &whole(outgoing, &pool).await?, addr).await });
+        match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(sent) => Sending::answered(sent),
+            // A file has to be read, or the socket is full. It is sent whether or not somebody waits for that, and whether
+            // it arrives nobody is told anyway.
+            Poll::Pending => {
+                let sending = async move {
+                    if let Err(e) = sending.await {
+                        tracing::debug!(peer = %addr, "a datagram was not sent: {e}");
+                    }
+                };
+                rt::spawn(sending).detach();
+                Sending::answered(Ok(()))
+            }
+        }
+    }
+
+    fn cork(&self, _on: bool) {}
+
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(std::future::ready(Err(Error::Misuse("RDMA Read over UDP"))))
+    }
+
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
+        Err(Error::Misuse("memory exposed over UDP"))
+    }
+
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { sent: self.sent.get(), received: self.received.get(), ..Traffic::default() }
+    }
+
+    fn close(&self) {
+        self.peer.closed.set(true);
+        if let Some(reader) = self.peer.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+fn count(of: &Cell<(u64, u64)>, bytes: usize) {
+    let (before, datagrams) = of.get();
+    of.set((before + bytes as u64, datagrams + 1));
+}
+
+fn length(outgoing: &Outgoing) -> usize {
+    let part = |part: &Part| match part {
+        Part::Bytes(bytes) => bytes.len(),
+        Part::Payload { data, .. } => data.len().next_multiple_of(4),
+    };
+    outgoing.parts.iter().map(part).sum()
+}
+
+/// The message in one piece, at most [`MAX_MESSAGE`] bytes.
+async fn whole(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
+    let mut message = BytesMut::new();
+    let mut parts = outgoing.parts;
+    if let Some(source) = outgoing.source {
+        parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
+    }
+    for part in parts {
+        let (data, opaque) = match part {
+            Part::Bytes(bytes) => (Payload::from(bytes), false),
+            Part::Payload { to: To::Segments(_), .. } => return Err(Error::Misuse("RDMA Write over UDP")),
+            Part::Payload { data, .. } => (data, true),
+        };
+        let len = data.len();
+        if message.len() + len.next_multiple_of(4) > MAX_MESSAGE {
+            return Err(Error::Misuse("a message longer than a datagram"));
+        }
+        for piece in data.into_chain(pool).await? {
+            message.extend_from_slice(&piece);
+        }
+        if opaque {
+            message.extend_from_slice(&[0; 3][..len.next_multiple_of(4) - len]);
+        }
+    }
+    Ok(message)
+}
+
+async fn put(socket: &Readable<UdpSocket>, message: &[u8], to: SocketAddr) -> Result<(), Error> {
+    loop {
+        match socket.inner().send_to(message, to) {
+            Ok(_) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

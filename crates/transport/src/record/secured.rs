@@ -1,0 +1,356 @@
+//! RPC over TCP under TLS: a connection begins in the clear, and a call without a credential of its own asks for more.
+//!
+//! What: [`accept`] makes a channel of a connection, plain or [`Secured`], as its first call asks. Spec: RFC 9289 4.1, 5.1.1;
+//! RFC 5531 section 11. Owns: the stream, what is received and not yet a message, the queue of unsent messages and its task.
+//! Does not: choose certificates (see [`Tls`]), or decide who may go on in the clear.
+//!
+//! Payload passes through memory here: what leaves encrypted cannot leave from the page cache.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::IoSliceMut;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::future::{Either, LocalBoxFuture, select};
+use weft_machine::net::{Link, Tls};
+use weft_machine::{Buf, Payload, Pool, Stream, rt};
+use weft_wire::rpc::{Fragment, Probe};
+
+use super::{Config, Record};
+use crate::channel::*;
+
+/// How long a handshake may take from the probe on.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a closed channel goes on sending what was queued to a peer that does not read.
+const LINGER: Duration = Duration::from_secs(5);
+/// What is received at a time.
+const RECEIVED_BYTES: usize = 64 << 10;
+
+/// Makes a channel of a connection. With `tls` its first call may be RFC 9289's probe: then the connection goes on under
+/// TLS. Any other call is the first of a plain channel.
+///
+/// # Errors
+/// The peer began TLS and did not end its handshake, or the connection broke.
+pub async fn accept(
+    stream: Stream,
+    tls: Option<&Tls>,
+    pool: Pool,
+    config: Config,
+) -> Result<Rc<dyn Channel>, Error> {
+    let Some(tls) = tls else { return Ok(Record::new(stream, pool, config)) };
+    // Every call is at least as long as the probe, so looking for that many bytes waits for nobody.
+    let mut first = [0; Fragment::BYTES + Probe::BYTES];
+    let seen = stream.peek(&mut first).await?;
+    let Some(probe) = Probe::parse(&first[..seen]) else { return Ok(Record::new(stream, pool, config)) };
+    let mut taken = 0;
+    while taken < first.len() {
+        match stream.recv(&mut [IoSliceMut::new(&mut first[taken..])]).await? {
+            0 => return Err(Error::Closed),
+            n => taken += n,
+        }
+    }
+    stream.send_all(&[probe.accept()]).await?;
+    let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
+    let mut link = Link::new(stream);
+    let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
+    shaken.map_err(|_| Error::TimedOut("the handshake of TLS"))??;
+    Ok(Secured::new(link, peer, pool, config.max_message))
+}
+
+/// RPC under TLS. Dropping it closes the channel.
+pub struct Secured(Rc<Inner>);
+
+struct Inner {
+    link: Link,
+    peer: String,
+    pool: Pool,
+    max_message: usize,
+    receiver: RefCell<Receiver>,
+    queue: RefCell<Queue>,
+    /// Bytes and messages.
+    sent: Cell<(u64, u64)>,
+    received: Cell<(u64, u64)>,
+}
+
+#[derive(Default)]
+struct Receiver {
+    /// Received and not yet looked at.
+    raw: BytesMut,
+    /// Fragments of the next message.
+    message: BytesMut,
+    staging: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Outgoing>,
+    /// Messages that were queued, and those that the medium took.
+    pushed: u64,
+    taken: u64,
+    closing: bool,
+    ended: Option<Ending>,
+    writer: Option<Waker>,
+    /// Those that wait for a message to be taken.
+    senders: Vec<Waker>,
+}
+
+impl Secured {
+    fn new(link: Link, peer: String, pool: Pool, max_message: usize) -> Rc<Secured> {
+        let inner = Rc::new(Inner {
+            link,
+            peer,
+            pool,
+            max_message,
+            receiver: RefCell::default(),
+            queue: RefCell::default(),
+            sent: Cell::default(),
+            received: Cell::default(),
+        });
+        rt::spawn(inner.clone().write()).detach();
+        Rc::new(Secured(inner))
+    }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Receiver {
+    /// The next whole message of what has been received.
+    fn take(&mut self, max: usize) -> Result<Option<Bytes>, Error> {
+        while let Some(head) = self.raw.first_chunk() {
+            let Fragment { last, len } = Fragment::parse(*head);
+            let len = len as usize;
+            if self.message.len() + len > max {
+                return Err(Error::Violation("RFC 5531 11: a record longer than this server takes"));
+            }
+            if self.raw.len() < Fragment::BYTES + len {
+                break;
+            }
+            self.raw.advance(Fragment::BYTES);
+            let fragment = self.raw.split_to(len);
+            if last && self.message.is_empty() {
+                return Ok(Some(fragment.freeze()));
+            }
+            self.message.extend_from_slice(&fragment);
+            if last {
+                return Ok(Some(self.message.split().freeze()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Inner {
+    async fn recv(&self) -> Result<Option<Message>, Error> {
+        loop {
+            if let Some(body) = self.receiver.borrow_mut().take(self.max_message)? {
+                return Ok(Some(self.message(body)));
+            }
+            if let Some(ended) = &self.queue.borrow().ended {
+                return ended.at_reader();
+            }
+            // Taken out for the wait, so that nothing is borrowed meanwhile. A reader that gives up loses only the room.
+            let mut staging = std::mem::take(&mut self.receiver.borrow_mut().staging);
+            staging.resize(RECEIVED_BYTES, 0);
+            let received = self.link.recv(&mut staging).await;
+            let mut receiver = self.receiver.borrow_mut();
+            match received {
+                Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
+                Ok(0) => return Err(Error::Violation("RFC 5531 11: the stream ends inside a record")),
+                Ok(n) => receiver.raw.extend_from_slice(&staging[..n]),
+                Err(e) => return Err(e.into()),
+            }
+            receiver.staging = staging;
+        }
+    }
+
+    fn message(&self, body: Bytes) -> Message {
+        count(&self.received, body.len());
+        Message { body, detached: None, ticket: Ticket::default() }
+    }
+
+    /// Sends what is queued, until the channel is closed and nothing is left.
+    async fn write(self: Rc<Inner>) {
+        while let Some(message) = poll_fn(|cx| self.poll_next(cx)).await {
+            // A peer that takes nothing holds its messages up as long as it likes, but not once the channel is closed.
+            let late = async {
+                poll_fn(|cx| self.poll_closing(cx)).await;
+                rt::sleep(LINGER).await;
+            };
+            let sent = match select(pin!(self.put(message)), pin!(late)).await {
+                Either::Left((sent, _)) => sent,
+                Either::Right(_) => Err(Error::TimedOut("a peer that takes nothing")),
+            };
+            let mut queue = self.queue.borrow_mut();
+            queue.taken += 1;
+            if let Err(e) = sent {
+                tracing::debug!(peer = %self.peer, "under TLS: {e}");
+                queue.ended = Some(Ending::Io(std::io::ErrorKind::BrokenPipe));
+                queue.waiting.clear();
+            }
+            queue.senders.drain(..).for_each(Waker::wake);
+        }
+        if let Err(e) = rt::timeout(LINGER, self.link.finish()).await.unwrap_or(Ok(())) {
+            tracing::debug!(peer = %self.peer, "at the end of TLS: {e}");
+        }
+    }
+
+    /// The next message; `None` when there will be none.
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+        let mut queue = self.queue.borrow_mut();
+        match queue.waiting.pop_front() {
+            Some(message) => Poll::Ready(Some(message)),
+            None if queue.closing || queue.ended.is_some() => Poll::Ready(None),
+            None => {
+                queue.writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut queue = self.queue.borrow_mut();
+        if queue.closing {
+            return Poll::Ready(());
+        }
+        queue.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    async fn put(&self, message: Outgoing) -> Result<(), Error> {
+        let mut chain = vec![Bytes::new()];
+        let mut parts = message.parts;
+        if let Some(source) = message.source {
+            parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
+        }
+        let mut len = 0;
+        for part in parts {
+            let (data, opaque) = match part {
+                Part::Bytes(bytes) => (Payload::from(bytes), false),
+                Part::Payload { to: To::Segments(_), .. } => {
+                    return Err(Error::Misuse("RDMA Write over TCP"));
+                }
+                Part::Payload { data, .. } => (data, true),
+            };
+            let bytes = data.len();
+            chain.extend(data.into_chain(&self.pool).await?);
+            len += bytes;
+            if opaque {
+                let fill = bytes.next_multiple_of(4) - bytes;
+                chain.push(Bytes::from_static(&[0; 3][..fill]));
+                len += fill;
+            }
+        }
+        let head = u32::try_from(len).ok().and_then(|len| Fragment { last: true, len }.emit());
+        let head = head.ok_or(Error::Misuse("a message longer than a record"))?;
+        chain[0] = Bytes::copy_from_slice(&head);
+        self.link.send_all(&chain).await?;
+        count(&self.sent, len);
+        Ok(())
+    }
+}
+
+fn count(of: &Cell<(u64, u64)>, bytes: usize) {
+    let (before, messages) = of.get();
+    of.set((before + bytes as u64, messages + 1));
+}
+
+impl Channel for Secured {
+    fn kind(&self) -> Kind {
+        Kind::Record
+    }
+
+    fn medium(&self) -> &'static str {
+        "tls"
+    }
+
+    fn security(&self) -> Option<Security> {
+        Some(Security { peer_is_known: self.0.link.peer_is_known() })
+    }
+
+    fn peer(&self) -> String {
+        self.0.peer.clone()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_message: self.0.max_message, max_rdma: None }
+    }
+
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(self.0.recv())
+    }
+
+    fn try_recv(&self) -> Option<Message> {
+        // What is wrong with it shows at the next `recv`.
+        let body = self.0.receiver.borrow_mut().take(self.0.max_message).ok()??;
+        Some(self.0.message(body))
+    }
+
+    fn send(&self, outgoing: Outgoing) -> Sending {
+        let mut queue = self.0.queue.borrow_mut();
+        if let Some(ended) = &queue.ended {
+            return Sending::answered(Err(ended.at_sender()));
+        }
+        if queue.closing {
+            return Sending::answered(Err(Error::Closed));
+        }
+        queue.waiting.push_back(outgoing);
+        queue.pushed += 1;
+        let number = queue.pushed;
+        if let Some(writer) = queue.writer.take() {
+            writer.wake();
+        }
+        let inner = self.0.clone();
+        Sending::waiting(poll_fn(move |cx| {
+            let mut queue = inner.queue.borrow_mut();
+            if queue.taken >= number {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(ended) = &queue.ended {
+                return Poll::Ready(Err(ended.at_sender()));
+            }
+            queue.senders.retain(|waker| !waker.will_wake(cx.waker()));
+            queue.senders.push(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+
+    fn backlog(&self) -> usize {
+        let queue = self.0.queue.borrow();
+        (queue.pushed - queue.taken) as usize
+    }
+
+    fn cork(&self, _on: bool) {}
+
+    fn fetch(&self, _from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        Box::pin(std::future::ready(Err(Error::Misuse("RDMA Read over TCP"))))
+    }
+
+    fn expose(&self, _buf: Buf, _access: Access) -> Result<Exposed, Error> {
+        Err(Error::Misuse("memory exposed over TCP"))
+    }
+
+    fn revoke(&self, _exposed: Exposed) -> Option<Buf> {
+        None
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { sent: self.0.sent.get(), received: self.0.received.get(), ..Traffic::default() }
+    }
+
+    fn close(&self) {
+        let mut queue = self.0.queue.borrow_mut();
+        queue.closing = true;
+        if let Some(writer) = queue.writer.take() {
+            writer.wake();
+        }
+    }
+}

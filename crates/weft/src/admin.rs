@@ -1,0 +1,142 @@
+//! Talking to a running `weft serve`: where its socket is, what is said there, and the asking side.
+//!
+//! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, `run` is closed to other users.
+//! A connection carries lines: each request is a JSON object with a field `do`, each answer one with `ok` or `error`, in
+//! the order of the requests. Owns: nothing. Does not: carry requests out (see [`endpoint`]).
+
+pub(crate) mod endpoint;
+pub(crate) mod replica;
+
+use std::fs::DirBuilder;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Failure;
+use crate::listen::unix;
+
+/// Longest request in bytes.
+const MAX_REQUEST: usize = 64 << 10;
+/// Longest answer in bytes: every connection that there can be, at some 2 KiB.
+const MAX_ANSWER: u64 = 64 << 20;
+/// How long a server may take to answer what it knows already.
+const PATIENCE: Duration = Duration::from_secs(10);
+const SUFFIX: &str = ".sock";
+
+/// What a running server can be asked.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// What it serves, and to whom.
+    Status,
+    /// Replication.
+    Replica(replica::Command),
+}
+
+/// What it answers.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    /// It is done; the shape depends on the request.
+    Ok(Value),
+    /// It is not, and this sentence says why.
+    Error(String),
+}
+
+/// The folder of the sockets.
+fn folder(state: &Path) -> PathBuf {
+    state.join("run")
+}
+
+/// Makes the folder, closed to others, unless it is there and is so already.
+fn make_folder(state: &Path) -> io::Result<PathBuf> {
+    std::fs::create_dir_all(state)?;
+    let folder = folder(state);
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    let found = std::fs::symlink_metadata(&folder)?;
+    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if !ours || found.mode() & 0o077 != 0 {
+        let text =
+            format!("{} must be a folder of this user, closed to others: chmod 700 it", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(folder)
+}
+
+/// A server that has a socket.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Its process number.
+    pub pid: u32,
+    path: PathBuf,
+}
+
+/// The servers of a state directory, by their process numbers. What dead ones have left is passed over.
+pub(crate) fn servers(state: &Path) -> Result<Vec<Server>, Failure> {
+    let folder = folder(state);
+    let entries = match std::fs::read_dir(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|e| format!("cannot look for servers in {}: {e}", folder.display()))?,
+    };
+    let mut servers = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if let Some(pid) = pid_of(&path)
+            && !unix::is_abandoned(&path)
+        {
+            servers.push(Server { pid, path });
+        }
+    }
+    servers.sort_by_key(|server| server.pid);
+    Ok(servers)
+}
+
+fn pid_of(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
+}
+
+impl Server {
+    /// Asks, and waits for the answer for as long as `patience`.
+    pub(crate) fn ask_within(&self, request: &Request, patience: Duration) -> Result<Value, Failure> {
+        let failed = |what: &str, e: io::Error| {
+            Failure::from(format!("{what} the server with process number {}: {e}", self.pid))
+        };
+        let stream = unix::connect(&self.path).map_err(|e| failed("cannot reach", e))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        (&stream).write_all(&line).map_err(|e| failed("cannot ask", e))?;
+        let mut answer = String::new();
+        let read = BufReader::new((&stream).take(MAX_ANSWER)).read_line(&mut answer);
+        match read {
+            Ok(0) => return Err(format!("the server with process number {} hung up", self.pid).into()),
+            Ok(_) => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let seconds = patience.as_secs();
+                return Err(format!(
+                    "the server with process number {} did not answer within {seconds} s",
+                    self.pid
+                )
+                .into());
+            }
+            Err(e) => return Err(failed("no answer from", e)),
+        }
+        match serde_json::from_str(&answer)? {
+            Answer::Ok(value) => Ok(value),
+            Answer::Error(why) => Err(why.into()),
+        }
+    }
+
+    /// [`Server::ask_within`] the time that an answer takes when nothing is to be done first.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Value, Failure> {
+        self.ask_within(request, PATIENCE)
+    }
+}

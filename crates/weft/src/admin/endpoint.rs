@@ -1,0 +1,243 @@
+//! The answering side: the socket of this server, and the loop that takes requests.
+//!
+//! Owns: the socket, its file, and at most [`MOST_CONNECTIONS`] connections. Does not: know what requests mean; whoever
+//! makes it hands over a function that does.
+//!
+//! Only this user, and root, is heard: the folder and the socket are closed to others, and the kernel is asked who
+//! connects. Connections here are not counted with those of clients, and none keeps the process from ending.
+
+use std::cell::Cell;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::Value;
+use weft_machine::{Stream, rt};
+
+use super::{Answer, MAX_REQUEST, Request, SUFFIX, make_folder, pid_of};
+use crate::listen::{Stop, unix};
+
+/// Connections at a time; more wait to be accepted.
+const MOST_CONNECTIONS: usize = 16;
+/// How long a connection may be silent between requests.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Carries a request out; an error is a sentence for the user.
+pub(crate) type Handler = Rc<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Value, String>>>;
+
+/// A socket that nobody is heard at yet.
+pub(crate) struct Endpoint(unix::PathListener);
+
+impl Endpoint {
+    /// Binds the socket of this process, and removes those of servers that died.
+    pub(crate) fn bind(state: &Path) -> io::Result<Endpoint> {
+        let folder = make_folder(state)?;
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if pid_of(&path).is_some() && unix::is_abandoned(&path) {
+                match std::fs::remove_file(&path) {
+                    // Another server that starts has done the same.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    other => other?,
+                }
+            }
+        }
+        let path = folder.join(format!("{}{SUFFIX}", std::process::id()));
+        let listener = unix::PathListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Endpoint(listener))
+    }
+
+    /// The socket's file, for whoever is sure to be there at the end.
+    pub(crate) fn take_file(&mut self) -> Option<unix::SocketFile> {
+        self.0.take_file()
+    }
+
+    /// Answers until `stop`; then the socket's file goes, unless it was taken.
+    pub(crate) async fn serve(self, handler: Handler, stop: Stop) {
+        let connections = Rc::new(Cell::new(0));
+        let own = rustix::process::geteuid().as_raw();
+        while let Some(accepted) = stop.or(self.0.accept_known()).await {
+            let socket = match accepted {
+                Ok((socket, uid)) if uid == own || uid == 0 => socket,
+                Ok((_, uid)) => {
+                    tracing::warn!("user {uid} was refused at the admin socket");
+                    continue;
+                }
+                Err(e) => {
+                    tracing::warn!("the admin socket: {e}; trying again in a second");
+                    rt::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            if connections.get() >= MOST_CONNECTIONS {
+                tracing::warn!("limit reached: {MOST_CONNECTIONS} connections to the admin socket");
+                continue;
+            }
+            let counted = Counted::enter(&connections);
+            let handler = handler.clone();
+            rt::spawn(async move {
+                let _counted = counted;
+                let talked = match Stream::from_socket(socket) {
+                    Ok(stream) => talk(&stream, &handler).await,
+                    Err(e) => Err(e),
+                };
+                if let Err(e) = talked {
+                    tracing::debug!("a connection to the admin socket ended: {e}");
+                }
+            })
+            .detach();
+        }
+    }
+}
+
+/// A connection in the count, until it is dropped.
+struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    fn enter(count: &Rc<Cell<usize>>) -> Counted {
+        count.set(count.get() + 1);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// One connection: a line in, a line out.
+async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
+    let mut received = Vec::new();
+    loop {
+        while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = received.drain(..=end).collect();
+            let answer = answer(&line, handler).await;
+            let mut bytes = serde_json::to_vec(&answer)?;
+            bytes.push(b'\n');
+            stream.send_all(&[bytes.into()]).await?;
+        }
+        if received.len() > MAX_REQUEST {
+            return Err(io::Error::other("a request without an end"));
+        }
+        let mut chunk = [0; 4096];
+        let mut into = [IoSliceMut::new(&mut chunk)];
+        let n = rt::timeout(IDLE, stream.recv(&mut into)).await??;
+        if n == 0 {
+            return Ok(());
+        }
+        received.extend_from_slice(&chunk[..n]);
+    }
+}
+
+async fn answer(line: &[u8], handler: &Handler) -> Answer {
+    match serde_json::from_slice::<Request>(line) {
+        Ok(request) => match handler(request).await {
+            Ok(value) => Answer::Ok(value),
+            Err(why) => Answer::Error(why),
+        },
+        Err(e) => Answer::Error(format!("this server does not know the request ({e}): is it an older Weft?")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::servers;
+    use super::*;
+
+    fn echo() -> Handler {
+        Rc::new(|request| Box::pin(async move { Ok(serde_json::to_value(request).unwrap()) }))
+    }
+
+    /// Runs a server on a state directory while `client` talks to it on a thread.
+    fn with_server<T: Send + 'static>(state: &Path, client: impl FnOnce() -> T + Send + 'static) -> T {
+        rt::block_on(async {
+            let endpoint = Endpoint::bind(state).unwrap();
+            let stop = Stop::default();
+            let serving = rt::spawn(endpoint.serve(echo(), stop.clone()));
+            let said = rt::blocking(client).await;
+            stop.stop();
+            serving.await;
+            said
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_server_is_found_asked_and_gone_when_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_owned();
+        let said = with_server(dir.path(), move || {
+            let found = servers(&state).unwrap();
+            assert_eq!(found.iter().map(|server| server.pid).collect::<Vec<_>>(), [std::process::id()]);
+            found[0].ask(&Request::Status).unwrap()
+        });
+        assert_eq!(said["do"], "status");
+        assert!(servers(dir.path()).unwrap().is_empty());
+        assert_eq!(std::fs::read_dir(dir.path().join("run")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_passed_over_and_cleaned_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = make_folder(dir.path()).unwrap();
+        let left = folder.join("1.sock");
+        drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+        assert!(servers(dir.path()).unwrap().is_empty());
+        with_server(dir.path(), || ());
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn the_socket_is_closed_to_others_and_so_is_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_owned();
+        with_server(dir.path(), move || {
+            let socket = state.join("run").join(format!("{}.sock", std::process::id()));
+            assert_eq!(socket.metadata().unwrap().mode() & 0o777, 0o600);
+            assert_eq!(state.join("run").metadata().unwrap().mode() & 0o777, 0o700);
+        });
+        std::fs::set_permissions(dir.path().join("run"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let refused = Endpoint::bind(dir.path()).err().unwrap();
+        assert!(refused.to_string().contains("chmod 700"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_and_the_next_one_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_owned();
+        let lines = with_server(dir.path(), move || {
+            let socket = state.join("run").join(format!("{}.sock", std::process::id()));
+            let stream = unix::connect(&socket).unwrap();
+            // Two requests in one piece, the second of which comes in two.
+            (&stream).write_all(b"{\"do\":\"fly\"}\n{\"do\":").unwrap();
+            (&stream).write_all(b"\"status\"}\n").unwrap();
+            let mut lines = BufReader::new(&stream).lines();
+            [lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()]
+        });
+        assert!(lines[0].starts_with("{\"error\":\"this server does not know"), "{}", lines[0]);
+        assert_eq!(lines[1], "{\"ok\":{\"do\":\"status\"}}");
+    }
+
+    #[test]
+    fn a_request_without_an_end_ends_the_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_owned();
+        let read = with_server(dir.path(), move || {
+            let socket = state.join("run").join(format!("{}.sock", std::process::id()));
+            let stream = unix::connect(&socket).unwrap();
+            // The server may hang up before it has taken all of it.
+            let _ = (&stream).write_all(&vec![b' '; MAX_REQUEST + (8 << 10)]);
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap_or(0)
+        });
+        assert_eq!(read, 0);
+    }
+}

@@ -1,0 +1,300 @@
+//! `weft bench agent`: a part of the clients, on another host.
+//!
+//! What: serves one conductor at a time; its clients run here, and what they counted goes back as histograms of fixed buckets.
+//! Beside a server it tells what that spends, instead.
+//! Owns: the clients of a conversation; they end with it. Does not: take passwords from the network: a server's is in this
+//! process's own WEFT_PASSWORD.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use weft_load::cpu;
+use weft_load::host::Counters;
+use weft_load::job::MANY;
+use weft_load::measure::{self, Clients};
+use weft_load::result::EndSample;
+use weft_load::run::Counted;
+use weft_load::workload::Workload;
+use zeroize::Zeroizing;
+
+use super::crew::{Crew, Named, Running, Way};
+use super::secret::{Side, Talk};
+use crate::Failure;
+use crate::args::{AgentOf, Connect, Transport};
+use crate::password;
+use crate::status;
+use crate::url::{Scheme, Url};
+
+/// The variable that names the token.
+pub(super) const TOKEN: &str = "WEFT_AGENT_TOKEN";
+
+/// How a client gets in, as it goes over the wire: all but the password.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct WireWay {
+    url: String,
+    transport: String,
+    no_crc: bool,
+    encrypt: bool,
+    sign: bool,
+    compress: bool,
+    channels: Option<u32>,
+    congestion: Option<String>,
+}
+
+impl WireWay {
+    pub(super) fn of(way: &Way) -> WireWay {
+        let name = way.connect.transport.to_possible_value();
+        WireWay {
+            url: super::own::root(&way.url),
+            transport: name.map_or_else(String::new, |value| value.get_name().to_owned()),
+            no_crc: way.connect.no_crc,
+            encrypt: way.connect.encrypt,
+            sign: way.connect.sign,
+            compress: way.connect.compress,
+            channels: way.connect.channels,
+            congestion: way.congestion.clone(),
+        }
+    }
+
+    fn way(self) -> Result<Way, Failure> {
+        let url = Url::parse(&self.url)?.ok_or("no URL")?;
+        let transport = Transport::from_str(&self.transport, false)?;
+        let password = match url.scheme {
+            Scheme::Nfs => Zeroizing::new(String::new()),
+            Scheme::Smb => std::env::var(password::VARIABLE).map(Zeroizing::new).map_err(|_| {
+                format!("the agent has no password for {}: start it with {}", url.host, password::VARIABLE)
+            })?,
+        };
+        let WireWay { no_crc, encrypt, sign, compress, channels, congestion, .. } = self;
+        let connect = Connect { transport, no_crc, encrypt, sign, compress, kerberos: false, channels };
+        Ok(Way { url, connect, password: Arc::new(password), congestion })
+    }
+}
+
+/// What a conductor asks for.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Ask {
+    /// So many threads, instead of those that there were.
+    Threads(u32),
+    /// This thread becomes a client of this number, with these files.
+    Open { thread: u32, key: u32, way: WireWay, files: Vec<Named> },
+    /// The clients of this number start.
+    Drive { key: u32, workloads: Vec<Workload> },
+    /// Operations since the start, and whether somebody has failed.
+    Progress,
+    /// Counting begins.
+    Begin,
+    /// Counting ends.
+    End,
+    /// Nothing starts from now on.
+    Stop,
+    /// What was counted.
+    Counted,
+    /// The clients of this number say goodbye.
+    Close(u32),
+    /// From now on it is looked at what the server here spends.
+    Observe,
+    /// What it has spent since.
+    Observed,
+}
+
+/// What it gets.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Answer {
+    Done,
+    Progress {
+        operations: u64,
+        failed: bool,
+    },
+    Counted {
+        counted: Box<Counted>,
+        cpu: Duration,
+    },
+    /// The server, and this host while it was observed.
+    Observed(Box<EndSample>),
+    Failed(String),
+}
+
+/// Runs the command.
+pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
+    let token = match std::env::var(TOKEN) {
+        Ok(token) if token.len() >= 16 => token,
+        Ok(_) => return Err(format!("{TOKEN} is too short to be a secret: 16 characters or more").into()),
+        Err(_) => super::sweep::unique()? + &super::sweep::unique()?,
+    };
+    let server = observed(&args)?;
+    let listener = TcpListener::bind(args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
+    let at = listener.local_addr()?;
+    println!("agent of weft bench on {at}");
+    if std::env::var(TOKEN).is_err() {
+        println!("token {token}");
+    }
+    println!(
+        "there: {TOKEN}={} weft bench smb HOST {} {at}",
+        if std::env::var(TOKEN).is_ok() { "..." } else { &token },
+        if server.is_some() { "--server-agent" } else { "--agent" }
+    );
+    let stop = super::stop_flag()?;
+    listener.set_nonblocking(true)?;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, from)) => {
+                stream.set_nonblocking(false)?;
+                converse(stream, from, &token, server);
+                if args.once {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(20)),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The server that is observed: the one that was named, or the only one of this user here.
+fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
+    if let Some(pid) = args.server_pid {
+        measure::server_cpu(measure::Server { pid }).map_err(|e| format!("process {pid}: {e}"))?;
+        return Ok(Some(measure::Server { pid }));
+    }
+    if !args.server {
+        return Ok(None);
+    }
+    let servers = status::chosen(&status::state_dir(args.state_dir.as_deref())?, None)?;
+    match &servers[..] {
+        [one] => Ok(Some(measure::Server { pid: one.pid })),
+        many => {
+            let pids: Vec<String> = many.iter().map(|server| server.pid.to_string()).collect();
+            Err(format!("several servers run here: --server-pid names one of {}", pids.join(", ")).into())
+        }
+    }
+}
+
+fn converse(stream: TcpStream, from: SocketAddr, token: &str, server: Option<measure::Server>) {
+    let mut talk = match Talk::begin(stream, Side::Agent, token) {
+        Ok(talk) => talk,
+        Err(e) => return eprintln!("{from}: {e}"),
+    };
+    eprintln!("{from}: measures");
+    let mut hands = Hands { crew: None, running: None, cpu: Duration::ZERO, server, since: None };
+    loop {
+        let ask = match talk.receive::<Ask>() {
+            Ok(ask) => ask,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(e) => {
+                eprintln!("{from}: {e}");
+                break;
+            }
+        };
+        let answer = hands.answer(ask).unwrap_or_else(|e| Answer::Failed(e.to_string()));
+        if let Err(e) = talk.send(&answer) {
+            eprintln!("{from}: {e}");
+            break;
+        }
+    }
+    eprintln!("{from}: has gone");
+}
+
+/// The clients of a conversation.
+struct Hands {
+    crew: Option<Crew>,
+    running: Option<Running>,
+    /// CPU time of this process when the counting began; afterwards, what was used while counting.
+    cpu: Duration,
+    /// The server that is observed.
+    server: Option<measure::Server>,
+    /// This host, and the server's processor time, when that began.
+    since: Option<(Counters, Duration)>,
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.stop();
+        }
+    }
+}
+
+impl Hands {
+    fn crew(&self) -> Result<&Crew, Failure> {
+        self.crew.as_ref().ok_or_else(|| "no threads were asked for".into())
+    }
+
+    fn running(&mut self) -> Result<&mut Running, Failure> {
+        self.running.as_mut().ok_or_else(|| "nothing runs".into())
+    }
+
+    fn server(&self) -> Result<measure::Server, Failure> {
+        self.server.ok_or_else(|| {
+            "it was started without a server: weft bench agent --server (or --server-pid PID) on that host".into()
+        })
+    }
+
+    fn answer(&mut self, ask: Ask) -> Result<Answer, Failure> {
+        match ask {
+            Ask::Threads(threads) if (1..=MANY).contains(&threads) => {
+                self.crew = None;
+                let cores = std::thread::available_parallelism()?.get();
+                self.crew = Some(Crew::start(threads as usize, cores)?);
+            }
+            Ask::Threads(threads) => return Err(format!("{threads} threads cannot be had").into()),
+            Ask::Open { thread, key, way, files } => {
+                let way = way.way()?;
+                self.crew()?.open(thread as usize, key, &way, files)?;
+            }
+            Ask::Drive { key, workloads } => {
+                let crew = self.crew()?;
+                if workloads.len() > crew.len() {
+                    return Err("more workloads than threads".into());
+                }
+                self.running = Some(crew.drive(key, workloads));
+            }
+            Ask::Progress => {
+                let running = self.running()?;
+                return Ok(Answer::Progress { operations: running.operations(), failed: running.failed() });
+            }
+            Ask::Begin => {
+                self.cpu = cpu::time_of(std::process::id())?;
+                self.running()?.begin();
+            }
+            Ask::End => {
+                self.running()?.end();
+                self.cpu = cpu::time_of(std::process::id())?.saturating_sub(self.cpu);
+            }
+            Ask::Stop => self.running()?.stop(),
+            Ask::Counted => {
+                let running = self.running.take().ok_or("nothing runs")?;
+                return Ok(Answer::Counted { counted: Box::new(running.counted()?), cpu: self.cpu });
+            }
+            Ask::Close(key) => self.crew()?.close(key)?,
+            Ask::Observe => {
+                let server = self.server()?;
+                self.since = Some((Counters::now()?, measure::server_cpu(server)?));
+            }
+            Ask::Observed => {
+                let server = self.server()?;
+                let (host, cpu) = self.since.take().ok_or("nothing was observed")?;
+                let spent = measure::server_cpu(server)?.saturating_sub(cpu);
+                let host = Counters::now()?.since(&host);
+                return Ok(Answer::Observed(Box::new(EndSample {
+                    cpu: Some(spent),
+                    // By this host's clock: the other's may be another.
+                    cycles: Some((spent.as_secs_f64() * cpu::processor()?.1) as u64),
+                    idle_percent: host.idle_percent,
+                    interrupts: Some(host.interrupts),
+                    softirqs: Some(host.softirqs),
+                    context_switches: Some(host.context_switches),
+                    memory_bytes: Some(measure::server_memory(server)?),
+                    ..EndSample::default()
+                })));
+            }
+        }
+        Ok(Answer::Done)
+    }
+}

@@ -1,0 +1,343 @@
+//! Clients: threads of this process, each with sessions and open files of its own.
+//!
+//! What: a [`Crew`] is told from one ordinary thread what its threads shall open and do. A client (of a transport) lives on its
+//! thread and never leaves it; it is known by a number.
+//! Owns: the threads, their connections and open files. Does not: decide what is measured, or when.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use weft_load::measure::Clients;
+use weft_load::pattern;
+use weft_load::run::{Counted, Files, Watch, drive};
+use weft_load::target::{Carried, Target, TargetError};
+use weft_load::workload::Workload;
+use weft_machine::Pool;
+use weft_machine::rt::{Cores, CoresOptions, Options};
+use zeroize::Zeroizing;
+
+use crate::Failure;
+use crate::args::Connect;
+use crate::connect::{Agreed, Remote, RemoteFile};
+use crate::transfer::CLIENT_BUFFERS;
+use crate::url::Url;
+
+/// Bytes of one WRITE while files are made, and how many are outstanding.
+const FILL_BYTES: u64 = 1 << 20;
+const FILL_DEPTH: usize = 8;
+/// A server that does not let a client in sooner is not measured.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Memory of a thread's payload buffers at least.
+const THREAD_BUFFERS: usize = 64 << 20;
+
+thread_local! {
+    static OPEN: RefCell<HashMap<u32, Rc<Client>>> = RefCell::default();
+    static POOL: RefCell<Option<Pool>> = const { RefCell::new(None) };
+}
+
+/// How a client gets in.
+#[derive(Clone)]
+pub(crate) struct Way {
+    /// Share or export, and the folder in it.
+    pub url: Url,
+    /// The transport and its options.
+    pub connect: Connect,
+    /// Who is logged on.
+    pub password: Arc<Zeroizing<String>>,
+    /// TCP congestion control; `None` leaves the system's.
+    pub congestion: Option<String>,
+}
+
+/// A file to be opened: its number, by which its pattern is known, and its path in the share.
+pub(crate) type Named = (u64, String);
+
+/// A client on its thread.
+struct Client {
+    remote: Remote,
+    files: Vec<Rc<dyn RemoteFile>>,
+    numbers: Vec<u64>,
+}
+
+/// A remote file as something to measure.
+pub(crate) struct Measured(pub Rc<dyn RemoteFile>);
+
+impl Target for Measured {
+    fn read(&self, offset: u64, len: u32) -> LocalBoxFuture<'_, Result<Bytes, TargetError>> {
+        self.0.read(offset, len)
+    }
+    fn write(&self, offset: u64, data: Bytes) -> LocalBoxFuture<'_, Result<(), TargetError>> {
+        self.0.write(offset, data)
+    }
+}
+
+/// Threads that are clients. Dropping it ends them.
+pub(crate) struct Crew {
+    cores: Cores,
+}
+
+impl Crew {
+    /// Starts `threads`; they may run on `cores` processors. Threads that share one do not poll it away from each other.
+    pub(crate) fn start(threads: usize, cores: usize) -> Result<Crew, Failure> {
+        let core = match threads > cores {
+            true => Options { spin_max: Duration::ZERO, ..Options::default() },
+            false => Options::default(),
+        };
+        Ok(Crew { cores: Cores::start_with(threads, "client", &CoresOptions { pin: false, core })? })
+    }
+
+    /// How many threads there are.
+    pub(crate) fn len(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Has thread `i` do something, and waits for it.
+    fn on<T, M, F>(&self, i: usize, make: M) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        M: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Result<T, Failure>> + 'static,
+    {
+        let (done, outcome) = mpsc::channel();
+        self.cores.run(i, move || async move {
+            // Whoever waits is there until it has this.
+            let _ = done.send(make().await.map_err(|e| e.to_string()));
+        });
+        match outcome.recv() {
+            Ok(outcome) => outcome.map_err(Failure::from),
+            Err(mpsc::RecvError) => Err("a client's thread gave up".into()),
+        }
+    }
+
+    fn buffers(&self) -> usize {
+        (CLIENT_BUFFERS / self.cores.len()).max(THREAD_BUFFERS)
+    }
+
+    /// Thread `i` connects as client number `key` and opens `files`.
+    pub(crate) fn open(&self, i: usize, key: u32, way: &Way, files: Vec<Named>) -> Result<Agreed, Failure> {
+        let (way, buffers) = (way.clone(), self.buffers());
+        self.on(i, move || async move {
+            let remote = connect(&way, buffers).await?;
+            let mut open = Vec::with_capacity(files.len());
+            for (_, path) in &files {
+                open.push(remote.open(path, true).await.map_err(|e| format!("opening {path}: {e}"))?);
+            }
+            let agreed = remote.agreed().await;
+            let numbers = files.into_iter().map(|(number, _)| number).collect();
+            OPEN.with_borrow_mut(|clients| {
+                clients.insert(key, Rc::new(Client { remote, files: open, numbers }));
+            });
+            Ok(agreed)
+        })
+    }
+
+    /// All clients of this number say goodbye. One that is already gone is no failure.
+    pub(crate) fn close(&self, key: u32) -> Result<(), Failure> {
+        for i in 0..self.cores.len() {
+            self.on(i, move || async move {
+                let client = OPEN.with_borrow_mut(|clients| clients.remove(&key));
+                if let Some(client) = client {
+                    for file in &client.files {
+                        if let Err(e) = file.close().await {
+                            tracing::debug!("closing a file: {e}");
+                        }
+                    }
+                    client.remote.close().await;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The clients of number `key` start: thread `i` does `workloads[i]`.
+    pub(crate) fn drive(&self, key: u32, workloads: Vec<Workload>) -> Running {
+        let (done, outcomes) = mpsc::channel();
+        let mut watches = Vec::new();
+        for (i, workload) in workloads.into_iter().enumerate() {
+            let watch = Arc::new(Watch::default());
+            watches.push(watch.clone());
+            let done = done.clone();
+            self.cores.run(i, move || async move {
+                let outcome = run(key, workload, &watch).await.map_err(|e| e.to_string());
+                // Whoever started this waits for it.
+                let _ = done.send(outcome);
+            });
+        }
+        Running { watches, outcomes, counted: RefCell::default(), error: RefCell::default() }
+    }
+
+    /// Makes files of `bytes` bytes, full of their pattern, in a folder that did not exist. Gives up when `stop` is raised.
+    pub(crate) fn make(
+        &self,
+        way: &Way,
+        folder: &str,
+        files: Vec<Named>,
+        bytes: u64,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), Failure> {
+        let (way, buffers, folder, stop) = (way.clone(), self.buffers(), folder.to_owned(), stop.clone());
+        self.on(0, move || async move {
+            let remote = connect(&way, buffers).await?;
+            let made = async {
+                if !folder.is_empty() {
+                    remote.mkdir(&folder).await.map_err(|e| format!("making the folder {folder}: {e}"))?;
+                }
+                for (number, path) in &files {
+                    let file = remote.create(path).await.map_err(|e| format!("making {path}: {e}"))?;
+                    fill(&*file, *number, bytes, &stop).await.map_err(|e| format!("filling {path}: {e}"))?;
+                    file.close().await?;
+                }
+                Ok(())
+            };
+            let made: Result<(), Failure> = made.await;
+            remote.close().await;
+            made
+        })
+    }
+
+    /// Removes files and their folder.
+    pub(crate) fn remove(&self, way: &Way, folder: &str, files: Vec<Named>) -> Result<(), Failure> {
+        let (way, buffers, folder) = (way.clone(), self.buffers(), folder.to_owned());
+        self.on(0, move || async move {
+            let remote = connect(&way, buffers).await?;
+            let mut failed = None;
+            for (_, path) in &files {
+                // What was never made does not have to go.
+                if let Err(e) = remote.remove(path).await
+                    && remote.stat(path).await.map_or(true, |found| found.is_some())
+                {
+                    failed = Some(format!("{path}: {e}"));
+                }
+            }
+            if !folder.is_empty()
+                && let Err(e) = remote.rmdir(&folder).await
+            {
+                failed = Some(format!("{folder}: {e}"));
+            }
+            remote.close().await;
+            failed.map_or(Ok(()), |what| Err(what.into()))
+        })
+    }
+
+    /// The size of a file; `None` where there is none.
+    pub(crate) fn size(&self, way: &Way, path: &str) -> Result<Option<u64>, Failure> {
+        let (way, buffers, path) = (way.clone(), self.buffers(), path.to_owned());
+        self.on(0, move || async move {
+            let remote = connect(&way, buffers).await?;
+            let found = remote.stat(&path).await;
+            remote.close().await;
+            match found? {
+                Some(stat) if stat.folder => Err(format!("{path} is a folder: name a file in it").into()),
+                found => Ok(found.map(|stat| stat.size)),
+            }
+        })
+    }
+}
+
+async fn connect(way: &Way, buffers: usize) -> Result<Remote, Failure> {
+    let pool = POOL.with_borrow_mut(|pool| pool.get_or_insert_with(|| Pool::new(buffers)).clone());
+    let connecting =
+        Remote::connect_as(&way.url, &way.connect, &pool, &way.password, way.congestion.as_deref());
+    match weft_machine::rt::timeout(PATIENCE, connecting).await {
+        Ok(remote) => remote,
+        Err(_) => Err(format!("{} let no client in within {} s", way.url.host, PATIENCE.as_secs()).into()),
+    }
+}
+
+async fn fill(file: &dyn RemoteFile, number: u64, bytes: u64, stop: &AtomicBool) -> Result<(), Failure> {
+    let mut offsets = (0..bytes).step_by(FILL_BYTES as usize);
+    let mut writing = FuturesUnordered::new();
+    loop {
+        while writing.len() < FILL_DEPTH
+            && let Some(offset) = offsets.next()
+        {
+            if stop.load(Ordering::Relaxed) {
+                return Err("stopped".into());
+            }
+            let len = FILL_BYTES.min(bytes - offset);
+            writing.push(file.write(offset, pattern::block(number, offset, len as usize).into()));
+        }
+        match writing.next().await {
+            Some(written) => written?,
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn run(key: u32, workload: Workload, watch: &Watch) -> Result<Counted, Failure> {
+    let client = OPEN.with_borrow(|clients| clients.get(&key).cloned());
+    let client = client.ok_or("this client is not connected")?;
+    let targets = client.files.iter().map(|file| Rc::new(Measured(file.clone())) as Rc<dyn Target>);
+    let (targets, numbers) = (targets.collect(), client.numbers.clone());
+    let carried = Box::new(move || Carried {
+        traffic: client.remote.traffic(),
+        starved: client.remote.credits_starved(),
+    });
+    Ok(drive(&Files { targets, numbers, carried }, &workload, watch).await?)
+}
+
+/// Clients under load.
+pub(crate) struct Running {
+    watches: Vec<Arc<Watch>>,
+    outcomes: mpsc::Receiver<Result<Counted, String>>,
+    counted: RefCell<Vec<Counted>>,
+    error: RefCell<Option<String>>,
+}
+
+impl Running {
+    fn take(&self, outcome: Result<Counted, String>) {
+        match outcome {
+            Ok(counted) => self.counted.borrow_mut().push(counted),
+            Err(e) => {
+                self.error.borrow_mut().get_or_insert(e);
+            }
+        }
+    }
+
+    /// What all of them counted; to be called once they were told to stop.
+    pub(crate) fn counted(self) -> Result<Counted, Failure> {
+        while self.counted.borrow().len() < self.watches.len() && self.error.borrow().is_none() {
+            match self.outcomes.recv() {
+                Ok(outcome) => self.take(outcome),
+                Err(mpsc::RecvError) => return Err("a client's thread gave up".into()),
+            }
+        }
+        if let Some(error) = self.error.take() {
+            return Err(error.into());
+        }
+        let mut all = self.counted.take().into_iter();
+        let mut sum = all.next().ok_or("no client was started")?;
+        all.for_each(|counted| sum.merge(&counted));
+        Ok(sum)
+    }
+}
+
+impl Clients for Running {
+    fn operations(&self) -> u64 {
+        self.watches.operations()
+    }
+    fn begin(&mut self) {
+        self.watches.begin();
+    }
+    fn end(&mut self) {
+        self.watches.end();
+    }
+    fn stop(&mut self) {
+        self.watches.stop();
+    }
+    fn failed(&self) -> bool {
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            self.take(outcome);
+        }
+        self.error.borrow().is_some()
+    }
+}

@@ -1,0 +1,161 @@
+//! Workloads of the user's own: job files, and the command lines of other loaders.
+//!
+//! Owns: nothing. Does not: read them (see `weft_load::jobfile` and `weft_load::loaders`).
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use weft_load::job::Job;
+use weft_load::jobfile::JobFile;
+use weft_load::loaders::{Understood, diskspd, iozone, sqlio};
+
+use super::{Assignment, Assignments, session, timing};
+use crate::Failure;
+use crate::args::{JobOf, LoaderOf, Measuring, Over, ServerOf};
+use crate::url::{NfsVersion, Scheme, Url};
+
+/// Runs `weft bench run`.
+pub(super) fn run(args: JobOf) -> Result<ExitCode, Failure> {
+    let named = args.file.display();
+    let text = std::fs::read_to_string(&args.file).map_err(|e| format!("{named}: {e}"))?;
+    let file = JobFile::parse(&text).map_err(|e| format!("{named}: {e}"))?;
+    let host = args.host.or(file.server).ok_or_else(|| {
+        format!(
+            "{named} names no server: write server = \"local\" (or a HOST or URL) in it, or HOST behind it"
+        )
+    })?;
+    let mut server = args.server;
+    if server.transport.is_empty() {
+        let over = |name: &String| {
+            Over::from_str(name, false).map_err(|_| {
+                format!("{named}: {name:?} is no transport: tcp, iwarp, iwarp-nocrc, shm and rnic are")
+            })
+        };
+        server.transport = file.transports.iter().map(over).collect::<Result<_, _>>()?;
+    }
+    let scheme = match file.protocol.as_deref() {
+        Some("nfs") => Scheme::Nfs,
+        None if host.starts_with("nfs://") => Scheme::Nfs,
+        _ => Scheme::Smb,
+    };
+    let jobs = file.jobs.into_iter().map(|job| with_options(job, &args.measuring, &server));
+    let all = jobs.map(|job| Assignment::Job(scheme, job)).collect();
+    session(
+        &format!("weft bench run {named}"),
+        &host,
+        &server,
+        &args.measuring,
+        &args.only,
+        Vec::new(),
+        Assignments { all, pace: None },
+    )
+}
+
+/// The options of the command line go before what the job has.
+fn with_options(mut job: Job, measuring: &Measuring, server: &ServerOf) -> Job {
+    if measuring.duration.is_some() {
+        job.timing = timing(measuring, 0.0);
+    } else if measuring.until_steady.is_some() {
+        job.timing.steady = timing(measuring, job.timing.duration.as_secs_f64()).steady;
+    }
+    job.repetitions = measuring.repetitions.unwrap_or(job.repetitions);
+    job.file_bytes = measuring.file_size.unwrap_or(job.file_bytes);
+    job.channels = server.channels.unwrap_or(job.channels);
+    job.verify |= measuring.verify;
+    job
+}
+
+/// The loaders whose command lines are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loader {
+    Diskspd,
+    Sqlio,
+    Iozone,
+}
+
+/// Runs `weft bench diskspd`, `sqlio` or `iozone`.
+pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure> {
+    let (name, understood) = match loader {
+        Loader::Diskspd => ("diskspd", diskspd::parse(&args.line)?),
+        Loader::Sqlio => ("sqlio", sqlio::parse(&args.line)?),
+        Loader::Iozone => ("iozone", iozone::parse(&args.line)?),
+    };
+    let Understood { jobs, targets, creates, notes } = understood;
+    let urls = targets.iter().map(|target| url(target)).collect::<Result<Vec<Url>, Failure>>()?;
+    let Some(first) = urls.first() else { return Err("name the file at the end: //HOST/SHARE/FILE".into()) };
+    if let Some(other) = urls.iter().find(|url| !is_beside(url, first)) {
+        return Err(
+            format!("{other} and {first} are on different shares: measure one after the other").into()
+        );
+    }
+    let paths: Vec<String> = urls.iter().map(|url| url.path.clone()).collect();
+    let assignment = |job: Job| {
+        let job = with_options(job, &args.measuring, &args.server);
+        Assignment::Job(first.scheme, Job { paths: paths.clone(), creates, ..job })
+    };
+    let title = format!("weft bench {name} {}", args.line.join(" "));
+    let host = if first.host == "local" { "local".to_owned() } else { root(first) };
+    let assignments = Assignments { all: jobs.into_iter().map(assignment).collect(), pace: None };
+    session(&title, &host, &args.server, &args.measuring, "", notes, assignments)
+}
+
+/// `//HOST/SHARE/FILE`, `\\HOST\SHARE\FILE`, or a URL.
+fn url(target: &str) -> Result<Url, Failure> {
+    let text = target.replace('\\', "/");
+    let text = match text.strip_prefix("//") {
+        Some(rest) => format!("smb://{rest}"),
+        None => text,
+    };
+    let url = Url::parse(&text)?.ok_or_else(|| {
+        format!("{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE")
+    })?;
+    match url.path.is_empty() {
+        true => Err(format!("{target:?} names no file: //HOST/SHARE/FILE").into()),
+        false => Ok(url),
+    }
+}
+
+fn is_beside(a: &Url, b: &Url) -> bool {
+    (a.scheme, &a.host, a.port, &a.share, &a.user) == (b.scheme, &b.host, b.port, &b.share, &b.user)
+}
+
+/// The share of a file, as HOST takes it.
+pub(super) fn root(url: &Url) -> String {
+    let scheme = if url.scheme == Scheme::Smb { "smb" } else { "nfs" };
+    let user = if url.user.is_empty() { String::new() } else { format!("{}@", url.user) };
+    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+    let version = url.version.map(|version| match version {
+        NfsVersion::V3 => "vers=3".to_owned(),
+        NfsVersion::V41 => "vers=4.1".to_owned(),
+    });
+    let options: Vec<String> = [("mountport", url.mount_port), ("rdmaport", url.rdma_port)]
+        .iter()
+        .filter_map(|(name, port)| port.map(|port| format!("{name}={port}")))
+        .chain(version)
+        .collect();
+    let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+    let share = url.share.replace('%', "%25").replace('/', "%2F").replace('?', "%3F");
+    format!("{scheme}://{user}{host}:{}/{share}{query}", url.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_as_windows_or_as_urls_name_them() {
+        for target in ["//nas/share/dir/file", r"\\nas\share\dir\file", "smb://nas/share/dir/file"] {
+            let url = url(target).unwrap();
+            assert_eq!(
+                (url.scheme, url.share.as_str(), url.path.as_str()),
+                (Scheme::Smb, "share", "dir/file")
+            );
+            assert_eq!(root(&url), "smb://nas:445/share");
+        }
+        let nfs = url("nfs://[::1]:2049/%2Fa%2Fb/f?mountport=1&rdmaport=2").unwrap();
+        assert_eq!(root(&nfs), "nfs://[::1]:2049/%2Fa%2Fb?mountport=1&rdmaport=2");
+        assert_eq!(root(&url("nfs://nas/x/f?vers=4.1").unwrap()), "nfs://nas:2049/x?vers=4.1");
+        assert!(url("/mnt/file").unwrap_err().to_string().contains("a path of this host"));
+        assert!(url("//nas/share").unwrap_err().to_string().contains("names no file"));
+    }
+}

@@ -1,0 +1,200 @@
+//! The conversation with an agent: lines of JSON, each under a code that only holders of the token can make.
+//!
+//! What: both sides send a random number, and show by it that they know the token; the key of the conversation follows from
+//! both numbers, and every line is numbered under it, so nothing can be changed, repeated or put in.
+//! Owns: the connection and the key. Does not: hide what is said (no password is), or limit how often a token is guessed: it
+//! has 128 bits.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use ring::hmac;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A line is at most this long: histograms of one run, with room.
+const LONGEST_LINE: u64 = 16 << 20;
+/// The first line of a stranger is at most this long.
+const LONGEST_GREETING: u64 = 256;
+/// Who does not greet in this time is let go.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The first word of both sides, with the version of the protocol.
+const WORD: &str = "weft-bench-agent/1";
+
+/// Which side somebody is on; the codes of one are no good for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Agent,
+    Conductor,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Agent => Side::Conductor,
+            Side::Conductor => Side::Agent,
+        }
+    }
+
+    fn word(self) -> &'static [u8] {
+        match self {
+            Side::Agent => b"agent",
+            Side::Conductor => b"conductor",
+        }
+    }
+}
+
+/// An established conversation.
+pub(super) struct Talk {
+    reader: BufReader<TcpStream>,
+    writer: TcpStream,
+    key: hmac::Key,
+    side: Side,
+    sent: u64,
+    received: u64,
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+impl Talk {
+    /// Greets and is greeted; an error where the other side does not know the token.
+    pub(super) fn begin(stream: TcpStream, side: Side, token: &str) -> io::Result<Talk> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut nonce = [0u8; 16];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        writeln!(writer, "{WORD} {}", hex(&nonce))?;
+        let greeting = line(&mut reader, LONGEST_GREETING)?;
+        let theirs = greeting.strip_prefix(WORD).map(str::trim).filter(|nonce| nonce.len() == 32);
+        let theirs =
+            theirs.ok_or_else(|| wrong("this is no agent of weft bench of this version"))?.to_owned();
+        let ours = hex(&nonce);
+        let (first, second) = if side == Side::Agent { (ours, theirs) } else { (theirs, ours) };
+        let token = hmac::Key::new(hmac::HMAC_SHA256, token.trim().as_bytes());
+        let secret = hmac::sign(&token, format!("{WORD} {first} {second}").as_bytes());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref());
+        let mut talk = Talk { reader, writer, key, side, sent: 0, received: 0 };
+        // The agent does nothing for anybody before this.
+        talk.send(&"hello")?;
+        let hello: String = talk.receive().map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                wrong("the token is not the agent's: it is printed when the agent starts, WEFT_AGENT_TOKEN names it here")
+            }
+            _ => e,
+        })?;
+        if hello != "hello" {
+            return Err(wrong("the other side does not say hello"));
+        }
+        talk.writer.set_read_timeout(None)?;
+        Ok(talk)
+    }
+
+    /// Sends a message.
+    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string(message)?;
+        let code = hmac::sign(&self.key, &numbered(self.side, self.sent, &text));
+        self.sent += 1;
+        let mut bytes = hex(code.as_ref()).into_bytes();
+        bytes.push(b' ');
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.push(b'\n');
+        self.writer.write_all(&bytes)
+    }
+
+    /// The next message.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        let line = line(&mut self.reader, LONGEST_LINE)?;
+        let (code, text) = line.split_once(' ').ok_or_else(|| wrong("a line without a code"))?;
+        let code = bytes(code).ok_or_else(|| wrong("a code that is none"))?;
+        hmac::verify(&self.key, &numbered(self.side.other(), self.received, text), &code)
+            .map_err(|_| wrong("a line that the other side did not write"))?;
+        self.received += 1;
+        Ok(serde_json::from_str(text)?)
+    }
+}
+
+fn numbered(side: Side, number: u64, text: &str) -> Vec<u8> {
+    [side.word(), &number.to_be_bytes(), text.as_bytes()].concat()
+}
+
+fn line(reader: &mut BufReader<TcpStream>, longest: u64) -> io::Result<String> {
+    let mut line = String::new();
+    reader.by_ref().take(longest).read_line(&mut line)?;
+    match line.strip_suffix('\n') {
+        Some(line) => Ok(line.to_owned()),
+        None if line.is_empty() => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side has gone"))
+        }
+        None => Err(wrong("a line without an end")),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn who_knows_the_token_is_understood() {
+        let (one, other) = pair();
+        let agent = std::thread::spawn(move || {
+            let mut talk = Talk::begin(other, Side::Agent, "secret").unwrap();
+            let number: u32 = talk.receive().unwrap();
+            talk.send(&(number + 1)).unwrap();
+        });
+        let mut talk = Talk::begin(one, Side::Conductor, " secret\n").unwrap();
+        talk.send(&41).unwrap();
+        assert_eq!(talk.receive::<u32>().unwrap(), 42);
+        agent.join().unwrap();
+    }
+
+    #[test]
+    fn who_does_not_know_it_is_told_what_is_missing_and_gets_nothing() {
+        let (one, other) = pair();
+        let agent = std::thread::spawn(move || Talk::begin(other, Side::Agent, "secret").err().unwrap());
+        let refused = Talk::begin(one, Side::Conductor, "guess").err().unwrap();
+        assert!(refused.to_string().contains("WEFT_AGENT_TOKEN"), "{refused}");
+        assert!(agent.join().unwrap().to_string().contains("the token is not the agent's"));
+    }
+
+    #[test]
+    fn strangers_and_echoes_are_let_go() {
+        for said in [
+            "GET / HTTP/1.1\r\n",
+            "weft-bench-agent/1 short\n",
+            "weft-bench-agent/2 0123456789abcdef0123456789abcdef\n",
+        ] {
+            let (mut one, other) = pair();
+            one.write_all(said.as_bytes()).unwrap();
+            assert!(Talk::begin(other, Side::Agent, "secret").is_err(), "{said:?}");
+        }
+        // What the agent says, sent back to it, is not the other side's.
+        let (one, other) = pair();
+        let mut echo = one.try_clone().unwrap();
+        std::thread::spawn(move || io::copy(&mut BufReader::new(one), &mut echo));
+        assert!(Talk::begin(other, Side::Agent, "secret").is_err());
+    }
+}

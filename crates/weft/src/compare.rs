@@ -1,0 +1,57 @@
+//! `weft bench compare`: two results held against each other.
+//!
+//! Owns: the files and the exit status. Does not: judge (see [`weft_load::difference`]).
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use weft_load::difference::{Difference, JUDGED};
+use weft_load::print;
+use weft_load::print::term::Style;
+use weft_load::result::{Measure, Report};
+
+use crate::Failure;
+use crate::args::Compare;
+
+/// Results larger than this are none of ours: a full run with histograms has a few MiB.
+const MAX_RESULT_BYTES: u64 = 256 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: Compare) -> Result<ExitCode, Failure> {
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    let measures: &[Measure] = if args.every_measure { &Measure::ALL } else { &JUDGED };
+    let difference = Difference::of(&before, &after, measures, args.tolerance / 100.0);
+    if difference.lines.is_empty() {
+        let names = format!("{} and {}", args.before.display(), args.after.display());
+        return Err(format!(
+            "{names} have no point in common: measure the same work over the same transport twice"
+        )
+        .into());
+    }
+    if args.json {
+        serde_json::to_writer_pretty(std::io::stdout().lock(), &difference)?;
+        println!();
+    } else {
+        print!("{}", print::difference::term(&difference, args.all, Style::of_stdout()));
+    }
+    if let Some(path) = &args.out {
+        let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let names = [name(&args.before), name(&args.after)];
+        let page = print::difference::page(&difference, &before, &after, [&names[0], &names[1]]);
+        std::fs::write(path, page).map_err(|e| format!("{}: {e}", path.display()))?;
+        // Standard output may be the JSON.
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(if args.gate && difference.worse > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The result in a file.
+pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
+    let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let size = std::fs::metadata(path).map_err(|e| named(&e))?.len();
+    if size > MAX_RESULT_BYTES {
+        return Err(named(&"larger than any result: give a file that --json wrote").into());
+    }
+    let text = std::fs::read(path).map_err(|e| named(&e))?;
+    Report::parse(&text).map_err(|e| named(&e).into())
+}

@@ -1,0 +1,285 @@
+//! A share of SMB, and files in it, that outlast their connections where that is wanted.
+//!
+//! Spec: [MS-SMB2] 3.2.4.4 (getting handles back). Owns: the session, made again when all its connections are lost.
+//! Does not: know what is done with files: an operation that a loss has cut short is carried out again, so it must be one
+//! that may be.
+//!
+//! A file is had again by its handle, which the server keeps for a minute. A server that was restarted has no handles: then
+//! the file is opened by its name, and must be the same one, unchanged where it is only read.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::lock::Mutex;
+use weft_machine::rt::{self, Task};
+use weft_rdma::Traffic;
+use weft_smb::client::{Error, File, OpenOptions, Session, Stat, Tree};
+
+use super::channels::Keeper;
+use crate::Failure;
+
+/// One attempt to reach it.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// Between attempts: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How soon a user who wants to end is heard.
+const ATTENTION: Duration = Duration::from_millis(100);
+
+/// A session that has entered the share; the next one has the next number.
+pub(super) struct Life {
+    pub session: Session,
+    pub tree: Tree,
+    number: u32,
+    ways: Keeper,
+    /// Looks after the connections; ends with this.
+    _keeper: Task<()>,
+}
+
+impl Life {
+    fn new(session: Session, tree: Tree, ways: Keeper, number: u32) -> Life {
+        let keeper = rt::spawn(ways.clone().keep(session.clone()));
+        Life { session, tree, number, ways, _keeper: keeper }
+    }
+
+    async fn next(&self) -> Result<Life, Failure> {
+        let (session, tree) = self.ways.again(&self.session).await?;
+        self.ways.fill(&session).await;
+        Ok(Life::new(session, tree, self.ways.clone(), self.number + 1))
+    }
+}
+
+/// A share that was entered.
+pub(super) struct Share {
+    life: RefCell<Rc<Life>>,
+    /// How long the server may be away, and what a user raises who wants to end; `None` where a loss is an error.
+    until: RefCell<Option<(Duration, Arc<AtomicBool>)>>,
+    /// Held by whoever makes the next session.
+    renewing: Mutex<()>,
+    /// What moved in sessions that are lost, and how many connections those had lost.
+    before: Cell<(Traffic, u32)>,
+}
+
+impl Share {
+    pub fn new(session: Session, tree: Tree, ways: Keeper) -> Share {
+        let life = Life::new(session, tree, ways, 0);
+        Share {
+            life: RefCell::new(Rc::new(life)),
+            until: RefCell::default(),
+            renewing: Mutex::default(),
+            before: Cell::default(),
+        }
+    }
+
+    /// From now on a loss of all connections is no error, unless the server stays away for so long, or until this is raised.
+    pub fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
+        self.until.replace((!patience.is_zero()).then_some((patience, until)));
+    }
+
+    /// The session as it is now.
+    pub fn life(&self) -> Rc<Life> {
+        self.life.borrow().clone()
+    }
+
+    /// How many sessions were lost.
+    pub fn losses(&self) -> u32 {
+        self.life.borrow().number
+    }
+
+    /// What moved in all.
+    pub fn traffic(&self) -> Traffic {
+        self.before.get().0 + self.life().session.traffic()
+    }
+
+    /// How many connections were lost with others left.
+    pub fn lost_connections(&self) -> u32 {
+        self.before.get().1 + self.life().session.lost_connections()
+    }
+
+    fn lasts(&self) -> bool {
+        self.until.borrow().is_some()
+    }
+
+    /// Carries something out, again if its connections are lost.
+    pub async fn with<T>(&self, op: impl AsyncFn(&Tree) -> Result<T, Error>) -> Result<T, Failure> {
+        self.with_knowing(async |tree, _| op(tree).await).await
+    }
+
+    /// The same for what is told whether it may have been carried out before.
+    pub async fn with_knowing<T>(
+        &self,
+        op: impl AsyncFn(&Tree, bool) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let mut again = false;
+        loop {
+            let life = self.life();
+            match op(&life.tree, again).await {
+                Err(e) if e.is_loss() => self.renew(&life, e).await?,
+                done => return Ok(done?),
+            }
+            again = true;
+        }
+    }
+
+    /// Returns when there is another session than `lost`.
+    async fn renew(&self, lost: &Life, why: Error) -> Result<(), Failure> {
+        let Some((patience, until)) = self.until.borrow().clone() else { return Err(why.into()) };
+        let _turn = self.renewing.lock().await;
+        if self.losses() != lost.number {
+            return Ok(());
+        }
+        tracing::warn!("{why}; connecting again");
+        let (begin, mut pause) = (rt::now(), PAUSES.0);
+        let mut last: Failure = why.into();
+        while rt::now() - begin < patience {
+            let attempt = async {
+                match rt::timeout(ATTEMPT, lost.next()).await {
+                    Ok(next) => next,
+                    Err(_) => Err("the server does not answer".into()),
+                }
+            };
+            match unless(&until, attempt).await? {
+                Ok(next) => {
+                    let (traffic, connections) = self.before.get();
+                    let traffic = traffic + lost.session.traffic();
+                    self.before.set((traffic, connections + lost.session.lost_connections()));
+                    self.life.replace(Rc::new(next));
+                    tracing::info!("connected again");
+                    return Ok(());
+                }
+                Err(e) if is_final(&e) => return Err(e),
+                Err(e) => {
+                    tracing::debug!("not connected again: {e}");
+                    last = e;
+                }
+            }
+            unless(&until, rt::sleep(pause)).await?;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        Err(format!("the connection is lost, and could not be made again for {patience:?}: {last}").into())
+    }
+}
+
+/// Whether the server has said no, which it will say again.
+fn is_final(failure: &Failure) -> bool {
+    failure.downcast_ref::<Error>().is_some_and(|e| !e.is_loss())
+}
+
+/// Waits, unless a user wants to end.
+async fn unless<T>(until: &AtomicBool, what: impl Future<Output = T>) -> Result<T, Failure> {
+    let raised = async {
+        while !until.load(Ordering::Relaxed) {
+            rt::sleep(ATTENTION).await;
+        }
+    };
+    match select(pin!(what), pin!(raised)).await {
+        Either::Left((done, _)) => Ok(done),
+        Either::Right(_) => Err("interrupted while the connection was lost".into()),
+    }
+}
+
+/// An open file of a share.
+pub(super) struct Opened {
+    share: Rc<Share>,
+    path: String,
+    writes: bool,
+    /// As it was found.
+    first: Stat,
+    /// With the number of the session that it is of.
+    now: RefCell<(u32, File)>,
+    /// Held by whoever opens it again.
+    renewing: Mutex<()>,
+    anew: Cell<bool>,
+}
+
+impl Opened {
+    /// Opens a file.
+    pub async fn new(share: &Rc<Share>, path: &str, options: OpenOptions) -> Result<Opened, Failure> {
+        let kept = share.lasts();
+        let number = Cell::new(0);
+        let file = share.with(async |tree| {
+            number.set(share.losses());
+            if kept { tree.open_kept(path, options).await } else { tree.open(path, options).await }
+        });
+        let file = file.await?;
+        Ok(Opened {
+            share: share.clone(),
+            path: path.to_owned(),
+            writes: options != OpenOptions::read(),
+            first: file.opened_as(),
+            now: RefCell::new((number.get(), file)),
+            renewing: Mutex::default(),
+            anew: Cell::new(false),
+        })
+    }
+
+    /// Carries something out, again if its connections are lost.
+    pub async fn with<T>(&self, op: impl AsyncFn(File) -> Result<T, Error>) -> Result<T, Failure> {
+        loop {
+            let life = self.share.life();
+            let file = match self.of(&life) {
+                Some(file) => Ok(file),
+                None => self.again(&life).await?,
+            };
+            let done = match file {
+                Ok(file) => op(file).await,
+                Err(lost) => Err(lost),
+            };
+            match done {
+                Err(e) if e.is_loss() => self.share.renew(&life, e).await?,
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Whether the server was restarted since it was opened: what it had not made durable by then may be missing.
+    pub fn is_anew(&self) -> bool {
+        self.anew.get()
+    }
+
+    fn of(&self, life: &Life) -> Option<File> {
+        let now = self.now.borrow();
+        (now.0 == life.number).then(|| now.1.clone())
+    }
+
+    /// The same file in this session. The inner error is that this one is lost as well.
+    async fn again(&self, life: &Life) -> Result<Result<File, Error>, Failure> {
+        let _turn = self.renewing.lock().await;
+        if let Some(file) = self.of(life) {
+            return Ok(Ok(file));
+        }
+        let lost = self.now.borrow().1.clone();
+        let file = match life.tree.reopen(&lost).await {
+            Ok(file) => file,
+            Err(e) if e.is_loss() => return Ok(Err(e)),
+            Err(e) => {
+                tracing::debug!("{} is opened by its name: {e}", self.path);
+                let options = if self.writes { OpenOptions::write() } else { OpenOptions::read() };
+                match life.tree.open_kept(&self.path, options).await {
+                    Ok(file) => self.check(&lost, file)?,
+                    Err(e) if e.is_loss() => return Ok(Err(e)),
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        };
+        self.now.replace((life.number, file.clone()));
+        Ok(Ok(file))
+    }
+
+    /// What was found by the name, if it is what was open.
+    fn check(&self, lost: &File, found: File) -> Result<File, Failure> {
+        let (before, now) = (self.first, found.opened_as());
+        if found.is_same_file(lost) == Some(false) || before.created != now.created {
+            return Err("another file has its name since the connection was lost".into());
+        }
+        if !self.writes && (before.len, before.modified) != (now.len, now.modified) {
+            return Err("the file was changed while the connection was lost".into());
+        }
+        self.anew.set(true);
+        Ok(found)
+    }
+}

@@ -1,0 +1,104 @@
+//! `--export NAME:OPTIONS`: how a share is offered over NFS.
+//!
+//! Owns: the words of the command line, which are those of exports(5). Does not: keep the rules.
+
+use weft_store::rules::{Export, Flavor, NOBODY, Squash, Way};
+
+/// One `--export`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExportOption {
+    /// The share.
+    pub name: String,
+    /// What is asked of its callers.
+    pub export: Export,
+}
+
+/// Reads `NAME:OPTION,OPTION...`; what is wrong is told with what to write.
+pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
+    let (name, options) =
+        text.split_once(':').ok_or("write NAME:OPTION,OPTION, for example data:ro,net=192.0.2.0/24")?;
+    if name.is_empty() {
+        return Err("the name of the share is missing in front of the colon".into());
+    }
+    let mut export = Export::default();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let (word, value) =
+            option.split_once('=').map_or((option, None), |(word, value)| (word, Some(value)));
+        match (word, value) {
+            ("ro", None) => export.read_only = true,
+            ("rw", None) => export.read_only = false,
+            ("root_squash", None) => export.squash = Some(Squash::Root),
+            ("no_root_squash", None) => export.squash = Some(Squash::None),
+            ("all_squash", None) => export.squash = Some(Squash::All),
+            ("anonuid", Some(id)) => export.anonymous.0 = Some(id_of(id)?),
+            ("anongid", Some(id)) => export.anonymous.1 = Some(id_of(id)?),
+            ("net", Some(net)) => export.networks.push(net.parse().map_err(|e| format!("net={net}: {e}"))?),
+            ("sec", Some(flavors)) => {
+                export.flavors = flavors.split(':').map(flavor).collect::<Result<_, _>>()?
+            }
+            ("xprtsec", Some("none")) => export.way = Way::Any,
+            ("xprtsec", Some("tls")) => export.way = Way::Tls,
+            ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
+            _ => {
+                return Err(format!(
+                    "{option:?} is no option of an export: ro, rw, root_squash, no_root_squash, all_squash, anonuid=N, \
+                     anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none and xprtsec=none|tls|mtls are"
+                ));
+            }
+        }
+    }
+    Ok(ExportOption { name: name.to_owned(), export })
+}
+
+fn id_of(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is not the number of a user or group; nobody is {NOBODY}"))
+}
+
+fn flavor(text: &str) -> Result<Flavor, String> {
+    match text {
+        "sys" => Ok(Flavor::Sys),
+        "none" => Ok(Flavor::None),
+        "krb5" | "krb5i" | "krb5p" => Err(format!("sec={text}: there is no Kerberos here yet")),
+        _ => Err(format!("sec={text}: sys and none are, with a colon between them")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_those_of_exports() {
+        let text =
+            "data:ro,all_squash,anonuid=1000,anongid=100,net=192.0.2.0/24,net=::1,sec=sys,xprtsec=mtls";
+        let parsed = parse(text).unwrap();
+        assert_eq!(parsed.name, "data");
+        let expected = Export {
+            read_only: true,
+            squash: Some(Squash::All),
+            anonymous: (Some(1000), Some(100)),
+            networks: vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()],
+            flavors: vec![Flavor::Sys],
+            way: Way::Mutual,
+        };
+        assert_eq!(parsed.export, expected);
+        assert!(parse("data:rw").unwrap().export.is_plain());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_to_write() {
+        for (text, says) in [
+            ("data", "NAME:OPTION"),
+            (":ro", "name of the share"),
+            ("data:readonly", "no option"),
+            ("data:ro=1", "no option"),
+            ("data:anonuid=me", "number"),
+            ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),
+            ("data:sec=krb5p", "Kerberos"),
+            ("data:sec=", "sys and none"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

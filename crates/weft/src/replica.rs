@@ -1,0 +1,213 @@
+//! `weft replica`: has the running server replicate volumes, and says how that goes.
+//!
+//! Owns: nothing. Does not: replicate: the server does (see `serve::replica`), and it must run.
+
+mod check;
+pub(crate) mod print;
+
+use std::io::{IsTerminal, Write};
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::Failure;
+use crate::admin::replica::{Command, Create, Group, Reply};
+use crate::admin::{Request, Server};
+use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMode, ReplicaStatus};
+use crate::password;
+use crate::serve::replica::config::{Address, Password};
+use crate::status;
+use crate::volume::human;
+
+/// How long a command may take that has to wait for the other side.
+const PATIENCE: Duration = Duration::from_secs(150);
+/// How long a comparison may take.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Runs the command.
+pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
+    let state = status::state_dir(args.state_dir.as_deref())?;
+    let (state, pid) = (state.as_path(), args.pid);
+    let command = match args.command {
+        ReplicaCommand::Status(args) => return show(state, pid, &args),
+        ReplicaCommand::Check(args) => return check::run(state, args),
+        ReplicaCommand::TestFailover(args) => Command::TestFailover { group: args.group, end: args.end },
+        ReplicaCommand::Resize(args) => Command::Resize { group: args.group },
+        ReplicaCommand::Create(args) => Command::Create(Box::new(wanted(args)?)),
+        ReplicaCommand::Switch(args) => Command::Switch {
+            group: args.group.group,
+            to: args.group.to,
+            failover: args.failover,
+            force: args.force,
+        },
+        ReplicaCommand::Suspend(args) => Command::Suspend { group: args.group, to: args.to },
+        ReplicaCommand::Resume(args) => Command::Resume { group: args.group, to: args.to },
+        ReplicaCommand::Verify(args) => {
+            let json = args.json;
+            let group = args.group.group.clone();
+            let command = Command::Verify { group: args.group.group, to: args.group.to, repair: args.repair };
+            return verify(state, pid, &group, command, args.repair, json);
+        }
+        ReplicaCommand::Remove(args) => {
+            Command::Remove { group: args.group.group, to: args.group.to, force: args.force }
+        }
+        ReplicaCommand::Resolve(args) => {
+            Command::Resolve { group: args.group, keep_here: args.keep == Keep::Here }
+        }
+    };
+    match ask(&one(state, pid)?, command, PATIENCE)? {
+        Reply::Done(said) => println!("{said}"),
+        other => return Err(format!("the server answered something else: {other:?}").into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one server that is meant.
+fn one(state: &Path, pid: Option<u32>) -> Result<Server, Failure> {
+    let mut servers = status::chosen(state, pid)?;
+    if servers.len() > 1 {
+        let pids: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
+        return Err(format!("several servers run here: --pid names one of {}", pids.join(", ")).into());
+    }
+    servers.pop().ok_or_else(|| "no server runs".into())
+}
+
+fn ask(server: &Server, command: Command, patience: Duration) -> Result<Reply, Failure> {
+    let answer = server.ask_within(&Request::Replica(command), patience)?;
+    Ok(serde_json::from_value(answer)?)
+}
+
+fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
+    let (host, theirs) = parse_to(&args.to)?;
+    let their_volumes = theirs.unwrap_or_else(|| args.volumes.clone());
+    Ok(Create {
+        address: Address { compress: args.compress, ..address(&host, &args.other)? },
+        volumes: args.volumes,
+        their_volumes,
+        group: args.group,
+        synchronous: args.mode == ReplicaMode::Sync,
+        seeded: args.seeded,
+        overwrite: args.overwrite,
+        log_bytes: args.log_size,
+        return_host: args.return_host,
+        on_loss: args.on_loss,
+        on_congestion: args.on_congestion,
+    })
+}
+
+/// `HOST`, `HOST:VOLUME,...`; an IPv6 address stands in brackets.
+fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
+    let example = "write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1";
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or(example)?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, rest)) => (host, Some(rest)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.contains(':')) {
+        return Err(example.into());
+    }
+    let volumes = rest.map(|rest| rest.split(',').map(str::to_owned).collect());
+    Ok((host.to_owned(), volumes))
+}
+
+/// How the other server is reached; asks for the password.
+pub(crate) fn address(host: &str, other: &Other) -> Result<Address, Failure> {
+    let host = match other.network {
+        None => host.to_owned(),
+        Some(network) => {
+            let found = (host, other.smb_port).to_socket_addrs().map_err(|e| format!("{host}: {e}"))?;
+            let all: Vec<_> = found.map(|found| found.ip()).collect();
+            let inside = all.iter().find(|address| network.contains(**address));
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            inside
+                .ok_or_else(|| format!("{host} has no address in that network, only {}", all.join(", ")))?
+                .to_string()
+        }
+    };
+    let password = password::for_client(&other.user, &host)?;
+    Ok(Address {
+        port: other.smb_port,
+        user: other.user.clone(),
+        password: Password::new(&password),
+        transport: other.transport,
+        encrypt: other.encrypt,
+        compress: false,
+        host,
+    })
+}
+
+fn verify(
+    state: &Path,
+    pid: Option<u32>,
+    group: &str,
+    command: Command,
+    repair: bool,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let Reply::Verified { bytes, different } = ask(&one(state, pid)?, command, VERIFY_PATIENCE)? else {
+        return Err("the server answered something else".into());
+    };
+    let equal = different == 0;
+    match (json, equal, repair) {
+        (true, ..) => println!("{}", json!({"bytes": bytes, "different": different})),
+        (_, true, _) => println!("{group}: both sides are equal, {} compared", human(bytes)),
+        (_, false, true) => println!("{group}: {} differed and is copied again", human(different)),
+        (_, false, false) => {
+            println!("{group}: {} of {} differ; --repair copies them again", human(different), human(bytes));
+        }
+    }
+    Ok(if equal || repair { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout();
+    loop {
+        let mut groups: Vec<Group> = Vec::new();
+        for server in status::chosen(state, pid)? {
+            // A server without --replica has none.
+            match ask(&server, Command::Status, PATIENCE)? {
+                Reply::Status(found) => groups.extend(found),
+                other => return Err(format!("the server answered something else: {other:?}").into()),
+            }
+        }
+        if args.watch && out.is_terminal() && !args.json {
+            write!(out, "\x1b[H\x1b[J")?;
+        }
+        if args.json {
+            serde_json::to_writer(&mut out, &json!({ "groups": groups }))?;
+            writeln!(out)?;
+        } else {
+            print::groups(&mut out, &groups)?;
+        }
+        out.flush()?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_side_is_a_host_and_perhaps_its_volumes() {
+        let parsed = |text: &str| parse_to(text).map_err(|e| e.to_string());
+        assert_eq!(parsed("other"), Ok(("other".into(), None)));
+        assert_eq!(parsed("other:a,b"), Ok(("other".into(), Some(vec!["a".into(), "b".into()]))));
+        assert_eq!(parsed("[fd00::2]:a"), Ok(("fd00::2".into(), Some(vec!["a".into()]))));
+        assert_eq!(parsed("[fd00::2]"), Ok(("fd00::2".into(), None)));
+        for wrong in ["", ":a", "other:", "fd00::2", "[fd00::2"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Groups for people.
+//!
+//! Owns: nothing.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use crate::admin::replica::{Group, Link};
+use crate::volume::human;
+
+/// Prints all groups.
+pub(super) fn groups(out: &mut impl Write, groups: &[Group]) -> io::Result<()> {
+    if groups.is_empty() {
+        writeln!(out, "nothing is replicated here")?;
+        return writeln!(out, "begin: weft replica create VOLUME HOST:VOLUME");
+    }
+    groups.iter().try_for_each(|group| self::group(out, group))
+}
+
+fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
+    let Group { name, volumes, role, engine, .. } = group;
+    let memory = if group.in_memory { ", in memory: gone with the server" } else { "" };
+    writeln!(out, "{name} ({}), {role}{memory}", volumes.join(", "))?;
+    if let Some(why) = &group.stopped {
+        writeln!(out, "  stopped   {why}")?;
+    }
+    if engine.is_null() {
+        return Ok(());
+    }
+    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let (used, all) = (number(engine, "log_used"), number(engine, "log_bytes"));
+    let waited = match number(engine, "log_wait_ms") {
+        0 => String::new(),
+        ms => format!(", writes have waited {:.1} s for room in it", ms as f64 / 1e3),
+    };
+    let fill = 100.0 * used as f64 / all.max(1) as f64;
+    writeln!(out, "  log       {} of {} ({fill:.0}%){waited}", human(used), human(all))?;
+    writeln!(
+        out,
+        "  history   epoch {}, record {}, applied {}{}",
+        number(engine, "epoch"),
+        number(engine, "last"),
+        number(engine, "applied"),
+        if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
+    )?;
+    for peer in engine["peers"].as_array().into_iter().flatten() {
+        let called = peer["name"].as_str().unwrap_or_default();
+        let link = group.links.iter().find(|link| link.name == called).or(group.links.first());
+        self::peer(out, role == "source", peer, link)?;
+    }
+    Ok(())
+}
+
+fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>) -> io::Result<()> {
+    let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| peer[key].as_u64().unwrap_or(0);
+    let float = |key: &str| peer[key].as_f64().unwrap_or(0.0);
+    let mode = text("mode");
+    let name = match (is_source, link) {
+        (false, Some(link)) => link.name.clone(),
+        _ => text("name"),
+    };
+    let direction = if is_source { "to" } else { "from" };
+    let left = match number("bytes_remaining") {
+        0 => String::new(),
+        left => format!(" · NumOfBytesRemaining {left}"),
+    };
+    writeln!(out, "  {direction:<4}      {name}, {mode}: {}{left}", progress(peer))?;
+    let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
+    writeln!(out, "  lag       {}, {:.1} s{alert}", human(number("lag_bytes")), float("lag_seconds"))?;
+    if peer["unprotected"] == Value::Bool(true) {
+        writeln!(out, "  warning   writes are answered without the other side: they are lost with this one")?;
+    }
+    if let Some(link) = link.filter(|link| is_source && !link.transport.is_empty()) {
+        let (by_rdma, inline) = (link.traffic.rdma_bytes(), link.traffic.inline_bytes());
+        writeln!(
+            out,
+            "  link      {} at {}: {} by RDMA, {} in messages",
+            link.transport,
+            link.address,
+            human(by_rdma),
+            human(inline)
+        )?;
+        if let Some((reason, remedy)) = no_rdma(link) {
+            writeln!(out, "  no RDMA   {reason}; try: {remedy}")?;
+        }
+    }
+    if let Some(verified) = peer["verified"].as_object() {
+        let of = |key: &str| verified.get(key).and_then(Value::as_u64).unwrap_or(0);
+        writeln!(out, "  verified  {} compared, {} different", human(of("bytes")), human(of("different")))?;
+    }
+    if let Some(error) = peer["last_error"].as_str() {
+        writeln!(out, "  last error  {error}")?;
+    }
+    Ok(())
+}
+
+/// A partner of a group in one line, and what about it wants somebody's eye.
+pub(crate) struct Brief {
+    /// "db, source: synchronous to other:db, continuously replicating, lag 0 B, 0.0 s, by iwarp".
+    pub line: String,
+    /// Something is amiss, or not finished.
+    pub care: bool,
+    /// Why it does not go by RDMA, and what to do about it.
+    pub no_rdma: Option<(String, String)>,
+}
+
+/// A line for each partner of a group; one for a group that has none, or has stopped.
+pub(crate) fn brief(group: &Group) -> Vec<Brief> {
+    let Group { name, role, stopped, engine, links, .. } = group;
+    let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    if stopped.is_some() || peers.is_empty() {
+        let why = stopped.as_ref().map_or("nobody has a copy".to_owned(), |why| format!("stopped: {why}"));
+        return vec![Brief { line: format!("{name}, {role}: {why}"), care: true, no_rdma: None }];
+    }
+    let one = |peer: &Value| {
+        let is_source = role == "source";
+        let called = peer["name"].as_str().unwrap_or_default();
+        let link = links.iter().find(|link| link.name == called).or(links.first());
+        let mode = peer["mode"].as_str().unwrap_or_default();
+        let partner = if is_source { called } else { link.map_or(called, |link| &*link.name) };
+        let direction = if is_source { "to" } else { "from" };
+        let (bytes, seconds) =
+            (peer["lag_bytes"].as_u64().unwrap_or(0), peer["lag_seconds"].as_f64().unwrap_or(0.0));
+        let used = link.filter(|link| is_source && !link.transport.is_empty());
+        let by = used.map_or(String::new(), |link| format!(", by {}", link.transport));
+        let flag = |key: &str| peer[key] == Value::Bool(true);
+        let unprotected = if flag("unprotected") { ", writes are answered without it" } else { "" };
+        let follows = peer["phase"] == "ContinuouslyReplicating";
+        Brief {
+            line: format!(
+                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}, {seconds:.1} s{by}{unprotected}",
+                progress(peer),
+                human(bytes)
+            ),
+            care: !follows || flag("unprotected") || flag("lag_alert"),
+            no_rdma: used.and_then(no_rdma),
+        }
+    };
+    peers.iter().map(one).collect()
+}
+
+/// What goes on, and how far it is: "Initial block copy 43% · 2 GiB/s · ETA 1:41".
+fn progress(peer: &Value) -> String {
+    let number = |key: &str| peer[key].as_u64().unwrap_or(0);
+    let (done, left) = (number("bytes_done"), number("bytes_remaining"));
+    let mut line = words(peer["phase"].as_str().unwrap_or_default());
+    if left > 0 {
+        let percent = 100.0 * done as f64 / (done + left) as f64;
+        let rate = peer["rate"].as_f64().unwrap_or(0.0);
+        line += &format!(" {percent:.0}% · {}/s", human(rate as u64));
+        if let Some(eta) = peer["eta_seconds"].as_f64() {
+            line += &format!(" · ETA {}:{:02}", eta as u64 / 60, eta as u64 % 60);
+        }
+    }
+    line
+}
+
+/// Why a link goes by TCP, and what to type.
+fn no_rdma(link: &Link) -> Option<(String, String)> {
+    let host = link.address.rsplit_once(':').map_or(&*link.address, |(host, _)| host);
+    (link.transport == "tcp").then(|| {
+        let remedy = match link.reason.contains("asked for") {
+            true => "weft replica remove, then create without --transport tcp".to_owned(),
+            false => format!("weft doctor {host} shows which step fails"),
+        };
+        (link.reason.clone(), remedy)
+    })
+}
+
+/// "InitialBlockCopy" as "Initial block copy".
+fn words(phase: &str) -> String {
+    let mut words = String::new();
+    for (i, c) in phase.chars().enumerate() {
+        if i > 0 && c.is_ascii_uppercase() {
+            words.push(' ');
+            words.push(c.to_ascii_lowercase());
+        } else {
+            words.push(c);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::status::Traffic;
+
+    #[test]
+    fn a_copy_under_way_shows_how_far_it_is() {
+        let peer = json!({
+            "name": "other:vol1", "mode": "synchronous", "phase": "InitialBlockCopy", "bytes_done": 43, "bytes_remaining": 57,
+            "rate": 2147483648.0, "eta_seconds": 101.4, "lag_bytes": 4096, "lag_seconds": 0.25, "unprotected": true,
+        });
+        let engine = json!({
+            "log_used": 1 << 20, "log_bytes": 4 << 20, "log_wait_ms": 1500, "epoch": 3, "last": 9, "applied": 8,
+            "consistent": true, "peers": [peer],
+        });
+        let traffic = Traffic { rdma_by_client_bytes: 3 << 20, sent_bytes: 1024, ..Traffic::default() };
+        let link = Link {
+            name: "other:vol1".into(),
+            address: "other:4450".into(),
+            transport: "iwarp".into(),
+            reason: "the server announces RDMA".into(),
+            description: String::new(),
+            traffic,
+        };
+        let group = Group {
+            name: "vol1".into(),
+            volumes: vec!["vol1".into()],
+            role: "source".into(),
+            stopped: None,
+            in_memory: false,
+            policy: crate::serve::replica::config::Policy::default(),
+            engine,
+            links: vec![link],
+        };
+        let [brief] = &super::brief(&group)[..] else { panic!("one partner") };
+        assert_eq!(
+            brief.line,
+            "vol1, source: synchronous to other:vol1, Initial block copy 43% · 2 GiB/s · ETA 1:41, lag 4 KiB, 0.2 s, by iwarp, \
+             writes are answered without it"
+        );
+        assert!(brief.care && brief.no_rdma.is_none());
+        let mut out = Vec::new();
+        groups(&mut out, &[group]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("Initial block copy 43% · 2 GiB/s · ETA 1:41 · NumOfBytesRemaining 57"),
+            "{text}"
+        );
+        assert!(text.contains("1 MiB of 4 MiB (25%), writes have waited 1.5 s"), "{text}");
+        assert!(text.contains("lag       4 KiB, 0.2 s"), "{text}");
+        assert!(text.contains("iwarp at other:4450: 3 MiB by RDMA, 1 KiB in messages"), "{text}");
+        assert!(text.contains("lost with this one"), "{text}");
+    }
+
+    #[test]
+    fn a_link_by_tcp_says_why_and_what_to_type() {
+        let peer =
+            json!({ "name": "other:vol1", "mode": "asynchronous", "phase": "ContinuouslyReplicating" });
+        let link = |reason: &str| Link {
+            name: "other:vol1".into(),
+            address: "other:4450".into(),
+            transport: "tcp".into(),
+            reason: reason.into(),
+            ..Link::default()
+        };
+        let group = |reason: &str| Group {
+            name: "vol1".into(),
+            volumes: vec!["vol1".into()],
+            role: "source".into(),
+            stopped: None,
+            in_memory: false,
+            policy: Default::default(),
+            engine: json!({ "peers": [peer.clone()] }),
+            links: vec![link(reason)],
+        };
+        let remedy = |reason: &str| brief(&group(reason)).remove(0).no_rdma.unwrap().1;
+        assert!(remedy("TCP as asked for").contains("without --transport tcp"));
+        assert_eq!(remedy("no RDMA: it was not reachable"), "weft doctor other shows which step fails");
+        assert!(!brief(&group("x"))[0].care, "TCP is slower, and safe");
+        let alone = Group { engine: Value::Null, stopped: Some("both were written to".into()), ..group("x") };
+        assert_eq!(brief(&alone)[0].line, "vol1, source: stopped: both were written to");
+    }
+}

@@ -1,0 +1,137 @@
+//! Registration with the rpcbind that runs on this host, for as long as we serve.
+//!
+//! Spec: RFC 1833 2.2.1 (SET, UNSET of version 4). Owns: what it has registered, and takes it back when it is dropped.
+//! Does not: speak to another host's rpcbind, which believes only its own.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use weft_nfs::server::Service;
+use weft_wire::nsm;
+use weft_wire::rpc::{Call, Credential, Fragment, Reply};
+use weft_wire::rpcbind::{self, Binding, procedure};
+use weft_wire::xdr::{Decoder, Encoder, Xdr};
+
+/// Where rpcbind listens for those on its own host; it believes them to be who they are.
+const SOCKETS: [&str; 2] = ["/run/rpcbind.sock", "/var/run/rpcbind.sock"];
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer in bytes: a header and a word.
+const MAX_ANSWER: usize = 1024;
+
+/// A byte stream to rpcbind.
+trait Wire: Read + Write {}
+impl<T: Read + Write> Wire for T {}
+
+/// What is registered.
+pub(super) struct Registration {
+    listen: IpAddr,
+    services: Vec<Service>,
+}
+
+impl Registration {
+    /// Registers these services.
+    ///
+    /// # Errors
+    /// A sentence that says what to do: rpcbind does not run, or has another server's registration.
+    pub(super) fn new(listen: IpAddr, services: &[Service]) -> Result<Registration, String> {
+        let mut wire = connect().map_err(|e| {
+            format!("--rpcbind: no rpcbind answers on this host: {e}; start it, or serve our own with --rpcbind-port 111")
+        })?;
+        let mut done = Registration { listen, services: Vec::new() };
+        for service in services {
+            let binding = done.binding(service);
+            match ask(&mut *wire, procedure::SET, &binding) {
+                Ok(true) => done.services.push(*service),
+                // A host that mounts NFS itself has a status monitor.
+                Ok(false) if service.program == nsm::PROGRAM => tracing::warn!(
+                    "this host's own status monitor is registered: NFSv3 clients that restart will not reach us, and keep \
+                     their locks until they mount again"
+                ),
+                Ok(false) => {
+                    return Err(format!(
+                        "--rpcbind: program {} version {} ({}) is registered by another server: `rpcinfo -p` lists it, \
+                         `rpcinfo -d {0} {1}` as root removes what a dead one left",
+                        service.program,
+                        service.version,
+                        service.netid(listen),
+                    ));
+                }
+                Err(e) => return Err(format!("--rpcbind: rpcbind did not answer: {e}")),
+            }
+        }
+        Ok(done)
+    }
+
+    fn binding(&self, service: &Service) -> Binding {
+        Binding {
+            program: service.program,
+            version: service.version,
+            netid: service.netid(self.listen).into(),
+            address: rpcbind::universal(SocketAddr::new(self.listen, service.port)).into(),
+            owner: rustix::process::getuid().as_raw().to_string().into(),
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Ok(mut wire) = connect() else { return };
+        for service in &self.services {
+            if let Err(e) = ask(&mut *wire, procedure::UNSET, &self.binding(service)) {
+                return tracing::warn!("what rpcbind knows of us is left behind: {e}");
+            }
+        }
+    }
+}
+
+fn connect() -> io::Result<Box<dyn Wire>> {
+    for path in SOCKETS {
+        if let Ok(stream) = UnixStream::connect(path) {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            return Ok(Box::new(stream));
+        }
+    }
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, rpcbind::PORT));
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(Box::new(stream))
+}
+
+/// One call, there and back: whether it was done.
+fn ask(wire: &mut dyn Wire, number: u32, binding: &Binding) -> io::Result<bool> {
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let mut e = Encoder::with_capacity(256);
+    let call = Call {
+        xid: number,
+        program: rpcbind::PROGRAM,
+        version: 4,
+        procedure: number,
+        credential: Credential::None,
+    };
+    call.emit(&mut e);
+    binding.emit(&mut e);
+    let body = e.into_bytes();
+    let len = u32::try_from(body.len()).map_err(|_| invalid("too long"))?;
+    let head = Fragment { last: true, len }.emit().ok_or_else(|| invalid("too long"))?;
+    wire.write_all(&[&head[..], &body].concat())?;
+    let mut head = [0; Fragment::BYTES];
+    wire.read_exact(&mut head)?;
+    let Fragment { last, len } = Fragment::parse(head);
+    if !last || len as usize > MAX_ANSWER {
+        return Err(invalid("a reply of another shape"));
+    }
+    let mut answer = vec![0; len as usize];
+    wire.read_exact(&mut answer)?;
+    let mut d = Decoder::new(answer.into());
+    match Reply::parse(&mut d) {
+        Ok((_, Reply::Success)) => bool::parse(&mut d).map_err(|e| invalid(e.0)),
+        Ok((_, Reply::AuthError(_))) => Err(io::ErrorKind::PermissionDenied.into()),
+        Ok(_) => Err(invalid("it refused the call")),
+        Err(e) => Err(invalid(e.0)),
+    }
+}

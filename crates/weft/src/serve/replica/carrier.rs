@@ -1,0 +1,284 @@
+//! The way from a source to a destination: an SMB session with its server, by whatever transport there is.
+//!
+//! Spec: the contract is `replica::peer::Peer`, the doors are [`super::door`]'s. Owns: the session, made anew by a hello where it
+//! was lost. Does not: retry anything else: the source does, after a hello.
+//!
+//! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece), blocks
+//! are read from the volume's file straight into one. By RDMA the destination pulls from that buffer; over TCP it leaves from
+//! there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{Buf, Payload, Pool, buf};
+use weft_replica::peer::{self, Peer};
+use weft_replica::record::Record;
+use weft_smb::client::{File, OpenOptions};
+use weft_wire::repl::control::{MAX_MESSAGE, Request, Response};
+use weft_wire::smb2::ioctl::CtlCode;
+
+use super::config::Address;
+use super::door;
+use super::setup::{self, Ask, Tell};
+use crate::args::Connect;
+use crate::connect::{Joined, join};
+use crate::status::Traffic;
+
+/// What is known of a link, for a status. Written by the core that has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    /// "tcp", "iwarp", "shm", "rnic"; empty while there is none.
+    pub transport: &'static str,
+    /// Why that one.
+    pub reason: &'static str,
+    /// What was agreed on, in one line.
+    pub description: String,
+    /// What moved, seen from here, since the link was made.
+    pub traffic: Traffic,
+}
+
+/// See the module.
+pub(super) struct Carrier {
+    address: Address,
+    partnership: [u8; 16],
+    pool: Pool,
+    link: RefCell<Option<Rc<Link>>>,
+    report: Arc<Mutex<Report>>,
+}
+
+/// A session, and the doors that were opened in it.
+struct Link {
+    joined: Joined,
+    control: File,
+    doors: RefCell<HashMap<String, File>>,
+    /// Payload moved since the report was written.
+    unreported: Cell<u64>,
+}
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carrier").field("host", &self.address.host).finish_non_exhaustive()
+    }
+}
+
+fn unreachable(why: impl fmt::Display) -> peer::Error {
+    peer::Error::Unreachable(why.to_string())
+}
+
+/// Doors of one session; those of earlier ones are closed when more are needed.
+const MOST_DOORS: usize = 64;
+/// Payload between two looks at the counters.
+const REPORT_EVERY: u64 = 16 << 20;
+
+impl Carrier {
+    /// To the destination of this partnership. It connects when a hello is sent.
+    pub fn new(address: Address, partnership: [u8; 16], pool: Pool, report: Arc<Mutex<Report>>) -> Carrier {
+        Carrier { address, partnership, pool, link: RefCell::new(None), report }
+    }
+
+    fn link(&self) -> Result<Rc<Link>, peer::Error> {
+        self.link.borrow().clone().ok_or_else(|| unreachable("not connected"))
+    }
+
+    async fn connect(&self) -> Result<Rc<Link>, peer::Error> {
+        let joined =
+            join_server(&self.address, &self.pool, self.address.encrypt).await.map_err(unreachable)?;
+        let name = door::hex(&self.partnership);
+        let control =
+            joined.tree.open(&name, OpenOptions::write()).await.map_err(|e| match e.is_not_found() {
+                true => peer::Error::Refused(weft_wire::repl::control::Refusal::Partnership),
+                false => unreachable(e),
+            })?;
+        let doors = RefCell::default();
+        let link = Rc::new(Link { joined, control, doors, unreported: Cell::new(0) });
+        self.tell(&link);
+        *self.link.borrow_mut() = Some(link.clone());
+        Ok(link)
+    }
+
+    /// Writes the report.
+    fn tell(&self, link: &Link) {
+        let traffic = link.joined.session.traffic().into();
+        let description = link.joined.session.describe().to_string();
+        let report =
+            Report { transport: link.joined.transport, reason: link.joined.reason, description, traffic };
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    fn moved(&self, link: &Link, bytes: u64) {
+        link.unreported.set(link.unreported.get() + bytes);
+        if link.unreported.get() >= REPORT_EVERY {
+            link.unreported.set(0);
+            self.tell(link);
+        }
+    }
+
+    /// The link has failed: the next hello makes another.
+    fn lose(&self, lost: &Rc<Link>) {
+        let mut link = self.link.borrow_mut();
+        if link.as_ref().is_some_and(|link| Rc::ptr_eq(link, lost)) {
+            *link = None;
+            *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Report::default();
+        }
+    }
+
+    async fn exchange(&self, link: &Rc<Link>, request: &Request) -> Result<Response, peer::Error> {
+        let most = u32::try_from(MAX_MESSAGE).unwrap_or(u32::MAX);
+        let answer = link.control.ioctl(CtlCode::WEFT_EXCHANGE, request.emit().into(), most).await;
+        let answer = answer.map_err(|e| {
+            self.lose(link);
+            unreachable(e)
+        })?;
+        self.tell(link);
+        Response::parse(&answer).map_err(|_| peer::Error::Violation)
+    }
+
+    async fn door(&self, link: &Link, name: String) -> Result<File, peer::Error> {
+        if let Some(door) = link.doors.borrow().get(&name) {
+            return Ok(door.clone());
+        }
+        let door = link.joined.tree.open(&name, OpenOptions::write()).await.map_err(unreachable)?;
+        let mut doors = link.doors.borrow_mut();
+        if doors.len() >= MOST_DOORS {
+            doors.clear();
+        }
+        doors.insert(name, door.clone());
+        Ok(door)
+    }
+
+    /// One WRITE through a door.
+    async fn put(&self, link: &Rc<Link>, name: String, offset: u64, data: Buf) -> Result<(), peer::Error> {
+        let bytes = data.len() as u64;
+        let door = self.door(link, name).await?;
+        door.write_buf(offset, data).await.map_err(|e| {
+            // A status is an answer; whatever else it was, the connection is no good.
+            if e.status().is_none() {
+                self.lose(link);
+            }
+            unreachable(e)
+        })?;
+        self.moved(link, bytes);
+        Ok(())
+    }
+
+    async fn gather(&self, chain: &[Bytes]) -> Buf {
+        let len = chain.iter().map(Bytes::len).sum();
+        let mut whole = self.pool.alloc(len).await;
+        whole.set_len(len);
+        let mut at = 0;
+        for piece in chain {
+            buf::copy(&mut whole[at..at + piece.len()], piece);
+            at += piece.len();
+        }
+        whole
+    }
+}
+
+impl Peer for Carrier {
+    fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, peer::Error>> {
+        Box::pin(async move {
+            if !matches!(request, Request::Hello(_)) {
+                return self.exchange(&self.link()?, &request).await;
+            }
+            // A link that lives is good for another hello.
+            if let Ok(link) = self.link()
+                && let Ok(answer) = self.exchange(&link, &request).await
+            {
+                return Ok(answer);
+            }
+            let link = self.connect().await?;
+            self.exchange(&link, &request).await
+        })
+    }
+
+    fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), peer::Error>> {
+        Box::pin(async move {
+            let link = self.link()?;
+            let (_, most) = link.joined.session.io_sizes();
+            let mut rest = &records[..];
+            while !rest.is_empty() {
+                // As many records as one WRITE holds; the engine's appends fit as they are, but for slow beginnings.
+                let mut bytes = 0;
+                let fits = |record: &&Record| {
+                    bytes += record.header.record_len();
+                    bytes <= most
+                };
+                let count = rest.iter().take_while(fits).count().max(1);
+                let (now, later) = rest.split_at(count);
+                let data = self.gather(&peer::append_bytes(now)).await;
+                if data.len() > most {
+                    return Err(unreachable("a record is longer than the other server takes in one WRITE"));
+                }
+                self.put(&link, door::log_name(&self.partnership, session), 0, data).await?;
+                rest = later;
+            }
+            Ok(())
+        })
+    }
+
+    fn write_blocks(
+        &self,
+        session: u64,
+        member: u16,
+        offset: u64,
+        data: Payload,
+    ) -> LocalBoxFuture<'_, Result<(), peer::Error>> {
+        Box::pin(async move {
+            let link = self.link()?;
+            let data = match data {
+                Payload::Chain(chain) => self.gather(&chain).await,
+                Payload::File(range) => {
+                    let mut buf = self.pool.alloc(range.len).await;
+                    buf.set_len(range.len);
+                    let window = buf.into_window();
+                    range
+                        .read_into(&window)
+                        .await
+                        .map_err(|e| unreachable(format!("reading the volume: {e}")))?;
+                    window.try_into_buf().expect("nobody else holds this window")
+                }
+            };
+            self.put(&link, door::volume_name(&self.partnership, session, member), offset, data).await
+        })
+    }
+}
+
+/// Logs on at a server and enters its share of doors.
+pub(super) async fn join_server(address: &Address, pool: &Pool, encrypt: bool) -> Result<Joined, String> {
+    let options = Connect { encrypt, compress: address.compress, ..Connect::by(address.transport) };
+    let server = (&*address.host, address.port, &*address.user);
+    join(server, address.password.text(), door::SHARE, &options, pool).await.map_err(|e| e.to_string())
+}
+
+/// Says something to the other server that has nothing to do with a partnership yet. Always encrypted.
+pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
+    let (host, port) = (&address.host, address.port);
+    let joined = join_server(address, pool, true).await.map_err(|e| {
+        let hint = match e.contains("BAD_NETWORK_NAME") || e.contains("share") {
+            true => format!("; start it with: weft serve --volume NAME --replica on {host}"),
+            false => String::new(),
+        };
+        format!("{host}:{port}: {e}{hint}")
+    })?;
+    let answer = async {
+        let door = joined.tree.open(door::SETUP, OpenOptions::write()).await.map_err(|e| e.to_string())?;
+        let question = serde_json::to_vec(question).map_err(|e| e.to_string())?;
+        let most = u32::try_from(setup::MAX_MESSAGE).unwrap_or(u32::MAX);
+        let answer =
+            door.ioctl(CtlCode::WEFT_EXCHANGE, question.into(), most).await.map_err(|e| e.to_string())?;
+        serde_json::from_slice::<Tell>(&answer).map_err(|e| format!("an answer that cannot be read: {e}"))
+    };
+    let answer = answer.await.map_err(|e| format!("{host}:{port}: {e}"))?;
+    if let Err(e) = joined.session.logoff().await {
+        tracing::debug!("while leaving {host}: {e}");
+    }
+    match answer {
+        Tell::Error(why) => Err(format!("{host}: {why}")),
+        told => Ok(told),
+    }
+}

@@ -1,0 +1,471 @@
+//! What an administrator has a server do with its groups.
+//!
+//! Owns: nothing. Does not: parse command lines (see `crate::args`), or print.
+
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::sync::{Arc, PoisonError};
+
+use weft_machine::rt;
+use weft_replica::source::{First, Source};
+use weft_replica::status::Role;
+
+use super::config::{self, Address, Partner, Policy};
+use super::group::{self, Group, State};
+use super::setup::{Ask, Join, Tell};
+use super::{Replicas, carrier, picture, random};
+use crate::admin::replica::{Command, Create, Reply};
+use crate::volume::human;
+
+/// Carries a command out; an error is a sentence that says what to type.
+pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Result<Reply, String> {
+    match command {
+        Command::Status => Ok(Reply::Status(replicas.told())),
+        Command::Create(wanted) => create(replicas, *wanted).await,
+        Command::Suspend { group, to } => {
+            let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
+            source.suspend(n).await.map_err(|e| e.to_string())?;
+            let group = &group.name;
+            Ok(Reply::Done(format!("{group} is not sent to {name} until: weft replica resume {group}")))
+        }
+        Command::Resume { group, to } => {
+            let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
+            source.resume(n).await.map_err(|e| e.to_string())?;
+            Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
+        }
+        Command::Switch { group, to, failover, force } => {
+            switch(replicas, &group, to.as_deref(), failover, force).await
+        }
+        Command::Verify { group, to, repair } => {
+            let (_, source, n, _) = destination(replicas, &group, to.as_deref())?;
+            let found = source.verify(n, repair).await.map_err(|e| e.to_string())?;
+            Ok(Reply::Verified { bytes: found.bytes, different: found.different })
+        }
+        Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
+        Command::Resolve { group, keep_here } => resolve(replicas, &group, keep_here).await,
+        Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
+        Command::Resize { group } => resize(replicas, &group).await,
+    }
+}
+
+/// A group's source, and the number and name of one of its destinations.
+fn destination(
+    replicas: &Replicas,
+    group: &str,
+    to: Option<&str>,
+) -> Result<(Arc<Group>, Arc<Source>, usize, String), String> {
+    let group = replicas.group(group)?;
+    let source = match group.state() {
+        State::Source(source) => source,
+        State::Destination(_) => return Err(ask_the_source(&group)),
+        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Stopped(why, _) => return Err(format!("{} is stopped: {why}", group.name)),
+    };
+    let partners = group.config().partners;
+    let partner = match (to, &partners[..]) {
+        (None, [one]) => one.clone(),
+        (None, []) => return Err(format!("{} has no destination", group.name)),
+        (None, several) => {
+            let names: Vec<&str> = several.iter().map(|partner| partner.name.as_str()).collect();
+            return Err(format!(
+                "{} has several destinations: --to names one of {}",
+                group.name,
+                names.join(", ")
+            ));
+        }
+        (Some(name), all) => {
+            let found = all.iter().find(|partner| partner.name == name);
+            found.cloned().ok_or_else(|| format!("{} has no destination {name:?}", group.name))?
+        }
+    };
+    let n =
+        group.number(&partner.name).ok_or_else(|| format!("{} is not replicated to yet", partner.name))?;
+    Ok((group, source, n, partner.name))
+}
+
+fn ask_the_source(group: &Group) -> String {
+    let source = group.config().partners.first().map(|partner| partner.address.host.clone());
+    let (name, host) = (&group.name, source.unwrap_or_else(|| "the source".into()));
+    format!("{name} is a destination here: do that on {host}, where its source is")
+}
+
+async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, String> {
+    let _turn = replicas.take_turn()?;
+    let name = match (&wanted.group, wanted.volumes.first()) {
+        (Some(group), _) => group.clone(),
+        (None, Some(volume)) => volume.clone(),
+        (None, None) => return Err("no volume is named".into()),
+    };
+    if wanted.volumes.len() != wanted.their_volumes.len() {
+        return Err("as many volumes there as here: VOL1,VOL2 HOST:VOL1,VOL2".into());
+    }
+    let mut sizes = Vec::new();
+    for volume in &wanted.volumes {
+        sizes.push(replicas.member(volume)?.bare.geometry().size);
+    }
+    let Create { address, their_volumes, .. } = &wanted;
+    let look = Ask::Look { volumes: their_volumes.clone(), measure: false };
+    let told = carrier::ask(address, &replicas.pool, &look).await?;
+    let Tell::Looked { volumes: found, .. } = told else {
+        return Err("the other server gave an answer to another question".into());
+    };
+    for (found, size) in found.iter().zip(&sizes) {
+        if found.size < *size {
+            let (there, here) = (human(found.size), human(*size));
+            return Err(format!(
+                "volume {} has {there} at {}, and {here} here: weft volume resize {} {size} there",
+                found.name, address.host, found.name
+            ));
+        }
+    }
+    let log_bytes =
+        wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes)).next_multiple_of(4096);
+    let partner = Partner {
+        name: format!("{}:{name}", address.host),
+        address: address.clone(),
+        synchronous: wanted.synchronous,
+    };
+    let first = if wanted.seeded { First::Seeded } else { First::Copy };
+    // One more destination of a group that is a source already.
+    let existing = replicas.groups().get(&name).cloned();
+    let partnership = match &existing {
+        Some(group) => {
+            if group.config().volumes != wanted.volumes {
+                let volumes = group.config().volumes.join(",");
+                return Err(format!("there is a group {name:?} of {volumes} already: --group names another"));
+            }
+            if group.config().partners.iter().any(|other| other.name == partner.name) {
+                return Err(format!("{name} is replicated to {} already", partner.name));
+            }
+            group.partnership_hex()
+        }
+        None => {
+            for volume in &wanted.volumes {
+                if let Some(group) = replicas.group_of(volume) {
+                    return Err(format!("volume {volume} is in group {group} already"));
+                }
+            }
+            super::door::hex(&random()?)
+        }
+    };
+    let policy = match &existing {
+        Some(group) => {
+            let policy = group.config().policy;
+            let differs = wanted.on_loss.is_some_and(|other| other != policy.on_loss)
+                || wanted.on_congestion.is_some_and(|other| other != policy.on_congestion);
+            if differs {
+                return Err(format!(
+                    "--on-loss and --on-congestion are of the whole group {name}, which has others"
+                ));
+            }
+            policy
+        }
+        None => Policy {
+            on_loss: wanted.on_loss.unwrap_or_default(),
+            on_congestion: wanted.on_congestion.unwrap_or_default(),
+        },
+    };
+    let join = Join {
+        partnership: partnership.clone(),
+        group: name.clone(),
+        volumes: their_volumes.clone(),
+        sizes,
+        log_bytes,
+        source: format!("{}:{name}", host_name()),
+        back: way_back(replicas, &wanted)?,
+        synchronous: wanted.synchronous,
+        policy,
+        may_overwrite: wanted.overwrite || wanted.seeded,
+    };
+    carrier::ask(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await?;
+    // From here on the other server waits for this one.
+    let made = match existing {
+        Some(group) => add_destination(replicas, &group, &partner, first).await.map(|()| group),
+        None => begin(replicas, &name, &wanted, &join, &partner, first).await,
+    };
+    if let Err(why) = made {
+        if let Err(e) = carrier::ask(address, &replicas.pool, &Ask::Leave { partnership }).await {
+            tracing::warn!("{} waits for a source that does not come: {e}", address.host);
+        }
+        return Err(why);
+    }
+    let mode = if wanted.synchronous { "synchronously" } else { "asynchronously" };
+    let (host, copy) = (&address.host, if wanted.seeded { "compared" } else { "copied" });
+    Ok(Reply::Done(format!(
+        "{name} is replicated {mode} to {host} and is being {copy}: weft replica status --watch"
+    )))
+}
+
+async fn begin(
+    replicas: &Arc<Replicas>,
+    name: &str,
+    wanted: &Create,
+    join: &Join,
+    partner: &Partner,
+    first: First,
+) -> Result<Arc<Group>, String> {
+    let config = config::Group::new(
+        name,
+        join.partnership.clone(),
+        wanted.volumes.clone(),
+        join.log_bytes,
+        join.policy,
+    );
+    let group = Group::create(replicas, config, Role::Source, None).await?;
+    replicas.enter(group.clone());
+    let source = loop {
+        match group.state() {
+            State::Source(source) => break source,
+            State::Stopped(why, _) => {
+                replicas.dissolve(&group).await?;
+                return Err(why);
+            }
+            _ => rt::sleep(std::time::Duration::from_millis(5)).await,
+        }
+    };
+    match attach(replicas, &group, &source, partner, first).await {
+        Ok(()) => Ok(group),
+        Err(why) => {
+            replicas.dissolve(&group).await?;
+            Err(why)
+        }
+    }
+}
+
+async fn add_destination(
+    replicas: &Arc<Replicas>,
+    group: &Arc<Group>,
+    partner: &Partner,
+    first: First,
+) -> Result<(), String> {
+    match group.state() {
+        State::Source(source) => attach(replicas, group, &source, partner, first).await,
+        _ => Err(ask_the_source(group)),
+    }
+}
+
+async fn attach(
+    replicas: &Arc<Replicas>,
+    group: &Arc<Group>,
+    source: &Arc<Source>,
+    partner: &Partner,
+    first: First,
+) -> Result<(), String> {
+    let n = group.add(source, partner, first).await?;
+    group.change(replicas, |config| config.partners.push(partner.clone()))?;
+    group.ship(replicas, source, n, partner);
+    Ok(())
+}
+
+/// How the other server reaches this one.
+fn way_back(replicas: &Replicas, wanted: &Create) -> Result<Address, String> {
+    let there = &wanted.address;
+    let host = match &wanted.return_host {
+        Some(host) => host.clone(),
+        None => {
+            // The address that this host uses on the way there; nothing is sent.
+            let found = (there.host.as_str(), there.port)
+                .to_socket_addrs()
+                .map_err(|e| format!("{}: {e}", there.host))?;
+            let route = |to: std::net::SocketAddr| {
+                let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(to)?;
+                socket.local_addr()
+            };
+            let own = found.map(route).find_map(Result::ok);
+            own.ok_or_else(|| format!("there is no route to {}", there.host))?.ip().to_string()
+        }
+    };
+    Ok(Address {
+        host,
+        port: replicas.smb_port.get().copied().unwrap_or_default(),
+        user: replicas.own.user.clone(),
+        password: replicas.own.password.clone(),
+        transport: there.transport,
+        encrypt: there.encrypt,
+        compress: there.compress,
+    })
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+async fn switch(
+    replicas: &Arc<Replicas>,
+    name: &str,
+    to: Option<&str>,
+    failover: bool,
+    force: bool,
+) -> Result<Reply, String> {
+    let group = replicas.group(name)?;
+    let tag = u64::from_le_bytes(random()?);
+    let host =
+        group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
+    match group.state() {
+        State::Destination(copy) if failover => {
+            let era = copy.promote(tag, force).await.map_err(|e| match force {
+                true => e.to_string(),
+                false => format!("{e}; --force takes it nevertheless"),
+            })?;
+            group.settled(|state| matches!(state, State::Source(_))).await?;
+            let name = &group.name;
+            Ok(Reply::Done(format!(
+                "{name} is the source now, epoch {}, with everything that had come here; {host} becomes its copy when it \
+                 is back",
+                era.epoch
+            )))
+        }
+        State::Destination(_) => Err(format!(
+            "{} is a destination here: `weft replica switch {}` on {host} exchanges the roles without a loss; if {host} \
+             is lost, add --failover here",
+            group.name, group.name
+        )),
+        _ if failover => Err(format!("{} is the source here: --failover is for a destination", group.name)),
+        _ => {
+            let (group, source, n, to) = destination(replicas, name, to)?;
+            source.switch(n, tag).await.map_err(|e| e.to_string())?;
+            // The one who is the source now is the first partner.
+            group.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))?;
+            group.settled(|state| matches!(state, State::Destination(_))).await?;
+            Ok(Reply::Done(format!("{to} is the source now, and this side its copy")))
+        }
+    }
+}
+
+async fn remove(
+    replicas: &Arc<Replicas>,
+    name: &str,
+    to: Option<&str>,
+    force: bool,
+) -> Result<Reply, String> {
+    let group = replicas.group(name)?;
+    let _turn = replicas.take_turn()?;
+    if let State::Source(source) = group.state() {
+        let partners: Vec<Partner> = match to {
+            None => group.config().partners,
+            Some(_) => {
+                let (_, _, _, name) = destination(replicas, name, to)?;
+                group.config().partners.into_iter().filter(|partner| partner.name == name).collect()
+            }
+        };
+        let mut unheard = Vec::new();
+        for partner in &partners {
+            let ask = Ask::Leave { partnership: group.partnership_hex() };
+            if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
+                if !force {
+                    return Err(format!(
+                        "{} was not told, and would wait for ever: {e}; --force removes this side alone",
+                        partner.name
+                    ));
+                }
+                unheard.push(partner.address.host.clone());
+            }
+            if let Some(n) = group.number(&partner.name) {
+                source.remove_peer(n).await.map_err(|e| e.to_string())?;
+            }
+            group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))?;
+        }
+        let left = group.config().partners.len();
+        if left == 0 {
+            replicas.dissolve(&group).await?;
+        }
+        let name = &group.name;
+        let there = match unheard.is_empty() {
+            true => String::new(),
+            false => format!("; run `weft replica remove {name}` on {}", unheard.join(" and ")),
+        };
+        return Ok(Reply::Done(match left {
+            0 => format!("{name} is not replicated any more{there}"),
+            n => format!("{name} has {n} destinations left{there}"),
+        }));
+    }
+    if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
+        return Err(format!(
+            "the copy of {} is in the middle of a resync ({:?}), which no source ever was: --force removes it nevertheless",
+            group.name, status.role
+        ));
+    }
+    replicas.dissolve(&group).await?;
+    Ok(Reply::Done(format!("{} is no copy any more: its volumes can be used here", group.name)))
+}
+
+async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Result<Reply, String> {
+    let group = replicas.group(name)?;
+    let State::Stopped(why, source) = group.state() else {
+        return Err(format!("{} has nothing to decide: `weft replica status` says how it is", group.name));
+    };
+    let host =
+        group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
+    let name = &group.name;
+    let Some(source) = source else {
+        // It could not be opened: its log may be damaged.
+        group.rescue(keep_here).await.map_err(|e| format!("{why} ({e})"))?;
+        group.again();
+        group.settled(|state| matches!(state, State::Source(_) | State::Destination(_))).await?;
+        return Ok(Reply::Done(match keep_here {
+            true => format!(
+                "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
+            ),
+            false => format!(
+                "{name} is a copy now: what differs from {host} is overwritten when {host} is the source"
+            ),
+        }));
+    };
+    if keep_here {
+        let tag = u64::from_le_bytes(random()?);
+        source.overrule(tag).await.map_err(|e| format!("{e} ({why})"))?;
+        group.again();
+        group.settled(|state| matches!(state, State::Source(_))).await?;
+        return Ok(Reply::Done(format!(
+            "{name} counts as it is here; on {host}: weft replica resolve {name} --keep there"
+        )));
+    }
+    source.demote().await.map_err(|e| format!("{e} ({why})"))?;
+    group.again();
+    group.settled(|state| matches!(state, State::Destination(_))).await?;
+    Ok(Reply::Done(format!("{name} is a copy now: what only this side had is overwritten when {host} comes")))
+}
+
+/// Begins or ends a test: a writable picture of a copy.
+async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Result<Reply, String> {
+    let group = replicas.group(name)?;
+    let (name, held) = (&group.name, || group.picture.lock().unwrap_or_else(PoisonError::into_inner));
+    if end {
+        let ended = held().take().is_some();
+        return match ended {
+            true => Ok(Reply::Done(format!("the picture of {name} is gone, and what was written to it"))),
+            false => Err(format!("there is no picture of {name}")),
+        };
+    }
+    let State::Destination(copy) = group.state() else {
+        return Err(format!("{name} is no destination here: a test takes place where the copy is"));
+    };
+    if held().is_some() {
+        return Err(format!("there is a picture of {name} already: weft replica test-failover {name} --end"));
+    }
+    let (picture, port) = picture::take(replicas, &group, &copy).await?;
+    *held() = Some(picture);
+    let uris: Vec<String> =
+        group.members.iter().map(|member| format!("nbd://127.0.0.1:{port}/{}", member.name)).collect();
+    Ok(Reply::Done(format!(
+        "a writable picture, while replication goes on: {}\nend it: weft replica test-failover {name} --end",
+        uris.join(" ")
+    )))
+}
+
+/// Volumes have grown while nobody served them: the journal is told, on both sides, the destination first.
+async fn resize(replicas: &Arc<Replicas>, name: &str) -> Result<Reply, String> {
+    let group = replicas.group(name)?;
+    let name = &group.name;
+    if !matches!(group.state(), State::Stopped(..)) {
+        return Err(format!(
+            "the volumes of {name} are as long as its journal says. To make them longer: stop both servers, weft volume \
+             resize VOLUME SIZE on both hosts, start them again, then weft replica resize {name}, on the destination first"
+        ));
+    }
+    group.grow().await?;
+    group.again();
+    group.settled(|state| matches!(state, State::Source(_) | State::Destination(_))).await?;
+    Ok(Reply::Done(format!("{name} goes on with its volumes as they are now")))
+}

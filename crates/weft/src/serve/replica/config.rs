@@ -1,0 +1,260 @@
+//! What a server remembers of its groups: which volumes, which partners, and how to reach them.
+//!
+//! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users: it holds passwords. The journal lies beside it,
+//! in `GROUP.log`. A file is written under another name and renamed. Owns: nothing. Does not: know how replication stands;
+//! the journal does.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::args::Transport;
+use crate::args::replica::{OnCongestion, OnLoss};
+
+/// What this module writes.
+const VERSION: u32 = 1;
+/// More groups than this serve nobody.
+pub(super) const MOST_GROUPS: usize = 256;
+
+/// A group of volumes that keep their order of writes.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Group {
+    /// Layout of this file.
+    pub version: u32,
+    /// Its name here.
+    pub name: String,
+    /// 32 hexadecimal digits, the same on both sides.
+    pub partnership: String,
+    /// Its volumes here, in the group's order.
+    pub volumes: Vec<String>,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Everything lies in memory: nothing outlives the process.
+    pub in_memory: bool,
+    /// What a source does when a destination is away, or slow.
+    #[serde(default, flatten)]
+    pub policy: Policy,
+    /// The other sides: destinations of a source; of a destination its source, and what it knows of others.
+    pub partners: Vec<Partner>,
+}
+
+/// What a source does when a destination is away, or slow.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// When it is away.
+    #[serde(default)]
+    pub on_loss: OnLoss,
+    /// When it is slow.
+    #[serde(default)]
+    pub on_congestion: OnCongestion,
+}
+
+/// Another side.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Partner {
+    /// What it is called here: HOST:GROUP.
+    pub name: String,
+    /// How to reach it.
+    pub address: Address,
+    /// Whether writes wait for it while it is a destination.
+    pub synchronous: bool,
+}
+
+/// How a server is reached.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct Address {
+    /// Name or address.
+    pub host: String,
+    /// TCP port of SMB.
+    pub port: u16,
+    /// Who logs on.
+    pub user: String,
+    /// What proves it.
+    pub password: Password,
+    /// By which way.
+    pub transport: Transport,
+    /// Encrypt everything.
+    pub encrypt: bool,
+    /// Compress what travels over TCP, where both servers can.
+    #[serde(default)]
+    pub compress: bool,
+}
+
+/// Wiped when it is dropped, and not shown.
+#[derive(Serialize, Deserialize, Clone, Zeroize, ZeroizeOnDrop)]
+#[serde(transparent)]
+pub(crate) struct Password(String);
+
+impl Password {
+    /// Takes it over.
+    pub(crate) fn new(text: &str) -> Password {
+        Password(text.to_owned())
+    }
+
+    /// For those who log on.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// The folder of all groups.
+#[derive(Clone, Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Of this state directory.
+    pub fn of(state: &Path) -> Folder {
+        Folder(state.join("replica"))
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where a group's journal lies.
+    pub fn journal(&self, group: &str) -> PathBuf {
+        self.0.join(format!("{group}.log"))
+    }
+
+    fn file(&self, group: &str) -> PathBuf {
+        self.0.join(format!("{group}.json"))
+    }
+
+    /// Makes it where it is missing.
+    pub fn make(&self) -> io::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
+    }
+
+    /// All groups, by name; one that cannot be read is an error that names its file.
+    pub fn load(&self) -> Result<Vec<Group>, String> {
+        let entries = match fs::read_dir(&self.0) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?,
+        };
+        let mut groups = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?.path();
+            let is_group = path.extension().is_some_and(|extension| extension == "json");
+            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if !is_group || hidden {
+                continue;
+            }
+            let wrong = |why: String| format!("{} is of no use: {why}", path.display());
+            let text = fs::read(&path).map_err(|e| wrong(e.to_string()))?;
+            let group: Group = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+            if group.version != VERSION {
+                return Err(wrong(format!("it is of version {}, and this is {VERSION}", group.version)));
+            }
+            groups.push(group);
+        }
+        groups.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(groups)
+    }
+
+    /// Remembers a group, durably. One in memory is not remembered.
+    pub fn save(&self, group: &Group) -> io::Result<()> {
+        if group.in_memory {
+            return Ok(());
+        }
+        self.make()?;
+        let draft = self.0.join(format!(".{}.new", group.name));
+        match fs::remove_file(&draft) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(&serde_json::to_vec_pretty(group)?)?;
+        file.sync_all()?;
+        fs::rename(&draft, self.file(&group.name))?;
+        fs::File::open(&self.0)?.sync_all()
+    }
+
+    /// Forgets a group.
+    pub fn remove(&self, group: &str) -> io::Result<()> {
+        match fs::remove_file(self.file(group)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Group {
+    /// A group of the version that is written now.
+    pub fn new(
+        name: &str,
+        partnership: String,
+        volumes: Vec<String>,
+        log_bytes: u64,
+        policy: Policy,
+    ) -> Group {
+        let (version, name, in_memory, partners) = (VERSION, name.to_owned(), false, Vec::new());
+        Group { version, name, partnership, volumes, log_bytes, in_memory, policy, partners }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_remembered_and_its_secrets_are_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::of(dir.path());
+        assert!(folder.load().unwrap().is_empty());
+        let policy = Policy { on_loss: OnLoss::SuspendIo, on_congestion: OnCongestion::PullAhead };
+        let mut group =
+            Group::new("db", "ab".repeat(16), vec!["vol1".into(), "vol2".into()], 1 << 24, policy);
+        let address = Address {
+            host: "other".into(),
+            port: 4450,
+            user: "alice".into(),
+            password: Password::new("secret"),
+            transport: Transport::Auto,
+            encrypt: true,
+            compress: false,
+        };
+        assert!(!format!("{address:?}").contains("secret"));
+        group.partners.push(Partner { name: "other:db".into(), address, synchronous: true });
+        folder.save(&group).unwrap();
+        folder.save(&group).unwrap();
+        let mode = folder.file("db").metadata().unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let [loaded] = &folder.load().unwrap()[..] else { panic!("one group") };
+        assert_eq!(loaded.partners[0].address.password.text(), "secret");
+        assert_eq!((&loaded.volumes, loaded.policy), (&group.volumes, policy));
+        folder.remove("db").unwrap();
+        folder.remove("db").unwrap();
+        assert!(folder.load().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_group_of_before_these_options_behaves_as_it_did() {
+        let old = r#"{"version": 1, "name": "a", "partnership": "", "volumes": [], "log_bytes": 1, "in_memory": false,
+            "partners": []}"#;
+        let group: Group = serde_json::from_str(old).unwrap();
+        assert_eq!(group.policy, Policy { on_loss: OnLoss::Continue, on_congestion: OnCongestion::Block });
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::of(dir.path());
+        folder.make().unwrap();
+        fs::write(folder.file("bad"), b"{").unwrap();
+        assert!(folder.load().unwrap_err().contains("bad.json"));
+    }
+}

@@ -1,0 +1,318 @@
+//! What a server offers to sources over SMB: a hidden share whose files are doors to its destinations.
+//!
+//! ```text
+//! setup                      messages of `super::setup`, by FSCTL_WEFT_EXCHANGE
+//! measure                    takes WRITEs and forgets them, so that the way can be measured
+//! PARTNERSHIP                requests of `wire::repl::control`, likewise; PARTNERSHIP is 32 hexadecimal digits
+//! PARTNERSHIP,SESSION,log    each WRITE is one append, at whatever offset; SESSION is 16 hexadecimal digits
+//! PARTNERSHIP,SESSION,N      each WRITE stores bytes in volume N, at its offset
+//! ```
+//!
+//! A WRITE is answered when the deed is done, as the contract of `replica::peer` has it; on SMB Direct its payload was pulled
+//! from the source's memory by RDMA. Whoever may log on may come in; the share is offered over SMB alone.
+//! Owns: the numbers of the files. Does not: know what a destination does. Errors reach a source as an NTSTATUS, which is
+//! as good as unreachable to it; reasons travel by control requests.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::File;
+use weft_replica::destination::Destination;
+use weft_replica::record::Record;
+use weft_replica::source::Source;
+use weft_store::Error;
+use weft_store::backend::{Item, Items};
+use weft_store::vfs::{NodeId, OpenFile, Put, Sink};
+use weft_wire::repl::control::{Refusal, Request, Response};
+
+/// The share's name. Clients do not show what ends in a dollar sign.
+pub(super) const SHARE: &str = "weft-replica$";
+/// The file for messages of `super::setup`.
+pub(super) const SETUP: &str = "setup";
+/// The file that forgets.
+pub(super) const MEASURE: &str = "measure";
+/// Files that are remembered at a time; older ones are looked up again.
+const MOST_FILES: usize = 4096;
+
+/// Answers a message of `super::setup`, wherever the connection runs.
+pub(super) type Setup = Arc<dyn Fn(Bytes) -> LocalBoxFuture<'static, Bytes> + Send + Sync>;
+
+/// Who is behind the doors of a partnership.
+#[derive(Clone, Debug)]
+pub(super) enum Behind {
+    /// It keeps a copy.
+    Destination(Arc<Destination>),
+    /// It is written to here.
+    Source(Arc<Source>),
+}
+
+/// All doors of a server. Cloning shares them.
+#[derive(Clone)]
+pub(super) struct Doors(Arc<Shared>);
+
+struct Shared {
+    setup: Setup,
+    state: Mutex<State>,
+    /// What there is to read behind a door: nothing.
+    nothing: File,
+}
+
+#[derive(Default)]
+struct State {
+    partnerships: HashMap<[u8; 16], Behind>,
+    numbers: HashMap<Target, NodeId>,
+    targets: HashMap<NodeId, Target>,
+    order: VecDeque<NodeId>,
+    last: u64,
+}
+
+/// What a file leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Target {
+    Setup,
+    Measure,
+    Control([u8; 16]),
+    Log([u8; 16], u64),
+    Volume([u8; 16], u64, u16),
+}
+
+impl Doors {
+    /// Doors to nobody yet.
+    pub fn new(setup: Setup) -> io::Result<Doors> {
+        let nothing = File::in_memory("weft-door")?;
+        Ok(Doors(Arc::new(Shared { setup, state: Mutex::default(), nothing })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the doors of this partnership lead there.
+    pub fn lead(&self, partnership: [u8; 16], behind: Behind) {
+        self.state().partnerships.insert(partnership, behind);
+    }
+
+    /// Nobody is there any more.
+    pub fn shut(&self, partnership: &[u8; 16]) {
+        self.state().partnerships.remove(partnership);
+    }
+
+    fn behind(&self, partnership: &[u8; 16]) -> Option<Behind> {
+        self.state().partnerships.get(partnership).cloned()
+    }
+
+    fn destination(&self, partnership: &[u8; 16]) -> Result<Arc<Destination>, Error> {
+        match self.behind(partnership) {
+            Some(Behind::Destination(destination)) => Ok(destination),
+            _ => Err(refused("no copy is kept here at present")),
+        }
+    }
+
+    fn item(&self, target: Target) -> Item {
+        let state = &mut *self.state();
+        let node = match state.numbers.get(&target) {
+            Some(node) => *node,
+            None => {
+                state.last += 1;
+                // 1 is the root.
+                let node = NodeId(state.last + 1);
+                state.numbers.insert(target, node);
+                state.targets.insert(node, target);
+                state.order.push_back(node);
+                if state.order.len() > MOST_FILES
+                    && let Some(old) = state.order.pop_front()
+                    && let Some(target) = state.targets.remove(&old)
+                {
+                    state.numbers.remove(&target);
+                }
+                node
+            }
+        };
+        Item { node, name: target.name().into_bytes(), size: 0 }
+    }
+}
+
+impl Target {
+    fn parse(name: &[u8]) -> Option<Target> {
+        let text = std::str::from_utf8(name).ok()?;
+        if text == SETUP {
+            return Some(Target::Setup);
+        }
+        if text == MEASURE {
+            return Some(Target::Measure);
+        }
+        let mut parts = text.split(',');
+        let partnership = parse_partnership(parts.next()?)?;
+        let Some(session) = parts.next() else { return Some(Target::Control(partnership)) };
+        let session = u64::from_str_radix(session, 16).ok().filter(|_| session.len() == 16)?;
+        let target = match parts.next()? {
+            "log" => Target::Log(partnership, session),
+            number => Target::Volume(partnership, session, number.parse().ok()?),
+        };
+        parts.next().is_none().then_some(target)
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Target::Setup => SETUP.to_owned(),
+            Target::Measure => MEASURE.to_owned(),
+            Target::Control(partnership) => hex(partnership),
+            Target::Log(partnership, session) => log_name(partnership, *session),
+            Target::Volume(partnership, session, number) => volume_name(partnership, *session, *number),
+        }
+    }
+
+    fn partnership(&self) -> Option<&[u8; 16]> {
+        match self {
+            Target::Setup | Target::Measure => None,
+            Target::Control(partnership) | Target::Log(partnership, _) | Target::Volume(partnership, ..) => {
+                Some(partnership)
+            }
+        }
+    }
+}
+
+/// The door for appends of a session.
+pub(super) fn log_name(partnership: &[u8; 16], session: u64) -> String {
+    format!("{},{session:016x},log", hex(partnership))
+}
+
+/// The door for blocks of a session's volume.
+pub(super) fn volume_name(partnership: &[u8; 16], session: u64, number: u16) -> String {
+    format!("{},{session:016x},{number}", hex(partnership))
+}
+
+/// 32 digits.
+pub(super) fn hex(partnership: &[u8; 16]) -> String {
+    partnership.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// [`hex`] backwards.
+pub(super) fn parse_partnership(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+fn refused(why: impl std::fmt::Display) -> Error {
+    Error::Io(io::Error::other(why.to_string()))
+}
+
+impl Items for Doors {
+    fn kind(&self) -> &'static str {
+        "replica"
+    }
+
+    /// Nobody is shown what there is; who is meant to come knows.
+    fn list(&self) -> Vec<Item> {
+        Vec::new()
+    }
+
+    fn by_name(&self, name: &[u8], _fold_case: bool) -> Option<Item> {
+        let target = Target::parse(name)?;
+        // A partnership that is not known has no doors.
+        if let Some(partnership) = target.partnership() {
+            self.behind(partnership)?;
+        }
+        Some(self.item(target))
+    }
+
+    fn by_node(&self, node: NodeId) -> Option<Item> {
+        let target = *self.state().targets.get(&node)?;
+        Some(Item { node, name: target.name().into_bytes(), size: 0 })
+    }
+
+    fn open(&self, node: NodeId, _write: bool) -> Result<OpenFile, Error> {
+        let target = *self.state().targets.get(&node).ok_or(Error::Stale)?;
+        let file = OpenFile::new(node, self.0.nothing.clone(), None);
+        Ok(file.through(Arc::new(Door { doors: self.clone(), target })))
+    }
+}
+
+/// An open door.
+struct Door {
+    doors: Doors,
+    target: Target,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Door").field(&self.target).finish()
+    }
+}
+
+impl Sink for Door {
+    fn len(&self) -> u64 {
+        0
+    }
+
+    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            match &self.target {
+                Target::Log(partnership, session) => {
+                    let destination = self.doors.destination(partnership)?;
+                    // An append that was cut in two on its way is no row of records, and refused here.
+                    let records = Record::parse_all(chain).map_err(refused)?;
+                    destination.append(*session, records).await.map_err(refused)
+                }
+                Target::Volume(partnership, session, number) => {
+                    let destination = self.doors.destination(partnership)?;
+                    destination.write_blocks(*session, *number, offset, chain).await.map_err(refused)
+                }
+                Target::Measure => Ok(()),
+                Target::Setup | Target::Control(_) => Err(Error::NotSupported),
+            }
+        })
+    }
+
+    fn place<'a>(&'a self, offset: u64, len: u64, put: Put<'a>) -> LocalBoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            // Records are looked at before they are kept.
+            let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
+            let destination = self.doors.destination(partnership)?;
+            destination.place_blocks(*session, *number, offset, len, put).await.map_err(refused)
+        })
+    }
+
+    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        // What is to be durable was so when its WRITE was answered; blocks are made so by a barrier.
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn zero(&self, _offset: u64, _len: u64, _keep_space: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    fn exchange(&self, message: Bytes, max: usize) -> LocalBoxFuture<'_, Result<Bytes, Error>> {
+        Box::pin(async move {
+            let answer: Bytes = match &self.target {
+                Target::Setup => (self.doors.0.setup)(message).await,
+                Target::Control(partnership) => {
+                    let request = Request::parse(&message).map_err(refused)?;
+                    match self.doors.behind(partnership) {
+                        Some(Behind::Destination(destination)) => destination.control(request).await,
+                        Some(Behind::Source(source)) => source.control(&request),
+                        None => Response::Refused(Refusal::Partnership),
+                    }
+                    .emit()
+                    .into()
+                }
+                Target::Measure | Target::Log(..) | Target::Volume(..) => {
+                    return Err(Error::NotSupported);
+                }
+            };
+            if answer.len() > max { Err(Error::Invalid) } else { Ok(answer) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Doors, and whoever knocks with something that is not meant for them.
+
+use weft_machine::{Pool, rt};
+use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+use weft_replica::record::{Header, Kind};
+use weft_replica::status::Role;
+use weft_replica::{destination, peer};
+use weft_store::block::Block;
+use weft_store::volume::plain::Plain;
+use weft_wire::repl::control::{Era, Hello, MAX_MESSAGE, Sync, Welcome};
+
+use super::*;
+
+const PARTNERSHIP: [u8; 16] = [0xab; 16];
+const SIZE: u64 = 1 << 20;
+
+#[test]
+fn names_lead_to_doors_and_back() {
+    for target in [
+        Target::Setup,
+        Target::Measure,
+        Target::Control(PARTNERSHIP),
+        Target::Log(PARTNERSHIP, 7),
+        Target::Volume(PARTNERSHIP, 9, 3),
+    ] {
+        assert_eq!(Target::parse(target.name().as_bytes()), Some(target));
+    }
+    let hex = hex(&PARTNERSHIP);
+    for name in ["", "setup2", &hex[1..], &format!("{hex},7,log"), &format!("{hex},0000000000000007,x")] {
+        assert_eq!(Target::parse(name.as_bytes()), None, "{name}");
+    }
+    assert_eq!(Target::parse(format!("{hex},0000000000000007,1,2").as_bytes()), None);
+}
+
+/// Doors to a destination in memory that nobody has claimed yet.
+async fn doors() -> (Doors, Arc<Destination>) {
+    let setup: Setup = Arc::new(|message| Box::pin(std::future::ready(message)));
+    let doors = Doors::new(setup).unwrap();
+    let format = Format {
+        partnership: PARTNERSHIP,
+        role: Role::Destination,
+        tag: 3,
+        sizes: vec![SIZE],
+        log_bytes: MIN_LOG_BYTES,
+    };
+    let ram = |bytes| -> Arc<dyn Block> { Arc::new(Plain::in_memory(bytes).unwrap()) };
+    let journal = ram(journal::bytes(&format).unwrap());
+    journal::format(&journal, &format).await.unwrap();
+    let side = Side { journal, members: vec![ram(SIZE)], pool: Pool::new(16 << 20), wall: Wall::new(1) };
+    let destination = Destination::open(side, destination::Config::default()).await.unwrap();
+    doors.lead(PARTNERSHIP, Behind::Destination(destination.clone()));
+    (doors, destination)
+}
+
+fn door(doors: &Doors, target: Target) -> Door {
+    Door { doors: doors.clone(), target }
+}
+
+fn hello(partnership: [u8; 16], epoch: u64) -> Request {
+    let eras = vec![Era { epoch, tag: 9, after: 0 }];
+    Request::Hello(Hello {
+        partnership,
+        first: 1,
+        last: 0,
+        synchronous: true,
+        adopt: true,
+        sizes: vec![SIZE],
+        eras,
+    })
+}
+
+async fn ask(door: &Door, request: &Request) -> Response {
+    let answer = door.exchange(request.emit().into(), MAX_MESSAGE).await.unwrap();
+    Response::parse(&answer).unwrap()
+}
+
+async fn claim(doors: &Doors, epoch: u64) -> Welcome {
+    match ask(&door(doors, Target::Control(PARTNERSHIP)), &hello(PARTNERSHIP, epoch)).await {
+        Response::Welcome(welcome) => welcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn append(sequence: u64) -> Vec<Bytes> {
+    let kind = Kind::Zeroes { len: 512, keep_space: false };
+    let header =
+        Header { log: 1, life: 1, epoch: 1, sequence, member: 0, offset: 0, unix_ms: 0, settled: 0, kind };
+    peer::append_bytes(&[Record { header, payload: Vec::new() }])
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_nothing_has_happened() {
+    rt::block_on(async {
+        let (doors, destination) = doors().await;
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        let whole = hello(PARTNERSHIP, 1).emit();
+        for cut in 0..whole.len() {
+            assert!(
+                control.exchange(Bytes::copy_from_slice(&whole[..cut]), MAX_MESSAGE).await.is_err(),
+                "{cut}"
+            );
+        }
+        for bit in 0..8 * whole.len() {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(control.exchange(damaged.into(), MAX_MESSAGE).await.is_err(), "bit {bit}");
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        // An answer is no question.
+        let answer = Response::Done.emit();
+        for wrong in [longer, vec![0; MAX_MESSAGE], vec![0xff; MAX_MESSAGE + 1], answer] {
+            assert!(control.exchange(wrong.into(), MAX_MESSAGE).await.is_err());
+        }
+        assert_eq!(destination.status().epoch, 0, "nobody has claimed it");
+        assert_eq!(claim(&doors, 1).await.last, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_answer_that_does_not_fit_is_not_cut() {
+    rt::block_on(async {
+        let (doors, _) = doors().await;
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        let message = Bytes::from(Request::Status.emit());
+        let whole = control.exchange(message.clone(), MAX_MESSAGE).await.unwrap();
+        assert!(control.exchange(message.clone(), whole.len()).await.is_ok());
+        let short = control.exchange(message, whole.len() - 1).await;
+        assert!(matches!(short, Err(Error::Invalid)), "{short:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn nothing_comes_before_a_hello() {
+    rt::block_on(async {
+        let (doors, destination) = doors().await;
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        let era = Era { epoch: 7, tag: 7, after: 0 };
+        for session in [0, 1, u64::MAX] {
+            for early in [
+                Request::Begin { session, base: 0, sync: Sync::Initial },
+                Request::Zero { session, member: 0, offset: 0, len: 512 },
+                Request::Barrier { session },
+                Request::Finish { session, at: 0 },
+                Request::Checksums { session, member: 0, offset: 0, len: 512, piece: 512, after: 0 },
+                Request::Diverged { session, member: 0, from: 0 },
+                Request::Suspend { session },
+                Request::TakeOver { session, era },
+                Request::Beat { session },
+            ] {
+                let answer = ask(&control, &early).await;
+                assert_eq!(answer, Response::Refused(Refusal::Session), "{early:?}");
+            }
+            let log = door(&doors, Target::Log(PARTNERSHIP, session));
+            assert!(log.write(0, append(1)).await.is_err());
+            let volume = door(&doors, Target::Volume(PARTNERSHIP, session, 0));
+            assert!(volume.write(0, vec![Bytes::from_static(&[1; 512])]).await.is_err());
+        }
+        let status = destination.status();
+        assert_eq!((status.last, status.epoch, status.consistent), (0, 0, false));
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_belongs_to_an_earlier_session_is_over_with_the_next() {
+    rt::block_on(async {
+        let (doors, destination) = doors().await;
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        let first = claim(&doors, 1).await.session;
+        assert_eq!(
+            ask(&control, &Request::Begin { session: first, base: 0, sync: Sync::Initial }).await,
+            Response::Done
+        );
+        let log = door(&doors, Target::Log(PARTNERSHIP, first));
+        log.write(0, append(1)).await.unwrap();
+        // In the middle of a resync, and out of order: it waits for nothing that it has, and is no copy of anything.
+        assert_eq!(
+            ask(&control, &Request::Finish { session: first, at: 2 }).await,
+            Response::Refused(Refusal::Gap(1)),
+            "it is finished before everything is there"
+        );
+        let second = claim(&doors, 2).await.session;
+        assert_ne!(first, second);
+        assert_eq!(
+            ask(&control, &Request::Beat { session: first }).await,
+            Response::Refused(Refusal::Session)
+        );
+        assert_eq!(
+            ask(&control, &Request::Finish { session: first, at: 1 }).await,
+            Response::Refused(Refusal::Session)
+        );
+        assert!(log.write(0, append(2)).await.is_err());
+        let volume = door(&doors, Target::Volume(PARTNERSHIP, first, 0));
+        assert!(volume.write(0, vec![Bytes::from_static(&[1; 512])]).await.is_err());
+        // The earlier source is not let in again.
+        let earlier = ask(&control, &hello(PARTNERSHIP, 1)).await;
+        assert!(matches!(earlier, Response::Refused(Refusal::Fenced(era)) if era.epoch == 2), "{earlier:?}");
+        let status = destination.status();
+        assert_eq!((status.last, status.consistent), (1, false));
+    })
+    .unwrap();
+}
+
+#[test]
+fn whoever_is_of_another_partnership_is_not_listened_to() {
+    rt::block_on(async {
+        let (doors, _) = doors().await;
+        let other = [0xcd; 16];
+        // By a door that is there, in the name of another; and by one that is not.
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        assert_eq!(ask(&control, &hello(other, 1)).await, Response::Refused(Refusal::Partnership));
+        assert!(doors.by_name(Target::Control(other).name().as_bytes(), true).is_none());
+        let nobody = door(&doors, Target::Control(other));
+        assert_eq!(ask(&nobody, &hello(other, 1)).await, Response::Refused(Refusal::Partnership));
+        let session = claim(&doors, 1).await.session;
+        let log = door(&doors, Target::Log(other, session));
+        assert!(log.write(0, append(1)).await.is_err());
+        // When it has ended, whoever holds a door open finds nobody behind it.
+        doors.shut(&PARTNERSHIP);
+        assert_eq!(ask(&control, &Request::Beat { session }).await, Response::Refused(Refusal::Partnership));
+    })
+    .unwrap();
+}
+
+#[test]
+fn doors_for_bytes_take_no_messages_and_the_other_way_round() {
+    rt::block_on(async {
+        let (doors, _) = doors().await;
+        let session = claim(&doors, 1).await.session;
+        let beat = Bytes::from(Request::Beat { session }.emit());
+        for target in
+            [Target::Measure, Target::Log(PARTNERSHIP, session), Target::Volume(PARTNERSHIP, session, 0)]
+        {
+            let answer = door(&doors, target).exchange(beat.clone(), MAX_MESSAGE).await;
+            assert!(matches!(answer, Err(Error::NotSupported)), "{target:?}");
+        }
+        for target in [Target::Setup, Target::Control(PARTNERSHIP)] {
+            assert!(matches!(door(&doors, target).write(0, append(1)).await, Err(Error::NotSupported)));
+        }
+        // An append that is none, and one that was cut.
+        let log = door(&doors, Target::Log(PARTNERSHIP, session));
+        let cut = append(1).concat();
+        for wrong in [vec![0xa5; 4096], cut[..100].to_vec()] {
+            assert!(log.write(0, vec![wrong.into()]).await.is_err());
+        }
+    })
+    .unwrap();
+}

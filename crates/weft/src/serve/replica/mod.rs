@@ -1,0 +1,318 @@
+//! Replication in a server: its groups, what each of them is at present, and how that changes.
+//!
+//! Spec: `replica` (the engine); [`door`] and [`carrier`] (the way over SMB); [`setup`] (before and after).
+//! Owns: the groups, and for each a task that opens the journal as what it says the group is, and opens it anew when that
+//! has changed. Does not: decide what a group is: the journal does, and the engine changes it.
+
+mod carrier;
+pub(crate) mod check;
+mod commands;
+pub(crate) mod config;
+mod door;
+mod front;
+mod group;
+mod picture;
+mod setup;
+mod told;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::Pool;
+use weft_machine::rt::Cores;
+use weft_store::Vfs;
+use weft_store::backend::Shelf;
+use weft_store::block::Medium;
+use weft_store::vfs::Share;
+
+use self::config::{Folder, Password};
+use self::door::Doors;
+use self::front::Front;
+use self::group::{Group, State};
+use self::setup::{Ask, Found, Join, Tell};
+use super::volumes::Served;
+use crate::admin::replica::Reply;
+use crate::args::Serve;
+
+/// Everything that a server replicates.
+pub(super) struct Replicas {
+    cores: Arc<Cores>,
+    pool: Pool,
+    folder: Folder,
+    doors: Doors,
+    members: Vec<Arc<Member>>,
+    groups: Mutex<BTreeMap<String, Arc<Group>>>,
+    /// One command at a time may add or remove a group.
+    busy: AtomicBool,
+    own: Own,
+    /// Known once the server listens.
+    smb_port: OnceLock<u16>,
+}
+
+/// A volume that can be replicated.
+#[derive(Debug)]
+struct Member {
+    name: String,
+    medium: Medium,
+    front: Arc<Front>,
+    bare: Arc<dyn weft_store::block::Block>,
+}
+
+/// How others log on here, for when the roles are exchanged.
+struct Own {
+    user: String,
+    password: Password,
+}
+
+impl Replicas {
+    /// Puts a front before each volume, and makes the doors. Groups begin with [`Replicas::start`].
+    pub(super) fn new(
+        args: &Serve,
+        state: &Path,
+        password: &str,
+        cores: &Arc<Cores>,
+        pool: &Pool,
+        volumes: &mut [Served],
+    ) -> Result<Arc<Replicas>, String> {
+        let member = |served: &mut Served| {
+            let front = Front::new(served.volume.block.clone());
+            served.block = front.clone();
+            Arc::new(Member {
+                name: served.volume.name.clone(),
+                medium: served.volume.superblock.medium,
+                front,
+                bare: served.volume.block.clone(),
+            })
+        };
+        let members = volumes.iter_mut().map(member).collect();
+        let behind: Arc<OnceLock<Weak<Replicas>>> = Arc::default();
+        let for_setup = behind.clone();
+        let setup: door::Setup = Arc::new(move |message| -> LocalBoxFuture<'static, Bytes> {
+            let replicas = for_setup.get().and_then(Weak::upgrade);
+            Box::pin(async move {
+                let told = match replicas {
+                    Some(replicas) => replicas.setup(&message).await,
+                    None => Tell::Error("the server ends".into()),
+                };
+                serde_json::to_vec(&told).unwrap_or_default().into()
+            })
+        });
+        let doors = Doors::new(setup).map_err(|e| format!("--replica: {e}"))?;
+        let replicas = Arc::new(Replicas {
+            cores: cores.clone(),
+            pool: pool.clone(),
+            folder: Folder::of(state),
+            doors,
+            members,
+            groups: Mutex::default(),
+            busy: AtomicBool::new(false),
+            own: Own { user: args.user.clone(), password: Password::new(password) },
+            smb_port: OnceLock::new(),
+        });
+        behind.get_or_init(|| Arc::downgrade(&replicas));
+        Ok(replicas)
+    }
+
+    /// The hidden share.
+    pub(super) fn share(&self) -> Share {
+        Share::new(door::SHARE, Vfs::new(Shelf::new(self.doors.clone())))
+    }
+
+    /// Begins with every group that is remembered. A group whose volumes are not served is told of, and left alone.
+    pub(super) fn start(self: &Arc<Self>, smb_port: u16) -> Result<(), String> {
+        self.smb_port.get_or_init(|| smb_port);
+        for config in self.folder.load()? {
+            let name = config.name.clone();
+            match Group::open(self, config) {
+                Ok(group) => self.enter(group),
+                Err(why) => tracing::error!("group {name} is not replicated: {why}"),
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(self: &Arc<Self>, group: Arc<Group>) {
+        self.groups().insert(group.name.clone(), group.clone());
+        let replicas = self.clone();
+        self.cores.run(0, move || async move { group.govern(&replicas).await });
+    }
+
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Group>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn group(&self, name: &str) -> Result<Arc<Group>, String> {
+        let groups = self.groups();
+        // A volume names its group, too.
+        let of_volume = || groups.values().find(|group| group.has(name));
+        groups.get(name).or_else(of_volume).cloned().ok_or_else(|| {
+            let there: Vec<&str> = groups.keys().map(String::as_str).collect();
+            match there.is_empty() {
+                true => format!("{name:?} is not replicated; `weft replica create` begins it"),
+                false => format!("{name:?} is not replicated; there is {}", there.join(", ")),
+            }
+        })
+    }
+
+    fn member(&self, name: &str) -> Result<Arc<Member>, String> {
+        let found = self.members.iter().find(|member| member.name == name);
+        found.cloned().ok_or_else(|| {
+            let there: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
+            format!("volume {name:?} is not served with --replica here; there is {}", there.join(", "))
+        })
+    }
+
+    fn group_of(&self, volume: &str) -> Option<String> {
+        self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
+    }
+
+    /// One command that adds or removes a group at a time.
+    fn take_turn(&self) -> Result<Turn<'_>, String> {
+        match self.busy.swap(true, Ordering::AcqRel) {
+            true => Err("another command is being carried out: try again when it is done".into()),
+            false => Ok(Turn(self)),
+        }
+    }
+
+    /// Answers the server of a source.
+    async fn setup(self: &Arc<Self>, message: &[u8]) -> Tell {
+        let ask: Ask = match serde_json::from_slice(message) {
+            Ok(ask) => ask,
+            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}")),
+        };
+        let told = match ask {
+            Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
+            Ask::Join(join) => self.join(*join).await.map(|()| Tell::Done),
+            Ask::Leave { partnership } => self.leave(&partnership).await.map(|()| Tell::Done),
+            Ask::Nothing => Ok(Tell::Done),
+        };
+        told.unwrap_or_else(Tell::Error)
+    }
+
+    async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, String> {
+        let log = match measure {
+            true => Some(self.measure_log().await.map_err(|e| {
+                format!("the journal's folder, {}, cannot be written to: {e}", self.folder.path().display())
+            })?),
+            false => None,
+        };
+        let mut volumes = Vec::new();
+        for name in wanted {
+            let member = self.member(name)?;
+            let used = group::used_bytes(&member.bare).await?;
+            let (size, group) = (member.bare.geometry().size, self.group_of(name));
+            volumes.push(Found { name: name.clone(), size, used, group });
+        }
+        Ok(Tell::Looked { log, volumes })
+    }
+
+    /// How fast durable writes are where the journal lies.
+    async fn measure_log(&self) -> io::Result<(f64, f64)> {
+        let folder = self.folder.clone();
+        weft_machine::rt::blocking(move || {
+            folder.make()?;
+            group::measure(folder.path())
+        })
+        .await
+    }
+
+    /// Becomes a destination.
+    async fn join(self: &Arc<Self>, join: Join) -> Result<(), String> {
+        let _turn = self.take_turn()?;
+        let mut members = Vec::new();
+        for name in &join.volumes {
+            let member = self.member(name)?;
+            if let Some(group) = self.group_of(name) {
+                return Err(format!(
+                    "volume {name} is in group {group} already; `weft replica remove` ends that"
+                ));
+            }
+            members.push(member);
+        }
+        if members.len() != join.sizes.len() {
+            return Err("the number of volumes and that of their sizes differ".into());
+        }
+        for (member, size) in members.iter().zip(&join.sizes) {
+            let own = member.bare.geometry().size;
+            if own < *size {
+                let name = &member.name;
+                return Err(format!(
+                    "volume {name} has {own} bytes and needs {size}: weft volume resize {name} {size}"
+                ));
+            }
+            if !join.may_overwrite && group::used_bytes(&member.bare).await? > 0 {
+                return Err(format!(
+                    "volume {} holds something: --overwrite says that it may go, --seeded that it is a copy to begin with",
+                    member.name
+                ));
+            }
+        }
+        let group = Group::join(self, &join).await?;
+        self.enter(group.clone());
+        // The source, once it has the answer, comes to a door that is there.
+        if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
+            self.dissolve(&group).await?;
+            return Err(why);
+        }
+        tracing::info!("group {} is a destination of {} now", group.name, join.source);
+        Ok(())
+    }
+
+    /// The source has ended the partnership.
+    async fn leave(self: &Arc<Self>, partnership: &str) -> Result<(), String> {
+        let found = self.groups().values().find(|group| group.partnership_hex() == partnership).cloned();
+        let Some(group) = found else { return Ok(()) };
+        if !group.is_destination() {
+            return Err(format!("group {} is no destination here", group.name));
+        }
+        let _turn = self.take_turn()?;
+        self.dissolve(&group).await
+    }
+
+    /// Ends a group here: its volumes become volumes like any others.
+    async fn dissolve(&self, group: &Arc<Group>) -> Result<(), String> {
+        group.end(self).await?;
+        self.groups().remove(&group.name);
+        Ok(())
+    }
+
+    /// Makes everything durable, so that the next start is quick.
+    pub(super) async fn close(&self) {
+        let groups: Vec<Arc<Group>> = self.groups().values().cloned().collect();
+        for group in groups {
+            group.close().await;
+        }
+    }
+
+    /// How all groups are doing.
+    pub(super) fn told(&self) -> Vec<crate::admin::replica::Group> {
+        told::groups(self)
+    }
+
+    /// Carries a command out.
+    pub(super) async fn command(
+        self: &Arc<Self>,
+        command: crate::admin::replica::Command,
+    ) -> Result<Reply, String> {
+        commands::carry_out(self, command).await
+    }
+}
+
+struct Turn<'a>(&'a Replicas);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| format!("no random numbers: {e}"))?;
+    Ok(bytes)
+}

@@ -1,0 +1,91 @@
+//! What two servers say to each other before and after replication: who becomes whose copy, and that it is over.
+//!
+//! Spec: this file; JSON, because it is rare and has to be understood by other versions. Travels by FSCTL_WEFT_EXCHANGE through
+//! the door `setup`, in a session that is always encrypted: it carries passwords.
+//! Owns: nothing. Does not: carry anything out (see the parent).
+
+use serde::{Deserialize, Serialize};
+
+use super::config::{Address, Policy};
+
+/// The longest message, bytes.
+pub(super) const MAX_MESSAGE: usize = 64 << 10;
+
+/// Asked by a source's server.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub(super) enum Ask {
+    /// What volumes are there, and what would be in the way?
+    Look {
+        /// Volumes, by their names there.
+        volumes: Vec<String>,
+        /// Measure the log's place as well, which takes its time.
+        measure: bool,
+    },
+    /// Become a destination.
+    Join(Box<Join>),
+    /// The partnership is over: the copy becomes a volume like any other.
+    Leave {
+        /// 32 hexadecimal digits.
+        partnership: String,
+    },
+    /// Says that it is done, so that the round trip can be measured.
+    Nothing,
+}
+
+/// See [`Ask::Join`].
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Join {
+    /// 32 hexadecimal digits.
+    pub partnership: String,
+    /// What the group is to be called there.
+    pub group: String,
+    /// Volumes, by their names there, in the group's order.
+    pub volumes: Vec<String>,
+    /// Bytes of the source's volumes.
+    pub sizes: Vec<u64>,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// What the source is called.
+    pub source: String,
+    /// How the destination reaches the source when the roles are exchanged.
+    pub back: Address,
+    /// Whether writes will wait.
+    pub synchronous: bool,
+    /// For when the roles are exchanged.
+    #[serde(default, flatten)]
+    pub policy: Policy,
+    /// What the volumes hold may go, or is compared.
+    pub may_overwrite: bool,
+}
+
+/// Answered by the other server.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Tell {
+    /// To [`Ask::Look`].
+    Looked {
+        /// Bytes a second that its journal's place takes, durably, and milliseconds of one small durable write there; where
+        /// it was measured.
+        log: Option<(f64, f64)>,
+        /// The volumes, as they were asked for.
+        volumes: Vec<Found>,
+    },
+    /// It is done.
+    Done,
+    /// It is not, and this sentence says why.
+    Error(String),
+}
+
+/// A volume of the other server.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Found {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that hold something, as far as its file system knows.
+    pub used: u64,
+    /// The group that it is in already.
+    pub group: Option<String>,
+}

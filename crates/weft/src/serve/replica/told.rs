@@ -1,0 +1,46 @@
+//! Groups as a status tells them.
+//!
+//! Owns: nothing.
+
+use serde_json::Value;
+
+use super::Replicas;
+use super::group::{Group, State};
+use crate::admin::replica::{Group as Told, Link};
+
+/// All groups of a server.
+pub(super) fn groups(replicas: &Replicas) -> Vec<Told> {
+    replicas.groups().values().map(|group| told(group)).collect()
+}
+
+fn told(group: &Group) -> Told {
+    let config = group.config();
+    let (role, stopped) = match group.state() {
+        State::Starting => ("starting", None),
+        State::Source(_) => ("source", None),
+        State::Destination(_) => ("destination", None),
+        State::Stopped(why, _) => ("stopped", Some(why)),
+    };
+    let engine = group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
+    let link = |partner: &super::config::Partner| {
+        let report = group.report(&partner.name);
+        Link {
+            name: partner.name.clone(),
+            address: format!("{}:{}", partner.address.host, partner.address.port),
+            transport: report.transport.to_owned(),
+            reason: report.reason.to_owned(),
+            description: report.description,
+            traffic: report.traffic,
+        }
+    };
+    Told {
+        name: group.name.clone(),
+        volumes: config.volumes,
+        role: role.to_owned(),
+        stopped,
+        in_memory: config.in_memory,
+        policy: config.policy,
+        engine,
+        links: config.partners.iter().map(link).collect(),
+    }
+}

@@ -1,0 +1,87 @@
+//! The ports of RPC programs: NFS, MOUNT and rpcbind, each by TCP and by UDP with one number.
+//!
+//! Owns: the sockets until they serve. Does not: speak RPC; whose program is asked for is decided behind it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use weft_machine::net::Tls;
+use weft_machine::{Listener, Pool, rt};
+use weft_nfs::server::{Net, Role, Service};
+use weft_store::rules::Way;
+use weft_transport::datagram;
+use zeroize::Zeroizing;
+
+use super::cannot_listen;
+use crate::args::Serve;
+use crate::exports::ExportOption;
+use crate::listen::{self, Acceptor, Framing};
+
+/// How often another number is tried where any will do, and UDP's of the same number was taken.
+const ATTEMPTS: usize = 16;
+
+/// One port.
+pub(super) struct RpcPort {
+    role: Role,
+    tcp: Listener,
+    udp: datagram::Port,
+}
+
+impl RpcPort {
+    /// Binds both; port 0 takes any that is free for both.
+    pub(super) fn bind(args: &Serve, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
+        let mut attempt = 1;
+        loop {
+            let addr = SocketAddr::new(args.listen, port);
+            let tcp = Listener::bind(addr).map_err(|e| cannot_listen(addr, &e))?;
+            match datagram::Port::bind(tcp.local_addr(), pool.clone()) {
+                Ok(udp) => return Ok(RpcPort { role, tcp, udp }),
+                Err(_) if port == 0 && attempt < ATTEMPTS => attempt += 1,
+                Err(e) => return Err(format!("UDP: {}", cannot_listen(tcp.local_addr(), &e))),
+            }
+        }
+    }
+
+    /// Its number.
+    pub(super) fn port(&self) -> u16 {
+        self.tcp.local_addr().port()
+    }
+
+    /// What rpcbind tells of it.
+    pub(super) fn services(&self) -> impl Iterator<Item = Service> {
+        let (role, port) = (self.role, self.port());
+        [Net::Tcp, Net::Udp].into_iter().flat_map(move |net| Service::of(role, net, port))
+    }
+
+    /// Accepts on it.
+    pub(super) fn serve(self, acceptor: &Acceptor, tls: Option<Tls>, serve: &listen::Serve) {
+        rt::spawn(acceptor.clone().tcp(self.tcp, Framing::Record(tls), serve.clone())).detach();
+        rt::spawn(acceptor.clone().udp(self.udp, serve.clone())).detach();
+    }
+}
+
+/// TLS for RPC, where the command line has a certificate.
+pub(super) fn tls(args: &Serve) -> Result<Option<Tls>, String> {
+    let (Some(certificate), Some(key)) = (&args.nfs_tls_cert, &args.nfs_tls_key) else {
+        let wants = |option: &&ExportOption| option.export.way > Way::Any;
+        return match args.export.iter().find(wants) {
+            None => Ok(None),
+            Some(option) => Err(format!(
+                "--export {}:xprtsec=... needs a certificate: give --nfs-tls-cert and --nfs-tls-key",
+                option.name
+            )),
+        };
+    };
+    let mutual = args.export.iter().find(|option| option.export.way == Way::Mutual);
+    if let (Some(option), None) = (mutual, &args.nfs_tls_clients) {
+        let name = &option.name;
+        return Err(format!(
+            "--export {name}:xprtsec=mtls needs those who sign clients: give --nfs-tls-clients"
+        ));
+    }
+    let read =
+        |path: &PathBuf| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
+    let clients = args.nfs_tls_clients.as_ref().map(read).transpose()?;
+    let tls = Tls::for_rpc(&read(certificate)?, &Zeroizing::new(read(key)?), clients.as_deref());
+    tls.map(Some).map_err(|e| format!("no TLS with {} and {}: {e}", certificate.display(), key.display()))
+}

@@ -1,0 +1,205 @@
+//! What this server serves and to whom, put together when somebody asks.
+//!
+//! Owns: what does not change while it serves. Does not: print (see `crate::status`), or count: each connection's channel
+//! has counters of its own.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use weft_machine::rt::Cores;
+use weft_smb::server as smb;
+use weft_store::vfs::Share;
+use weft_transport::{Channel, Kind};
+
+use crate::ready::Ready;
+use crate::status::advice::{self, Offer};
+use crate::status::{self, Connection, Seen, Session, Status};
+use crate::watch::{self, Place};
+
+/// What is asked for a status.
+pub(super) struct Subject {
+    cores: Arc<Cores>,
+    smb: Option<Arc<smb::Server>>,
+    shares: Vec<(Share, status::Share)>,
+    /// What never changes.
+    base: Status,
+    offer: Offer,
+    since: Instant,
+}
+
+impl Subject {
+    /// Of a server that listens.
+    pub(super) fn new(
+        cores: Arc<Cores>,
+        ready: &Ready,
+        smb: Option<Arc<smb::Server>>,
+        shares: &[Share],
+    ) -> Subject {
+        let described = |share: &Share| {
+            let ready = ready.shares.iter().find(|ready| ready.name == *share.name);
+            let described = status::Share {
+                name: share.name.to_string(),
+                kind: share.vfs.kind().to_owned(),
+                source: ready.map(|ready| ready.source.clone()).unwrap_or_default(),
+                encrypted: share.rules.encrypted,
+                opens: 0,
+            };
+            (share.clone(), described)
+        };
+        let volume = |volume: &crate::ready::ReadyVolume| status::Volume {
+            name: volume.name.clone(),
+            kind: volume.kind.to_owned(),
+            source: volume.source.clone(),
+            size: volume.size,
+            clients: 0,
+        };
+        let base = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: ready.pid,
+            listen: ready.listen.to_string(),
+            ports: ready.ports().map(|(name, port)| (name.to_owned(), port)).collect(),
+            providers: ready.providers.iter().map(|&name| name.to_owned()).collect(),
+            driver: ready.driver.to_owned(),
+            volumes: ready.volumes.iter().map(volume).collect(),
+            ..Status::default()
+        };
+        let offer = Offer {
+            listen: base.listen.clone(),
+            smbd_port: ready.smbd_port,
+            nfs_rdma_port: ready.nfs_rdma_port,
+            providers: base.providers.clone(),
+        };
+        let shares = shares.iter().map(described).collect();
+        Subject { cores, smb, shares, base, offer, since: Instant::now() }
+    }
+
+    /// The status as it is now.
+    pub(super) async fn status(&self) -> Result<Status, String> {
+        let mut status = self.base.clone();
+        status.connections = watch::everywhere(&self.cores).await?;
+        status.up_seconds = self.since.elapsed().as_secs();
+        status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
+        for (share, described) in &self.shares {
+            let opens = share.vfs.opens();
+            let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
+            status.opens += opens;
+            status.shares.push(status::Share { opens, ..described.clone() });
+        }
+        for volume in &mut status.volumes {
+            let has = |connection: &&Connection| {
+                connection.nbd.as_ref().and_then(|nbd| nbd.volume.as_deref()) == Some(&*volume.name)
+            };
+            volume.clients = status.connections.iter().filter(has).count();
+        }
+        let order = |c: &Connection| (c.protocol.clone(), std::cmp::Reverse(c.age_seconds), c.peer.clone());
+        status.connections.sort_by_key(order);
+        advise(&self.offer, &mut status);
+        Ok(status)
+    }
+}
+
+/// Shows an SMB connection as long as the place is kept.
+pub(super) fn show_smb(served: &smb::Served, channel: &Rc<dyn Channel>) -> Place {
+    let (served, channel, since) = (served.clone(), channel.clone(), Instant::now());
+    watch::enter(move || {
+        let about = served.about();
+        let seen = Seen {
+            knows_rdma: about.knows_rdma,
+            multichannel: about.multichannel,
+            asked_interfaces: about.asked_interfaces,
+            asked_endpoints: about.asked_endpoints,
+        };
+        Connection {
+            dialect: about.dialect,
+            client: about.client,
+            sessions: about.sessions.into_iter().map(session).collect(),
+            seen,
+            ..of_channel("smb", &*channel, since)
+        }
+    })
+}
+
+/// Shows an NFS connection as long as the place is kept.
+pub(super) fn show_nfs(seen: &Rc<weft_nfs::server::Watch>, channel: &Rc<dyn Channel>) -> Place {
+    let (seen, channel, since) = (seen.clone(), channel.clone(), Instant::now());
+    watch::enter(move || Connection {
+        dialect: seen.version().map(|version| match version {
+            // Version 4.0 is a minor version like the others, version 3 has none.
+            (4, minor) => format!("4.{minor}"),
+            (version, _) => version.to_string(),
+        }),
+        nfs: Some(status::Nfs { uids: seen.users() }),
+        ..of_channel("nfs", &*channel, since)
+    })
+}
+
+/// Shows an NBD connection as long as the place is kept.
+pub(super) fn show_nbd(peer: String, transport: &'static str, watch: &Rc<weft_nbd::Watch>) -> Place {
+    let (watch, since) = (watch.clone(), Instant::now());
+    watch::enter(move || {
+        let ((read_bytes, reads), (written_bytes, writes)) = (watch.read(), watch.written());
+        let nbd = status::Nbd {
+            volume: watch.export().map(str::to_owned),
+            tls: watch.tls(),
+            read_bytes,
+            reads,
+            written_bytes,
+            writes,
+        };
+        Connection {
+            protocol: "nbd".into(),
+            peer: peer.clone(),
+            transport: transport.into(),
+            age_seconds: since.elapsed().as_secs(),
+            nbd: Some(nbd),
+            ..Connection::default()
+        }
+    })
+}
+
+fn of_channel(protocol: &str, channel: &dyn Channel, since: Instant) -> Connection {
+    let (transport, rdma) = match channel.kind() {
+        Kind::Smbd => ("smb-direct", true),
+        Kind::RpcRdma => ("rpc-rdma", true),
+        Kind::Datagram => ("udp", false),
+        Kind::Nbss | Kind::Record => ("tcp", false),
+    };
+    Connection {
+        protocol: protocol.into(),
+        peer: channel.peer(),
+        transport: transport.into(),
+        provider: rdma.then(|| channel.medium().to_owned()),
+        age_seconds: since.elapsed().as_secs(),
+        traffic: channel.traffic().into(),
+        ..Connection::default()
+    }
+}
+
+fn session(about: smb::SessionAbout) -> Session {
+    let encrypted = about.shares.iter().filter(|share| share.encrypted).map(|share| share.name.clone());
+    Session {
+        id: format!("{:016x}", about.id),
+        user: about.user,
+        signing: about.signing.to_owned(),
+        signing_required: about.signing_required,
+        encryption: about.encryption.map(str::to_owned),
+        channels: about.channels,
+        encrypted_shares: encrypted.collect(),
+        shares: about.shares.into_iter().map(|share| share.name).collect(),
+        opens: about.opens,
+        age_seconds: about.age_seconds,
+    }
+}
+
+/// Puts the advice to those that could use it.
+fn advise(offer: &Offer, status: &mut Status) {
+    let all = status.connections.clone();
+    for connection in &mut status.connections {
+        connection.advice = match connection.protocol.as_str() {
+            "smb" => advice::smb(offer, connection, &all),
+            "nfs" => advice::nfs(offer, connection),
+            _ => None,
+        };
+    }
+}

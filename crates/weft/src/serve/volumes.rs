@@ -1,0 +1,75 @@
+//! The volumes of the command line, open once for all who serve them.
+//!
+//! Owns: the open volumes, locked until the process ends. Does not: speak a protocol.
+
+use std::sync::Arc;
+
+use weft_machine::Pool;
+use weft_store::Vfs;
+use weft_store::backend::ShareVolume;
+use weft_store::backend::volumes::Volumes as Shelf;
+use weft_store::block::Block;
+use weft_store::vfs::Share;
+use weft_store::volume::Volume;
+
+use crate::args::Serve;
+use crate::ready::ReadyVolume;
+use crate::shares::Described;
+use crate::volume;
+
+/// A volume that is open.
+pub(super) struct Served {
+    /// The volume itself.
+    pub volume: Volume,
+    /// What its users read and write: the volume, or what stands in front of it.
+    pub block: Arc<dyn Block>,
+}
+
+/// Opens the volumes of the command line.
+pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Vec<Served>, String> {
+    for (i, name) in args.volume.iter().enumerate() {
+        if args.volume[..i].contains(name) {
+            return Err(format!("volume {name:?} is named twice"));
+        }
+    }
+    if args.volume.is_empty() {
+        return Ok(Vec::new());
+    }
+    let remembered = volume::remembered(args.state_dir.as_deref()).map_err(|e| e.to_string())?;
+    let open = |name: &String| {
+        let volume = remembered.open(name, pool).map_err(|e| e.to_string())?;
+        Ok(Served { block: volume.block.clone(), volume })
+    };
+    args.volume.iter().map(open).collect()
+}
+
+/// What `ready` says of them.
+pub(super) fn ready(volumes: &[Served]) -> Vec<ReadyVolume> {
+    let ready = |served: &Served| {
+        let superblock = &served.volume.superblock;
+        ReadyVolume {
+            name: served.volume.name.clone(),
+            kind: superblock.medium.name(),
+            source: volume::place(superblock),
+            size: superblock.size,
+        }
+    };
+    volumes.iter().map(ready).collect()
+}
+
+/// The share in which they are files; `None` where none is wanted.
+pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described>, String> {
+    let Some(name) = &args.share_volumes else { return Ok(None) };
+    if name.is_empty() || name.contains(['/', '\\', '\0']) {
+        return Err(format!("--share-volumes={name}: that cannot name a share"));
+    }
+    let shared = |served: &Served| ShareVolume {
+        name: served.volume.name.clone(),
+        block: served.block.clone(),
+        content: served.volume.content.clone(),
+        read_only: args.nbd_read_only,
+    };
+    let vfs = Vfs::new(Shelf::shelf(volumes.iter().map(shared).collect()));
+    let source = format!("{} volumes", volumes.len());
+    Ok(Some(Described { share: Share::new(name.as_str(), vfs), source }))
+}

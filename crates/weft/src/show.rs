@@ -1,0 +1,77 @@
+//! `weft bench show`: a result that was written before, in another form.
+//!
+//! Owns: which ending of a name means which form. Does not: measure again.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use weft_load::print;
+use weft_load::print::term::Style;
+use weft_load::result::Report;
+
+use crate::Failure;
+use crate::args::Show;
+
+/// Runs the command.
+pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
+    let report = crate::compare::read(&args.result)?;
+    if args.out.is_empty() {
+        print!("{}", print::term::render(&report, Style::of_stdout()));
+    }
+    // All names are looked at before any file is touched.
+    for path in &args.out {
+        check(path)?;
+    }
+    for path in &args.out {
+        write(&report, path)?;
+        println!("wrote {}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a file of results can be.
+#[derive(Clone, Copy)]
+enum Form {
+    Html,
+    Csv,
+    Json,
+    Claims,
+}
+
+impl Form {
+    fn of(path: &Path) -> Result<Form, Failure> {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("html" | "htm") => Ok(Form::Html),
+            Some("csv") => Ok(Form::Csv),
+            Some("json") => Ok(Form::Json),
+            Some("md") => Ok(Form::Claims),
+            _ => {
+                let forms = ".html (a page), .csv, .json or .md (the papers' claims)";
+                Err(format!("{}: end the name in {forms}", path.display()).into())
+            }
+        }
+    }
+}
+
+/// Whether the name of `path` says a form.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    Form::of(path).map(|_| ())
+}
+
+/// Writes `report` in the form that the name of `path` says.
+pub(crate) fn write(report: &Report, path: &Path) -> Result<(), Failure> {
+    let form = Form::of(path)?;
+    let put = || -> std::io::Result<()> {
+        let mut out = BufWriter::new(File::create(path)?);
+        match form {
+            Form::Html => out.write_all(print::html::render(report).as_bytes())?,
+            Form::Csv => print::csv::write(report, &mut out)?,
+            Form::Json => print::json::write(report, &mut out)?,
+            Form::Claims => out.write_all(print::claims::markdown(report).as_bytes())?,
+        }
+        out.flush()
+    };
+    put().map_err(|e| format!("{}: {e}", path.display()).into())
+}

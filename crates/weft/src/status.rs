@@ -1,0 +1,319 @@
+//! `weft status`: what a running server serves, to whom, by which way, and whether RDMA carries the bytes.
+//!
+//! Owns: the shape of the answer (a server makes it, this command prints it; fields are added, never changed).
+//! Does not: gather it (see `serve::status`), or explain (see [`advice`]).
+
+pub(crate) mod advice;
+mod page;
+mod print;
+mod screen;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::admin::replica::Group;
+use crate::admin::{self, Request, Server};
+use crate::args;
+
+/// One running server.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Status {
+    /// Its version of Weft.
+    pub version: String,
+    /// Its process number.
+    pub pid: u32,
+    /// Seconds since everything listened.
+    pub up_seconds: u64,
+    /// The address that everything listens on.
+    pub listen: String,
+    /// Ports by service: "smb", "smbd", "nfs", "nfs-rdma", "mountd", "nbd".
+    pub ports: Vec<(String, u16)>,
+    /// RDMA providers.
+    pub providers: Vec<String>,
+    /// "io_uring" or "epoll".
+    pub driver: String,
+    /// Files and folders that are open, by whatever protocol.
+    pub opens: usize,
+    /// SMB sessions.
+    pub sessions: usize,
+    /// What is shared.
+    pub shares: Vec<Share>,
+    /// Volumes over NBD.
+    pub volumes: Vec<Volume>,
+    /// What is replicated, and how that goes.
+    #[serde(default)]
+    pub replicas: Vec<Group>,
+    /// Who is connected.
+    pub connections: Vec<Connection>,
+}
+
+/// A share.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Share {
+    /// Its name.
+    pub name: String,
+    /// "dir" or "ram".
+    pub kind: String,
+    /// The folder, or the size of the ramdisk.
+    pub source: String,
+    /// Whether nothing of it travels in the clear.
+    pub encrypted: bool,
+    /// Files and folders of it that are open.
+    pub opens: usize,
+}
+
+/// A volume.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Volume {
+    /// Its name.
+    pub name: String,
+    /// "ram", "file" or "device".
+    pub kind: String,
+    /// Where it lies.
+    pub source: String,
+    /// Bytes.
+    pub size: u64,
+    /// Clients that have it open.
+    pub clients: usize,
+}
+
+/// A connection.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Connection {
+    /// "smb", "nfs", "nbd".
+    pub protocol: String,
+    /// Who.
+    pub peer: String,
+    /// "tcp", "smb-direct", "rpc-rdma", "unix".
+    pub transport: String,
+    /// The RDMA provider, where there is one.
+    pub provider: Option<String>,
+    /// Seconds since it was accepted.
+    pub age_seconds: u64,
+    /// SMB's dialect, once it is settled; NFS's version, once there was a call: "4.1".
+    pub dialect: Option<String>,
+    /// The SMB client's own identity: the same on all its connections.
+    pub client: Option<String>,
+    /// SMB sessions on it.
+    pub sessions: Vec<Session>,
+    /// What moved.
+    pub traffic: Traffic,
+    /// NBD's side of it.
+    pub nbd: Option<Nbd>,
+    /// NFS's side of it.
+    pub nfs: Option<Nfs>,
+    /// What the server has seen of an SMB client.
+    pub seen: Seen,
+    /// Why it does not use RDMA although that is served, and what to do about it.
+    pub advice: Option<Advice>,
+}
+
+/// A session on a connection.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Session {
+    /// The same on all channels of a session.
+    pub id: String,
+    /// Who logged on.
+    pub user: String,
+    /// The algorithm that signs.
+    pub signing: String,
+    /// Whether everything must be signed.
+    pub signing_required: bool,
+    /// The cipher, where everything is encrypted.
+    pub encryption: Option<String>,
+    /// Connections of the session.
+    pub channels: usize,
+    /// Shares that it uses.
+    pub shares: Vec<String>,
+    /// Those among them that are encrypted by themselves.
+    pub encrypted_shares: Vec<String>,
+    /// Open files and folders.
+    pub opens: usize,
+    /// Seconds since the log-on.
+    pub age_seconds: u64,
+}
+
+/// Bytes and operations, seen from the server.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// RDMA Write to the client: what it READs.
+    pub rdma_written_bytes: u64,
+    /// How many.
+    pub rdma_writes: u64,
+    /// RDMA Read from the client: what it WRITEs.
+    pub rdma_read_bytes: u64,
+    /// How many.
+    pub rdma_reads: u64,
+    /// What the client wrote here by RDMA itself, and what it read here.
+    pub rdma_by_client_bytes: u64,
+    /// In messages (RDMA Sends, or frames on TCP), to the client.
+    pub sent_bytes: u64,
+    /// How many.
+    pub sent: u64,
+    /// In messages, from the client.
+    pub received_bytes: u64,
+    /// How many.
+    pub received: u64,
+}
+
+impl From<weft_rdma::Traffic> for Traffic {
+    fn from(moved: weft_rdma::Traffic) -> Traffic {
+        Traffic {
+            rdma_written_bytes: moved.written.0,
+            rdma_writes: moved.written.1,
+            rdma_read_bytes: moved.read.0,
+            rdma_reads: moved.read.1,
+            rdma_by_client_bytes: moved.placed.0 + moved.served.0,
+            sent_bytes: moved.sent.0,
+            sent: moved.sent.1,
+            received_bytes: moved.received.0,
+            received: moved.received.1,
+        }
+    }
+}
+
+impl Traffic {
+    /// Bytes that moved by RDMA Read and Write.
+    pub(crate) fn rdma_bytes(&self) -> u64 {
+        self.rdma_written_bytes + self.rdma_read_bytes + self.rdma_by_client_bytes
+    }
+
+    /// Bytes in messages.
+    pub(crate) fn inline_bytes(&self) -> u64 {
+        self.sent_bytes + self.received_bytes
+    }
+}
+
+/// What NBD knows of a connection.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Nbd {
+    /// The volume, once it is chosen.
+    pub volume: Option<String>,
+    /// Whether it is spoken under TLS.
+    pub tls: bool,
+    /// Bytes of READs.
+    pub read_bytes: u64,
+    /// READs.
+    pub reads: u64,
+    /// Bytes of WRITEs.
+    pub written_bytes: u64,
+    /// WRITEs.
+    pub writes: u64,
+}
+
+/// What NFS knows of a connection.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Nfs {
+    /// The users that the client has called for, by the numbers that it claims.
+    pub uids: Vec<u32>,
+}
+
+impl Connection {
+    /// Who uses it: those who logged on, or whom an NFS client claims to speak for.
+    pub(crate) fn users(&self) -> String {
+        let mut users: Vec<String> = self.sessions.iter().map(|session| session.user.clone()).collect();
+        users.dedup();
+        let uids: Vec<String> = self.nfs.iter().flat_map(|nfs| nfs.uids.iter().map(u32::to_string)).collect();
+        if !uids.is_empty() {
+            users.push(format!("uid {}", uids.join(", ")));
+        }
+        users.join(", ")
+    }
+}
+
+/// What the server has seen of an SMB client that tells how it comes to RDMA.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Its dialect has SMB Direct.
+    pub knows_rdma: bool,
+    /// It said that it does Multichannel.
+    pub multichannel: bool,
+    /// It has asked for the interfaces.
+    pub asked_interfaces: bool,
+    /// It has asked for Weft's endpoints.
+    pub asked_endpoints: bool,
+}
+
+/// A likely reason and what to do.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// The reason.
+    pub reason: String,
+    /// What to type, or to change.
+    pub remedy: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
+    let state = state_dir(args.state_dir.as_deref())?;
+    let mut out = std::io::stdout();
+    let every = Duration::from_secs(args.every);
+    if args.watch && !args.json && out.is_terminal() {
+        screen::watch(state, args.pid, every)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        let servers = chosen(&state, args.pid)?;
+        let mut list = Vec::new();
+        for server in &servers {
+            let status: Status = serde_json::from_value(server.ask(&Request::Status)?)?;
+            list.push(status);
+        }
+        if args.json {
+            serde_json::to_writer(&mut out, &serde_json::json!({ "servers": list }))?;
+            writeln!(out)?;
+        } else {
+            for (i, status) in list.iter().enumerate() {
+                if i > 0 {
+                    writeln!(out)?;
+                }
+                print::status(&mut out, status)?;
+            }
+        }
+        out.flush()?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(every);
+    }
+}
+
+/// The state directory that was named, or this user's.
+pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    match named {
+        Some(dir) => Ok(dir.to_owned()),
+        None => crate::volume::state_of_user().ok_or_else(|| {
+            "neither XDG_STATE_HOME nor HOME is set: name the server's --state-dir DIR".into()
+        }),
+    }
+}
+
+/// The servers that are meant: all, or the one of this process number. None at all is an error that says what to type.
+pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Failure> {
+    let servers = admin::servers(state)?;
+    let none = || {
+        format!(
+            "no server runs with the state directory {}: start one (weft serve --help), or name its --state-dir DIR",
+            state.display()
+        )
+    };
+    match pid {
+        _ if servers.is_empty() => Err(none().into()),
+        None => Ok(servers),
+        Some(pid) => {
+            let there: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
+            let found: Vec<Server> = servers.into_iter().filter(|server| server.pid == pid).collect();
+            match found.is_empty() {
+                true => {
+                    Err(format!("no server has process number {pid}; there is {}", there.join(", ")).into())
+                }
+                false => Ok(found),
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Why a client is on TCP although the server has RDMA, and what to type: the question that is asked most.
+//!
+//! Spec: [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (ports), RFC 8267 section 6 (port of NFS/RDMA).
+//! Owns: nothing. Does not: look; it judges what the server has seen of the client.
+
+use super::{Advice, Connection, Seen};
+
+/// What a server offers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offer {
+    /// The address that it listens on.
+    pub listen: String,
+    /// Port of SMB Direct, where it is served.
+    pub smbd_port: Option<u16>,
+    /// Port of NFS over RDMA.
+    pub nfs_rdma_port: Option<u16>,
+    /// RDMA providers.
+    pub providers: Vec<String>,
+}
+
+/// The port where clients other than Weft's look for SMB Direct on iWARP.
+const SMB_DIRECT_PORT: u16 = 5445;
+
+fn advice(reason: impl Into<String>, remedy: impl Into<String>) -> Option<Advice> {
+    Some(Advice { reason: reason.into(), remedy: remedy.into() })
+}
+
+/// About an SMB connection on TCP; `others` are all connections. `None` where nothing is amiss.
+pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection]) -> Option<Advice> {
+    let seen: Seen = connection.seen;
+    if connection.transport != "tcp" || connection.sessions.is_empty() || offer.providers.is_empty() {
+        return None;
+    }
+    let port = offer.smbd_port?;
+    // Windows logs on by TCP and then adds RDMA channels, which carry the data.
+    let same_session = |other: &Connection| {
+        let ids = |c: &Connection| c.sessions.iter().map(|s| s.id.clone()).collect::<Vec<_>>();
+        other.provider.is_some() && ids(other).iter().any(|id| ids(connection).contains(id))
+    };
+    if others.iter().any(same_session) {
+        return None;
+    }
+    let host = &offer.listen;
+    if !seen.knows_rdma {
+        let dialect = connection.dialect.as_deref().unwrap_or("an old dialect");
+        return advice(
+            format!("the client chose SMB {dialect}, and SMB Direct needs 3.0"),
+            "let the client offer newer dialects (smbclient: -m SMB3; Linux: mount -o vers=3.1.1)",
+        );
+    }
+    if seen.asked_endpoints {
+        return advice(
+            format!(
+                "Weft's client was told where RDMA is (port {port}, {}) and did not get there",
+                offer.providers.join(" and ")
+            ),
+            format!("on the client: weft doctor {host} shows the step that fails"),
+        );
+    }
+    if seen.asked_interfaces && port != SMB_DIRECT_PORT {
+        return advice(
+            format!("the client looks for SMB Direct at port {SMB_DIRECT_PORT}, and it is served at {port}"),
+            format!("weft serve --smbd-port {SMB_DIRECT_PORT}"),
+        );
+    }
+    if seen.asked_interfaces {
+        return advice(
+            "the client knows that RDMA is served here and has not come by it: it has no RDMA device in that network, or \
+             a firewall is in between",
+            format!(
+                "on Windows: Get-SmbClientNetworkInterface must show RDMA Capable; elsewhere: weft doctor {host}"
+            ),
+        );
+    }
+    let mount = format!("mount -t cifs -o rdma,vers=3.1.1,port={port} with an RDMA device");
+    // Samba's library says that it does Multichannel, too, and then does not ask.
+    let windows = match seen.multichannel {
+        true => "; on Windows: Get-SmbClientConfiguration must show EnableMultiChannel",
+        false => "",
+    };
+    advice(
+        "the client did not ask where RDMA is: smbclient and libraries never do, Linux needs an option, weft was told \
+         --transport tcp",
+        format!("weft cp (it chooses by itself), or {mount}{windows}"),
+    )
+}
+
+/// About an NFS connection on TCP.
+pub(crate) fn nfs(offer: &Offer, connection: &Connection) -> Option<Advice> {
+    if connection.transport != "tcp" || offer.providers.is_empty() {
+        return None;
+    }
+    match offer.nfs_rdma_port {
+        Some(port) => advice(
+            "NFS goes by what it was mounted with, and that was TCP",
+            format!(
+                "mount -t nfs -o rdma,port={port} with an RDMA device, or weft cp 'nfs://...?rdmaport={port}'"
+            ),
+        ),
+        None => advice(
+            "NFS is served on TCP alone",
+            "weft serve --nfs-rdma-port 20049, then mount -o rdma,port=20049",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Session;
+    use super::*;
+
+    fn offer() -> Offer {
+        Offer {
+            listen: "10.0.0.1".into(),
+            smbd_port: Some(5445),
+            nfs_rdma_port: None,
+            providers: vec!["iwarp".into(), "shm".into()],
+        }
+    }
+
+    fn tcp() -> Connection {
+        Connection {
+            protocol: "smb".into(),
+            transport: "tcp".into(),
+            dialect: Some("3.1.1".into()),
+            sessions: vec![Session { id: "a".into(), ..Session::default() }],
+            ..Connection::default()
+        }
+    }
+
+    fn said(offer: &Offer, seen: Seen) -> String {
+        let advice = smb(offer, &Connection { seen, ..tcp() }, &[tcp()]).unwrap();
+        format!("{}: {}", advice.reason, advice.remedy)
+    }
+
+    #[test]
+    fn each_way_to_stay_on_tcp_has_its_own_answer() {
+        let knows = Seen { knows_rdma: true, ..Seen::default() };
+        assert!(said(&offer(), Seen::default()).contains("SMB Direct needs 3.0"));
+        assert!(said(&offer(), knows).contains("did not ask where RDMA is"));
+        let multichannel = Seen { multichannel: true, ..knows };
+        assert!(said(&offer(), multichannel).contains("EnableMultiChannel"));
+        let asked = Seen { asked_interfaces: true, ..multichannel };
+        assert!(said(&offer(), asked).contains("firewall"));
+        let elsewhere = Offer { smbd_port: Some(5555), ..offer() };
+        assert!(said(&elsewhere, asked).contains("--smbd-port 5445"));
+        let ours = Seen { asked_endpoints: true, ..knows };
+        assert!(said(&elsewhere, ours).contains("weft doctor 10.0.0.1"));
+    }
+
+    #[test]
+    fn nothing_is_said_where_nothing_is_amiss() {
+        // RDMA carries the data of this session, on another of its connections.
+        let direct = Connection { transport: "smb-direct".into(), provider: Some("iwarp".into()), ..tcp() };
+        assert_eq!(smb(&offer(), &tcp(), &[tcp(), direct.clone()]), None);
+        assert_eq!(smb(&offer(), &direct, &[]), None);
+        // No RDMA is served, so nobody misses it; or nobody has logged on yet.
+        let none = Offer { providers: Vec::new(), ..offer() };
+        assert_eq!(smb(&none, &tcp(), &[]), None);
+        assert_eq!(smb(&offer(), &Connection { sessions: Vec::new(), ..tcp() }, &[]), None);
+        // Another session is no help to this one.
+        let other = Connection { sessions: vec![Session { id: "b".into(), ..Session::default() }], ..direct };
+        assert!(smb(&offer(), &tcp(), &[other]).is_some());
+    }
+
+    #[test]
+    fn nfs_on_tcp_is_told_the_mount_option() {
+        let nfs_tcp = Connection { protocol: "nfs".into(), transport: "tcp".into(), ..Connection::default() };
+        assert!(nfs(&offer(), &nfs_tcp).unwrap().remedy.contains("--nfs-rdma-port"));
+        let with = Offer { nfs_rdma_port: Some(20049), ..offer() };
+        assert!(nfs(&with, &nfs_tcp).unwrap().remedy.contains("rdma,port=20049"));
+    }
+}

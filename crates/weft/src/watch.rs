@@ -1,0 +1,91 @@
+//! The connections that there are: a list on each core, looked at when somebody asks.
+//!
+//! Owns: a closure per connection that says what it is now. A connection is entered and left on its own core, so the
+//! list costs a request nothing; counters are those that connections keep anyway. Does not: know a protocol.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use weft_machine::rt::{self, Cores};
+
+use crate::status::Connection;
+
+/// How long a core may take to say what it has. Cores answer between two tasks, so this is generous.
+const CORE_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+type Look = Box<dyn Fn() -> Connection>;
+
+thread_local! {
+    static CONNECTIONS: RefCell<BTreeMap<u64, Look>> = const { RefCell::new(BTreeMap::new()) };
+    static ENTERED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A connection's place in the list of this core, until it is dropped (on the same core).
+pub(crate) struct Place(u64);
+
+/// Enters a connection of this core.
+pub(crate) fn enter(look: impl Fn() -> Connection + 'static) -> Place {
+    let n = ENTERED.get();
+    ENTERED.set(n + 1);
+    CONNECTIONS.with_borrow_mut(|connections| connections.insert(n, Box::new(look)));
+    Place(n)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // When a thread ends, its list may have gone first. What was looked at is dropped after the borrow has ended: it
+        // may be the last that knows the connection.
+        let look = CONNECTIONS.try_with(|connections| connections.borrow_mut().remove(&self.0));
+        drop(look);
+    }
+}
+
+/// The connections of this core.
+fn here() -> Vec<Connection> {
+    CONNECTIONS.with_borrow(|connections| connections.values().map(|look| look()).collect())
+}
+
+#[derive(Default)]
+struct Gathered {
+    connections: Vec<Connection>,
+    answered: usize,
+    waker: Option<Waker>,
+}
+
+/// The connections of all cores. An error says how many cores did not answer.
+pub(crate) async fn everywhere(cores: &Cores) -> Result<Vec<Connection>, String> {
+    let gathered = Arc::new(Mutex::new(Gathered::default()));
+    for core in 0..cores.len() {
+        let gathered = gathered.clone();
+        cores.run(core, move || async move {
+            let found = here();
+            let waker = {
+                let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+                gathered.connections.extend(found);
+                gathered.answered += 1;
+                gathered.waker.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        });
+    }
+    let all = std::future::poll_fn(|cx| {
+        let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        if gathered.answered == cores.len() {
+            return Poll::Ready(std::mem::take(&mut gathered.connections));
+        }
+        gathered.waker = Some(cx.waker().clone());
+        Poll::Pending
+    });
+    rt::timeout(CORE_ANSWERS_WITHIN, all).await.map_err(|_| {
+        let answered = gathered.lock().unwrap_or_else(PoisonError::into_inner).answered;
+        format!(
+            "{} of {} cores did not answer within {} s",
+            cores.len() - answered,
+            cores.len(),
+            CORE_ANSWERS_WITHIN.as_secs()
+        )
+    })
+}

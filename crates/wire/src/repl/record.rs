@@ -1,0 +1,182 @@
+//! One record of a replication log: what a write changed, where in its history it stands, and sums over both.
+//!
+//! What: [`Header`], and how a record lies in a log and in an append. Spec: this file; version 2, little-endian.
+//! Owns: nothing. Does not: hold the payload, which follows the header and is padded with zeros to [`SECTOR`].
+//!
+//! ```text
+//!   0   4  "WfLR"
+//!   4   2  version
+//!   6   1  kind: 1 write (payload follows), 2 zeroes, 3 pad (the log goes on at its beginning)
+//!   7   1  flags: 1 the space of zeroes stays reserved
+//!   8   8  log: drawn when the log was laid out, so that what another log left on the medium is no record of this one
+//!  16   8  life: counts the openings of the log for writing; does not fall from one record to the next
+//!  24   8  epoch of the source that wrote it
+//!  32   8  sequence: one more than that of the record before
+//!  40   2  member: number of the volume in its group
+//!  42   2  zero
+//!  44   4  bytes of payload: the length for a write, else 0
+//!  48   8  offset in the volume
+//!  56   8  length of the range
+//!  64   8  when it was written, milliseconds of Unix time, by the source's clock
+//!  72   8  settled: the last sequence that was durable in this log before this record was written
+//!  80   4  CRC32C of the payload
+//!  84   4  CRC32C of the 84 bytes before
+//!  88      zeros up to 512, then the payload, padded to a multiple of 512
+//! ```
+//!
+//! Everything in a log starts on a multiple of 512, the unit that disks write whole or not at all: a torn write of one record
+//! cannot damage the one before. The sequence tells records of an earlier lap of the ring from those of this one; the life
+//! tells those that an earlier opening left behind a record that was lost from those that belong behind its successor.
+//! What a record calls settled tells an end that was torn, and never relied on, from damage in the middle: where a record is
+//! missing that a later one calls settled, it was there.
+//! A source sends records as they lie in its log; the destination puts its own log, life and settled in, and nothing else
+//! changes.
+
+use super::{Malformed, Reader};
+
+/// What this module writes.
+pub const VERSION: u16 = 2;
+/// Bytes of a header with its zeros, and the unit in which everything in a log is counted.
+pub const SECTOR: usize = 512;
+/// The longest payload; longer writes are several records.
+pub const MAX_PAYLOAD: usize = 4 << 20;
+/// Volumes of one group.
+pub const MAX_MEMBERS: usize = 64;
+
+const MAGIC: [u8; 4] = *b"WfLR";
+const LEN: usize = 88;
+const SUM_AT: usize = 84;
+const FLAG_KEEP_SPACE: u8 = 1;
+
+/// What a record does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// These bytes at the offset.
+    Write {
+        /// Bytes, 1 to [`MAX_PAYLOAD`].
+        len: u32,
+        /// CRC32C of them.
+        sum: u32,
+    },
+    /// The range reads as zeros.
+    Zeroes {
+        /// Bytes, not 0.
+        len: u64,
+        /// Its space stays reserved.
+        keep_space: bool,
+    },
+    /// Nothing: the rest of the ring up to its end is not used in this lap.
+    Pad,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Which log.
+    pub log: u64,
+    /// Which opening of it.
+    pub life: u64,
+    /// Whose history.
+    pub epoch: u64,
+    /// Place in the history; of a pad, that of the record that follows it.
+    pub sequence: u64,
+    /// Which volume.
+    pub member: u16,
+    /// First byte in it.
+    pub offset: u64,
+    /// Milliseconds of Unix time.
+    pub unix_ms: u64,
+    /// Last sequence that was durable in its log before it was written; filled in there.
+    pub settled: u64,
+    /// What it does.
+    pub kind: Kind,
+}
+
+impl Header {
+    /// Bytes of payload, without padding.
+    pub fn payload_len(&self) -> usize {
+        match self.kind {
+            Kind::Write { len, .. } => len as usize,
+            Kind::Zeroes { .. } | Kind::Pad => 0,
+        }
+    }
+
+    /// Bytes of the volume that it changes.
+    pub fn range_len(&self) -> u64 {
+        match self.kind {
+            Kind::Write { len, .. } => len.into(),
+            Kind::Zeroes { len, .. } => len,
+            Kind::Pad => 0,
+        }
+    }
+
+    /// Bytes that it takes in a log and in an append: header, payload and padding.
+    pub fn record_len(&self) -> usize {
+        SECTOR + self.payload_len().next_multiple_of(SECTOR)
+    }
+
+    /// The header with its zeros.
+    pub fn emit(&self) -> [u8; SECTOR] {
+        let (kind, flags, payload, len, sum): (u8, u8, u32, u64, u32) = match self.kind {
+            Kind::Write { len, sum } => (1, 0, len, len.into(), sum),
+            Kind::Zeroes { len, keep_space } => (2, if keep_space { FLAG_KEEP_SPACE } else { 0 }, 0, len, 0),
+            Kind::Pad => (3, 0, 0, 0, 0),
+        };
+        let mut bytes = [0; SECTOR];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6] = kind;
+        bytes[7] = flags;
+        bytes[8..16].copy_from_slice(&self.log.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.life.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[40..42].copy_from_slice(&self.member.to_le_bytes());
+        bytes[44..48].copy_from_slice(&payload.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[56..64].copy_from_slice(&len.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.unix_ms.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.settled.to_le_bytes());
+        bytes[80..84].copy_from_slice(&sum.to_le_bytes());
+        let own = crc32c::crc32c(&bytes[..SUM_AT]);
+        bytes[SUM_AT..LEN].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header from the front of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
+        let bytes = bytes.first_chunk::<SECTOR>().ok_or(Malformed::Length(bytes.len()))?;
+        if bytes[..4] != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        let mut r = Reader(&bytes[SUM_AT..LEN]);
+        if r.u32()? != crc32c::crc32c(&bytes[..SUM_AT]) {
+            return Err(Malformed::Sum);
+        }
+        let mut r = Reader(&bytes[4..SUM_AT]);
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let (kind, flags) = (r.u8()?, r.u8()?);
+        let (log, life, epoch, sequence) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+        let (member, zero, payload) = (r.u16()?, r.u16()?, r.u32()?);
+        let (offset, len, unix_ms, settled, sum) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u32()?);
+        let kind = match (kind, flags) {
+            (1, 0) if len == 0 || len > MAX_PAYLOAD as u64 || u64::from(payload) != len => {
+                return Err(Malformed::Field("its length"));
+            }
+            (1, 0) => Kind::Write { len: payload, sum },
+            (2, 0 | FLAG_KEEP_SPACE) if len == 0 || payload != 0 => {
+                return Err(Malformed::Field("its length"));
+            }
+            (2, 0 | FLAG_KEEP_SPACE) => Kind::Zeroes { len, keep_space: flags != 0 },
+            (3, 0) if len == 0 && payload == 0 => Kind::Pad,
+            _ => return Err(Malformed::Field("its kind")),
+        };
+        if usize::from(member) >= MAX_MEMBERS || zero != 0 || offset.checked_add(len).is_none() {
+            return Err(Malformed::Field("its place"));
+        }
+        Ok(Header { log, life, epoch, sequence, member, offset, unix_ms, settled, kind })
+    }
+}

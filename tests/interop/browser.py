@@ -1,0 +1,103 @@
+"""A headless Chromium, driven over WebDriver by the standard library alone: open a page, ask it, look at it."""
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+
+
+def missing():
+    """What is not installed, for a skip's reason; None when all is."""
+    for command in ("chromium", "chromedriver"):
+        if not shutil.which(command):
+            return f"{command} is not installed"
+    return None
+
+
+class Browser:
+    """One headless browser; a context manager."""
+
+    def __init__(self):
+        self.home = tempfile.TemporaryDirectory(prefix="weft-browser-")
+        env = {**os.environ, "HOME": self.home.name}
+        self.driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        for line in self.driver.stdout:
+            port = re.search(r"successfully on port (\d+)", line)
+            if port:
+                break
+        else:
+            raise RuntimeError("chromedriver ended at once")
+        self.url = f"http://127.0.0.1:{port[1]}"
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                     f"--user-data-dir={self.home.name}/profile"]
+        wanted = {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}
+        try:
+            session = self.call("POST", "/session", {"capabilities": wanted})
+        except BaseException:
+            self.stop()
+            raise
+        self.url += "/session/" + session["sessionId"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        try:
+            self.call("DELETE", "")
+        finally:
+            self.stop()
+
+    def stop(self):
+        self.driver.terminate()
+        self.driver.wait(10)
+        self.driver.stdout.close()
+        self.home.cleanup()
+
+    def call(self, method, path, body=None):
+        data = json.dumps(body if body is not None else {}).encode() if method == "POST" else None
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        # The driver is on this host: no proxy.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def devtools(self, command, **parameters):
+        return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def open(self, path, scheme, width, height=900):
+        """Opens a file in a colour scheme ("light", "dark") and a width in CSS pixels."""
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        # What the browser loaded for itself so far is not the page's.
+        self.console()
+        self.requests()
+        self.call("POST", "/url", {"url": f"file://{path}"})
+
+    def ask(self, script):
+        """The value of a JavaScript function body."""
+        return self.call("POST", "/execute/sync", {"script": script, "args": []})
+
+    def console(self):
+        """Lines of the console since the last call."""
+        return [line["message"] for line in self.call("POST", "/se/log", {"type": "browser"})]
+
+    def requests(self):
+        """Addresses that were asked for since the last call."""
+        events = [json.loads(line["message"])["message"] for line in self.call("POST", "/se/log", {"type": "performance"})]
+        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+
+    def screenshot(self, path, whole=True):
+        """A picture of the page, for people."""
+        picture = self.devtools("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": self.whole()} if whole else {}))
+        with open(path, "wb") as out:
+            out.write(base64.b64decode(picture["data"]))
+
+    def whole(self):
+        size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
+        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}

@@ -1,0 +1,342 @@
+"""Two clients on one file, one by NFS and one by SMB: what the first one has, the second one meets.
+
+The table below is the test. A line is a step: who, does what, and what comes of it. Each block has a file of its own. `waits`
+is a request that is not answered yet; `then` is its answer. `recalled` is what the server asks the client to give back.
+"""
+
+import os
+import struct
+import threading
+import unittest
+
+from impacket import smb3structs as smb2
+from impacket.smbconnection import SMBConnection
+
+import nfs4
+import weft
+
+TABLE = """
+Share modes: what one denies, the other is denied
+  smb | open r, deny w | ok
+  nfs | open w         | SHARE_DENIED
+  nfs | open r         | ok
+  nfs | write 0 5      | OPENMODE
+  smb | close          | ok
+  nfs | open w         | ok
+
+Share modes: the other way round
+  nfs | open r, deny r | ok
+  smb | open r         | SHARING_VIOLATION
+  smb | open w         | ok
+  nfs | close          | ok
+  smb | open rw        | ok
+
+Locks: those of SMB are mandatory to NFS
+  smb | open rw        | ok
+  smb | lock 0 10      | ok
+  nfs | open rw        | ok
+  nfs | lock 5 10      | DENIED
+  nfs | write 5 1      | LOCKED
+  nfs | read 5 1       | LOCKED
+  nfs | write 10 1     | ok
+  nfs | lock 10 10     | ok
+  smb | unlock 0 10    | ok
+  nfs | write 5 1      | ok
+  nfs | lock 5 10      | ok
+
+Locks: those of NFS are mandatory to SMB
+  nfs | open rw        | ok
+  nfs | lock 0 10      | ok
+  smb | open rw        | ok
+  smb | lock 5 10      | LOCK_NOT_GRANTED
+  smb | write 5 1      | FILE_LOCK_CONFLICT
+  smb | read 5 1       | FILE_LOCK_CONFLICT
+  smb | write 10 1     | ok
+  nfs | unlock 0 10    | ok
+  smb | lock 5 10      | ok
+
+A read delegation is in the way of who opens to write, and not of who reads
+  nfs | open r, with delegation  | ok, delegated
+  smb | open r         | ok
+  smb | open rw        | waits
+  nfs | recalled       | ok
+  nfs | give back      | ok
+  smb | then           | ok
+  nfs | open r         | ok
+
+A write delegation is in everybody's way
+  nfs | open rw, with delegation | ok, delegated
+  smb | open r         | waits
+  nfs | recalled       | ok
+  nfs | give back      | ok
+  smb | then           | ok
+
+A delegation goes with the name
+  nfs | open r, with delegation  | ok, delegated
+  nfs | close          | ok
+  smb | delete         | waits
+  nfs | recalled       | ok
+  nfs | give back      | ok
+  smb | then           | ok
+  nfs | look up        | NOENT
+
+A lease is in the way of an open
+  smb | open rw, lease rwh | ok, leased rwh
+  nfs | open r         | DELAY
+  smb | recalled       | rh
+  nfs | open r         | DELAY
+  smb | give back rh   | ok
+  nfs | open r         | ok
+
+A lease for reading is taken away by a write, which need not wait for handles
+  smb | open r, lease rh | ok, leased rh
+  nfs | open rw        | ok
+  nfs | write 0 5      | ok
+  smb | recalled       | none
+
+A name that a lease keeps open goes when the lease has been given back
+  smb | open r, lease rh | ok, leased rh
+  nfs | remove         | DELAY
+  smb | recalled       | r
+  smb | close          | ok
+  nfs | remove         | ok
+
+What a directory holds is told to who caches it
+  smb | open directory, lease rh | ok, leased rh
+  nfs | open r         | ok
+  nfs | make directory | ok
+  smb | recalled       | none
+
+And so is what is written there, whose size is in the listing
+  nfs | open rw        | ok
+  smb | open directory, lease rh | ok, leased rh
+  nfs | write 0 5      | ok
+  smb | recalled       | none
+"""
+
+LEASES = {"r": 1, "h": 2, "w": 4}
+SHARE_ALL = 7
+
+
+def letters(bits):
+    return "".join(letter for letter in "rwh" if bits & LEASES[letter]) or "none"
+
+
+class Smb:
+    STATUS = {
+        0: "ok", 0xC0000043: "SHARING_VIOLATION", 0xC0000054: "FILE_LOCK_CONFLICT", 0xC0000055: "LOCK_NOT_GRANTED",
+        0xC0000034: "OBJECT_NAME_NOT_FOUND",
+    }
+
+    def __init__(self, port):
+        self.connection = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=port)
+        self.connection.login(weft.USER, weft.PASSWORD)
+        self.smb = self.connection.getSMBServer()
+        self.tree = self.connection.connectTree("data")
+        self.waiting = None
+
+    def begin(self, name):
+        self.name, self.file, self.key = name, None, os.urandom(16)
+
+    def call(self, command, body, credits=1):
+        packet = self.smb.SMB_PACKET()
+        packet["Command"], packet["TreeID"], packet["Data"] = command, self.tree, body
+        answer = self.smb.recvSMB(self.smb.sendSMB(packet))
+        status = answer["Status"]
+        return self.STATUS.get(status, hex(status)), answer["Data"]
+
+    def open(self, how, deny="", lease=None, disposition=1):
+        """MS-SMB2 2.2.13, with a lease context (2.2.13.2.8) if one is asked for."""
+        directory = how == "directory"
+        access = 0x80 | (1 if directory else sum({"r": 1, "w": 2, "d": 0x10000}[letter] for letter in how))
+        name = ("" if directory else self.name).encode("utf-16le")
+        contexts = b""
+        if lease:
+            # Directories have leases of version 2 alone.
+            data = self.key + struct.pack("<IIQ", sum(LEASES[letter] for letter in lease), 0, 0)
+            data += bytes(16) + struct.pack("<HH", 1, 0)
+            contexts = struct.pack("<IHHHHI", 0, 16, 4, 0, 24, len(data)) + b"RqLs" + bytes(4) + data
+        padded = name + bytes(-len(name) % 8) if contexts else name or b"\0"
+        share = SHARE_ALL & ~sum({"r": 1, "w": 2}[letter] for letter in deny)
+        body = struct.pack(
+            "<HBBIQQIIIIIHHII", 57, 0, 0xFF if lease else 0, 2, 0, 0, access, 0, share, disposition,
+            1 if directory else 0x40, 120, len(name), 120 + len(padded) if contexts else 0, len(contexts),
+        ) + padded + contexts
+        status, data = self.call(smb2.SMB2_CREATE, body)
+        if status != "ok":
+            return status
+        self.file = data[64:80]
+        if lease:
+            at, length = struct.unpack_from("<II", data, 80)
+            context = data[at - 64:at - 64 + length]
+            granted = struct.unpack_from("<I", context, struct.unpack_from("<H", context, 10)[0] + 16)[0]
+            status += f", leased {letters(granted)}"
+        return status
+
+    def delete(self):
+        """Opens it to be deleted, says so, and closes."""
+        status = self.open("d")
+        if status != "ok":
+            return status
+        body = struct.pack("<HBBIHHI", 33, 1, 13, 1, 96, 0, 0) + self.file + b"\x01"
+        status, _ = self.call(smb2.SMB2_SET_INFO, body)
+        return status if status != "ok" else self.close()
+
+    def close(self):
+        return self.call(smb2.SMB2_CLOSE, struct.pack("<HHI", 24, 0, 0) + self.file)[0]
+
+    def lock(self, offset, length, flags=0x12):
+        body = struct.pack("<HHI", 48, 1, 0) + self.file + struct.pack("<QQII", offset, length, flags, 0)
+        return self.call(smb2.SMB2_LOCK, body)[0]
+
+    def unlock(self, offset, length):
+        return self.lock(offset, length, 4)
+
+    def write(self, offset, length):
+        head = struct.pack("<HHIQ", 49, 112, length, offset) + self.file + bytes(16)
+        return self.call(smb2.SMB2_WRITE, head + b"s" * length)[0]
+
+    def read(self, offset, length):
+        head = struct.pack("<HBBIQ", 49, 0x50, 0, length, offset) + self.file + bytes(16) + b"\0"
+        return self.call(smb2.SMB2_READ, head)[0]
+
+    def recalled(self):
+        notice = self.smb.recvSMB(0xFFFFFFFFFFFFFFFF)["Data"]
+        # impacket counts the answer that it is not.
+        self.smb._Connection["SequenceWindow"] += 1
+        key, new = notice[8:24], struct.unpack_from("<I", notice, 28)[0]
+        if key != self.key:
+            raise AssertionError("a break of a lease that nobody has")
+        return letters(new)
+
+    def give_back(self, keep):
+        state = sum(LEASES[letter] for letter in keep)
+        body = struct.pack("<HHI", 36, 0, 0) + self.key + struct.pack("<IQ", state, 0)
+        return self.call(smb2.SMB2_OPLOCK_BREAK, body)[0]
+
+    def end(self):
+        self.connection.close()
+
+
+class Nfs:
+    def __init__(self, port, name):
+        self.client = nfs4.Client(port, name)
+
+    def begin(self, name):
+        self.name, self.delegation = name, None
+
+    def open(self, how, deny="", **wishes):
+        bits = {"r": 1, "w": 2}
+        access, denied = sum(bits[letter] for letter in how), sum(bits[letter] for letter in deny)
+        # RFC 8881 18.16.1: no wish, or the wish for none.
+        access |= 0 if wishes.get("with") == "delegation" else 0x400
+        status, handle, stateid, delegation = self.client.open("data", self.name, access, denied)
+        if status == "ok":
+            self.handle, self.stateid, self.locks = handle, stateid, None
+        if delegation:
+            self.delegation = delegation
+            status += ", delegated"
+        return status
+
+    def close(self):
+        return self.client.on(self.handle, nfs4.CLOSE, nfs4.words(0) + self.stateid)[1]
+
+    def lock(self, offset, length):
+        where = nfs4.words(2, 0) + struct.pack(">QQ", offset, length)
+        owner = bytes(8) + nfs4.opaque(b"locks")
+        known = nfs4.words(0) + (self.locks or b"") + nfs4.words(0)
+        new = nfs4.words(1, 0) + self.stateid + nfs4.words(0) + owner
+        reply, status = self.client.on(self.handle, nfs4.LOCK, where + (known if self.locks else new))
+        if status == "ok":
+            self.locks = reply.take(16)
+        return status
+
+    def unlock(self, offset, length):
+        args = nfs4.words(2, 0) + self.locks + struct.pack(">QQ", offset, length)
+        return self.client.on(self.handle, nfs4.LOCKU, args)[1]
+
+    def write(self, offset, length):
+        args = self.stateid + struct.pack(">QI", offset, 0) + nfs4.opaque(b"n" * length)
+        return self.client.on(self.handle, nfs4.WRITE, args)[1]
+
+    def read(self, offset, length):
+        return self.client.on(self.handle, nfs4.READ, self.stateid + struct.pack(">QI", offset, length))[1]
+
+    def remove(self):
+        reply = self.client.run(*self.client.walk("data"), nfs4.words(nfs4.REMOVE) + nfs4.opaque(self.name.encode()))
+        self.client.check(reply, nfs4.PUTROOTFH), self.client.check(reply, nfs4.LOOKUP)
+        return reply.expect(nfs4.REMOVE)
+
+    def look_up(self):
+        reply = self.client.run(*self.client.walk("data", self.name))
+        self.client.check(reply, nfs4.PUTROOTFH), self.client.check(reply, nfs4.LOOKUP)
+        return reply.expect(nfs4.LOOKUP)
+
+    def make_directory(self):
+        args = nfs4.words(2) + nfs4.opaque(self.name.encode() + b"-more") + nfs4.words(0, 0)
+        reply = self.client.run(*self.client.walk("data"), nfs4.words(nfs4.CREATE) + args)
+        self.client.check(reply, nfs4.PUTROOTFH), self.client.check(reply, nfs4.LOOKUP)
+        return reply.expect(nfs4.CREATE)
+
+    def recalled(self):
+        asked = self.client.recalls.get(timeout=10)
+        return "ok" if asked == self.delegation else "another delegation"
+
+    def give_back(self):
+        return self.client.on(self.handle, nfs4.DELEGRETURN, self.delegation)[1]
+
+    def end(self):
+        self.client.hang_up()
+
+
+class Across(unittest.TestCase):
+    def test_what_one_has_the_other_meets(self):
+        with weft.serving() as server:
+            for number, block in enumerate(TABLE.strip().split("\n\n")):
+                title, *steps = block.splitlines()
+                name = f"file-{number}"
+                (server.folder / name).write_bytes(bytes(100))
+                sides = {"smb": Smb(server.smb_port), "nfs": Nfs(server.ready["nfs_port"], name)}
+                for side in sides.values():
+                    side.begin(name)
+                self.running = {}
+                for step in steps:
+                    who, what, expected = (part.strip() for part in step.split("|"))
+                    with self.subTest(block=title, step=step.strip()):
+                        self.assertEqual(self.step(sides[who], who, what, expected == "waits"), expected)
+                for side in sides.values():
+                    side.end()
+
+    def step(self, side, who, what, waits):
+        if what == "then":
+            thread, outcome = self.running.pop(who)
+            thread.join(30)
+            return outcome[0] if outcome else "still waits"
+        act = self.act(side, what)
+        if not waits:
+            return act()
+        outcome = []
+        thread = threading.Thread(target=lambda: outcome.append(act()), daemon=True)
+        thread.start()
+        # The recall, which is the next step, shows that the server has the request; here it must not be answered.
+        thread.join(0.2)
+        self.running[who] = (thread, outcome)
+        return outcome[0] if outcome else "waits"
+
+    @staticmethod
+    def act(side, what):
+        verb, *arguments = what.replace(",", "").split()
+        if verb == "open":
+            how, rest = arguments[0], arguments[1:]
+            return lambda: side.open(how, **dict(zip(rest[::2], rest[1::2])))
+        if verb == "give":
+            return lambda: side.give_back(*arguments[1:])
+        if verb == "look":
+            return side.look_up
+        if verb == "make":
+            return side.make_directory
+        return lambda: getattr(side, verb)(*(int(argument) for argument in arguments))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,418 @@
+"""weft replica: volumes that are copied to another server, which takes over when theirs is killed."""
+
+import contextlib
+import json
+import pathlib
+import struct
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+from disk import Disk, Writer
+
+MIB = 1 << 20
+
+
+class Host(weft.Process):
+    """A `weft serve --replica` with volumes of its own: as good as a host."""
+
+    def __init__(self, folder, name, volumes, *options):
+        self.folder = pathlib.Path(folder) / name
+        self.folder.mkdir()
+        self.state = self.folder / "state"
+        self.volumes = list(volumes)
+        for volume, size in volumes.items():
+            self.weft("volume", "create", volume, "--size", str(size), "--file", self.folder / f"{volume}.img")
+        self.options = options
+        self.disks = []
+        super().__init__(self.command_at({"smb": 0, "nbd": 0}), self.folder / "log.txt")
+
+    def weft(self, *command, check=True, timeout=120):
+        return weft.run(weft.WEFT, *command, "--state-dir", self.state, check=check, timeout=timeout)
+
+    def replica(self, *command, check=True):
+        return self.weft("replica", *command, check=check)
+
+    def start(self):
+        """The same again, with its volumes and groups."""
+        super().start()
+        # It is found again where it was.
+        self.ports = {"smb": self.ready["smb_port"], "nbd": self.ready["nbd_port"]}
+        self.command = self.command_at(self.ports)
+
+    def command_at(self, ports):
+        command = [
+            weft.WEFT, "serve", "--json", "--replica", "--user", weft.USER, "--smb-port", ports["smb"], "--smbd-port", 0,
+            "--nbd-port", ports["nbd"], "--state-dir", self.state, *self.options,
+        ]
+        for volume in self.volumes:
+            command += ["--volume", volume]
+        return command
+
+    def damage_log(self, group, back):
+        """Ruins a record of a group's log: the one that is `back` before the last; see crates/wire/src/repl/record.rs."""
+        path = self.state / "replica" / f"{group}.log"
+        content = bytearray(path.read_bytes())
+        states = [content[at : at + 4096] for at in (0, 4096)]
+        state = max(states, key=lambda state: struct.unpack_from("<Q", state, 16))
+        log, (start, length) = bytes(state[40:48]), struct.unpack_from("<QQ", state, 88)
+        records = {}
+        for at in range(start, start + length, 512):
+            if content[at : at + 4] == b"WfLR" and content[at + 8 : at + 16] == log and content[at + 6] != 3:
+                [sequence] = struct.unpack_from("<Q", content, at + 32)
+                records[sequence] = at
+        at = records[max(records) - back]
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(bytes(512))
+
+    def disk(self, volume):
+        self.disks.append(Disk(self.ports["nbd"], volume))
+        return self.disks[-1]
+
+    def uri(self, volume):
+        return f"nbd://127.0.0.1:{self.ports['nbd']}/{volume}"
+
+    def to(self, *volumes):
+        """How this host is named to another."""
+        return ["127.0.0.1" + (":" + ",".join(volumes) if volumes else ""), "--smb-port", self.ports["smb"], "--user", weft.USER]
+
+    def status(self):
+        return json.loads(self.replica("status", "--json").stdout)["groups"]
+
+    def wait_for(self, what, holds, seconds=90):
+        until = time.monotonic() + seconds
+        while True:
+            groups = self.status()
+            if holds(groups):
+                return groups
+            if time.monotonic() > until:
+                raise AssertionError(f"{self.folder.name}: not {what}: {json.dumps(groups, indent=1)}\n{self.log_text()}")
+            time.sleep(0.1)
+
+    def wait_until_following(self, peers=1):
+        def holds(groups):
+            found = [peer for group in groups for peer in (group["engine"] or {}).get("peers", [])]
+            return len(found) >= peers and all(peer["phase"] == "ContinuouslyReplicating" for peer in found)
+
+        return self.wait_for("replicating continuously", holds)
+
+    def wait_until(self, role):
+        return self.wait_for(role, lambda groups: bool(groups) and all(group["role"] == role for group in groups))
+
+
+class Replica(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="weft-replica-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.hosts = []
+        self.addCleanup(self.end)
+
+    def end(self):
+        for host in self.hosts:
+            for disk in host.disks:
+                disk.close()
+            if host.process.poll() is None:
+                host.process.kill()
+                host.end()
+
+    def host(self, name, volumes, *options):
+        host = Host(self.folder, name, volumes, *options)
+        self.hosts.append(host)
+        return host
+
+    def pair(self, *options, size=16 * MIB):
+        return self.host("here", {"vol1": size}, *options), self.host("there", {"vol1": size}, *options)
+
+    def create(self, here, there, *options, volumes="vol1", check=True):
+        return here.replica("create", volumes, *there.to(*volumes.split(",")), "--log-size", "64M", *options, check=check)
+
+    def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one(self):
+        for transport in ["iwarp", "shm", "tcp"]:
+            with self.subTest(transport=transport), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
+                here, there = self.pair()
+                writer = Writer(here.disk("vol1"), blocks=2048)
+                writer.start()
+                writer.after(200)
+                # The first copy is made while the volume is written to.
+                self.create(here, there, "--transport", transport)
+                [group] = here.wait_until_following()
+                self.assertEqual(group["links"][0]["transport"], transport)
+                said = here.weft("status").stdout
+                self.assertIn("vol1, source: synchronous to 127.0.0.1:vol1", said)
+                self.assertIn(f"by {transport}", said)
+                self.assertEqual("not by RDMA: TCP as asked for" in said, transport == "tcp", said)
+                writer.after(500)
+                here.crash()
+                writer.join(timeout=60)
+
+                said = there.replica("switch", "vol1", "--failover").stdout
+                self.assertIn("source now", said)
+                disk = there.disk("vol1")
+                self.assertEqual(writer.lost(disk), [])
+
+                # Life goes on there; what was the source comes back, gives up nothing that anybody relied on, and follows.
+                after = Writer(disk, blocks=2048, seed=7)
+                after.start()
+                after.after(100)
+                here.start()
+                here.wait_until("destination")
+                there.wait_until_following()
+                after.after(100)
+                after.stop()
+                found = json.loads(there.replica("verify", "vol1", "--json").stdout)
+                self.assertEqual((found["different"], found["bytes"]), (0, 16 * MIB))
+                self.assertEqual([here.stop(), there.stop()], [0, 0])
+
+    def test_roles_are_exchanged_and_back_while_it_is_written_to(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"w" * 4096)
+        self.assertIn("source now", here.replica("switch", "vol1").stdout)
+        there.wait_until("source")
+        there.wait_until_following()
+        disk = there.disk("vol1")
+        self.assertEqual(disk.read(0, 4096), b"w" * 4096)
+        disk.write(4096, b"x" * 4096)
+        # A copy cannot be used.
+        with contextlib.closing(here.disk("vol1")) as copy, self.assertRaises(OSError):
+            copy.read(0, 4096)
+        refused = here.replica("switch", "vol1", check=False)
+        self.assertIn("--failover", refused.stderr)
+        there.replica("switch", "vol1")
+        here.wait_until_following()
+        self.assertEqual(here.disk("vol1").read(0, 8192), b"w" * 4096 + b"x" * 4096)
+
+    def test_a_suspension_is_caught_up_with_and_survives_a_restart(self):
+        here, there = self.pair()
+        self.create(here, there, "--mode", "async", "--transport", "tcp", "--compress")
+        here.wait_until_following()
+        here.replica("suspend", "vol1")
+        disk = here.disk("vol1")
+        disk.write(MIB, b"a" * 65536)
+        disk.close()
+        self.assertEqual(here.stop(), 0)
+        here.start()
+        [group] = here.wait_for(
+            "suspended", lambda groups: groups and (groups[0]["engine"] or {}).get("peers", [{}])[0].get("phase") == "Suspended"
+        )
+        self.assertEqual(group["role"], "source")
+        here.replica("resume", "vol1")
+        here.wait_until_following()
+        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
+        self.assertEqual(found["different"], 0)
+        here.replica("remove", "vol1")
+        self.assertEqual((here.status(), there.status()), ([], []))
+        # Both sides are volumes like any others now, with the same bytes.
+        self.assertEqual(there.disk("vol1").read(MIB, 65536), b"a" * 65536)
+        here.disk("vol1").write(0, b"b" * 4096)
+
+    def test_a_lost_destination_is_written_down_and_caught_up_with(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        writer = Writer(here.disk("vol1"), blocks=1024)
+        writer.start()
+        writer.after(100)
+        there.crash()
+        # Nobody waits for ever: writes go on, and the status says that they are alone.
+        here.wait_for("unprotected", lambda groups: groups[0]["engine"]["peers"][0]["unprotected"])
+        writer.after(100)
+        there.start()
+        here.wait_until_following()
+        writer.after(100)
+        writer.stop()
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def test_writes_wait_for_a_lost_destination_where_that_was_asked_for(self):
+        here, there = self.pair()
+        self.create(here, there, "--on-loss", "suspend-io", "--on-congestion", "pull-ahead")
+        [group] = here.wait_until_following()
+        self.assertEqual((group["on_loss"], group["on_congestion"]), ("suspend-io", "pull-ahead"))
+        disk, answered = here.disk("vol1"), threading.Event()
+        disk.write(0, b"a" * 4096)
+        before = here.status()[0]["engine"]["last"]
+        there.crash()
+
+        def write():
+            disk.write(4096, b"b" * 4096)
+            answered.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        # It is durable here, its destination is known to be lost, and still nobody is told that it is done.
+        def waits(groups):
+            [peer] = groups[0]["engine"]["peers"]
+            return groups[0]["engine"]["last"] > before and peer["phase"] == "WaitingForDestination"
+
+        [group] = here.wait_for("waiting", waits)
+        self.assertEqual((answered.is_set(), group["engine"]["peers"][0]["unprotected"]), (False, False))
+        there.start()
+        writer.join(timeout=60)
+        self.assertTrue(answered.is_set())
+        here.wait_until_following()
+        # It is remembered on both sides.
+        self.assertEqual([group["on_loss"] for host in [here, there] for group in host.status()], ["suspend-io"] * 2)
+        refused = self.create(here, there, "--on-loss", "never", check=False)
+        self.assertIn("suspend-io", refused.stderr)
+
+    def test_a_damaged_log_is_said_and_made_good(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        disk = here.disk("vol1")
+        for block in range(10):
+            disk.write(block * 4096, bytes([65 + block]) * 4096)
+        there.crash()
+        there.damage_log("vol1", 4)
+        there.start()
+
+        def is_equal_again(groups):
+            engine = groups[0]["engine"]
+            return bool(engine) and engine["consistent"] and engine["peers"][0]["phase"] == "ContinuouslyReplicating"
+
+        there.wait_for("equal again", is_equal_again)
+        here.wait_until_following()
+        self.assertIn("its log is damaged: record", there.log_text())
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        # A source is not used: it has answered what it may not have any more.
+        for block in range(10):
+            disk.write(block * 4096, bytes([97 + block]) * 4096)
+        here.crash()
+        here.damage_log("vol1", 4)
+        here.start()
+        [group] = here.wait_until("stopped")
+        self.assertIn("weft replica resolve vol1 --keep there", group["stopped"])
+        there.replica("switch", "vol1", "--failover")
+        said = here.replica("resolve", "vol1", "--keep", "there").stdout
+        self.assertIn("a copy now", said)
+        there.wait_until_following()
+        copy = there.disk("vol1")
+        self.assertEqual([copy.read(block * 4096, 1) for block in range(10)], [bytes([97 + block]) for block in range(10)])
+        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def test_two_volumes_of_a_group_keep_their_order(self):
+        here = self.host("here", {"data": 8 * MIB, "log": 8 * MIB})
+        there = self.host("there", {"data": 8 * MIB, "log": 8 * MIB})
+        self.create(here, there, "--group", "db", "--mode", "async", volumes="data,log")
+        here.wait_until_following()
+        data, log = here.disk("data"), here.disk("log")
+        for version in range(1, 400):
+            # First the log, then what it speaks of, as every database does.
+            log.write(0, Writer.content(0, version))
+            data.write(0, Writer.content(0, version))
+        here.crash()
+        there.replica("switch", "db", "--failover")
+        versions = [int.from_bytes(there.disk(name).read(0, 4096)[8:16], "little") for name in ["data", "log"]]
+        self.assertLessEqual(versions[0], versions[1])
+        self.assertLessEqual(versions[1], versions[0] + 1)
+
+    def test_two_sources_are_shown_and_one_of_them_counts(self):
+        here, there = self.pair()
+        self.create(here, there, "--mode", "async")
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"a" * 4096)
+        here.wait_for("equal", lambda groups: groups[0]["engine"]["peers"][0]["lag_bytes"] == 0)
+        there.crash()
+        here.disk("vol1").write(4096, b"h" * 4096)
+        here.crash()
+        there.start()
+        there.wait_until("destination")
+        there.replica("switch", "vol1", "--failover")
+        there.disk("vol1").write(4096, b"t" * 4096)
+        here.start()
+        [group] = here.wait_until("stopped")
+        self.assertIn("both sides were written to", group["stopped"])
+        with contextlib.closing(here.disk("vol1")) as split, self.assertRaises(OSError):
+            split.read(0, 4096)
+        here.replica("resolve", "vol1", "--keep", "there")
+        here.wait_until("destination")
+        there.wait_until_following()
+        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        there.replica("switch", "vol1")
+        here.wait_until("source")
+        self.assertEqual(here.disk("vol1").read(0, 8192), b"a" * 4096 + b"t" * 4096)
+
+    def test_a_test_writes_to_a_picture_while_replication_goes_on(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        disk = here.disk("vol1")
+        disk.write(0, b"a" * 4096)
+        self.assertIn("where the copy is", here.replica("test-failover", "vol1", check=False).stderr)
+        said = there.replica("test-failover", "vol1").stdout
+        port = int(said.split("nbd://127.0.0.1:")[1].split("/")[0])
+        with contextlib.closing(Disk(port, "vol1")) as picture:
+            self.assertEqual(picture.read(0, 4096), b"a" * 4096)
+            picture.write(4096, b"p" * 4096)
+            # What is replicated meanwhile is not in the picture, and the picture is not in what is replicated.
+            disk.write(0, b"b" * 4096)
+            disk.write(4096, b"c" * 4096)
+            self.assertEqual(picture.read(0, 8192), b"a" * 4096 + b"p" * 4096)
+        there.replica("test-failover", "vol1", "--end")
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        here.replica("switch", "vol1")
+        there.wait_until("source")
+        self.assertEqual(there.disk("vol1").read(0, 8192), b"b" * 4096 + b"c" * 4096)
+
+    def test_volumes_grow(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"a" * 4096)
+        self.assertIn("stop both servers", here.replica("resize", "vol1", check=False).stderr)
+        self.assertEqual([here.stop(), there.stop()], [0, 0])
+        for host in [there, here]:
+            host.weft("volume", "resize", "vol1", str(24 * MIB))
+            host.start()
+            host.wait_until("stopped")
+            host.replica("resize", "vol1")
+        here.wait_until_following()
+        here.disk("vol1").write(20 * MIB, b"n" * 4096)
+        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
+        self.assertEqual(found, {"bytes": 24 * MIB, "different": 0})
+
+    def test_what_is_in_the_way_is_named(self):
+        here, there = self.pair()
+        small = self.host("small", {"vol1": MIB})
+        there.disk("vol1").write(0, b"x" * 4096)
+
+        def refused(*command):
+            done = here.replica(*command, check=False)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            return done.stderr
+
+        self.assertIn("--overwrite", refused("create", "vol1", *there.to("vol1")))
+        self.assertIn("weft volume resize", refused("create", "vol1", *small.to("vol1")))
+        self.assertIn("not served with --replica", refused("create", "vol1", *there.to("other")))
+        self.assertIn("not served with --replica", refused("create", "other", *there.to("vol1")))
+        self.assertIn("is not replicated", refused("suspend", "vol1"))
+        self.assertEqual((here.status(), there.status()), ([], []))
+        # What was refused has left nothing in the way.
+        self.create(here, there, "--overwrite")
+        here.wait_until_following()
+        self.assertIn("already", refused("create", "vol1", *there.to("vol1")))
+        here.stop()
+        self.assertIn("no server runs", refused("status"))
+
+    def test_nobody_without_the_password_comes_in_and_nobody_is_shown_the_share(self):
+        here, there = self.pair()
+        options = there.to("vol1")
+        stranger = weft.run(
+            weft.WEFT, "replica", "create", "vol1", *options, "--state-dir", here.state, check=False, password="wrong"
+        )
+        self.assertNotEqual(stranger.returncode, 0)
+        shares = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1:{there.ports['smb']}").stdout
+        self.assertNotIn("replica", shares)
+        listed = weft.run(
+            weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1:{there.ports['smb']}/weft-replica$", check=False
+        )
+        self.assertEqual(listed.stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
