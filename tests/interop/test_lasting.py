@@ -127,6 +127,13 @@ class Lasting(unittest.TestCase):
                 name = pathlib.Path("tree") / "sub" / f"file-{i}"
                 self.assertTrue(weft.same(self.work / name, server.folder / name))
 
+    def test_what_an_earlier_copy_has_left_behind(self):
+        with weft.serving() as server:
+            weft.random_file(server.folder / ".there.weft-partial", MIB)
+            self.copy(self.large, self.url(server.smb_port, "there"))
+            self.assertEqual(os.listdir(server.folder), ["there"])
+            self.assertTrue(weft.same(self.large, server.folder / "there"))
+
     def start_copy(self, source, target):
         """A `weft cp` that goes on by itself."""
         command = [weft.WEFT, "cp", "-q", "--json", "--transport", "tcp", source, target]

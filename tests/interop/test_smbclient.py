@@ -84,6 +84,13 @@ class SmbClient(unittest.TestCase):
             weft.smbclient(server, f"put {self.source} ..\\planted", check=False)
             self.assertFalse((server.folder.parent / "planted").exists())
 
+    def test_files_that_their_names_hide_are_written_again(self):
+        with weft.serving() as server:
+            for source in [self.source, self.empty, self.source]:
+                weft.smbclient(server, f"put {source} .hidden")
+                self.assertTrue(weft.same(source, server.folder / ".hidden"))
+                self.assertRegex(weft.smbclient(server, "ls"), r"\.hidden +A?H ")
+
     def test_names_beyond_ascii_and_large_folders(self):
         with weft.serving() as server:
             name = "Grüße 漢字 😀.txt"

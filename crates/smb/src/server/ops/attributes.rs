@@ -6,10 +6,12 @@
 //! beside the file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is
 //! ARCHIVE.
 
-use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, Timestamp, Vfs};
+use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, Special, Timestamp, Vfs};
+use weft_wire::security::Sid;
 use weft_wire::smb2::Filetime;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::FileSummary;
+use weft_wire::smb2::posix::{self, FileType, Information, Posix};
 
 use super::symlink;
 
@@ -61,7 +63,11 @@ pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttr
     match attr.kind {
         Kind::Dir => attributes |= FileAttributes::DIRECTORY,
         Kind::File => attributes = attributes.without(FileAttributes::READONLY),
-        Kind::Symlink => attributes |= FileAttributes::REPARSE_POINT,
+        Kind::Symlink => {
+            let leads_to = FileAttributes::DIRECTORY | FileAttributes::ARCHIVE;
+            let dos = dos.map_or(FileAttributes::NONE, |dos| FileAttributes(dos.attributes));
+            attributes |= FileAttributes::REPARSE_POINT | (dos & leads_to);
+        }
         Kind::Special(_) => attributes |= FileAttributes::SYSTEM,
     }
     if is_readonly(attr) {
@@ -75,7 +81,7 @@ fn kept(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
     match dos {
         Some(dos) => FileAttributes(dos.attributes) & KEPT,
         None => {
-            let hidden = name.starts_with(b".") && name != b"." && name != b"..";
+            let hidden = is_hidden_by_name(name);
             let mut attributes = if hidden { FileAttributes::HIDDEN } else { FileAttributes::NONE };
             if attr.kind == Kind::File {
                 attributes |= FileAttributes::ARCHIVE;
@@ -83,6 +89,11 @@ fn kept(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
             attributes
         }
     }
+}
+
+/// Whether the dot at the front of its name hides it, until somebody sets its attributes.
+pub(super) fn is_hidden_by_name(name: &[u8]) -> bool {
+    name.starts_with(b".") && name != b"." && name != b".."
 }
 
 /// What a client wants to be kept of a file's attributes and birth; `None` when that is what is seen already. The
@@ -137,6 +148,43 @@ pub(super) fn summary(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileSummary
         allocation_size: if attr.kind == Kind::Dir { 0 } else { attr.allocated },
         end_of_file: attr.size,
         attributes: attributes(attr, dos, name),
+    }
+}
+
+/// What POSIX knows of a file beside what SMB tells anyway.
+pub(super) fn posix_of(attr: &Attr) -> Posix {
+    let kind = match attr.kind {
+        Kind::File => FileType::Regular,
+        Kind::Dir => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Special(Special::Char(..)) => FileType::CharacterDevice,
+        Kind::Special(Special::Block(..)) => FileType::BlockDevice,
+        Kind::Special(Special::Fifo) => FileType::Fifo,
+        Kind::Special(Special::Socket) => FileType::Socket,
+    };
+    Posix {
+        links: attr.nlink,
+        reparse_tag: if attr.kind == Kind::Symlink { symlink::REPARSE_TAG } else { 0 },
+        mode: posix::mode(kind, attr.mode),
+        owner: Sid::unix_user(attr.uid),
+        group: Sid::unix_group(attr.gid),
+    }
+}
+
+/// The same with everything else; `device` tells shares apart.
+pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, device: u32) -> Information {
+    Information {
+        creation_time: summary.creation_time,
+        last_access_time: summary.last_access_time,
+        last_write_time: summary.last_write_time,
+        change_time: summary.change_time,
+        end_of_file: summary.end_of_file,
+        allocation_size: summary.allocation_size,
+        attributes: summary.attributes,
+        inode: attr.fileid,
+        device,
+        posix: posix_of(attr),
+        name: shown.to_owned(),
     }
 }
 

@@ -21,45 +21,74 @@ use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Re
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
 use weft_wire::smb2::fscc::ea::FullEa;
 use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::posix;
 use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
 use super::caching::{self, Caching, Wanted};
+use super::instances::{self, Instance};
 use super::opens::Open;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
-use super::{attributes, durable, ea, security, status, symlink};
+use super::{attributes, durable, ea, namespace, persistent, security, status, symlink, tunnel};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
 const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
+/// [MS-SMB2] 2.2.13 has no such options; as Windows and Samba do, those that have a name anywhere are not looked at.
+const UNKNOWN_OPTIONS: CreateOptions = CreateOptions(0xFF00_0000);
+/// Options that are known and not served; the first has no name in 2.2.13 (FILE_CREATE_TREE_CONNECTION).
+const UNSUPPORTED_OPTIONS: CreateOptions =
+    CreateOptions(0x80 | CreateOptions::OPEN_BY_FILE_ID.0 | CreateOptions::RESERVE_OPFILTER.0);
+/// A volume's label and a device, which no file is. Other unknown attributes are ignored ([MS-FSCC] 2.6).
+const NO_ATTRIBUTES: FileAttributes = FileAttributes(0x48);
 /// What needs the file's data to be open.
-const DATA: AccessMask = AccessMask(
+pub(super) const DATA: AccessMask = AccessMask(
     AccessMask::FILE_READ_DATA.0
         | AccessMask::FILE_WRITE_DATA.0
         | AccessMask::FILE_APPEND_DATA.0
         | AccessMask::FILE_EXECUTE.0,
 );
-const WRITE_DATA: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
+pub(super) const WRITE_DATA: AccessMask =
+    AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 /// A name that keeps appearing and vanishing between look-up and creation is given up after this many rounds.
 const MAX_ROUNDS: usize = 8;
 
 pub(super) async fn create(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let mut request = Request::parse(&cx.message)?;
+    request.name = namespace::relative(cx, request.name)?;
     let Some(share) = &cx.tree.share else {
         // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
     match durable::Wanted::of(&request.contexts, cx.dialect())? {
         durable::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
-        durable::Wanted::ReconnectV2 { file, create_guid, .. } => {
-            again::reconnect(cx, share, &request, file, Some(create_guid)).await
+        durable::Wanted::ReconnectV2 { file, create_guid, persistent } => {
+            // 3.3.5.9.12: one that survived the server is known by its CREATE, too.
+            let made = cx.server.handles.preserved.made_by(create_guid).filter(|_| persistent);
+            let file = made.map_or(file, |open| FileId { persistent: open.persistent, ..file });
+            again::reconnect(cx, share, &request, file, Some((create_guid, persistent))).await
         }
-        durable @ durable::Wanted::V2 { create_guid, .. } => {
+        durable @ durable::Wanted::V2 { create_guid, persistent, .. } => {
             let replay = cx.header.flags.contains(Flags::REPLAY_OPERATION);
+            // 3.3.5.9: it was carried out, and its client did not hear of it before the connection or the server was lost.
+            let continuous = persistent && persistent::available(cx, share);
+            let made = cx.server.handles.preserved.made_by(create_guid);
+            if let Some(made) = made.filter(|_| continuous) {
+                if !replay {
+                    return Err(NtStatus::DUPLICATE_OBJECTID.into());
+                }
+                return again::resume(cx, share, &request, &made, create_guid).await;
+            }
             match cx.server.handles.creates.begin((cx.session.client_guid, create_guid), replay)? {
+                // Its client has it, and has used it.
+                Begin::First(_)
+                    if replay && continuous && persistent::is_connected(&cx.server, create_guid) =>
+                {
+                    Err(NtStatus::FILE_NOT_AVAILABLE.into())
+                }
                 Begin::First(begun) => outlasting(cx, request, durable, begun).await,
-                Begin::Again(open) => again::replay(cx, share, &request, &open).await,
+                Begin::Again(open) => again::replay(cx, share, &request, &open, persistent).await,
             }
         }
         durable => first(cx, share, &request, &durable).await.map(|(_, reply)| reply),
@@ -101,7 +130,11 @@ async fn first(
     request: &Request,
     durable: &durable::Wanted,
 ) -> Result<(Arc<Open>, Reply), Failure> {
-    let wish = Wish::of(request, cx.dialect())?;
+    let mut wish = Wish::of(request, cx.dialect(), cx.connection.negotiated().posix)?;
+    if persistent::available(cx, share) {
+        // 3.3.5.9: what is acknowledged is on disk.
+        wish.options |= CreateOptions::WRITE_THROUGH;
+    }
     let vfs = share.vfs.in_name_of(caching::parent(cx, &wish.caching));
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
@@ -120,15 +153,27 @@ async fn first(
         action,
         opened.hold,
     );
+    if let Some(short) = opened.by_short {
+        let _ = open.by_short.set((cx.server.handles.tunnel.clone(), short));
+    }
     if let Some(base) = opened.base {
         // It was just made, so nobody was faster.
         let _ = open.base.set(base);
     }
+    if wish.posix.is_some() {
+        open.set_posix();
+    }
     let open = Arc::new(open);
     let file = enter(cx, &open).await?;
+    if let Some(instance) = wish.instance {
+        cx.server.handles.instances.enter(cx, instance, &open);
+    }
+    let persistent =
+        persistent::begin(cx, share, &open, (wish.share, request.desired_access), (durable, &wish.caching))
+            .await;
     // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
     let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
-    durable::make(cx, &open, durable, &mut contexts);
+    durable::make(cx, &open, durable, persistent, &mut contexts);
     let mut reply = Reply::with_capacity(256);
     Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
     Ok((open, reply))
@@ -140,6 +185,7 @@ async fn enter(cx: &OpContext, open: &Arc<Open>) -> Result<FileId, Failure> {
         Ok(file) => file,
         Err(open) => {
             open.close().await;
+            status::limit_reached("opens of a session");
             return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }
     };
@@ -167,12 +213,16 @@ struct Wish {
     caching: Wanted,
     /// The descriptor of a new file (`SecD`).
     descriptor: Option<Bytes>,
+    /// In the name of which application.
+    instance: Option<Instance>,
     /// Extended attributes of a file that is made or overwritten (`ExtA`).
     eas: Vec<FullEa>,
+    /// As POSIX opens files; what is made gets these permissions.
+    posix: Option<u32>,
 }
 
 impl Wish {
-    fn of(request: &Request, dialect: Dialect) -> Result<Wish, NtStatus> {
+    fn of(request: &Request, dialect: Dialect, posix: bool) -> Result<Wish, NtStatus> {
         let (options, disposition) = (request.options, request.disposition);
         if request.impersonation > 3 {
             return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
@@ -183,7 +233,10 @@ impl Wish {
         if request.share_access.without(ShareAccess::ALL) != ShareAccess::NONE {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        if options.intersects(CreateOptions::OPEN_BY_FILE_ID | CreateOptions::RESERVE_OPFILTER) {
+        if options.intersects(UNKNOWN_OPTIONS) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        if options.intersects(UNSUPPORTED_OPTIONS) {
             return Err(NtStatus::NOT_SUPPORTED);
         }
         let (directory, file) = (CreateOptions::DIRECTORY_FILE, CreateOptions::NON_DIRECTORY_FILE);
@@ -198,13 +251,17 @@ impl Wish {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let access = requested_access(request)?;
-        let (mut allocation, mut descriptor, mut eas) = (0, None, Vec::new());
+        if request.attributes.intersects(NO_ATTRIBUTES) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let (mut allocation, mut descriptor, mut eas, mut mode) = (0, None, Vec::new(), None);
         for context in &request.contexts {
             match context {
                 // There are no snapshots.
                 RequestContext::Timewarp(_) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
                 RequestContext::ExtendedAttributes(list) => eas = ea::parse(list)?,
                 RequestContext::AllocationSize(bytes) => allocation = *bytes,
+                RequestContext::Posix { mode: asked } if posix => mode = Some(*asked & posix::PERMISSIONS),
                 RequestContext::SecurityDescriptor(bytes) => descriptor = Some(bytes.clone()),
                 _ => {}
             }
@@ -226,7 +283,9 @@ impl Wish {
             allocation,
             caching: Wanted::of(request, dialect),
             descriptor,
+            instance: Instance::of(&request.contexts, dialect),
             eas,
+            posix: mode,
         })
     }
 
@@ -252,6 +311,11 @@ impl Wish {
             }
             _ => AccessMask::NONE,
         }
+    }
+
+    /// What a new file has from the first.
+    fn birth(&self) -> SetAttr {
+        SetAttr { mode: self.posix, ..SetAttr::default() }
     }
 
     fn creates(&self) -> bool {
@@ -288,7 +352,7 @@ pub(super) fn rights_of_access(access: AccessMask) -> Rights {
     }
 }
 
-fn rights_of_share(share: ShareAccess) -> Rights {
+pub(super) fn rights_of_share(share: ShareAccess) -> Rights {
     Rights {
         read: share.contains(ShareAccess::READ),
         write: share.contains(ShareAccess::WRITE),
@@ -306,16 +370,24 @@ struct Opened {
     claim: Claim,
     /// Of a stream: the claim on its file.
     base: Option<Claim>,
+    /// It was opened by this 8.3 name.
+    by_short: Option<String>,
     caching: Caching,
     hold: weft_store::vfs::Hold,
 }
 
 async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateAction), Failure> {
     for _ in 0..MAX_ROUNDS {
-        let resolved = resolve::resolve(vfs, &wish.path).await?;
+        let resolved = resolve::walk(vfs, &wish.path, wish.posix.is_some()).await?;
         let outcome = match &resolved.found {
             _ if wish.path.stream.is_some() => stream(cx, vfs, wish, &resolved).await,
-            Some((attr, name)) => existing(cx, vfs, wish, attr, (resolved.dir, name.clone())).await,
+            Some((attr, name)) => {
+                let attempt = existing(cx, vfs, wish, attr, (resolved.dir, name.clone())).await;
+                attempt.map(|done| {
+                    let by_short = tunnel::asked_short(&resolved.name, name);
+                    done.map(|(opened, action)| (Opened { by_short, ..opened }, action))
+                })
+            }
             None => new(cx, vfs, wish, &resolved).await,
         };
         match outcome {
@@ -350,14 +422,17 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), wish.wants_directory()).await?;
     reserve(vfs, wish.allocation).await?;
     let make = if wish.wants_directory() { Make::Dir } else { Make::File };
-    let made = vfs.create(resolved.dir, &resolved.name, make, Exists::Fail, SetAttr::default()).await;
+    let here = (vfs.opens(), resolved.dir);
+    let tunnelled = cx.server.handles.tunnel.take(here, &resolved.name, rt::now());
+    let name = tunnelled.as_deref().unwrap_or(&resolved.name);
+    let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth()).await;
     let (mut attr, _) = match made {
         Err(Error::Exists) => return Ok(None),
         // The directory went away since it was found.
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         other => other?,
     };
-    let place = (resolved.dir, resolved.name.clone());
+    let place = (resolved.dir, name.to_vec());
     // The creator may write even what is made read-only, so that comes last.
     let access = match wish.access.contains(AccessMask::MAXIMUM_ALLOWED) {
         true => AccessMask::FILE_ALL,
@@ -377,8 +452,8 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         Err(failure) => {
             // A CREATE that fails leaves nothing behind; whether that succeeds changes nothing for the client.
             let _ = match attr.kind {
-                Kind::Dir => vfs.rmdir(resolved.dir, &resolved.name).await,
-                _ => vfs.remove(resolved.dir, &resolved.name).await,
+                Kind::Dir => vfs.rmdir(resolved.dir, name).await,
+                _ => vfs.remove(resolved.dir, name).await,
             };
             return Err(failure);
         }
@@ -408,8 +483,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         None => {
             let descriptor =
                 security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), false).await?;
-            let made =
-                vfs.create(resolved.dir, &resolved.name, Make::File, Exists::Fail, SetAttr::default()).await;
+            let made = vfs.create(resolved.dir, &resolved.name, Make::File, Exists::Fail, wish.birth()).await;
             let attr = match made {
                 Err(Error::Exists) => return Ok(None),
                 Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
@@ -452,6 +526,14 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
 
 /// The name exists.
 async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
+    if let Some(instance) = wish.instance {
+        instances::take_over(cx, instance, (vfs, attr.node)).await?;
+    }
+    // 3.3.5.9: it belongs to a client that will be back.
+    let reserved = || cx.server.handles.preserved.reserves(attr.node, vfs.opens());
+    if cx.config().offers.journal.is_some() && reserved() {
+        return Err(NtStatus::FILE_NOT_AVAILABLE.into());
+    }
     if vfs.opens().delete_pending(attr.node) {
         return Err(NtStatus::DELETE_PENDING.into());
     }
@@ -473,8 +555,12 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         return Ok(Some((opened, CreateAction::OPENED)));
     }
     let dos = vfs.beside(attr.node).await?.dos;
-    // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so.
-    let shy = FileAttributes::HIDDEN | FileAttributes::SYSTEM;
+    // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so. Nobody
+    // has to say it of what only its name hides.
+    let shy = match attributes::is_hidden_by_name(&place.1) {
+        true => FileAttributes::SYSTEM,
+        false => FileAttributes::HIDDEN | FileAttributes::SYSTEM,
+    };
     let kept = attributes::attributes(attr, dos, &place.1) & shy;
     if attributes::is_readonly(attr) || kept.without(wish.attributes) != FileAttributes::NONE {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -514,6 +600,15 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         Kind::Dir => return Ok(()),
         Kind::Symlink if !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) => {
             return Err(symlink::stopped(vfs, attr.node, &[]).await);
+        }
+        Kind::Symlink if symlink::is_to_directory(vfs, attr.node).await? => {
+            if wish.options.contains(CreateOptions::NON_DIRECTORY_FILE) || wish.path.file {
+                NtStatus::FILE_IS_A_DIRECTORY
+            } else if wish.truncates() {
+                NtStatus::OBJECT_NAME_COLLISION
+            } else {
+                return Ok(());
+            }
         }
         _ if wish.wants_directory() || wish.path.directory => NtStatus::NOT_A_DIRECTORY,
         Kind::File => return Ok(()),
@@ -585,7 +680,18 @@ async fn take(
     if wish.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();
     }
-    Ok(Some(Opened { attr: attr.clone(), dos: None, place, access, file, claim, base, caching, hold }))
+    Ok(Some(Opened {
+        attr: attr.clone(),
+        dos: None,
+        place,
+        access,
+        file,
+        claim,
+        base,
+        by_short: None,
+        caching,
+        hold,
+    }))
 }
 
 impl Opened {
@@ -607,9 +713,8 @@ impl Opened {
         let archive =
             if self.attr.kind == Kind::File { FileAttributes::ARCHIVE } else { FileAttributes::NONE };
         let mut wanted = wish.attributes | archive;
-        if self.dos.is_none() {
-            // The dot at the front of its name hides it until somebody sets its attributes.
-            let shown = attributes::attributes(&self.attr, None, &self.place.1);
+        if attributes::is_hidden_by_name(&self.place.1) {
+            let shown = attributes::attributes(&self.attr, self.dos, &self.place.1);
             wanted |= shown & FileAttributes::HIDDEN;
         }
         if let Some(dos) = attributes::to_keep(&self.attr, self.dos, &self.place.1, wanted, (None, None)) {
@@ -671,6 +776,9 @@ async fn answer_contexts(
         }
         RequestContext::OnDiskId => {
             Some(ResponseContext::OnDiskId { file_id: vfs.base(attr.node).0, volume_id: volume_id(share) })
+        }
+        RequestContext::Posix { .. } if cx.connection.negotiated().posix => {
+            Some(ResponseContext::Posix(attributes::posix_of(attr)))
         }
         _ => None,
     };

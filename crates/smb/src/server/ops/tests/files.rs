@@ -120,6 +120,8 @@ fn access_that_nobody_gets() {
         b.put("f", b"x").await;
         let with = |access| Wish { access, ..Wish::file("f") };
         assert_eq!(status(b.open(&with(AccessMask::NONE)).await), NtStatus::ACCESS_DENIED);
+        // Not nothing: an open that touches no data (its attributes can be had by nobody).
+        b.open(&with(AccessMask::SYNCHRONIZE)).await.unwrap();
         assert_eq!(status(b.open(&with(AccessMask(0x0020_0001))).await), NtStatus::ACCESS_DENIED);
         assert_eq!(
             status(b.open(&with(AccessMask::ACCESS_SYSTEM_SECURITY)).await),
@@ -165,6 +167,35 @@ fn read_only_files() {
         let most = Wish { access: AccessMask::MAXIMUM_ALLOWED, ..Wish::file("f") };
         let file = b.open(&most).await.unwrap();
         assert!(!info::access(&b, file).await.intersects(AccessMask::FILE_WRITE_DATA));
+    });
+}
+
+#[test]
+fn hidden_files_are_overwritten_by_who_says_so() {
+    run(async |b| {
+        let make = |name, attributes| Wish {
+            disposition: CreateDisposition::OverwriteIf,
+            attributes,
+            ..Wish::file(name)
+        };
+        let write = async |name, attributes| {
+            let made = b.create(&make(name, attributes)).await?;
+            b.close(made.file).await.unwrap();
+            Ok::<_, NtStatus>((made.action, made.summary.attributes))
+        };
+        let (hidden, archive) = (FileAttributes::HIDDEN, FileAttributes::ARCHIVE);
+        assert_eq!(write("f", hidden).await, Ok((CreateAction::CREATED, hidden | archive)));
+        assert_eq!(write("f", FileAttributes::NONE).await, Err(NtStatus::ACCESS_DENIED));
+        assert_eq!(write("f", hidden).await, Ok((CreateAction::OVERWRITTEN, hidden | archive)));
+        // A name that hides a file is no reason to refuse, and goes on hiding it; whatever else is kept of it.
+        for attributes in [FileAttributes::NONE, FileAttributes::NORMAL, archive, hidden] {
+            write(".f", attributes).await.unwrap();
+            assert_eq!(
+                write(".f", attributes).await,
+                Ok((CreateAction::OVERWRITTEN, hidden | archive)),
+                "{attributes:?}"
+            );
+        }
     });
 }
 
@@ -278,5 +309,22 @@ fn opens_are_bounded_and_end_with_their_tree() {
             NtStatus::FILE_CLOSED
         );
         assert!(!b.vfs.opens().is_open(doomed));
+    });
+}
+
+#[test]
+fn options_and_attributes_that_no_file_has() {
+    run(async |b| {
+        let make = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("f") };
+        let unknown = Wish { options: CreateOptions(0x8000_0000), ..make.clone() };
+        assert_eq!(status(b.open(&unknown).await), NtStatus::INVALID_PARAMETER);
+        let tree_connection = Wish { options: CreateOptions(0x80), ..make.clone() };
+        assert_eq!(status(b.open(&tree_connection).await), NtStatus::NOT_SUPPORTED);
+        for attribute in [0x08, 0x40] {
+            let device = Wish { attributes: FileAttributes(attribute), ..make.clone() };
+            assert_eq!(status(b.open(&device).await), NtStatus::INVALID_PARAMETER);
+        }
+        assert!(!b.exists("f").await);
+        b.open(&make).await.unwrap();
     });
 }
