@@ -88,6 +88,11 @@ impl File {
         }
         check_end(offset, len)?;
         let one = self.read_size(len);
+        if len <= one {
+            // Without the set of futures below: it has whoever polls it called once more than there is news, and 32 of these
+            // at a time would get their turns, and leave, two by two.
+            return self.read_all(offset, len).await;
+        }
         let mut parts = FuturesUnordered::new();
         for at in (0..len).step_by(one) {
             parts.push(async move {
@@ -95,33 +100,18 @@ impl File {
                 Ok::<_, Error>((at, part))
             });
         }
-        let mut whole = None;
+        let mut whole = self.whole(len).await;
         // Where the file ends: at the first part that is shorter than asked for.
         let mut end = len;
-        while let Some((at, mut part)) = parts.try_next().await? {
-            if one >= len && part.len() <= 1 {
-                return Ok(part.pop().unwrap_or_default());
-            }
-            let whole = match &mut whole {
-                Some(whole) => whole,
-                None => whole.insert(self.whole(len).await),
-            };
-            let mut to = at;
-            for bytes in &part {
-                buf::copy(&mut whole[to..to + bytes.len()], bytes);
-                to += bytes.len();
-            }
+        while let Some((at, part)) = parts.try_next().await? {
+            let to = at + part.len();
+            buf::copy(&mut whole[at..to], &part);
             if to < len.min(at + one) {
                 end = end.min(to);
             }
         }
-        Ok(match whole {
-            None => Bytes::new(),
-            Some(mut whole) => {
-                whole.set_len(end);
-                whole.freeze()
-            }
-        })
+        whole.set_len(end);
+        Ok(whole.freeze())
     }
 
     async fn whole(&self, len: usize) -> Buf {
@@ -131,21 +121,27 @@ impl File {
     }
 
     /// Reads until `len` bytes are there or the file ends.
-    async fn read_all(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Error> {
-        let mut parts = Vec::with_capacity(1);
-        let mut done = 0;
+    async fn read_all(&self, offset: u64, len: usize) -> Result<Bytes, Error> {
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let (first, asked) = self.read_part(offset, len).await?;
+        if first.len() < asked || first.len() >= len {
+            return Ok(first);
+        }
+        let mut whole = self.whole(len).await;
+        buf::copy(&mut whole[..first.len()], &first);
+        let mut done = first.len();
         while done < len {
             let (part, asked) = self.read_part(offset + done as u64, len - done).await?;
-            let ends = part.len() < asked;
+            buf::copy(&mut whole[done..done + part.len()], &part);
             done += part.len();
-            if !part.is_empty() {
-                parts.push(part);
-            }
-            if ends {
+            if part.len() < asked {
                 break;
             }
         }
-        Ok(parts)
+        whole.set_len(done);
+        Ok(whole.freeze())
     }
 
     /// One READ, by whatever connection lives; the second value is how much it asked for. A server may give less of that

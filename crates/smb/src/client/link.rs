@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -146,6 +146,8 @@ pub(super) struct Link {
 
 struct Shared {
     channel: Rc<dyn Channel>,
+    /// Those of the session's other connections.
+    others: RefCell<Vec<Weak<dyn Channel>>>,
     pool: Pool,
     state: RefCell<State>,
 }
@@ -170,6 +172,7 @@ impl Link {
     pub fn new(channel: Rc<dyn Channel>, pool: Pool, credits: u16, timeout: Duration) -> Link {
         let shared = Rc::new(Shared {
             channel,
+            others: RefCell::default(),
             pool,
             state: RefCell::new(State {
                 pending: IdMap::default(),
@@ -220,6 +223,11 @@ impl Link {
     /// Requests carry this ChannelSequence from now on; only in 3.x, where the field means that.
     pub fn set_sequence(&self, sequence: Rc<Cell<u16>>) {
         self.shared.state.borrow_mut().sequence = Some(sequence);
+    }
+
+    /// Those who get an answer by this connection may ask next by one of these.
+    pub fn set_others(&self, others: Vec<Weak<dyn Channel>>) {
+        self.shared.others.replace(others);
     }
 
     /// Breaks of these leases are acknowledged from now on.
@@ -373,6 +381,11 @@ impl Drop for Link {
 }
 
 impl Shared {
+    fn cork(&self, on: bool) {
+        self.channel.cork(on);
+        self.others.borrow().iter().filter_map(Weak::upgrade).for_each(|other| other.cork(on));
+    }
+
     /// Gives a request its numbers and its protection; from now on its response is awaited.
     fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
         let charge = std::mem::take(&mut permit.charge);
@@ -647,10 +660,10 @@ async fn receive(shared: Rc<Shared>) {
             break e;
         }
         if woken > 1 {
-            // Those who were woken are about to ask for more: let it leave in one system call.
-            shared.channel.cork(true);
+            // Those who were woken are about to ask for more: let it leave in one system call, by whichever connection.
+            shared.cork(true);
             rt::yield_now().await;
-            shared.channel.cork(false);
+            shared.cork(false);
         }
     };
     shared.end(error);
