@@ -17,9 +17,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Pool, buf};
-use weft_transport::{Channel, Outgoing, Part, Sending, To};
+use weft_transport::{Channel, Outgoing, Part, To};
 use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
@@ -370,8 +371,12 @@ fn send_and_forget(shared: &Rc<Shared>, call: Call) {
 }
 
 fn launch(shared: &Rc<Shared>, message_id: u64, outgoing: Outgoing) -> Pending {
-    let sending = Some(shared.channel.send(outgoing)).filter(|sending| !sending.is_taken());
-    Pending { shared: shared.clone(), message_id, sending, region: None }
+    // What the medium takes later, or never, nobody waits for: the receiver sees the end of the channel.
+    if let Some(Err(e)) = shared.channel.send(outgoing).now_or_never() {
+        // It may have left in part: nothing that follows on this connection makes sense.
+        shared.end(e.into());
+    }
+    Pending { shared: shared.clone(), message_id, region: None }
 }
 
 impl Drop for Link {
@@ -701,8 +706,6 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
 pub(super) struct Pending {
     shared: Rc<Shared>,
     message_id: u64,
-    /// `None` once the medium has taken it.
-    sending: Option<Sending>,
     /// Memory that the request offers to the server; to be taken back by whoever gets the response.
     pub region: Option<Region>,
 }
@@ -721,15 +724,6 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(sending) = &mut this.sending
-            && let Poll::Ready(result) = Pin::new(sending).poll(cx)
-        {
-            this.sending = None;
-            if let Err(e) = result {
-                // It may have left in part: nothing that follows on this connection makes sense.
-                this.shared.end(e.into());
-            }
-        }
         let state = &mut *this.shared.state.borrow_mut();
         let Some(slot) = state.pending.get_mut(&this.message_id) else {
             return Poll::Ready(Err(state.ended.clone().unwrap_or(Error::Closed)));
