@@ -318,7 +318,8 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
 
 /// [MS-FSA] 2.1.5.15.7.
 async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
-    let path = new_path(&wish.name)?;
+    // smbclient's `hardlink` begins the name with a backslash, and smbd takes it.
+    let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name))?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
         return Err(NtStatus::FILE_IS_A_DIRECTORY.into());

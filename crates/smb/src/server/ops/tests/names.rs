@@ -109,6 +109,10 @@ fn links() {
         rename(&b, file, "h", true).await.unwrap();
         assert_eq!(info::standard(&b, file).await.number_of_links, 2);
         assert!(!b.exists("f").await);
+        // As smbclient's `hardlink` has it.
+        link("\\i", false).await.unwrap();
+        assert!(b.exists("i").await);
+        assert_eq!(status(link("\\\\k", false).await), NtStatus::INVALID_PARAMETER);
     });
 }
 
