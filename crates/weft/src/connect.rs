@@ -7,6 +7,7 @@ mod lasting;
 mod links;
 mod nfs;
 mod smb;
+mod spelling;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
@@ -40,6 +41,8 @@ pub(crate) struct RemoteEntry {
     pub name: String,
     /// Whether it is a folder.
     pub folder: bool,
+    /// Neither a folder nor a file: a symbolic link, a junction, a device.
+    pub special: bool,
     /// Bytes.
     pub size: u64,
     /// Last write.

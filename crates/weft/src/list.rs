@@ -27,7 +27,13 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
             Some(stat) if stat.folder => remote.list(&url.path).await.map_err(|e| format!("{url}: {e}"))?,
             Some(stat) => {
                 let name = url.file_name().to_owned();
-                vec![RemoteEntry { name, folder: false, size: stat.size, modified: stat.modified }]
+                vec![RemoteEntry {
+                    name,
+                    folder: false,
+                    special: false,
+                    size: stat.size,
+                    modified: stat.modified,
+                }]
             }
         };
         remote.close().await;

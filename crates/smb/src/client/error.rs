@@ -84,6 +84,11 @@ impl Error {
         matches!(self, Error::Transport(_) | Error::Closed | Error::TimedOut)
     }
 
+    /// Whether what was to be replaced or removed is protected: read-only perhaps, see [`super::Tree::make_writable`].
+    pub fn is_protected(&self) -> bool {
+        matches!(self.status(), Some(NtStatus::ACCESS_DENIED | NtStatus::CANNOT_DELETE))
+    }
+
     /// Whether the name does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(
@@ -154,6 +159,10 @@ fn advice(status: NtStatus) -> String {
         NtStatus::PATH_NOT_COVERED => {
             "a DFS link leads from here to another server; name what is behind the link in the URL itself"
         }
+        NtStatus::STOPPED_ON_SYMLINK => {
+            "a symbolic link is in the way, and the server follows none; name what it leads to"
+        }
+        NtStatus::CANNOT_DELETE => "it is read-only, or must not be deleted",
         NtStatus::NETWORK_NAME_DELETED => "the share has gone; connect again",
         NtStatus::FILE_CLOSED => "the file is closed",
         NtStatus::NOT_SUPPORTED | NtStatus::INVALID_DEVICE_REQUEST => "the server does not support this",

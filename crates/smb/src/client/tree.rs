@@ -184,6 +184,18 @@ pub struct Entry {
     pub stat: Stat,
     /// File id; 0 where the server has none.
     pub id: u64,
+    /// What kind of reparse point it is ([MS-FSCC] 2.1.2.1); 0 when it is none.
+    pub reparse_tag: u32,
+}
+
+impl Entry {
+    /// Whether it is neither a file nor a directory: it names something else (a symbolic link, a junction), or is a socket, a
+    /// pipe or a device. Other reparse points (files in the cloud, deduplicated ones) are read like any file.
+    pub fn is_special(&self) -> bool {
+        // [MS-FSCC] 2.1.2.1: the bit of name surrogates; IO_REPARSE_TAG_NFS, AF_UNIX and LX_FIFO, LX_CHR, LX_BLK.
+        self.reparse_tag & 0x2000_0000 != 0
+            || matches!(self.reparse_tag, 0x8000_0014 | 0x8000_0023 | 0x8000_0024..=0x8000_0026)
+    }
 }
 
 /// Space of a share.
@@ -318,6 +330,28 @@ impl Tree {
         self.delete(path, CreateOptions::DIRECTORY_FILE).await
     }
 
+    /// Takes the read-only attribute off a file; whether it had one.
+    pub async fn make_writable(&self, path: &str) -> Result<bool, Error> {
+        let access = AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES;
+        let file = self.open(path, OpenOptions::anything(access)).await?;
+        let before = file.opened_as().attributes;
+        let read_only = before.contains(FileAttributes::READONLY);
+        let cleared = match read_only {
+            false => Ok(()),
+            true => {
+                // No attributes at all would leave them as they are ([MS-FSA] 2.1.5.15.2).
+                let attributes = match before.without(FileAttributes::READONLY) {
+                    FileAttributes::NONE => FileAttributes::NORMAL,
+                    attributes => attributes,
+                };
+                let info = fscc::file::Basic { attributes, ..Default::default() };
+                file.set_info(FileClass::BASIC, |out| info.emit(out)).await
+            }
+        };
+        file.close().await?;
+        cleared.map(|()| read_only)
+    }
+
     async fn delete(&self, path: &str, options: CreateOptions) -> Result<(), Error> {
         let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
         let file = self.open(path, OpenOptions { options, ..OpenOptions::anything(access) }).await?;
@@ -390,7 +424,9 @@ fn checked(entry: directory::Entry) -> Result<Option<Entry>, Error> {
         changed: entry.change_time,
         attributes: entry.attributes,
     };
-    Ok(Some(Entry { name: entry.name, stat, id: entry.file_id }))
+    let reparse = entry.attributes.contains(FileAttributes::REPARSE_POINT);
+    let reparse_tag = if reparse { entry.ea_size } else { 0 };
+    Ok(Some(Entry { name: entry.name, stat, id: entry.file_id, reparse_tag }))
 }
 
 #[cfg(test)]

@@ -203,9 +203,13 @@ impl RemoteFolder for Export {
                     continue;
                 }
                 let folder = entry.attributes.as_ref().is_some_and(|a| a.kind == FileType::Dir);
+                let special = entry
+                    .attributes
+                    .as_ref()
+                    .is_some_and(|a| !matches!(a.kind, FileType::Dir | FileType::Reg));
                 let size = entry.attributes.as_ref().map_or(0, |a| a.size);
                 let modified = entry.attributes.as_ref().map_or(When::default(), |a| when(a.mtime));
-                entries.push(RemoteEntry { name, folder, size, modified });
+                entries.push(RemoteEntry { name, folder, special, size, modified });
             }
             Ok(entries)
         }

@@ -18,6 +18,7 @@ use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options,
 use super::channels::{self, Keeper};
 use super::lasting::{Opened, Share};
 use super::links::{self, Through};
+use super::spelling;
 use super::{
     Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
     SMB_DIRECT_PORT,
@@ -146,28 +147,57 @@ struct SmbShare {
     path: Through,
 }
 
+impl SmbShare {
+    /// What a path is called there.
+    fn on_wire(&self, path: &str) -> Result<String, Failure> {
+        Ok(spelling::to_wire(&self.path.of(path)?).into_owned())
+    }
+
+    /// Tries again when what is at `path` was read-only, as `mv -f` and `rm -f` see it: who may change the folder may
+    /// replace what is in it.
+    async fn despite_read_only(
+        &self,
+        path: &str,
+        done: Result<(), Failure>,
+        again: impl AsyncFnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let refused = |e: &Failure| e.downcast_ref::<Error>().is_some_and(Error::is_protected);
+        match done {
+            Err(e) if refused(&e) => {
+                match self.share.with(async |tree| tree.make_writable(path).await).await {
+                    Ok(true) => again().await,
+                    // Something else was in the way.
+                    Ok(false) | Err(_) => Err(e),
+                }
+            }
+            done => done,
+        }
+    }
+}
+
 impl RemoteFolder for SmbShare {
     fn open<'a>(&'a self, path: &'a str, write: bool) -> Answer<'a, Rc<dyn RemoteFile>> {
         let options = if write { OpenOptions::write() } else { OpenOptions::read() };
-        async move { SmbFile::opened(&self.share, &self.path.of(path)?, options).await }.boxed_local()
+        async move { SmbFile::opened(&self.share, &self.on_wire(path)?, options).await }.boxed_local()
     }
 
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
-        async move { SmbFile::opened(&self.share, &self.path.of(path)?, OpenOptions::truncate()).await }
+        async move { SmbFile::opened(&self.share, &self.on_wire(path)?, OpenOptions::truncate()).await }
             .boxed_local()
     }
 
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>> {
         async move {
-            let path = &self.path.of(path)?;
+            let path = &self.on_wire(path)?;
             let entries = self.share.with(async |tree| tree.list(path).await).await?;
             Ok(entries
                 .into_iter()
                 .map(|e| RemoteEntry {
-                    name: e.name,
                     folder: e.stat.is_dir,
+                    special: e.is_special(),
                     size: e.stat.len,
                     modified: When::from(e.stat.modified.to_unix()),
+                    name: spelling::from_wire(e.name),
                 })
                 .collect())
         }
@@ -176,7 +206,7 @@ impl RemoteFolder for SmbShare {
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>> {
         async move {
-            let path = &self.path.of(path)?;
+            let path = &self.on_wire(path)?;
             let found = self.share.with(async |tree| found(tree.stat(path).await)).await?;
             Ok(found.map(|stat| RemoteStat {
                 folder: stat.is_dir,
@@ -192,7 +222,7 @@ impl RemoteFolder for SmbShare {
 
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            let path = &self.path.of(path)?;
+            let path = &self.on_wire(path)?;
             let made = self.share.with(async |tree| match tree.mkdir(path).await {
                 Err(e) if !e.is_loss() && tree.stat(path).await.is_ok_and(|stat| stat.is_dir) => Ok(()),
                 other => other,
@@ -204,7 +234,7 @@ impl RemoteFolder for SmbShare {
 
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            let path = &self.path.of(path)?;
+            let path = &self.on_wire(path)?;
             self.share.with_knowing(async |tree, again| gone(tree.rmdir(path).await, again)).await
         }
         .boxed_local()
@@ -212,23 +242,31 @@ impl RemoteFolder for SmbShare {
 
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            let path = &self.path.of(path)?;
-            self.share.with_knowing(async |tree, again| gone(tree.remove(path).await, again)).await
+            let path = &self.on_wire(path)?;
+            let remove = async || {
+                self.share.with_knowing(async |tree, again| gone(tree.remove(path).await, again)).await
+            };
+            self.despite_read_only(path, remove().await, remove).await
         }
         .boxed_local()
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
         async move {
-            let (from, to) = (&self.path.of(from)?, &self.path.of(to)?);
-            let renamed = self.share.with_knowing(async |tree, again| {
-                match tree.rename(from, to, true).await {
-                    // Carried out, and the connection lost before the answer came.
-                    Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => Ok(()),
-                    other => other,
-                }
-            });
-            renamed.await
+            let (from, to) = (&self.on_wire(from)?, &self.on_wire(to)?);
+            let rename = async || {
+                let renamed = self.share.with_knowing(async |tree, again| {
+                    match tree.rename(from, to, true).await {
+                        // Carried out, and the connection lost before the answer came.
+                        Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => {
+                            Ok(())
+                        }
+                        other => other,
+                    }
+                });
+                renamed.await
+            };
+            self.despite_read_only(to, rename().await, rename).await
         }
         .boxed_local()
     }
