@@ -241,16 +241,16 @@ pub(crate) fn session(
     let stopped = server.stop();
     // What was measured is written, also where something failed afterwards.
     if report.points().next().is_some() || report.interrupted {
-        print!("{}", print::term::render(&report, print::term::Style::of_stdout()));
+        crate::out::print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
         for path in &measuring.out {
             crate::show::write(&report, path)?;
-            println!("wrote {}", path.display());
+            say!("wrote {}", path.display())?;
         }
     }
     outcome?;
     stopped?;
     if report.interrupted {
-        eprintln!("stopped: what was measured until then is above");
+        note!("stopped: what was measured until then is above");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if report.points().next().is_none() {
@@ -321,7 +321,7 @@ fn sections(
             Err(e) if many && !strict => {
                 let mut section = Section::new(picture);
                 section.refusals.push(Refusal { work: None, transport: "all".into(), reason: e.to_string() });
-                eprintln!("weft: {picture}: {e}");
+                note!("weft: {picture}: {e}");
                 report.sections.push(section);
             }
             Err(e) => return Err(e),

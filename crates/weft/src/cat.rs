@@ -13,7 +13,7 @@ use weft_machine::{Pool, rt};
 use crate::Failure;
 use crate::args::{Cat, Put};
 use crate::connect::Remote;
-use crate::transfer::{CLIENT_BUFFERS, join};
+use crate::transfer::{CLIENT_BUFFERS, join, partial_name};
 use crate::url::Url;
 
 /// Bytes of one operation.
@@ -69,7 +69,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
     let bytes = rt::block_on(async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
         let (folder, name) = url.path.rsplit_once('/').unwrap_or(("", &url.path));
-        let partial = join(folder, &format!(".{name}.weft-partial"));
+        let partial = join(folder, &partial_name(name, ""));
         let outcome = take(&remote, &partial, &url.path).await;
         if outcome.is_err()
             && let Err(e) = remote.remove(&partial).await
@@ -81,7 +81,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
         Ok::<_, Failure>(bytes)
     })??;
     if args.json {
-        println!("{}", serde_json::json!({"to": url.to_string(), "bytes": bytes}));
+        say!("{}", serde_json::json!({"to": url.to_string(), "bytes": bytes}))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,10 +29,13 @@ pub(crate) fn run(args: Compare) -> Result<ExitCode, Failure> {
         .into());
     }
     if args.json {
-        serde_json::to_writer_pretty(std::io::stdout().lock(), &difference)?;
-        println!();
+        serde_json::to_writer_pretty(crate::out::Stdout, &difference)?;
+        say!()?;
     } else {
-        print!("{}", print::difference::term(&difference, args.all, Style::of_stdout()));
+        crate::out::print(format_args!(
+            "{}",
+            print::difference::term(&difference, args.all, Style::of_stdout())
+        ))?;
     }
     if let Some(path) = &args.out {
         let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -40,7 +43,7 @@ pub(crate) fn run(args: Compare) -> Result<ExitCode, Failure> {
         let page = print::difference::page(&difference, &before, &after, [&names[0], &names[1]]);
         std::fs::write(path, page).map_err(|e| format!("{}: {e}", path.display()))?;
         // Standard output may be the JSON.
-        eprintln!("wrote {}", path.display());
+        note!("wrote {}", path.display());
     }
     Ok(if args.gate && difference.worse > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -72,7 +72,7 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
     let remote = Remote::connect(direction.url(), &args.transfer.connect, &Pool::new(CLIENT_BUFFERS)).await?;
     remote.outlast(args.transfer.patience(), stopped.clone());
     if !args.transfer.quiet {
-        eprintln!("{}", remote.describe());
+        note!("{}", remote.describe());
     }
     let plan = Plan::new(&args.transfer, stopped);
     let started = Instant::now();
@@ -103,23 +103,25 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
             "connections": remote.connections(), "lost_connections": remote.lost_connections(),
             "reconnected": remote.losses(),
         });
-        println!("{outcome}");
+        say!("{outcome}")?;
     } else if !args.transfer.quiet {
         let verified = if verified { "verified" } else { "not verified" };
-        println!(
+        say!(
             "{name}: {bytes} bytes in {seconds:.2} s over {}, {verified}; {rdma_bytes} payload bytes moved by RDMA",
             remote.transport()
-        );
+        )?;
         let connections = remote.connections();
         if connections.len() > 1 || remote.lost_connections() > 0 {
-            connections.iter().for_each(|connection| println!("  {connection}"));
+            for connection in &connections {
+                say!("  {connection}")?;
+            }
         }
         match remote.lost_connections() {
             0 => {}
-            n => println!("  {n} lost on the way; what they had not answered went by the others"),
+            n => say!("  {n} lost on the way; what they had not answered went by the others")?,
         }
         if remote.losses() > 0 {
-            println!("  connected again {} times, and went on where it was", remote.losses());
+            say!("  connected again {} times, and went on where it was", remote.losses())?;
         }
     }
     remote.close().await;

@@ -52,21 +52,21 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     ));
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
-    print!("{}", print::term::render(&report, print::term::Style::of_stdout()));
+    crate::out::print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
     std::fs::write(&args.out, print::html::render(&report))?;
-    println!("\nwrote {}", args.out.display());
+    say!("\nwrote {}", args.out.display())?;
     if let Some(path) = &args.json {
         print::json::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
-        println!("wrote {}", path.display());
+        say!("wrote {}", path.display())?;
     }
     if let Some(path) = &args.csv {
         print::csv::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
-        println!("wrote {}", path.display());
+        say!("wrote {}", path.display())?;
     }
     server.service.stop()?;
     let short: Vec<_> = report.verdicts.iter().filter(|v| !v.holds).collect();
     for verdict in &short {
-        eprintln!("falls short: {}", verdict.claim);
+        note!("falls short: {}", verdict.claim);
     }
     Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

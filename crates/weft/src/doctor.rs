@@ -44,9 +44,9 @@ pub(crate) fn run(args: Doctor) -> Result<ExitCode, Failure> {
     };
     let report = rt::block_on(examine::examine(question, Pool::new(BUFFERS)))?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", report.render(std::io::stdout().is_terminal()));
+        crate::out::print(format_args!("{}", report.render(std::io::stdout().is_terminal())))?;
     }
     Ok(if report.verdict.rdma { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -42,11 +42,11 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     if args.json {
         let entry = |e: &RemoteEntry| json!({"name": e.name, "folder": e.folder, "size": e.size, "modified": e.modified.to_string()});
-        println!("{}", Value::Array(entries.iter().map(entry).collect()));
+        say!("{}", Value::Array(entries.iter().map(entry).collect()))?;
     } else {
         for entry in entries {
             let slash = if entry.folder { "/" } else { "" };
-            println!("{:>14}  {}  {}{slash}", entry.size, entry.modified, entry.name);
+            say!("{:>14}  {}  {}{slash}", entry.size, entry.modified, entry.name)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -56,10 +56,10 @@ fn shares(args: &Ls, url: &Url) -> Result<ExitCode, Failure> {
     let shares = rt::block_on(connect::shares(url, &args.connect, &Pool::new(CLIENT_BUFFERS)))??;
     if args.json {
         let list = shares.iter().map(|share| json!({"share": share.name, "remark": share.remark})).collect();
-        println!("{}", Value::Array(list));
+        say!("{}", Value::Array(list))?;
     } else {
         for share in shares {
-            println!("{:<24} {}", share.name, share.remark);
+            say!("{:<24} {}", share.name, share.remark)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -20,5 +20,8 @@ pub(crate) fn start(verbose: u8, server: bool) {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
+        // Where standard error is a pipe that somebody has closed, there is nobody to be told of that either; the attempt would
+        // panic, and end the server with its log.
+        .log_internal_errors(false)
         .init();
 }

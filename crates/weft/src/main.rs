@@ -4,6 +4,9 @@
 //! Owns: the process: arguments, logging, exit status. Does not: know a protocol.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod out;
+
 mod admin;
 mod args;
 mod bench;
@@ -71,11 +74,12 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        Err(error) if out::ended_by_reader(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("weft: {error}");
+            note!("weft: {error}");
             let mut cause = error.source();
             while let Some(inner) = cause {
-                eprintln!("  because: {inner}");
+                note!("  because: {inner}");
                 cause = inner.source();
             }
             ExitCode::FAILURE

@@ -13,7 +13,7 @@ use crate::args::{Args, Man};
 pub(crate) fn run(args: Man) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&args.dir)?;
     clap_mangen::generate_to(Args::command(), &args.dir)?;
-    println!("wrote {}: man -l {}/weft.1", args.dir.display(), args.dir.display());
+    say!("wrote {}: man -l {}/weft.1", args.dir.display(), args.dir.display())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Owns: the secret until it is handed over; it is zeroed on drop. Does not: log it.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
 /// The environment variable.
@@ -12,6 +12,14 @@ pub(crate) const VARIABLE: &str = "WEFT_PASSWORD";
 
 /// Bytes of entropy in a made-up password; 12 characters of base 32.
 const RANDOM_BYTES: usize = 12;
+
+/// The longest line that is taken for a password, in bytes; never moved in memory while it is typed.
+const MAX_TYPED: usize = 1024;
+const CTRL_C: u8 = 3;
+const CTRL_D: u8 = 4;
+const BACKSPACE: u8 = 8;
+const CTRL_U: u8 = 21;
+const DELETE: u8 = 127;
 
 /// A password and whether we made it up (then the user must be told).
 pub(crate) struct Password {
@@ -23,7 +31,8 @@ pub(crate) struct Password {
 
 /// The password of a server's user: from the environment, asked for on a terminal (empty: make one up), or made up.
 pub(crate) fn for_server(user: &str) -> io::Result<Password> {
-    if let Ok(text) = std::env::var(VARIABLE) {
+    // An empty one is that of a script whose own variable was not set: nobody means to serve without a password.
+    if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
         return Ok(Password { text: Zeroizing::new(text), made_up: false });
     }
     if io::stdin().is_terminal() {
@@ -47,22 +56,47 @@ pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>
 }
 
 /// Asks on the terminal without showing what is typed.
+///
+/// The keys are read one by one: a Ctrl-C that were a signal would end the process, and leave a terminal that shows nothing, or
+/// be kept for later by whoever catches it.
 fn ask(prompt: &str) -> io::Result<Zeroizing<String>> {
     let stdin = io::stdin();
-    eprint!("{prompt}");
-    io::stderr().flush()?;
+    crate::out::note(format_args!("{prompt}"));
     let shown = tcgetattr(&stdin)?;
     let mut hidden = shown.clone();
-    hidden.local_modes.remove(LocalModes::ECHO);
+    hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+    hidden.special_codes[SpecialCodeIndex::VMIN] = 1;
+    hidden.special_codes[SpecialCodeIndex::VTIME] = 0;
     tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
-    let mut line = Zeroizing::new(String::new());
-    let read = stdin.lock().read_line(&mut line);
+    let typed = typed(|| {
+        let mut key = [0];
+        Ok((rustix::io::retry_on_intr(|| rustix::io::read(&stdin, &mut key))? == 1).then_some(key[0]))
+    });
     tcsetattr(&stdin, OptionalActions::Flush, &shown)?;
-    eprintln!();
-    read?;
-    let end = line.trim_end_matches(['\r', '\n']).len();
-    line.truncate(end);
-    Ok(line)
+    note!();
+    typed
+}
+
+/// A line of keys; backspace and Ctrl-U take back what was typed.
+fn typed(mut key: impl FnMut() -> io::Result<Option<u8>>) -> io::Result<Zeroizing<String>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(MAX_TYPED));
+    loop {
+        match key()? {
+            None | Some(b'\r' | b'\n' | CTRL_D) => break,
+            Some(CTRL_C) => return Err(io::Error::other("interrupted at the password")),
+            Some(CTRL_U) => line.clear(),
+            Some(BACKSPACE | DELETE) => {
+                // All bytes of a character.
+                while line.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
+            }
+            Some(_) if line.len() == MAX_TYPED => {
+                return Err(io::Error::other("that is too long for a password"));
+            }
+            Some(byte) => line.push(byte),
+        }
+    }
+    let text = std::str::from_utf8(&line).map_err(|_| io::Error::other("the password is not UTF-8"))?;
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 fn make_up() -> io::Result<Zeroizing<String>> {
@@ -76,6 +110,20 @@ fn make_up() -> io::Result<Zeroizing<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_become_a_line() {
+        let line = |keys: &str| {
+            let mut keys = keys.bytes();
+            typed(move || Ok(keys.next())).map(|line| line.to_string()).map_err(|e| e.to_string())
+        };
+        assert_eq!(line("secret\nmore").as_deref(), Ok("secret"));
+        assert_eq!(line("wrong\u{15}seä\u{7f}cret\r").as_deref(), Ok("secret"));
+        assert_eq!(line("\u{8}x").as_deref(), Ok("x"));
+        assert_eq!(line("\u{4}").as_deref(), Ok(""));
+        assert!(line("secr\u{3}et\n").unwrap_err().contains("interrupted"));
+        assert!(line(&"x".repeat(MAX_TYPED + 1)).is_err());
+    }
 
     #[test]
     fn made_up_passwords_differ() {

@@ -59,7 +59,7 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
         }
     };
     match ask(&one(state, pid)?, command, PATIENCE)? {
-        Reply::Done(said) => println!("{said}"),
+        Reply::Done(said) => say!("{said}")?,
         other => return Err(format!("the server answered something else: {other:?}").into()),
     }
     Ok(ExitCode::SUCCESS)
@@ -157,18 +157,18 @@ fn verify(
     };
     let equal = different == 0;
     match (json, equal, repair) {
-        (true, ..) => println!("{}", json!({"bytes": bytes, "different": different})),
-        (_, true, _) => println!("{group}: both sides are equal, {} compared", human(bytes)),
-        (_, false, true) => println!("{group}: {} differed and is copied again", human(different)),
+        (true, ..) => say!("{}", json!({"bytes": bytes, "different": different}))?,
+        (_, true, _) => say!("{group}: both sides are equal, {} compared", human(bytes))?,
+        (_, false, true) => say!("{group}: {} differed and is copied again", human(different))?,
         (_, false, false) => {
-            println!("{group}: {} of {} differ; --repair copies them again", human(different), human(bytes));
+            say!("{group}: {} of {} differ; --repair copies them again", human(different), human(bytes))?;
         }
     }
     Ok(if equal || repair { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout();
+    let mut out = crate::out::Stdout;
     loop {
         let mut groups: Vec<Group> = Vec::new();
         for server in status::chosen(state, pid)? {
@@ -178,7 +178,7 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
                 other => return Err(format!("the server answered something else: {other:?}").into()),
             }
         }
-        if args.watch && out.is_terminal() && !args.json {
+        if args.watch && std::io::stdout().is_terminal() && !args.json {
             write!(out, "\x1b[H\x1b[J")?;
         }
         if args.json {

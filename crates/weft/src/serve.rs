@@ -91,9 +91,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
         started.recv().map_err(|_| "the first core ended before everything listened")??;
     if !json {
         if let Some(password) = password.as_ref().filter(|password| password.made_up) {
-            eprintln!("password of {}: {}", ready.user, *password.text);
+            note!("password of {}: {}", ready.user, *password.text);
         }
-        eprint!("{}", ready.how_to());
+        crate::out::note(format_args!("{}", ready.how_to()));
     }
     drop(password);
     let mut stdout = std::io::stdout();

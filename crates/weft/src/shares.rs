@@ -11,6 +11,9 @@ use weft_store::{Share, Vfs};
 use crate::Failure;
 use crate::args::Serve;
 
+/// The longest name of a share; Windows makes none that is longer.
+const MAX_NAME: usize = 80;
+
 /// A share and what `ready` says about it.
 pub(crate) struct Described {
     /// The share.
@@ -30,13 +33,11 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         shares.push(Described { share: Share::new(name, vfs), source });
     }
     for (name, size) in &args.ram {
-        if name.is_empty() || name.contains(['/', '\\', '\0']) {
-            return Err(format!("{name:?} cannot name a share").into());
-        }
         let source = format!("ram, {size} bytes");
         shares.push(Described { share: Share::new(name.as_str(), Vfs::new(Ram::new(*size))), source });
     }
     for (i, one) in shares.iter().enumerate() {
+        check_name(&one.share.name)?;
         distinct(&shares[..i], &one.share.name)?;
     }
     for name in &args.continuous_availability {
@@ -72,6 +73,18 @@ pub(crate) fn rules(shares: &mut [Described], args: &Serve) -> Result<(), Failur
     }
     for name in &args.hide_unreadable {
         rules_of(shares, "--hide-unreadable", name)?.hides_unreadable = true;
+    }
+    Ok(())
+}
+
+/// Fails where clients could not name the share, or would mean the pipes by its name.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let bad = |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
+    if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(bad) {
+        return Err(format!("{name:?} cannot name a share: rename it"));
+    }
+    if name.eq_ignore_ascii_case("IPC$") {
+        return Err(format!("{name:?} is the share of the server's pipes: rename the folder"));
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::args::Show;
 pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     let report = crate::compare::read(&args.result)?;
     if args.out.is_empty() {
-        print!("{}", print::term::render(&report, Style::of_stdout()));
+        crate::out::print(format_args!("{}", print::term::render(&report, Style::of_stdout())))?;
     }
     // All names are looked at before any file is touched.
     for path in &args.out {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     }
     for path in &args.out {
         write(&report, path)?;
-        println!("wrote {}", path.display());
+        say!("wrote {}", path.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }

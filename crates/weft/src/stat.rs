@@ -30,17 +30,17 @@ pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
             "created": stat.created.map(|at| at.to_string()), "modified": stat.modified.to_string(),
             "accessed": stat.accessed.to_string(), "connection": transport,
         });
-        println!("{outcome}");
+        say!("{outcome}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{url}");
-    println!("  {:<10} {}", "kind", if stat.folder { "folder" } else { "file" });
-    println!("  {:<10} {} bytes, {} allocated", "size", stat.size, stat.allocated);
+    say!("{url}")?;
+    say!("  {:<10} {}", "kind", if stat.folder { "folder" } else { "file" })?;
+    say!("  {:<10} {} bytes, {} allocated", "size", stat.size, stat.allocated)?;
     if let Some(created) = stat.created {
-        println!("  {:<10} {created} UTC", "created");
+        say!("  {:<10} {created} UTC", "created")?;
     }
-    println!("  {:<10} {} UTC", "modified", stat.modified);
-    println!("  {:<10} {} UTC", "accessed", stat.accessed);
-    println!("  {:<10} {transport}", "by");
+    say!("  {:<10} {} UTC", "modified", stat.modified)?;
+    say!("  {:<10} {} UTC", "accessed", stat.accessed)?;
+    say!("  {:<10} {transport}", "by")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -251,9 +251,9 @@ pub(crate) struct Advice {
 /// Runs the command.
 pub(crate) fn run(args: args::Status) -> Result<ExitCode, Failure> {
     let state = state_dir(args.state_dir.as_deref())?;
-    let mut out = std::io::stdout();
+    let mut out = crate::out::Stdout;
     let every = Duration::from_secs(args.every);
-    if args.watch && !args.json && out.is_terminal() {
+    if args.watch && !args.json && std::io::stdout().is_terminal() {
         screen::watch(state, args.pid, every)?;
         return Ok(ExitCode::SUCCESS);
     }

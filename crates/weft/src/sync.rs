@@ -3,9 +3,10 @@
 //! A file counts as unchanged when its size is the same and its time is, to two seconds; copies get the time of their
 //! source. Several files are copied at a time, each as [`crate::transfer`] does it; one that fails does not keep the
 //! others from being copied.
+//! SMB does not tell `a` from `A`: what differs in nothing else is one name there, and neither copied twice nor deleted.
 //! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::Failure;
 use crate::args::Sync;
 use crate::connect::Remote;
 use crate::copy::{Direction, name_of};
-use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, join, stop_on_signals, store};
-use crate::url::Url;
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, stop_on_signals, store};
+use crate::url::{Scheme, Url};
 use crate::when::When;
 
 /// How deep folders may lie in each other.
@@ -90,22 +91,61 @@ struct Work {
     extra: Vec<(String, bool)>,
     /// Files that are the same.
     unchanged: usize,
-    /// Where one end has a file and the other a folder.
-    clashes: Vec<String>,
+    /// What has no place at the target, and why.
+    clashes: Vec<(String, &'static str)>,
+}
+
+/// Which names the target takes for the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Those that are spelled alike.
+    Exact,
+    /// Those that differ in case alone, too.
+    AnyCase,
+}
+
+impl Names {
+    /// What all spellings of a name have in common.
+    fn fold(self, path: &str) -> String {
+        match self {
+            Names::Exact => path.to_owned(),
+            // As servers do it: to upper case, where that is one character.
+            Names::AnyCase => {
+                let upper = |c: char| {
+                    let mut upper = c.to_uppercase();
+                    if upper.len() == 1 { upper.next().unwrap_or(c) } else { c }
+                };
+                path.chars().map(upper).collect()
+            }
+        }
+    }
 }
 
 impl Work {
-    fn between(source: &Items, target: &Items, which: Which, delete: bool) -> Work {
+    fn between(source: &Items, target: &Items, names: Names, which: Which, delete: bool) -> Work {
         let mut work = Work::default();
+        let there: HashMap<_, _> =
+            target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
+        let mut seen = BTreeSet::new();
         for (path, item) in source {
-            match target.get(path) {
-                Some(there) if there.folder != item.folder => work.clashes.push(path.clone()),
+            let folded = names.fold(path);
+            let found = there.get(&folded);
+            if !seen.insert(folded) {
+                work.clashes
+                    .push((path.clone(), "another name differs in case alone, which is one name there"));
+                continue;
+            }
+            match found {
+                Some((_, there)) if there.folder != item.folder => {
+                    work.clashes.push((path.clone(), "a file at one end, a folder at the other"));
+                }
                 None if item.folder => work.folders.push(path.clone()),
                 Some(_) if item.folder => {}
-                Some(there)
+                Some((spelled, there))
                     if which == Which::Changed
                         && there.size == item.size
-                        && there.modified.is_about(item.modified) =>
+                        && there.modified.is_about(item.modified)
+                        && last(spelled) == last(path) =>
                 {
                     work.unchanged += 1;
                 }
@@ -113,7 +153,7 @@ impl Work {
             }
         }
         if delete {
-            let extra = target.iter().filter(|(path, _)| !source.contains_key(*path));
+            let extra = target.iter().filter(|(path, _)| !seen.contains(&names.fold(path)));
             // In reverse, what is in a folder comes before the folder.
             work.extra = extra.map(|(path, item)| (path.clone(), item.folder)).rev().collect();
         }
@@ -123,6 +163,11 @@ impl Work {
     fn bytes(&self) -> u64 {
         self.files.iter().map(|(_, size)| size).sum()
     }
+}
+
+/// The name at the end of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 async fn sync(
@@ -136,26 +181,32 @@ async fn sync(
     let remote = Remote::connect(direction.url(), &options.connect, &Pool::new(CLIENT_BUFFERS)).await?;
     remote.outlast(options.patience(), stopped.clone());
     if !options.quiet {
-        eprintln!("{}", remote.describe());
+        note!("{}", remote.describe());
     }
     let ends = Ends::find(remote, &direction, into).await?;
-    let mut skipped = Vec::new();
-    let here = if ends.up || ends.here.exists() { local(&ends.here, &mut skipped)? } else { Items::new() };
-    let there = match ends.remote.stat(&ends.there).await? {
-        Some(stat) if stat.folder => remote_items(&ends.remote, &ends.there).await?,
+    let (mut here, mut there) = (Listing::default(), Listing::default());
+    if ends.up || ends.here.exists() {
+        here.read_local(&ends.here)?;
+    }
+    match ends.remote.stat(&ends.there).await? {
+        Some(stat) if stat.folder => there.read_remote(&ends.remote, &ends.there).await?,
         Some(_) => return Err(format!("{} is not a folder", direction.url()).into()),
-        None if ends.up => Items::new(),
+        None if ends.up => {}
         None => return Err(format!("{}: no such folder", direction.url()).into()),
-    };
-    let (source, target) = if ends.up { (&here, &there) } else { (&there, &here) };
-    let work = Work::between(source, target, which, args.delete);
+    }
+    let (source, target) = if ends.up { (here, there) } else { (there, here) };
+    let names = if ends.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
+    let work = Work::between(&source.items, &target.items, names, which, args.delete);
     if !options.quiet {
-        for path in &skipped {
-            eprintln!("left out, neither a file nor a folder: {path}");
+        for path in &source.skipped {
+            note!("left out, neither a file nor a folder: {path}");
         }
     }
+    // What the target has and cannot show is nobody's loss, unless something is to be deleted.
+    let mut unread = source.unread;
+    unread.extend(target.unread.into_iter().filter(|_| args.delete));
     if args.dry_run {
-        print_work(&work);
+        print_work(&unread, &work)?;
         ends.remote.close().await;
         return Ok(ExitCode::SUCCESS);
     }
@@ -163,9 +214,9 @@ async fn sync(
     let mut plan = Plan::new(options, stopped);
     plan.keep_times = true;
     plan.begin_many(work.bytes());
-    let done = ends.carry_out(&work, &plan, args.files.max(1) as usize).await?;
+    let done = ends.carry_out(&work, unread, &plan, args.files.max(1) as usize).await?;
     plan.finish();
-    report(args, &work, &done, started, ends.remote.transport());
+    report(args, &work, &done, started, ends.remote.transport())?;
     ends.remote.close().await;
     Ok(if done.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -204,11 +255,16 @@ impl Ends {
         }
     }
 
-    async fn carry_out(&self, work: &Work, plan: &Plan, files: usize) -> Result<Done, Failure> {
-        let mut done = Done::default();
-        done.failed.extend(
-            work.clashes.iter().map(|path| (path.clone(), "a file at one end, a folder at the other".into())),
-        );
+    /// `failed`: what has failed already.
+    async fn carry_out(
+        &self,
+        work: &Work,
+        failed: Vec<(String, String)>,
+        plan: &Plan,
+        files: usize,
+    ) -> Result<Done, Failure> {
+        let mut done = Done { failed, ..Done::default() };
+        done.failed.extend(work.clashes.iter().map(|(path, reason)| (path.clone(), (*reason).into())));
         self.make_root().await?;
         for path in &work.folders {
             if let Err(e) = self.make_folder(path).await {
@@ -289,58 +345,95 @@ fn own_name(url: &Url) -> &str {
     }
 }
 
-/// Everything in a local folder.
-fn local(root: &Path, skipped: &mut Vec<String>) -> Result<Items, Failure> {
-    let mut items = Items::new();
-    let mut folders = vec![(String::new(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        let path = root.join(&folder);
-        let listed = std::fs::read_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        for entry in listed {
-            let entry = entry.map_err(|e| format!("{}: {e}", path.display()))?;
-            let name = entry.file_name();
-            let name = name.to_str().ok_or_else(|| format!("{}: not UTF-8", entry.path().display()))?;
-            let path = join(&folder, name);
-            let kind = entry.metadata()?;
-            if kind.is_dir() {
-                folders.push((path.clone(), descend(depth)?));
-            } else if !kind.is_file() {
-                skipped.push(path);
-                continue;
-            } else if is_partial(name) {
-                continue;
-            }
-            let modified = When::from(kind.modified()?);
-            enter(&mut items, path, Item { folder: kind.is_dir(), size: kind.len(), modified })?;
-        }
-    }
-    Ok(items)
+/// Everything in a folder.
+#[derive(Default)]
+struct Listing {
+    items: Items,
+    /// Neither files nor folders.
+    skipped: Vec<String>,
+    /// What could not be looked at, and why.
+    unread: Vec<(String, String)>,
 }
 
-/// Everything in a folder of the server.
-async fn remote_items(remote: &Remote, root: &str) -> Result<Items, Failure> {
-    let mut items = Items::new();
-    let mut folders = vec![(String::new(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        let path = join(root, &folder);
-        let path = path.trim_end_matches('/');
-        for entry in remote.list(path).await.map_err(|e| format!("{path}: {e}"))? {
-            // A server has no say in where we write.
-            if entry.name.is_empty() || entry.name.contains(['/', '\\', '\0']) || entry.name == ".." {
-                return Err(format!("the server lists a name that is no name: {:?}", entry.name).into());
+impl Listing {
+    fn read_local(&mut self, root: &Path) -> Result<(), Failure> {
+        let mut folders = vec![(String::new(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let path = root.join(&folder);
+            let listed = std::fs::read_dir(&path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+            let entries = match listed {
+                Err(e) if depth > 0 => {
+                    self.unread.push((folder, e.to_string()));
+                    continue;
+                }
+                listed => listed.map_err(|e| format!("{}: {e}", path.display()))?,
+            };
+            for entry in entries {
+                let name = entry.file_name();
+                let Some(name) = name.to_str() else {
+                    let shown = join(&folder, &name.to_string_lossy());
+                    self.unread.push((shown, "the name is not UTF-8; rename it (mv)".into()));
+                    continue;
+                };
+                let path = join(&folder, name);
+                let kind = match entry.metadata() {
+                    // Gone since it was listed.
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(e) => {
+                        self.unread.push((path, e.to_string()));
+                        continue;
+                    }
+                    Ok(kind) => kind,
+                };
+                if kind.is_dir() {
+                    folders.push((path.clone(), descend(depth)?));
+                } else if !kind.is_file() {
+                    self.skipped.push(path);
+                    continue;
+                } else if is_partial(name) {
+                    continue;
+                }
+                let modified = When::from(kind.modified()?);
+                enter(&mut self.items, path, Item { folder: kind.is_dir(), size: kind.len(), modified })?;
             }
-            if is_partial(&entry.name) && !entry.folder {
-                continue;
-            }
-            let path = join(&folder, &entry.name);
-            if entry.folder {
-                folders.push((path.clone(), descend(depth)?));
-            }
-            let item = Item { folder: entry.folder, size: entry.size, modified: entry.modified };
-            enter(&mut items, path, item)?;
         }
+        Ok(())
     }
-    Ok(items)
+
+    async fn read_remote(&mut self, remote: &Remote, root: &str) -> Result<(), Failure> {
+        let mut folders = vec![(String::new(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let path = join(root, &folder);
+            let path = path.trim_end_matches('/');
+            let entries = match remote.list(path).await {
+                Err(e) if depth > 0 => {
+                    self.unread.push((folder, e.to_string()));
+                    continue;
+                }
+                listed => listed.map_err(|e| format!("{path}: {e}"))?,
+            };
+            for entry in entries {
+                // A server has no say in where we write.
+                if entry.name.contains(['/', '\0']) || matches!(&*entry.name, "" | "." | "..") {
+                    return Err(format!("the server lists a name that is no name: {:?}", entry.name).into());
+                }
+                let path = join(&folder, &entry.name);
+                if entry.special {
+                    self.skipped.push(path);
+                    continue;
+                }
+                if is_partial(&entry.name) && !entry.folder {
+                    continue;
+                }
+                if entry.folder {
+                    folders.push((path.clone(), descend(depth)?));
+                }
+                let item = Item { folder: entry.folder, size: entry.size, modified: entry.modified };
+                enter(&mut self.items, path, item)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn descend(depth: usize) -> Result<usize, Failure> {
@@ -355,28 +448,27 @@ fn enter(items: &mut Items, path: String, item: Item) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a copy in progress is called.
-fn is_partial(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(".weft-partial")
-}
-
-fn print_work(work: &Work) {
-    for path in &work.clashes {
-        println!("cannot     {path}: a file at one end, a folder at the other");
+fn print_work(unread: &[(String, String)], work: &Work) -> Result<(), Failure> {
+    for (path, reason) in unread {
+        say!("cannot     {path}: {reason}")?;
+    }
+    for (path, reason) in &work.clashes {
+        say!("cannot     {path}: {reason}")?;
     }
     for path in &work.folders {
-        println!("make       {path}/");
+        say!("make       {path}/")?;
     }
     for (path, size) in &work.files {
-        println!("copy       {path} ({size} bytes)");
+        say!("copy       {path} ({size} bytes)")?;
     }
     for (path, folder) in &work.extra {
-        println!("delete     {path}{}", if *folder { "/" } else { "" });
+        say!("delete     {path}{}", if *folder { "/" } else { "" })?;
     }
-    println!("unchanged  {} files", work.unchanged);
+    say!("unchanged  {} files", work.unchanged)?;
+    Ok(())
 }
 
-fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &str) {
+fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &str) -> Result<(), Failure> {
     let seconds = started.elapsed().as_secs_f64();
     if args.transfer.json {
         let failed: Vec<_> =
@@ -385,22 +477,23 @@ fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &s
             "copied": done.copied, "bytes": done.bytes, "unchanged": work.unchanged, "deleted": done.deleted,
             "failed": failed, "seconds": seconds, "transport": transport,
         });
-        println!("{outcome}");
-        return;
+        say!("{outcome}")?;
+        return Ok(());
     }
     for (path, reason) in &done.failed {
-        eprintln!("weft: {path}: {reason}");
+        note!("weft: {path}: {reason}");
     }
     if !args.transfer.quiet {
-        println!(
+        say!(
             "{} files copied ({} bytes), {} unchanged, {} deleted, {} failed in {seconds:.2} s over {transport}",
             done.copied,
             done.bytes,
             work.unchanged,
             done.deleted,
             done.failed.len(),
-        );
+        )?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -421,18 +514,33 @@ mod tests {
     fn what_differs_is_copied_and_what_is_extra_goes_contents_first() {
         let source = items(&[("a", 1, 10), ("b", 2, 10), ("c", 3, 10), ("d/", 0, 0), ("d/e", 1, 1)]);
         let target = items(&[("a", 1, 11), ("b", 1, 10), ("c", 3, 20), ("x/", 0, 0), ("x/y", 1, 1)]);
-        let work = Work::between(&source, &target, Which::Changed, true);
+        let work = Work::between(&source, &target, Names::Exact, Which::Changed, true);
         assert_eq!(work.folders, ["d"]);
         assert_eq!(work.files, [("b".into(), 2), ("c".into(), 3), ("d/e".into(), 1)]);
         assert_eq!(work.extra, [("x/y".into(), false), ("x".into(), true)]);
         assert_eq!((work.unchanged, work.bytes()), (1, 6));
-        let all = Work::between(&source, &target, Which::All, false);
+        let all = Work::between(&source, &target, Names::Exact, Which::All, false);
         assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
     }
 
     #[test]
     fn a_file_is_not_put_in_the_place_of_a_folder() {
-        let work = Work::between(&items(&[("a", 1, 1)]), &items(&[("a/", 0, 1)]), Which::Changed, false);
-        assert_eq!((work.clashes, work.files.len()), (vec!["a".to_owned()], 0));
+        let (file, folder) = (items(&[("a", 1, 1)]), items(&[("a/", 0, 1)]));
+        let work = Work::between(&file, &folder, Names::Exact, Which::Changed, false);
+        assert_eq!((work.clashes[0].0.as_str(), work.clashes.len(), work.files.len()), ("a", 1, 0));
+    }
+
+    #[test]
+    fn what_differs_in_case_alone_is_one_name_where_the_target_takes_it_so() {
+        let source =
+            items(&[("Dir/", 0, 1), ("Dir/x", 1, 1), ("README", 1, 1), ("SAME", 1, 1), ("Same", 1, 1)]);
+        let target = items(&[("dir/", 0, 1), ("dir/x", 1, 1), ("readme", 1, 1)]);
+        let work = Work::between(&source, &target, Names::AnyCase, Which::Changed, true);
+        // The new spelling arrives; the old one is not deleted after it, for it is the same file.
+        assert_eq!(work.files, [("README".into(), 1), ("SAME".into(), 1)]);
+        assert_eq!((work.extra.len(), work.folders.len(), work.unchanged), (0, 0, 1));
+        assert_eq!((work.clashes[0].0.as_str(), work.clashes.len()), ("Same", 1));
+        let work = Work::between(&source, &target, Names::Exact, Which::Changed, true);
+        assert_eq!((work.files.len(), work.extra.len(), work.clashes.len()), (4, 3, 0));
     }
 }

@@ -7,7 +7,9 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::fs::TryLockError;
 use std::future::Future;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,10 +32,16 @@ pub(crate) const CLIENT_BUFFERS: usize = 512 << 20;
 /// end, hence where a resumed copy goes on.
 const MAX_AHEAD_BYTES: u64 = 128 << 20;
 
-/// Set by SIGINT and SIGTERM from now on.
+/// What ends the name of a copy in progress.
+const PARTIAL_SUFFIX: &str = ".weft-partial";
+/// The longest name that file systems take, in bytes; in SMB's characters it is no longer.
+const MAX_NAME: usize = 255;
+
+/// Set by SIGINT and SIGTERM from now on. The second of them ends the process, whatever that is waiting for.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
         signal_hook::flag::register(signal, stopped.clone())?;
     }
     Ok(stopped)
@@ -154,13 +162,37 @@ impl Plan {
 
     fn partial_name(&self, name: &str, size: u64, modified: When) -> String {
         if !self.resume {
-            return format!(".{name}.weft-partial");
+            return partial_name(name, "");
         }
         // Another version of the source is another partial file.
-        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
-        let hash = [size, modified.secs as u64, u64::from(modified.nanos)].into_iter().fold(0xcbf2_9ce4, mix);
-        format!(".{name}.{:08x}.weft-partial", hash as u32)
+        let hash = mixed([size, modified.secs as u64, u64::from(modified.nanos)]);
+        partial_name(name, &format!(".{hash:08x}"))
     }
+}
+
+fn mixed(words: impl IntoIterator<Item = u64>) -> u32 {
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    words.into_iter().fold(0xcbf2_9ce4, mix) as u32
+}
+
+/// What a copy of `name` is called until it is whole. A long name is cut, and a hash of all of it keeps it apart from others
+/// that begin alike.
+pub(crate) fn partial_name(name: &str, tag: &str) -> String {
+    let whole = format!(".{name}{tag}{PARTIAL_SUFFIX}");
+    if whole.len() <= MAX_NAME {
+        return whole;
+    }
+    let tag = format!("~{:08x}{tag}", mixed(name.bytes().map(u64::from)));
+    let mut len = MAX_NAME - 1 - tag.len() - PARTIAL_SUFFIX.len();
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    format!(".{}{tag}{PARTIAL_SUFFIX}", &name[..len])
+}
+
+/// Whether a file is a copy in progress, or what an interrupted one has left.
+pub(crate) fn is_partial(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(PARTIAL_SUFFIX)
 }
 
 /// Copies a remote file to `target`; gives its size.
@@ -209,12 +241,15 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: &Path, plan: &Pla
 
 /// Copies a local file to the remote path `target`; gives its size.
 pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Plan) -> Result<u64, Failure> {
-    let local = std::fs::File::open(from).map_err(|e| format!("{}: {e}", from.display()))?;
-    let kind = local.metadata()?;
+    // Looked at before it is opened: opening a FIFO would wait for somebody to write to it.
+    let kind = std::fs::metadata(from).map_err(|e| format!("{}: {e}", from.display()))?;
     if !kind.is_file() {
-        let advice = if kind.is_dir() { ": copy a folder with -r" } else { "" };
+        let advice =
+            if kind.is_dir() { ": copy a folder with -r" } else { "; weft put takes what a pipe says" };
         return Err(format!("{} is not a regular file{advice}", from.display()).into());
     }
+    let local = std::fs::File::open(from).map_err(|e| format!("{}: {e}", from.display()))?;
+    let kind = local.metadata()?;
     let (size, modified) = (kind.len(), When::from(kind.modified()?));
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     let partial = join(folder, &plan.partial_name(name, size, modified));
@@ -296,11 +331,40 @@ impl Partial {
         Ok(Partial { path: target.with_file_name(partial_name(name)), kept: Cell::new(false) })
     }
 
-    /// Empty, or as an earlier run left it.
+    /// Empty, or as an earlier run left it; of this process alone until it is closed. Another copy to the same target would
+    /// write into what this one has verified.
     fn open(&self, resume: bool) -> Result<File, Failure> {
-        let file =
-            std::fs::File::options().read(true).write(true).create(true).truncate(!resume).open(&self.path);
-        let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let told = |e: std::io::Error| format!("{}: {e}", self.path.display());
+        let mut options = std::fs::File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = loop {
+            let file = options.open(&self.path).map_err(told)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    // It is the other's to remove.
+                    self.kept.set(true);
+                    return Err(
+                        format!("another copy to this file is under way ({})", self.path.display()).into()
+                    );
+                }
+                // A file system without locks.
+                Err(TryLockError::Error(e)) => {
+                    tracing::debug!("{} cannot be locked: {e}", self.path.display())
+                }
+            }
+            // Whoever had the lock may have given the file its name meanwhile.
+            let ours = file.metadata().map_err(told)?;
+            match std::fs::metadata(&self.path) {
+                Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
+                Ok(_) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(told(e).into()),
+            }
+        };
+        if !resume {
+            file.set_len(0).map_err(told)?;
+        }
         Ok(File::from(std::os::fd::OwnedFd::from(file)))
     }
 
@@ -334,4 +398,42 @@ impl Drop for Partial {
 /// A path of a share.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_names_are_never_too_long() {
+        assert_eq!(partial_name("a", ""), ".a.weft-partial");
+        assert_eq!(partial_name("a", ".12345678"), ".a.12345678.weft-partial");
+        for name in ["n".repeat(255), "\u{1f600}".repeat(63), format!("x{}", "é".repeat(127))] {
+            for tag in ["", ".12345678"] {
+                let partial = partial_name(&name, tag);
+                assert!(partial.len() <= MAX_NAME && partial.len() > MAX_NAME - 4, "{partial}");
+                assert!(is_partial(&partial));
+            }
+        }
+        let names = ["a", "b"].map(|end| partial_name(&format!("{}{end}", "n".repeat(254)), ""));
+        assert_ne!(names[0], names[1]);
+    }
+
+    #[test]
+    fn two_copies_to_one_target_do_not_meet_in_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        let partial = || Partial::local(&target, |name| partial_name(name, "")).unwrap();
+        let (first, second) = (partial(), partial());
+        let file = first.open(false).unwrap();
+        assert!(second.open(false).err().unwrap().to_string().contains("under way"));
+        drop(second);
+        assert!(first.path.exists(), "it is not the second's to remove");
+        first.keep(&target, None).unwrap();
+        drop(file);
+        // What the first has finished nobody writes to any more.
+        let third = partial();
+        third.open(false).unwrap();
+        assert!(target.exists() && third.path.exists());
+    }
 }

@@ -18,7 +18,7 @@ use crate::args::{Volume, VolumeCommand, VolumeCreate};
 /// Runs the command.
 pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
     let volumes = remembered(args.state_dir.as_deref())?;
-    let mut out = std::io::stdout();
+    let mut out = crate::out::Stdout;
     match args.command {
         VolumeCommand::Create(args) => {
             let made = volumes.create(&args.name, &wanted(&args)?)?;

@@ -130,15 +130,15 @@ pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
     let server = observed(&args)?;
     let listener = TcpListener::bind(args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     let at = listener.local_addr()?;
-    println!("agent of weft bench on {at}");
+    say!("agent of weft bench on {at}")?;
     if std::env::var(TOKEN).is_err() {
-        println!("token {token}");
+        say!("token {token}")?;
     }
-    println!(
+    say!(
         "there: {TOKEN}={} weft bench smb HOST {} {at}",
         if std::env::var(TOKEN).is_ok() { "..." } else { &token },
         if server.is_some() { "--server-agent" } else { "--agent" }
-    );
+    )?;
     let stop = super::stop_flag()?;
     listener.set_nonblocking(true)?;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -179,26 +179,26 @@ fn observed(args: &AgentOf) -> Result<Option<measure::Server>, Failure> {
 fn converse(stream: TcpStream, from: SocketAddr, token: &str, server: Option<measure::Server>) {
     let mut talk = match Talk::begin(stream, Side::Agent, token) {
         Ok(talk) => talk,
-        Err(e) => return eprintln!("{from}: {e}"),
+        Err(e) => return note!("{from}: {e}"),
     };
-    eprintln!("{from}: measures");
+    note!("{from}: measures");
     let mut hands = Hands { crew: None, running: None, cpu: Duration::ZERO, server, since: None };
     loop {
         let ask = match talk.receive::<Ask>() {
             Ok(ask) => ask,
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(e) => {
-                eprintln!("{from}: {e}");
+                note!("{from}: {e}");
                 break;
             }
         };
         let answer = hands.answer(ask).unwrap_or_else(|e| Answer::Failed(e.to_string()));
         if let Err(e) = talk.send(&answer) {
-            eprintln!("{from}: {e}");
+            note!("{from}: {e}");
             break;
         }
     }
-    eprintln!("{from}: has gone");
+    note!("{from}: has gone");
 }
 
 /// The clients of a conversation.

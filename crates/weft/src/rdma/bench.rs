@@ -170,7 +170,7 @@ fn finish(
     processors: usize,
     lines: &[Comparison],
 ) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout();
+    let mut out = crate::out::Stdout;
     writeln!(
         out,
         "{} x {processors}, Linux {}, TCP congestion control {CONGESTION}, Weft {}",
@@ -201,7 +201,7 @@ fn finish(
     }
     let short: Vec<_> = lines.iter().map(Comparison::verdict).filter(|verdict| !verdict.holds).collect();
     for verdict in &short {
-        eprintln!("falls short: {}", verdict.claim);
+        note!("falls short: {}", verdict.claim);
     }
     Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -13,7 +13,7 @@ use crate::providers::{Listed, listed};
 
 /// Runs the command.
 pub(crate) fn run(args: Devices) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout();
+    let mut out = crate::out::Stdout;
     if args.json {
         let all: Vec<Value> = listed().iter().map(value).collect();
         serde_json::to_writer_pretty(&mut out, &all)?;

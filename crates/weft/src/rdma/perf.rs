@@ -49,7 +49,7 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(args.provider, &pool, &args.iwarp)?;
         let mut rows = Vec::new();
-        let mut out = std::io::stdout();
+        let mut out = crate::out::Stdout;
         for (op, mode, plans) in tables(&args) {
             if !args.json {
                 writeln!(out, "\n{}", title(op, mode, &args))?;

@@ -56,10 +56,11 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
         if !args.json {
             let caps = qp.caps();
             let name = provider.name();
-            println!(
+            say!(
                 "PING {host} ({addr}) over {name}: {size} bytes a round, IRD {}, ORD {}",
-                caps.ird, caps.ord
-            );
+                caps.ird,
+                caps.ord
+            )?;
         }
         let traffic = qp.clone();
         let mut client = Client::new(End::new(qp, pool), size)?;
@@ -75,7 +76,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
             times.record(time);
             if !args.quiet && !args.json {
                 let (round, us) = (times.count(), time.as_secs_f64() * 1e6);
-                println!("{size} bytes there and back, unchanged: round={round} time={us:.1} us");
+                say!("{size} bytes there and back, unchanged: round={round} time={us:.1} us")?;
             }
         };
         let traffic = traffic.traffic();
@@ -88,16 +89,17 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
                 "round_trip": times.quantiles(),
                 "bytes_read_by_peer": traffic.served.0, "bytes_written_by_peer": traffic.placed.0,
             });
-            println!("{outcome}");
+            say!("{outcome}")?;
         } else {
-            println!("--- {host} RDMA ping statistics ---");
-            println!(
+            say!("--- {host} RDMA ping statistics ---")?;
+            say!(
                 "{rounds} rounds unchanged; the peer read {} bytes by RDMA Read and wrote {} by RDMA Write",
-                traffic.served.0, traffic.placed.0
-            );
+                traffic.served.0,
+                traffic.placed.0
+            )?;
             if let Some(q) = times.quantiles() {
                 let (min, p50, p99, max) = (q.min_us, q.p50_us, q.p99_us, q.max_us);
-                println!("round min/p50/p99/max = {min:.1}/{p50:.1}/{p99:.1}/{max:.1} us");
+                say!("round min/p50/p99/max = {min:.1}/{p50:.1}/{p99:.1}/{max:.1} us")?;
             }
         }
         match failure {

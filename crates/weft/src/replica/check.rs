@@ -65,8 +65,8 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
         std::fs::write(path, page(&report)).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     match args.json {
-        true => println!("{all}"),
-        false => print!("{}", report.render(std::io::stdout().is_terminal())),
+        true => say!("{all}")?,
+        false => crate::out::print(format_args!("{}", report.render(std::io::stdout().is_terminal())))?,
     }
     Ok(if mode.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

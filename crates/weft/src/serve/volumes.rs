@@ -14,7 +14,7 @@ use weft_store::volume::Volume;
 
 use crate::args::Serve;
 use crate::ready::ReadyVolume;
-use crate::shares::Described;
+use crate::shares::{self, Described};
 use crate::volume;
 
 /// A volume that is open.
@@ -60,9 +60,7 @@ pub(super) fn ready(volumes: &[Served]) -> Vec<ReadyVolume> {
 /// The share in which they are files; `None` where none is wanted.
 pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described>, String> {
     let Some(name) = &args.share_volumes else { return Ok(None) };
-    if name.is_empty() || name.contains(['/', '\\', '\0']) {
-        return Err(format!("--share-volumes={name}: that cannot name a share"));
-    }
+    shares::check_name(name).map_err(|e| format!("--share-volumes: {e}"))?;
     let shared = |served: &Served| ShareVolume {
         name: served.volume.name.clone(),
         block: served.block.clone(),

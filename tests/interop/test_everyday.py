@@ -1,0 +1,233 @@
+"""What people do every day with names, read-only files, links, pipes and keys: smbclient, and weft's own commands."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+import weft
+
+
+class Everyday(unittest.TestCase):
+    def setUp(self):
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-everyday-")))
+        self.source = self.work / "source"
+        self.source.mkdir()
+        self.server = self.enterContext(weft.serving())
+        self.folder = self.server.folder
+
+    def weft(self, *command, **more):
+        return weft.run(weft.WEFT, *command, **more)
+
+    def contents(self, root):
+        """Every file of a folder, with what is in it; folders end in a slash."""
+        found = {}
+        for path, folders, files in os.walk(root):
+            at = os.path.relpath(path, root)
+            found |= {os.path.normpath(os.path.join(at, name)) + "/": None for name in folders}
+            for name in files:
+                found[os.path.normpath(os.path.join(at, name))] = pathlib.Path(path, name).read_text()
+        return found
+
+    def test_smbclient_makes_hard_links(self):
+        (self.folder / "one").write_text("content")
+        weft.smbclient(self.server, "hardlink one two; rename one three")
+        self.assertEqual((self.folder / "two").stat().st_ino, (self.folder / "three").stat().st_ino)
+
+    def test_a_name_that_changes_its_case_alone(self):
+        """The file with the new name is the file with the old one: it must not be deleted after it was copied."""
+        (self.source / "readme").write_text("1")
+        (self.source / "Dir").mkdir()
+        (self.source / "Dir" / "x").write_text("2")
+        self.weft("sync", "-q", self.source, self.server.url("s"))
+        (self.source / "readme").rename(self.source / "README")
+        (self.source / "Dir").rename(self.source / "dir")
+        self.weft("sync", "-q", "--delete", self.source, self.server.url("s"))
+        self.assertEqual(self.contents(self.folder / "s"), {"README": "1", "Dir/": None, "Dir/x": "2"})
+        # Two such names have one place there: the one is copied, the other named.
+        (self.source / "Readme").write_text("another")
+        failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("Readme: another name differs in case alone", failed.stderr)
+        self.assertEqual((self.folder / "s" / "README").read_text(), "1")
+
+    def test_names_that_smb_cannot_spell(self):
+        names = ["a:b", "c\\d", 'e*?<>|"', "new\nline", ".dot", "n" * 255, "😀" * 63, "trail ", "dot.", "100%"]
+        for name in names:
+            (self.source / name).write_text(name)
+        self.weft("sync", "-q", self.source, self.server.url("s"))
+        self.assertEqual(self.contents(self.folder / "s"), self.contents(self.source))
+        self.weft("sync", "-q", self.server.url("s"), self.work / "back")
+        self.assertEqual(self.contents(self.work / "back"), self.contents(self.source))
+        said = self.weft("sync", self.source, self.server.url("s")).stdout
+        self.assertIn(f"0 files copied (0 bytes), {len(names)} unchanged", said)
+        self.weft("cp", "-q", self.source / "a:b", self.server.url(""))
+        self.assertEqual((self.folder / "a:b").read_text(), "a:b")
+        self.weft("put", self.server.url("n" * 250), stdin=subprocess.DEVNULL)
+        self.assertEqual((self.folder / ("n" * 250)).read_text(), "")
+
+    def test_one_bad_name_does_not_stop_the_others(self):
+        (self.source / "good").write_text("1")
+        with open(os.fsencode(self.source) + b"/bad\xff", "w"):
+            pass
+        self.folder.joinpath("s").mkdir()
+        (self.folder / "s" / "extra").write_text("2")
+        failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("not UTF-8", failed.stderr)
+        # And what could not be looked at keeps everything from being deleted.
+        self.assertEqual(self.contents(self.folder / "s"), {"good": "1", "extra": "2"})
+
+    def test_links_on_the_server_are_left_out_and_named(self):
+        (self.folder / "s").mkdir()
+        (self.folder / "s" / "file").write_text("1")
+        (self.folder / "s" / "link").symlink_to("file")
+        (self.work / "back").mkdir()
+        (self.work / "back" / "extra").touch()
+        said = self.weft("sync", "--delete", self.server.url("s"), self.work / "back")
+        self.assertIn("left out, neither a file nor a folder: link", said.stderr)
+        self.assertEqual(self.contents(self.work / "back"), {"file": "1"})
+
+    def test_read_only_files_are_replaced_and_deleted(self):
+        for name in ["replaced", "deleted"]:
+            (self.source / name).write_text("1")
+        self.weft("sync", "-q", self.source, self.server.url("s"))
+        for name in ["replaced", "deleted"]:
+            (self.folder / "s" / name).chmod(0o444)
+        (self.source / "replaced").write_text("another")
+        (self.source / "deleted").unlink()
+        self.weft("sync", "-q", "--delete", self.source, self.server.url("s"))
+        self.assertEqual(self.contents(self.folder / "s"), {"replaced": "another"})
+
+    def test_a_closed_pipe_is_no_crash_and_a_full_disk_is_told(self):
+        (self.source / "file").touch()
+        (self.folder / "there").touch()
+        url = self.server.url("")
+        commands = [["ls", url], ["stat", url], ["ls", "--json", url], ["sync", self.source, url], ["rdma", "devices"]]
+        environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
+        for command in commands:
+            with self.subTest(command=command):
+                read, write = os.pipe()
+                os.close(read)
+                command = [str(c) for c in [weft.WEFT, *command]]
+                done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment, timeout=120)
+                self.assertEqual((done.returncode, b"anic" in done.stderr), (0, False), done.stderr)
+                # Nobody listens to anything.
+                subprocess.run(command, stdout=write, stderr=write, env=environment, timeout=120, check=True)
+                os.close(write)
+                with open("/dev/full", "w") as full:
+                    done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=120)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertRegex(done.stderr, b"^(.*\n)*weft: .*No space left on device")
+
+    def test_a_fifo_is_not_waited_for(self):
+        os.mkfifo(self.source / "fifo")
+        failed = self.weft("cp", self.source / "fifo", self.server.url(""), check=False)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("not a regular file", failed.stderr)
+
+    def test_the_second_ctrl_c_ends_a_copy_that_waits(self):
+        """A server that has stopped answers nothing: the first signal asks for an orderly end, the second does not ask."""
+        (self.source / "file").touch()
+        command = [weft.WEFT, "cp", "-q", "--transport", "tcp", self.source / "file", self.server.url("")]
+        self.server.process.send_signal(signal.SIGSTOP)
+        try:
+            copy = subprocess.Popen([str(c) for c in command], env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD))
+            status = pathlib.Path(f"/proc/{copy.pid}/status")
+            is_caught = lambda line: line.startswith("SigCgt:") and int(line.split()[1], 16) & 1 << signal.SIGINT - 1
+            while not any(map(is_caught, status.read_text().splitlines())):
+                time.sleep(0.01)
+            while copy.poll() is None:
+                copy.send_signal(signal.SIGINT)
+                time.sleep(0.01)
+        finally:
+            self.server.process.send_signal(signal.SIGCONT)
+        self.assertEqual(copy.returncode, 128 + signal.SIGINT)
+
+    def ask(self, keys):
+        """`weft ls` on a terminal, and what is typed when it asks: exit status, what it said, whether the terminal shows again
+        what is typed."""
+        terminal, ours = pty.openpty()
+        without = {name: value for name, value in os.environ.items() if name != "WEFT_PASSWORD"}
+        command = [str(weft.WEFT), "ls", self.server.url("")]
+        asked = subprocess.Popen(command, stdin=ours, stdout=ours, stderr=ours, env=without, start_new_session=True)
+        said, until = b"", time.monotonic() + 60
+        while b"Password for" not in said:
+            said += os.read(terminal, 4096)
+        # What was typed before the terminal was ready for it would be thrown away.
+        while termios.tcgetattr(ours)[3] & termios.ICANON:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+        os.write(terminal, keys)
+        status = asked.wait(timeout=60)
+        shows = bool(termios.tcgetattr(ours)[3] & termios.ECHO)
+        os.close(ours)
+        while True:
+            try:
+                said += os.read(terminal, 4096)
+            except OSError:
+                break
+        os.close(terminal)
+        return status, said.decode(), shows
+
+    def test_a_password_on_a_terminal(self):
+        (self.folder / "there").touch()
+        status, said, shows = self.ask(b"wrong\x15" + weft.PASSWORD.encode() + b"x\x7f\r")
+        self.assertEqual((status, shows), (0, True), said)
+        self.assertIn("there", said)
+        self.assertNotIn(weft.PASSWORD, said)
+        status, said, shows = self.ask(b"half\x03")
+        self.assertEqual((status, shows), (1, True), said)
+        self.assertIn("interrupted", said)
+
+    def test_an_empty_password_is_none(self):
+        folder = self.work / "data"
+        folder.mkdir()
+        command = [weft.WEFT, "serve", folder, "--user", weft.USER, "--smb-port", 0, "--smbd-port", 0]
+        server = subprocess.Popen(
+            [str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=dict(os.environ, WEFT_PASSWORD=""),
+        )
+        port = re.search(r"smb=(\d+)", server.stdout.readline())[1]
+        refused = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1:{port}/data", check=False, password="")
+        server.terminate()
+        _, said = server.communicate(timeout=60)
+        made_up = re.search(r"password of tester: (\S+)", said)
+        self.assertTrue(made_up, said)
+        self.assertIn("STATUS_LOGON_FAILURE", refused.stderr)
+
+    def test_a_server_outlives_the_reader_of_its_log(self):
+        folder = self.work / "data"
+        folder.mkdir()
+        command = [weft.WEFT, "serve", folder, "--user", weft.USER, "--smb-port", 0, "--smbd-port", 0, "--json", "-vv"]
+        server = subprocess.Popen(
+            [str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
+        )
+        server.stderr.close()
+        port = json.loads(server.stdout.readline())["smb_port"]
+        (folder / "there").touch()
+        for _ in range(3):
+            self.assertIn("there", self.weft("ls", f"smb://{weft.USER}@127.0.0.1:{port}/data").stdout)
+        server.terminate()
+        self.assertEqual(server.wait(timeout=60), 0)
+        server.stdout.close()
+
+    def test_names_that_cannot_be_shared(self):
+        for name in ["we:ird", "ipc$", "st*r"]:
+            folder = self.work / name
+            folder.mkdir()
+            failed = self.weft("serve", folder, "--smb-port", 0, "--smbd-port", 0, check=False)
+            self.assertEqual(failed.returncode, 1)
+            self.assertIn(f'"{name}"', failed.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
