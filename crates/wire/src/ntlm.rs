@@ -187,12 +187,12 @@ impl Authenticate {
         const FIELDS: [usize; 6] = [12, 20, 28, 36, 44, 52];
         let message = Message::parse(bytes, 3)?;
         let flags = Flags(message.u32(60)?);
-        if !flags.intersects(Flags::NEGOTIATE_UNICODE.union(Flags::NEGOTIATE_OEM)) {
-            return Err(Malformed("2.2.2.5: AUTHENTICATE without NEGOTIATE_UNICODE and NEGOTIATE_OEM"));
-        }
-        let text = |bytes: &[u8]| match flags.contains(Flags::NEGOTIATE_UNICODE) {
-            true => text(bytes),
-            false => oem(bytes),
+        let text = |bytes: &[u8]| match bytes {
+            // smbj asks to be anonymous with neither flag, and has no names that either would be about.
+            [] => Ok(String::new()),
+            _ if flags.contains(Flags::NEGOTIATE_UNICODE) => text(bytes),
+            _ if flags.contains(Flags::NEGOTIATE_OEM) => oem(bytes),
+            _ => Err(Malformed("2.2.2.5: names without NEGOTIATE_UNICODE and NEGOTIATE_OEM")),
         };
         // Old clients omit version and MIC: there the payload starts before the MIC ends.
         let mut payload_start = bytes.len();

@@ -315,11 +315,12 @@ fn a_client_that_prefers_kerberos_must_send_a_mech_list_mic() {
 
 #[test]
 fn anonymous_and_ntlmv1_are_refused() {
-    let send = |user: &str, lm_response: Vec<u8>, nt_response: Vec<u8>| {
+    let all = Flags(0xe208_8297);
+    let send_with = |flags: Flags, user: &str, lm_response: Vec<u8>, nt_response: Vec<u8>| {
         let mut acceptor = acceptor();
-        next(acceptor.step(&Negotiate { flags: Flags(0xe208_8297) }.emit(), NOW));
+        next(acceptor.step(&Negotiate { flags: all }.emit(), NOW));
         let message = Authenticate {
-            flags: Flags(0xe208_8297),
+            flags,
             lm_response,
             nt_response,
             domain: String::new(),
@@ -330,7 +331,13 @@ fn anonymous_and_ntlmv1_are_refused() {
         };
         refused(acceptor.step(&message.emit(), NOW))
     };
+    let send = |user: &str, lm: Vec<u8>, nt: Vec<u8>| send_with(all, user, lm, nt);
     assert_eq!(send("", vec![0], vec![]), AuthError::Anonymous);
+    assert_eq!(
+        send_with(Flags(0), "", vec![], vec![]),
+        AuthError::Anonymous,
+        "smbj's, neither Unicode nor OEM"
+    );
     assert_eq!(send("", vec![], vec![]), AuthError::Anonymous);
     assert_eq!(send("alice", vec![0; 24], vec![0; 24]), AuthError::Obsolete);
     assert_eq!(send("alice", vec![0; 24], vec![]), AuthError::Obsolete);

@@ -94,6 +94,8 @@ fn oem_names_are_ascii() {
     let at = emitted.windows(5).position(|name| name == b"alice").unwrap();
     emitted[at] = 0xe4;
     assert!(Authenticate::parse(&emitted).is_err(), "of some code page");
+    let neither = Authenticate { flags: Flags(0), ..message };
+    assert!(Authenticate::parse(&neither.emit()).is_err(), "of no encoding");
 }
 
 #[test]

@@ -219,10 +219,11 @@ fn parse_rename(buffer: &[u8]) -> Result<Rename, Failure> {
     Ok(rename)
 }
 
-/// A path that a file shall get: it ends in a name, and names no stream.
-fn new_path(name: &str) -> Result<Path, NtStatus> {
+/// A path that a file shall get: it ends in a name, and names no stream. A backslash behind the name is stripped where it
+/// is a directory's ([MS-FSA] 2.1.5.1), as jcifs writes it.
+fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
     let path = Path::parse(name)?;
-    if path.names.is_empty() || path.file || path.directory || path.stream.is_some() {
+    if path.names.is_empty() || path.file || (path.directory && kind != Kind::Dir) || path.stream.is_some() {
         Err(NtStatus::OBJECT_NAME_INVALID)
     } else {
         Ok(path)
@@ -271,7 +272,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         // A file does not turn into a stream, nor a stream into a file.
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
-    let path = new_path(&wish.name)?;
+    let path = new_path(&wish.name, open.kind)?;
     namespace::refuse_covered(cx, &wish.name)?;
     if open.node == NodeId::ROOT || open.claim.delete_pending() {
         return Err(NtStatus::ACCESS_DENIED.into());
@@ -319,7 +320,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
 /// [MS-FSA] 2.1.5.15.7.
 async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     // smbclient's `hardlink` begins the name with a backslash, and smbd takes it.
-    let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name))?;
+    let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {
         return Err(NtStatus::FILE_IS_A_DIRECTORY.into());

@@ -40,6 +40,10 @@ fn files_and_directories_move() {
         assert_eq!(status(rename(&b, dir, "e", false).await), NtStatus::ACCESS_DENIED);
         b.close(file).await.unwrap();
         rename(&b, dir, "e", false).await.unwrap();
+        // As jcifs names a directory.
+        rename(&b, dir, "e2\\", false).await.unwrap();
+        assert_eq!(status(rename(&b, dir, "e3\\\\x\\", false).await), NtStatus::OBJECT_PATH_NOT_FOUND);
+        rename(&b, dir, "e", false).await.unwrap();
         let file = b.open(&Wish::file("e\\G")).await.unwrap();
         assert_eq!(payload::read(&b, file, 0, 100).await.unwrap(), b"content");
         rename(&b, file, "h", false).await.unwrap();
