@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -53,7 +54,7 @@ class Smbd:
         with socket.socket() as any_port:
             any_port.bind(("127.0.0.1", 0))
             self.port = any_port.getsockname()[1]
-        conf = state / "smb.conf"
+        self.conf = conf = state / "smb.conf"
         conf.write_text(SMB_CONF.format(port=self.port, state=state, data=self.folder))
         subprocess.run(
             ["smbpasswd", "-c", conf, "-s", "-a", self.user], input=f"{weft.PASSWORD}\n" * 2, text=True, check=True,
@@ -78,6 +79,12 @@ class Smbd:
     def stop(self):
         self.process.terminate()
         self.process.wait(timeout=30)
+        # Its servers of pipes have sessions of their own, and outlive it by minutes.
+        mark = f"--configfile={self.conf}".encode()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if mark in (process / "cmdline").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGTERM)
 
 
 class Relay(threading.Thread):
