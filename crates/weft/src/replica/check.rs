@@ -5,13 +5,14 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
 use weft_machine::{Pool, rt};
 
-use super::address;
+use super::{address, parse_to};
 use crate::Failure;
 use crate::args::ReplicaCheck;
 use crate::doctor::{Report, Verdict};
@@ -24,11 +25,17 @@ const SYNC_ROUND_TRIP_MS: f64 = 5.0;
 
 /// Runs the command.
 pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure> {
-    let address = address(&args.host, &args.other)?;
-    let mut report = Report { host: args.host.clone(), ..Report::default() };
+    // As `create` is told of it, too: HOST:VOLUME.
+    let (host, theirs) = match args.host.parse::<IpAddr>() {
+        Ok(_) => (args.host.clone(), None),
+        Err(_) => parse_to(&args.host)?,
+    };
+    let volumes_there = [theirs.unwrap_or_default(), args.volumes.clone()].concat();
+    let address = address(&host, &args.other)?;
+    let mut report = Report { host, ..Report::default() };
     let (there, measured) = rt::block_on(async {
         let pool = Pool::new(CLIENT_BUFFERS);
-        let there = look(&address, &pool, &args.volumes).await;
+        let there = look(&address, &pool, &volumes_there).await;
         match there {
             Ok(there) => (Ok(there), Some(measure(&address, &pool, state).await)),
             Err(e) => (Err(e), None),
