@@ -107,20 +107,7 @@ pub(crate) struct Rpc {
     table: RefCell<HashMap<u32, Waiting>>,
     /// Whose turn it is to receive.
     leader: Cell<Option<u32>>,
-    heard: Cell<Heard>,
     ended: RefCell<Option<Error>>,
-}
-
-/// What the leader has received since it last waited.
-#[derive(Clone, Copy, Default)]
-enum Heard {
-    /// Nothing that concerns several calls.
-    #[default]
-    Little,
-    /// Several replies at once. Those who waited for them are about to call again, and their calls are held back.
-    Much,
-    /// The same, and they have had their turn.
-    Told,
 }
 
 /// A call in the table.
@@ -141,7 +128,6 @@ impl Rpc {
             next_xid: Cell::new(start),
             table: RefCell::default(),
             leader: Cell::new(None),
-            heard: Cell::default(),
             ended: RefCell::new(None),
         })
     }
@@ -234,9 +220,6 @@ impl Rpc {
                 return Poll::Pending;
             }
             self.leader.set(Some(xid));
-            if self.gather(cx) {
-                return Poll::Pending;
-            }
             let future = receiving.get_or_insert_with(|| self.channel.recv());
             let received = match future.as_mut().poll(cx) {
                 Poll::Ready(received) => received,
@@ -248,31 +231,10 @@ impl Rpc {
                     self.deliver(message);
                     while let Some(message) = self.channel.try_recv() {
                         self.deliver(message);
-                        self.heard.set(Heard::Much);
-                    }
-                    if let Heard::Much = self.heard.get() {
-                        self.channel.cork(true);
                     }
                 }
                 Ok(None) => self.end(Error::Channel(Arc::new(weft_transport::Error::Closed))),
                 Err(e) => self.end(Error::Channel(Arc::new(e))),
-            }
-        }
-    }
-
-    /// Lets those who have got replies go first, so that what they call next leaves in one system call; true when the leader
-    /// has to wait for that.
-    fn gather(&self, cx: &Context<'_>) -> bool {
-        match self.heard.take() {
-            Heard::Little => false,
-            Heard::Much => {
-                self.heard.set(Heard::Told);
-                cx.waker().wake_by_ref();
-                true
-            }
-            Heard::Told => {
-                self.channel.cork(false);
-                false
             }
         }
     }

@@ -17,7 +17,6 @@ use weft_wire::xdr::{Decoder, Encoder};
 use super::*;
 use crate::memory::{record, without_rdma};
 
-mod gathered;
 mod replays;
 
 /// What a call of this procedure gets: results to follow its reply's header, or nothing for ever.

@@ -74,11 +74,6 @@ impl Connections {
     pub fn add(&self, connection: Rc<Connection>) {
         connection.link.set_sequence(self.sequence.clone());
         self.live.borrow_mut().push(connection);
-        let live = self.live.borrow();
-        for connection in &*live {
-            let others = live.iter().filter(|other| !Rc::ptr_eq(other, connection));
-            connection.link.set_others(others.map(|other| Rc::downgrade(other.link.channel())).collect());
-        }
     }
 
     /// Those that live, oldest first; when the last one is lost it stays, to say why.

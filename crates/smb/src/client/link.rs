@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -147,8 +147,6 @@ pub(super) struct Link {
 
 struct Shared {
     channel: Rc<dyn Channel>,
-    /// Those of the session's other connections.
-    others: RefCell<Vec<Weak<dyn Channel>>>,
     pool: Pool,
     state: RefCell<State>,
 }
@@ -173,7 +171,6 @@ impl Link {
     pub fn new(channel: Rc<dyn Channel>, pool: Pool, credits: u16, timeout: Duration) -> Link {
         let shared = Rc::new(Shared {
             channel,
-            others: RefCell::default(),
             pool,
             state: RefCell::new(State {
                 pending: IdMap::default(),
@@ -224,11 +221,6 @@ impl Link {
     /// Requests carry this ChannelSequence from now on; only in 3.x, where the field means that.
     pub fn set_sequence(&self, sequence: Rc<Cell<u16>>) {
         self.shared.state.borrow_mut().sequence = Some(sequence);
-    }
-
-    /// Those who get an answer by this connection may ask next by one of these.
-    pub fn set_others(&self, others: Vec<Weak<dyn Channel>>) {
-        self.shared.others.replace(others);
     }
 
     /// Breaks of these leases are acknowledged from now on.
@@ -386,11 +378,6 @@ impl Drop for Link {
 }
 
 impl Shared {
-    fn cork(&self, on: bool) {
-        self.channel.cork(on);
-        self.others.borrow().iter().filter_map(Weak::upgrade).for_each(|other| other.cork(on));
-    }
-
     /// Gives a request its numbers and its protection; from now on its response is awaited.
     fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
         let charge = std::mem::take(&mut permit.charge);
@@ -508,8 +495,8 @@ impl Shared {
         self.channel.close();
     }
 
-    /// Takes a frame; returns how many waiters it woke.
-    fn handle(self: &Rc<Self>, frame: Bytes) -> Result<usize, Error> {
+    /// Takes a frame.
+    fn handle(self: &Rc<Self>, frame: Bytes) -> Result<(), Error> {
         let state = &mut *self.state.borrow_mut();
         state.received += 1;
         let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
@@ -521,14 +508,13 @@ impl Shared {
         if frame.is_empty() {
             return Err(Error::Malformed(Malformed("empty message")));
         }
-        let mut woken = 0;
         for message in compound::split(frame) {
-            woken += usize::from(state.response(message?, sealed)?);
+            state.response(message?, sealed)?;
         }
         for call in state.broken.drain(..) {
             rt::spawn(acknowledge(self.clone(), call)).detach();
         }
-        Ok(woken)
+        Ok(())
     }
 
     fn open(&self, security: Option<&Security>, frame: &Bytes) -> Result<Bytes, Error> {
@@ -565,8 +551,8 @@ fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> 
 }
 
 impl State {
-    /// Takes one response; true when it woke its waiter.
-    fn response(&mut self, message: Bytes, sealed: bool) -> Result<bool, Error> {
+    /// Takes one response.
+    fn response(&mut self, message: Bytes, sealed: bool) -> Result<(), Error> {
         let header = Header::parse(&message)?;
         if !header.is_response() {
             return Err(Error::Violation("a request from the server"));
@@ -575,12 +561,12 @@ impl State {
         if header.message_id == u64::MAX {
             let leases = self.leases.as_ref().filter(|_| header.command == Command::OplockBreak);
             self.broken.extend(leases.and_then(|leases| leases.broken(&message)));
-            return Ok(false);
+            return Ok(());
         }
         let Some(slot) = self.pending.get_mut(&header.message_id) else {
             // 3.2.5.1.2: to be discarded.
             tracing::debug!(message_id = header.message_id, "response to no request");
-            return Ok(false);
+            return Ok(());
         };
         if header.command != slot.command {
             return Err(Error::Violation("a response of another command than its request"));
@@ -590,18 +576,18 @@ impl State {
         self.credits.received(std::mem::take(&mut slot.charge), header.credits);
         if interim {
             slot.async_id = header.async_id();
-            return Ok(false);
+            return Ok(());
         }
         match std::mem::replace(&mut slot.state, SlotState::Done(Reply { header, message })) {
             SlotState::Waiting(waker) => {
                 if let Some(waker) = waker {
                     waker.wake();
                 }
-                Ok(true)
+                Ok(())
             }
             SlotState::Abandoned(_) => {
                 self.pending.remove(&header.message_id);
-                Ok(false)
+                Ok(())
             }
             SlotState::Done(_) => Err(Error::Violation("two responses to one request")),
         }
@@ -651,24 +637,18 @@ async fn receive(shared: Rc<Shared>) {
             Ok(None) => break Error::Closed,
             Err(e) => break e.into(),
         };
-        let mut woken = 0;
+        // What those who are woken ask for next leaves as it is asked for: the server begins with the first while the others
+        // are on their way. (Holding it back until all have asked saves system calls, and has both ends wait by turns.)
         let mut next = Some(first);
         let failed = loop {
             let Some(message) = next else { break None };
-            match shared.handle(message.body) {
-                Ok(n) => woken += n,
-                Err(e) => break Some(e),
+            if let Err(e) = shared.handle(message.body) {
+                break Some(e);
             }
             next = shared.channel.try_recv();
         };
         if let Some(e) = failed {
             break e;
-        }
-        if woken > 1 {
-            // Those who were woken are about to ask for more: let it leave in one system call, by whichever connection.
-            shared.cork(true);
-            rt::yield_now().await;
-            shared.cork(false);
         }
     };
     shared.end(error);

@@ -28,9 +28,6 @@ pub(super) struct Line {
     setups: RefCell<Vec<u64>>,
     /// Cut after so many more messages of the client.
     left: Cell<Option<u32>>,
-    corked: Cell<bool>,
-    /// Messages of the client: while it was corked, and in all.
-    sends: Cell<(u32, u32)>,
 }
 
 impl Line {
@@ -43,8 +40,6 @@ impl Line {
             reader: RefCell::default(),
             setups: RefCell::default(),
             left: Cell::new(None),
-            corked: Cell::default(),
-            sends: Cell::default(),
         })
     }
 
@@ -110,8 +105,6 @@ impl Channel for Line {
         {
             self.setups.borrow_mut().push(header.message_id);
         }
-        let (together, all) = self.sends.get();
-        self.sends.set((together + u32::from(self.corked.get()), all + 1));
         if let Some(left) = self.left.get() {
             self.left.set(left.checked_sub(1));
             if left == 0 {
@@ -128,7 +121,6 @@ impl Channel for Line {
         self.inner.send(message)
     }
     fn cork(&self, on: bool) {
-        self.corked.set(on);
         self.inner.cork(on);
     }
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, weft_transport::Error>> {
@@ -157,32 +149,6 @@ pub(super) async fn tcp(own: &Own) -> Rc<Line> {
 
 fn pattern(len: usize, seed: u64) -> Bytes {
     story::pattern(len, seed).into()
-}
-
-/// What many readers ask for next, when answers to several of them have come at once, leaves together, by whichever connection.
-#[test]
-fn requests_after_a_batch_of_answers_leave_together() {
-    Sim::new(43).run(async {
-        let own = Own::new(|_| {});
-        let lines = [tcp(&own).await, tcp(&own).await];
-        let session = Session::connect(lines[0].clone(), own.options()).await.unwrap();
-        session.add(lines[1].clone()).await.unwrap();
-        let tree = session.tree("data").await.unwrap();
-        let file = &tree.open("f", OpenOptions::create()).await.unwrap();
-        file.write(0, pattern(1 << 20, 7)).await.unwrap();
-        lines.iter().for_each(|line| line.sends.set((0, 0)));
-        let readers = (0..32).map(|n| async move {
-            for k in 0..16 {
-                assert_eq!(file.read(((n + k) % 32) << 13, 1 << 13).await.unwrap().len(), 1 << 13);
-            }
-        });
-        join_all(readers).await;
-        let (together, all) =
-            lines.iter().map(|line| line.sends.get()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        assert_eq!(all, 32 * 16);
-        // The simulator has tasks run in any order; where they run in the order of being woken it is more.
-        assert!(together > all * 2 / 5, "{together} of {all}");
-    });
 }
 
 #[test]
