@@ -7,6 +7,7 @@ use std::io::{self, IoSliceMut};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weft_machine::net::CONNECT_LIMIT;
 use weft_machine::rt::{self, Cores, CoresOptions, Driver, Options};
 use weft_machine::{Listener, Stream};
 
@@ -22,7 +23,6 @@ async fn recv_exact(stream: &Stream, into: &mut [u8]) -> io::Result<bool> {
 }
 
 async fn echo(stream: Stream, size: usize) -> io::Result<()> {
-    stream.set_congestion("reno")?;
     let mut buffer = vec![0; size];
     let answer = [Bytes::from(vec![7; size])];
     while recv_exact(&stream, &mut buffer).await? {
@@ -32,7 +32,6 @@ async fn echo(stream: Stream, size: usize) -> io::Result<()> {
 }
 
 async fn ping(stream: Stream, size: usize, seconds: f64) -> io::Result<Vec<u64>> {
-    stream.set_congestion("reno")?;
     let mut buffer = vec![0; size];
     let question = [Bytes::from(vec![9; size])];
     let mut nanos = Vec::new();
@@ -56,6 +55,7 @@ fn measure(size: usize, core: Options, seconds: f64) -> io::Result<()> {
     cores.run(0, move || async move {
         let serve = async {
             let listener = Listener::bind(([127, 0, 0, 1], 0).into())?;
+            listener.set_congestion("reno")?;
             listening.send(listener.local_addr()).map_err(io::Error::other)?;
             echo(Stream::from_socket(listener.accept().await?)?, size).await
         };
@@ -63,7 +63,7 @@ fn measure(size: usize, core: Options, seconds: f64) -> io::Result<()> {
     });
     let addr = addr.recv().map_err(io::Error::other)?;
     cores.run(1, move || async move {
-        let result = async { ping(Stream::connect(addr).await?, size, seconds).await };
+        let result = async { ping(Stream::connect_with(addr, CONNECT_LIMIT, Some("reno")).await?, size, seconds).await };
         tell.send((result.await, rt::counters())).expect("the main thread waits");
     });
     let (nanos, counters) = told.recv().map_err(io::Error::other)?;

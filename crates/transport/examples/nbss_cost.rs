@@ -41,6 +41,8 @@ fn main() {
 
 fn measure(size: usize, duration: Duration) -> (Duration, Duration, u64) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Before there is a connection: one that began under bbr stays paced.
+    let _ = rustix::net::sockopt::set_tcp_congestion(&listener, "reno");
     let addr = listener.local_addr().expect("an address");
     let client = std::thread::spawn(move || {
         pin(1);
@@ -68,7 +70,6 @@ fn cpu_time() -> Duration {
 
 async fn serve(socket: TcpStream, size: usize) -> (Duration, Duration, u64) {
     let stream = Stream::from_tcp(socket).expect("a stream");
-    let _ = stream.set_congestion("reno");
     let channel = Nbss::new(stream, Pool::new(256 << 20), Config::default());
     // A real file where there is one with a page cache, else tmpfs.
     let mut path = std::env::var_os("WEFT_COST_DIR").map_or(std::env::temp_dir(), Into::into);

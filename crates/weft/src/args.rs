@@ -244,7 +244,7 @@ pub(crate) struct Serve {
     /// Whether iWARP connections carry a CRC32C that the peer did not ask for
     #[arg(long, value_enum, default_value_t = Crc::Always)]
     pub crc: Crc,
-    /// TCP congestion control of accepted connections [default: the system's]
+    /// TCP congestion control of connections [default: the system's; reno on ports of loopback]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::net::CONNECT_LIMIT;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Stream};
 use weft_rdma::{Provider, Traffic, rnic};
@@ -389,13 +390,10 @@ impl Dial<'_> {
     }
 
     async fn tcp_to(&self, addr: SocketAddr) -> Result<Stream, Failure> {
-        let stream = Stream::connect(addr).await.map_err(|e| {
-            format!("cannot connect to {addr}: {e} (is the server running, and is this its port?)")
-        })?;
-        if let Some(name) = self.congestion {
-            stream.set_congestion(name)?;
-        }
-        Ok(stream)
+        let stream = Stream::connect_with(addr, CONNECT_LIMIT, self.congestion).await;
+        stream.map_err(|e| {
+            format!("cannot connect to {addr}: {e} (is the server running, and is this its port?)").into()
+        })
     }
 
     /// The provider of an RDMA medium; `None` for TCP.

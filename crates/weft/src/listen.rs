@@ -58,7 +58,7 @@ pub(crate) struct Acceptor {
     pub cores: Arc<rt::Cores>,
     /// Payload buffers.
     pub pool: Pool,
-    /// TCP congestion control of accepted sockets.
+    /// TCP congestion control of what is accepted on TCP ports.
     pub congestion: Option<Arc<str>>,
     /// How many connections there are.
     pub connections: Arc<AtomicUsize>,
@@ -102,6 +102,7 @@ impl Stop {
 impl Acceptor {
     /// Accepts TCP connections until it is stopped.
     pub(crate) async fn tcp(self, listener: Listener, framing: Framing, serve: Serve) {
+        self.tune(&listener);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(socket) => {
@@ -111,7 +112,6 @@ impl Acceptor {
                             Ok(stream) => stream,
                             Err(e) => return tracing::warn!("a new connection was lost: {e}"),
                         };
-                        this.tune(&stream);
                         let channel: Rc<dyn Channel> = match framing {
                             Framing::Nbss => {
                                 if let Err(e) = stream.set_unacknowledged_limit(SILENCE) {
@@ -159,6 +159,7 @@ impl Acceptor {
 
     /// Accepts TCP connections as byte streams until it is stopped.
     pub(crate) async fn streams(self, listener: Listener, serve: ServeStream) {
+        self.tune(&listener);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(socket) => self.stream(socket, &serve),
@@ -179,10 +180,9 @@ impl Acceptor {
 
     fn stream(&self, socket: Socket, serve: &ServeStream) {
         let serve = serve.clone();
-        self.place(move |this| async move {
+        self.place(move |_| async move {
             match Stream::from_socket(socket) {
                 Ok(stream) => {
-                    this.tune(&stream);
                     serve(stream).await;
                 }
                 Err(e) => tracing::warn!("a new connection was lost: {e}"),
@@ -225,10 +225,9 @@ impl Acceptor {
         });
     }
 
-    fn tune(&self, stream: &Stream) {
+    fn tune(&self, listener: &Listener) {
         if let Some(name) = &self.congestion
-            && stream.peer_addr().is_some()
-            && let Err(e) = stream.set_congestion(name)
+            && let Err(e) = listener.set_congestion(name)
         {
             tracing::warn!("congestion control {name} was not set: {e}");
         }

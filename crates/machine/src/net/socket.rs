@@ -38,6 +38,11 @@ impl Listener {
         self.local
     }
 
+    /// Accepted sockets inherit it.
+    pub(super) fn set_congestion(&self, algorithm: &str) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_tcp_congestion(self.fd.inner(), algorithm)?)
+    }
+
     pub(super) async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
             let error = match self.fd.inner().accept() {
@@ -92,11 +97,14 @@ impl Stream {
         Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, peer: None })
     }
 
-    pub(super) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+    pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::Result<Stream> {
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+        if let Some(algorithm) = congestion {
+            rustix::net::sockopt::set_tcp_congestion(&socket, algorithm)?;
+        }
         // Interrupted, a connect goes on by itself just as one in progress does (connect(2)).
         let waiting = match rustix::net::connect(&socket, &addr) {
             Ok(()) => false,

@@ -487,18 +487,24 @@ fn unix_sockets_work_alike() {
 #[test]
 fn congestion_control_and_buffers_can_be_chosen() {
     on_real(|| async {
-        let (ours, _theirs) = pair().await;
-        ours.set_congestion("reno").expect("reno is always there");
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        listener.set_congestion("no such").expect_err("unknown");
+        let addr = listener.local_addr();
+        assert!(Stream::connect_with(addr, CONNECT_LIMIT, Some("no such")).await.is_err());
+        // Within this host reno, whatever the system's default.
+        let ours = Stream::connect(addr).await.expect("connected");
+        let theirs = Stream::from_tcp(listener.accept().await.expect("accepted")).expect("a stream");
         assert_eq!(ours.congestion().expect("TCP"), "reno");
-        ours.set_congestion("no such").expect_err("unknown");
+        assert_eq!(theirs.congestion().expect("TCP"), "reno");
         ours.set_buffers(1 << 16, 1 << 16).expect("buffers");
         let size = rustix::net::sockopt::socket_send_buffer_size(ours.fd().expect("real")).expect("size");
         assert!(size >= 1 << 16);
     });
     Sim::new(0).run(async {
-        let (ours, _theirs) = pair().await;
-        ours.set_congestion("reno").expect("ignored");
-        assert!(ours.fd().is_none());
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        listener.set_congestion("reno").expect("ignored");
+        let ours = Stream::connect_with(listener.local_addr(), CONNECT_LIMIT, Some("no such")).await;
+        assert!(ours.expect("ignored").fd().is_none());
     });
 }
 

@@ -88,13 +88,6 @@ impl Provider {
         })
     }
 
-    fn prepare(&self, stream: &Stream) -> io::Result<()> {
-        match &self.config.congestion {
-            Some(algorithm) => stream.set_congestion(algorithm),
-            None => Ok(()),
-        }
-    }
-
     async fn connection(&self, agreed: &Agreed) -> Connection {
         let staging = if agreed.crc || agreed.marked { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
         let limits = Limits {
@@ -129,13 +122,13 @@ impl Provider {
 impl Provider {
     /// Connects and asks; `None` when the peer hung up on an enhanced request, and may know the older form only.
     async fn ask(&self, addr: SocketAddr, offer: Offer) -> Result<Option<(Stream, Agreed)>, ConnectError> {
-        let stream = match Stream::connect_within(addr, self.config.setup_timeout).await {
+        let congestion = self.config.congestion.as_deref();
+        let stream = match Stream::connect_with(addr, self.config.setup_timeout, congestion).await {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 return Err(ConnectError::TimedOut("the TCP connection"));
             }
             other => other?,
         };
-        self.prepare(&stream)?;
         let (mut initiator, request) = Initiator::new(offer, rt::now() + self.config.setup_timeout);
         send(&stream, request, self.config.setup_timeout, "the MPA request").await?;
         loop {
@@ -177,6 +170,9 @@ impl verbs::Provider for Provider {
     fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn verbs::Listener>>> {
         Box::pin(async move {
             let socket = weft_machine::Listener::bind(addr)?;
+            if let Some(algorithm) = &self.config.congestion {
+                socket.set_congestion(algorithm)?;
+            }
             Ok(Box::new(Listener { socket, provider: self.clone() }) as Box<dyn verbs::Listener>)
         })
     }
@@ -261,7 +257,6 @@ impl verbs::Incoming for Incoming {
         Box::pin(async move {
             let Incoming { socket, provider } = *self;
             let stream = Stream::from_socket(socket)?;
-            provider.prepare(&stream)?;
             let mut responder = Responder::new(rt::now() + provider.config.setup_timeout);
             loop {
                 let step = match receive(&stream, responder.wanted(), responder.deadline()).await? {

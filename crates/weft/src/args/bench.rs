@@ -160,7 +160,7 @@ pub(crate) struct ServerOf {
     /// Compress what travels by SMB over TCP
     #[arg(long)]
     pub compress: bool,
-    /// TCP congestion control of these clients' connections [default: the system's; reno where the server is `local`]
+    /// TCP congestion control of these clients' connections [default: the system's; reno within this host]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// Process of a server on this host, to measure its processor time and memory with those of its children

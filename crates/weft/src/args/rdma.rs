@@ -148,7 +148,7 @@ pub(crate) struct Iwarp {
     /// As initiator ask for iWARP's peer-to-peer mode (RFC 6581), in which either side may send first
     #[arg(long)]
     pub peer_to_peer: bool,
-    /// TCP congestion control of connections, for example reno [default: the system's]
+    /// TCP congestion control of connections, for example reno [default: the system's; reno within this host]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
 }

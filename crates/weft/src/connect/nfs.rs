@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::Stream;
+use weft_machine::net::CONNECT_LIMIT;
 use weft_nfs::client::{
     AuthSys, Credential, File, FileType, MAX_LINES, Mount, Options, SetAttributes, SetTime, Status, Time, v4,
 };
@@ -123,22 +124,23 @@ fn options(dial: &Dial<'_>) -> Options {
 /// Makes further connections like the first.
 fn again(dial: &Dial<'_>, medium: Medium) -> Result<weft_nfs::client::Dial, Failure> {
     let (pool, crc) = (dial.pool.clone(), !dial.options.no_crc);
+    let congestion = dial.congestion.map(str::to_owned);
     let port = match medium {
         Medium::Tcp => dial.url.port,
         _ => dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT),
     };
     let addr = dial.address(port)?;
     Ok(Rc::new(move || {
-        let pool = pool.clone();
+        let (pool, congestion) = (pool.clone(), congestion.clone());
         async move {
             let provider = match medium {
                 Medium::Tcp => {
-                    let stream = Stream::connect(addr).await?;
+                    let stream = Stream::connect_with(addr, CONNECT_LIMIT, congestion.as_deref()).await?;
                     let channel: Rc<dyn Channel> =
                         record::Record::new(stream, pool, record::Config::default());
                     return Ok(channel);
                 }
-                Medium::Iwarp => providers::iwarp_provider(&pool, crc, None),
+                Medium::Iwarp => providers::iwarp_provider(&pool, crc, congestion.as_deref()),
                 Medium::Shm => providers::shm_provider(&pool),
                 Medium::Rnic => providers::rnic_provider(&pool),
             };

@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use weft_machine::{Buf, Pool};
 
 use crate::verbs::pace::Pace;
@@ -47,16 +48,22 @@ impl Ring {
     }
 }
 
-fn tune(socket: &TcpStream, congestion: &str) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    Ok(rustix::net::sockopt::set_tcp_congestion(socket, congestion)?)
+/// The congestion control is chosen before there is a connection: one that began under bbr stays paced.
+fn connect(addr: SocketAddr, congestion: &str) -> io::Result<TcpStream> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_tcp_congestion(&socket, congestion)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    rustix::net::connect(&socket, &addr)?;
+    Ok(socket.into())
 }
 
 /// Serves one connection after the other, for ever.
 pub fn serve(listener: &TcpListener, congestion: &str, pool: &Pool) -> io::Result<()> {
+    sockopt::set_tcp_congestion(listener, congestion)?;
     loop {
         let (socket, _) = listener.accept()?;
-        tune(&socket, congestion)?;
+        socket.set_nodelay(true)?;
         match connection(socket, pool) {
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => {}
             Err(e) => tracing::warn!("a connection ended: {e}"),
@@ -136,8 +143,7 @@ pub struct Client {
 impl Client {
     /// Connects to [`serve`].
     pub fn connect(addr: SocketAddr, congestion: &str, pool: &Pool) -> io::Result<Client> {
-        let socket = TcpStream::connect(addr)?;
-        tune(&socket, congestion)?;
+        let socket = connect(addr, congestion)?;
         Ok(Client { socket, pool: pool.clone(), pace: Pace::default() })
     }
 
