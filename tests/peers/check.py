@@ -24,6 +24,8 @@ WITHIN = 0.05
 LOADER_COST = 1 / 3
 SIZES = [8 << 10, 64 << 10, 512 << 10]
 DEPTH = 32
+# Seconds of warm-up on files that were just made.
+SETTLING = 5
 
 
 def weft(server, target, size, write, arguments, made_bytes=None):
@@ -31,7 +33,8 @@ def weft(server, target, size, write, arguments, made_bytes=None):
     with tempfile.TemporaryDirectory(prefix="weft-check-") as folder:
         out = pathlib.Path(folder) / "out.json"
         line = [f"-b{size}", f"-o{DEPTH}", "-t1", "-r", f"-w{100 if write else 0}", "-d1", f"-f{arguments.span}"]
-        line += [f"-c{made_bytes}"] if made_bytes else []
+        # The others' file is older: one that was just made is being written to disk, which makes WRITEs to it dear at first.
+        line += [f"-c{made_bytes}", f"-W{SETTLING}"] if made_bytes else []
         cpus = ",".join(str(c) for c in range(1, os.cpu_count())) or "0"
         subprocess.run(
             ["taskset", "-c", cpus, WEFT, "bench", "diskspd", "--quiet", "--transport", "tcp", "--congestion", "reno",

@@ -63,7 +63,9 @@ fn measure(size: usize, core: Options, seconds: f64) -> io::Result<()> {
     });
     let addr = addr.recv().map_err(io::Error::other)?;
     cores.run(1, move || async move {
-        let result = async { ping(Stream::connect_with(addr, CONNECT_LIMIT, Some("reno")).await?, size, seconds).await };
+        let result = async {
+            ping(Stream::connect_with(addr, CONNECT_LIMIT, Some("reno")).await?, size, seconds).await
+        };
         tell.send((result.await, rt::counters())).expect("the main thread waits");
     });
     let (nanos, counters) = told.recv().map_err(io::Error::other)?;

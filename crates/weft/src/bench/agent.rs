@@ -22,7 +22,7 @@ use weft_load::run::Counted;
 use weft_load::workload::Workload;
 use zeroize::Zeroizing;
 
-use super::crew::{Crew, Named, Running, Way};
+use super::crew::{Crew, Named, Running, Waiting, Way};
 use super::secret::{Side, Talk};
 use crate::Failure;
 use crate::args::{AgentOf, Connect, Transport};
@@ -79,8 +79,8 @@ impl WireWay {
 /// What a conductor asks for.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Ask {
-    /// So many threads, instead of those that there were.
-    Threads(u32),
+    /// So many threads, instead of those that there were, and how they wait.
+    Threads { threads: u32, waiting: Waiting },
     /// This thread becomes a client of this number, with these files.
     Open { thread: u32, key: u32, way: WireWay, files: Vec<Named> },
     /// The clients of this number start.
@@ -238,12 +238,12 @@ impl Hands {
 
     fn answer(&mut self, ask: Ask) -> Result<Answer, Failure> {
         match ask {
-            Ask::Threads(threads) if (1..=MANY).contains(&threads) => {
+            Ask::Threads { threads, waiting } if (1..=MANY).contains(&threads) => {
                 self.crew = None;
                 let cores = std::thread::available_parallelism()?.get();
-                self.crew = Some(Crew::start(threads as usize, cores)?);
+                self.crew = Some(Crew::start(threads as usize, cores, waiting)?);
             }
-            Ask::Threads(threads) => return Err(format!("{threads} threads cannot be had").into()),
+            Ask::Threads { threads, .. } => return Err(format!("{threads} threads cannot be had").into()),
             Ask::Open { thread, key, way, files } => {
                 let way = way.way()?;
                 self.crew()?.open(thread as usize, key, &way, files)?;

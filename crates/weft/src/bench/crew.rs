@@ -16,6 +16,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
+use serde::{Deserialize, Serialize};
+use weft_load::job::Job;
 use weft_load::measure::Clients;
 use weft_load::pattern;
 use weft_load::run::{Counted, Files, Watch, drive};
@@ -26,14 +28,16 @@ use weft_machine::rt::{Cores, CoresOptions, Options};
 use zeroize::Zeroizing;
 
 use crate::Failure;
-use crate::args::Connect;
+use crate::args::{Connect, Over};
 use crate::connect::{Agreed, Remote, RemoteFile};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
-/// Bytes of one WRITE while files are made, and how many are outstanding.
-const FILL_BYTES: u64 = 1 << 20;
-const FILL_DEPTH: usize = 8;
+/// Bytes of one WRITE while files are made, and how many are outstanding. The kernel keeps a file in pieces as long as the
+/// writes that made it, and ext4 walks through every block of a piece that is written to: 8 KiB cost 20 us in a file that
+/// was made by megabytes and 3 us in one that was made by 64 KiB, as cp and dd make them.
+const FILL_BYTES: u64 = 64 << 10;
+const FILL_DEPTH: usize = 64;
 /// A server that does not let a client in sooner is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Memory of a thread's payload buffers at least.
@@ -79,6 +83,26 @@ impl Target for Measured {
     }
 }
 
+/// How clients wait for answers.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Busy-polling for a while first, as Weft's own clients do: the shortest latency.
+    Polling,
+    /// Asleep, as others' loaders wait: while a client does so it takes no processor time, and answers gather. Where many
+    /// requests are under way, one that polls costs as much as the server, and has that serve each by itself.
+    Asleep,
+}
+
+impl Waiting {
+    /// How the clients of `job` wait over these transports. RDMA is polled for, also where TCP is what it is compared with.
+    pub(crate) fn of(job: &Job, transports: &[Over]) -> Waiting {
+        match transports == [Over::Tcp] && job.queue_depth > 1 {
+            true => Waiting::Asleep,
+            false => Waiting::Polling,
+        }
+    }
+}
+
 /// Threads that are clients. Dropping it ends them.
 pub(crate) struct Crew {
     cores: Cores,
@@ -86,8 +110,8 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Starts `threads`; they may run on `cores` processors. Threads that share one do not poll it away from each other.
-    pub(crate) fn start(threads: usize, cores: usize) -> Result<Crew, Failure> {
-        let core = match threads > cores {
+    pub(crate) fn start(threads: usize, cores: usize, waiting: Waiting) -> Result<Crew, Failure> {
+        let core = match threads > cores || waiting == Waiting::Asleep {
             true => Options { spin_max: Duration::ZERO, ..Options::default() },
             false => Options::default(),
         };
@@ -339,5 +363,18 @@ impl Clients for Running {
             self.take(outcome);
         }
         self.error.borrow().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_tcp_alone_sleep_where_many_requests_are_under_way() {
+        let deep = Job { queue_depth: 32, ..Job::default() };
+        assert_eq!(Waiting::of(&deep, &[Over::Tcp]), Waiting::Asleep);
+        assert_eq!(Waiting::of(&Job { queue_depth: 1, ..Job::default() }, &[Over::Tcp]), Waiting::Polling);
+        assert_eq!(Waiting::of(&deep, &[Over::Tcp, Over::Shm]), Waiting::Polling);
     }
 }

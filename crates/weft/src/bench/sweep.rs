@@ -12,7 +12,7 @@ use weft_load::measure::conduct;
 use weft_load::result::{Mark, Peer, Point, Refusal, Sample, Section};
 use weft_load::workload::Mix;
 
-use super::crew::{Crew, Named, Way};
+use super::crew::{Crew, Named, Waiting, Way};
 use super::live::Live;
 use super::server::Server;
 use super::team::{Observer, Team};
@@ -64,7 +64,8 @@ impl Sweep<'_> {
         if items.is_empty() {
             return Ok(section);
         }
-        let team = Team::start(job, self.server.agents(), self.server.client_cores.len())?;
+        let waiting = Waiting::of(job, &self.server.transports().0);
+        let team = Team::start(job, self.server.agents(), self.server.client_cores.len(), waiting)?;
         self.live.doing(&format!("{protocol}: making {} files", job.files));
         let made = self.make(&team.here, scheme, job)?;
         let outcome =
@@ -88,7 +89,7 @@ impl Sweep<'_> {
             return Ok(job.clone());
         }
         let way = self.server.way(scheme, Over::Tcp, job)?;
-        let crew = Crew::start(1, 1)?;
+        let crew = Crew::start(1, 1, Waiting::Asleep)?;
         let mut least = None;
         for path in &job.paths {
             if let Some(size) = crew.size(&way, path)? {

@@ -14,7 +14,7 @@ use weft_load::run::Counted;
 use weft_load::workload::Workload;
 
 use super::agent::{Answer, Ask, TOKEN, WireWay};
-use super::crew::{Crew, Named, Running, Way};
+use super::crew::{Crew, Named, Running, Waiting, Way};
 use super::secret::{Side, Talk};
 use crate::Failure;
 use crate::connect::Agreed;
@@ -36,9 +36,9 @@ struct Agent {
 
 impl Agent {
     /// One that runs clients.
-    fn hire(host: &Host, first: usize, threads: usize) -> Result<Agent, Failure> {
+    fn hire(host: &Host, first: usize, threads: usize, waiting: Waiting) -> Result<Agent, Failure> {
         let agent = Agent { first, threads, ..Agent::meet(host)? };
-        agent.ask(Ask::Threads(u32::try_from(threads)?))?;
+        agent.ask(Ask::Threads { threads: u32::try_from(threads)?, waiting })?;
         Ok(agent)
     }
 
@@ -96,12 +96,12 @@ pub(crate) struct Team {
 
 impl Team {
     /// Starts them. `cores` are for the threads of this process.
-    pub(crate) fn start(job: &Job, agents: &[Host], cores: usize) -> Result<Team, Failure> {
+    pub(crate) fn start(job: &Job, agents: &[Host], cores: usize, waiting: Waiting) -> Result<Team, Failure> {
         let threads = job.threads as usize;
         let here = (job.clients as usize).saturating_sub(agents.len()) * threads;
-        let meet = |(i, host)| Agent::hire(host, here + i * threads, threads);
+        let meet = |(i, host)| Agent::hire(host, here + i * threads, threads, waiting);
         let agents = agents.iter().enumerate().map(meet).collect::<Result<Vec<_>, Failure>>()?;
-        Ok(Team { here: Crew::start(here.max(1), cores)?, threads_here: here, agents })
+        Ok(Team { here: Crew::start(here.max(1), cores, waiting)?, threads_here: here, agents })
     }
 
     /// How many clients' threads there are.
