@@ -439,6 +439,18 @@ class Crashes(unittest.TestCase):
             server.start()
             qemu_io(server.unix_uri("file"), "write -P 1 0 1M", "read -P 1 0 1M")
 
+    def test_a_served_volume_grows(self):
+        with serving({"file": file_volume("16M")}) as server:
+            uri = server.unix_uri("file")
+            smaller = server.weft("volume", "resize", "file", "8M", check=False)
+            self.assertIn("cannot become smaller", smaller.stderr)
+            self.assertIn("24 MiB", server.weft("volume", "resize", "file", "24M").stdout)
+            self.assertEqual(weft.run("nbdinfo", "--size", uri).stdout.strip(), str(24 << 20))
+            qemu_io(uri, "write -P 3 23M 1M", "flush")
+            server.crash()
+            server.start()
+            qemu_io(uri, "read -P 3 23M 1M")
+
 
 class Beside(unittest.TestCase):
     def test_shares_and_volumes_are_served_together(self):

@@ -359,22 +359,80 @@ class Replica(unittest.TestCase):
         there.wait_until("source")
         self.assertEqual(there.disk("vol1").read(0, 8192), b"b" * 4096 + b"c" * 4096)
 
-    def test_volumes_grow(self):
+    def test_a_volume_grows_in_use_on_both_sides(self):
+        here, there = self.pair("--share-volumes")
+        self.create(here, there)
+        here.wait_until_following()
+        writer = Writer(here.disk("vol1"), blocks=1024)
+        writer.start()
+        writer.after(50)
+        self.assertIn("cannot shrink", here.replica("resize", "vol1", "8M", check=False).stderr)
+        self.assertIn("where its source is", there.replica("resize", "vol1", "24M", check=False).stderr)
+        self.assertIn("weft replica resize vol1", here.weft("volume", "resize", "vol1", "24M", check=False).stderr)
+        self.assertIn("24 MiB", here.replica("resize", "vol1", "24M").stdout)
+        # Whoever connects now sees it; whoever was connected goes on.
+        disk = here.disk("vol1")
+        self.assertEqual(disk.size, 24 * MIB)
+        disk.write(20 * MIB, b"n" * 4096)
+        listing = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1:{here.ports['smb']}/volumes").stdout
+        self.assertIn(str(24 * MIB), listing)
+        writer.after(50)
+        writer.stop()
+        here.wait_until_following()
+        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
+        self.assertEqual(found, {"bytes": 24 * MIB, "different": 0})
+        # It is remembered by both, and the copy is as good as its source.
+        there.crash()
+        there.start()
+        there.wait_until_following()
+        here.crash()
+        there.replica("switch", "vol1", "--failover")
+        disk = there.disk("vol1")
+        self.assertEqual((disk.size, disk.read(20 * MIB, 4096)), (24 * MIB, b"n" * 4096))
+        self.assertEqual(writer.lost(disk), [])
+
+    def test_a_destination_that_is_not_there_keeps_a_volume_from_growing(self):
         here, there = self.pair()
         self.create(here, there)
         here.wait_until_following()
-        here.disk("vol1").write(0, b"a" * 4096)
-        self.assertIn("stop both servers", here.replica("resize", "vol1", check=False).stderr)
+        there.crash()
+        self.assertIn("so nothing has", here.replica("resize", "vol1", "24M", check=False).stderr)
+        self.assertEqual(here.disk("vol1").size, 16 * MIB)
+        there.start()
+        here.wait_until_following()
+        here.replica("resize", "vol1", "24M")
+        here.wait_until_following()
+        self.assertEqual(here.disk("vol1").size, 24 * MIB)
+
+    def test_volumes_that_were_made_longer_while_nobody_served_them_grow_when_that_is_said(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
         self.assertEqual([here.stop(), there.stop()], [0, 0])
         for host in [there, here]:
             host.weft("volume", "resize", "vol1", str(24 * MIB))
             host.start()
-            host.wait_until("stopped")
-            host.replica("resize", "vol1")
         here.wait_until_following()
-        here.disk("vol1").write(20 * MIB, b"n" * 4096)
-        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
-        self.assertEqual(found, {"bytes": 24 * MIB, "different": 0})
+        self.assertEqual(here.disk("vol1").size, 16 * MIB)
+        here.replica("resize", "vol1")
+        here.wait_until_following()
+        self.assertEqual(here.disk("vol1").size, 24 * MIB)
+
+    def test_roles_are_exchanged_with_a_destination_that_has_more_room(self):
+        here, there = self.host("here", {"vol1": 16 * MIB}), self.host("there", {"vol1": 24 * MIB})
+        self.create(here, there)
+        for source, copy in [(here, there), (there, here), (here, there)]:
+            # At once: it follows before anything is exchanged.
+            source.replica("switch", "vol1")
+            copy.wait_until("source")
+        there.wait_until_following()
+        self.assertEqual(there.disk("vol1").size, 16 * MIB)
+        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["bytes"], 16 * MIB)
+
+    def test_a_check_takes_what_create_takes(self):
+        here, there = self.pair()
+        checked = here.replica("check", *there.to("vol1"))
+        self.assertIn("volume vol1", checked.stdout)
 
     def test_what_is_in_the_way_is_named(self):
         here, there = self.pair()

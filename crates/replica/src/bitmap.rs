@@ -64,6 +64,20 @@ impl Bitmap {
         }
     }
 
+    /// Becomes that of a volume of another length, perhaps in coarser granules: what was marked stays so, as far as it is
+    /// inside, and what is new is clean. What was being copied is to be copied again.
+    pub fn resize(&mut self, size: u64, granule: u64) {
+        if (self.size, self.granule) == (size, granule) {
+            return;
+        }
+        self.give_up_copies();
+        let mut new = Bitmap::new(size, granule);
+        self.ranges(0, usize::MAX).0.into_iter().for_each(|(offset, len)| new.mark(offset, len));
+        // Bits have other places in coarser granules, and the last page has more of them.
+        new.stale = (0..new.pages()).collect();
+        *self = new;
+    }
+
     fn granules(&self) -> u64 {
         self.size.div_ceil(self.granule)
     }

@@ -176,45 +176,6 @@ pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error>
     Ok(State::latest(&copies[0], &copies[1])?)
 }
 
-/// Tells a journal that nobody has open that its volumes have grown; all destinations first, then the source. What is new is
-/// compared by its bitmaps like everything that was written: where both sides have a hole it costs a message.
-pub async fn resize(side: &Side, sizes: &[u64]) -> Result<State, Error> {
-    let old = look(&side.journal, &side.pool).await?;
-    if sizes.len() != old.members.len() {
-        return Err(Error::Members(format!("{} sizes for {} volumes", sizes.len(), old.members.len())));
-    }
-    let mut new = old.clone();
-    for (member, size) in new.members.iter_mut().zip(sizes) {
-        if *size < member.size {
-            return Err(Error::Limit(format!(
-                "a replicated volume cannot shrink from {} to {size} bytes: remove the replica first",
-                member.size
-            )));
-        }
-        member.size = *size;
-        // Coarser where the bitmap has no room for so many bits.
-        while Bitmap::new(*size, member.granule).pages() * PAGE_BYTES as u64 > old.layout.bitmap_bytes {
-            member.granule *= 2;
-        }
-    }
-    let journal = Journal::new(side, &old);
-    let mut pages = Vec::new();
-    for n in (0..old.peers.len()).filter(|n| old.peers[*n].is_some()) {
-        for (number, map) in journal.bitmaps(&old, n).await.into_iter().enumerate() {
-            let (was, is) = (old.members[number], new.members[number]);
-            let mut grown = Bitmap::new(is.size, is.granule);
-            map.ranges(0, usize::MAX).0.into_iter().for_each(|(offset, len)| grown.mark(offset, len));
-            grown.mark(was.size, is.size - was.size);
-            pages.extend((0..grown.pages()).map(|page| Journal::page(&new, n, number, page, &grown)));
-        }
-    }
-    // A crash in between leaves the old size with too much marked, or pages that count as damaged: all dirty.
-    journal.write_pages(pages).await?;
-    journal.write_state(new.clone()).await?;
-    new.generation = journal.generation();
-    Ok(new)
-}
-
 async fn write_state(journal: &Arc<dyn Block>, state: &State) -> Result<(), Error> {
     let offset = (state.generation % 2) * COPY_BYTES as u64;
     let data = vec![Bytes::copy_from_slice(&state.emit())];
@@ -293,9 +254,14 @@ impl Journal {
         bitmaps
     }
 
+    /// Where a page of a bitmap lies.
+    pub fn page_at(state: &State, peer: usize, member: usize, number: u64) -> u64 {
+        Journal::bitmap_at(state, peer, member) + number * PAGE_BYTES as u64
+    }
+
     /// Where a page of a bitmap is to be written, and what.
     pub fn page(state: &State, peer: usize, member: usize, number: u64, map: &Bitmap) -> (u64, Bytes) {
-        let offset = Journal::bitmap_at(state, peer, member) + number * PAGE_BYTES as u64;
+        let offset = Journal::page_at(state, peer, member, number);
         (offset, Bytes::copy_from_slice(&map.page(number, Journal::page_id(offset))))
     }
 

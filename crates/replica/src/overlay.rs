@@ -36,9 +36,14 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// A picture of `base` as it is now. `store` reads as zeros and is as long.
-    pub(crate) fn new(member: u16, base: Arc<dyn Block>, store: Arc<dyn Block>, pool: Pool) -> Overlay {
-        let size = base.geometry().size;
+    /// A picture of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long.
+    pub(crate) fn new(
+        member: u16,
+        base: Arc<dyn Block>,
+        store: Arc<dyn Block>,
+        size: u64,
+        pool: Pool,
+    ) -> Overlay {
         let words = size.div_ceil(GRANULE).div_ceil(64) as usize;
         Overlay { member, base, store, pool, size, kept: Mutex::new(vec![0; words]), gate: Gate::default() }
     }

@@ -29,6 +29,7 @@
 use weft_wire::repl::control::{Era, MAX_ERAS};
 use weft_wire::repl::record::MAX_MEMBERS;
 
+use crate::bitmap::{PAGE_BITS, PAGE_BYTES};
 use crate::status::{Mode, Role};
 
 /// Bytes of one copy.
@@ -105,10 +106,26 @@ pub struct Layout {
 /// A volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Bytes.
+    /// Bytes that are replicated: the volume has as many, or more.
     pub size: u64,
     /// Bytes that one bit of its bitmaps stands for: a power of two.
     pub granule: u64,
+}
+
+impl Member {
+    /// Pages of one of its bitmaps.
+    pub fn pages(&self) -> u64 {
+        self.size.div_ceil(self.granule).div_ceil(PAGE_BITS)
+    }
+
+    /// The same of another size: in coarser granules where a bitmap of so many bytes has no room for so many bits.
+    pub fn resized(self, size: u64, bitmap_bytes: u64) -> Member {
+        let mut member = Member { size, ..self };
+        while member.pages() * PAGE_BYTES as u64 > bitmap_bytes {
+            member.granule *= 2;
+        }
+        member
+    }
 }
 
 /// A destination, as its source remembers it.
@@ -173,6 +190,13 @@ impl State {
     /// The era that it lives in.
     pub fn era(&self) -> Era {
         self.eras.last().copied().unwrap_or(Era { epoch: 0, tag: 0, after: 0 })
+    }
+
+    /// Its volumes have these sizes from now on.
+    pub fn resize(&mut self, sizes: &[u64]) {
+        for (member, size) in self.members.iter_mut().zip(sizes) {
+            *member = member.resized(*size, self.layout.bitmap_bytes);
+        }
     }
 
     /// Begins or adopts an era; the oldest is forgotten where there are too many.

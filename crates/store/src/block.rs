@@ -1,4 +1,4 @@
-//! The Block contract: a row of bytes of fixed length behind one submit function.
+//! The Block contract: a row of bytes behind one submit function.
 //!
 //! What: [`Block`], [`BlockOp`], [`Outcome`]. Spec: ours; NBD's transmission phase fits it, and so does a SCSI disk.
 //! Owns: nothing. Does not: name volumes, or remember them (see [`crate::volume`]).
@@ -38,10 +38,10 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
 }
 
-/// Facts about a block that do not change while it is open.
+/// Facts about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Bytes in all.
+    /// Bytes in all. The one fact that changes while it is open, and only upwards.
     pub size: u64,
     /// Where they lie.
     pub medium: Medium,

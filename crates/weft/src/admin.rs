@@ -35,6 +35,13 @@ pub(crate) enum Request {
     Status,
     /// Replication.
     Replica(replica::Command),
+    /// A volume that it serves becomes longer.
+    Grow {
+        /// Which.
+        volume: String,
+        /// Bytes.
+        size: u64,
+    },
 }
 
 /// What it answers.

@@ -35,7 +35,7 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
         ReplicaCommand::Status(args) => return show(state, pid, &args),
         ReplicaCommand::Check(args) => return check::run(state, args),
         ReplicaCommand::TestFailover(args) => Command::TestFailover { group: args.group, end: args.end },
-        ReplicaCommand::Resize(args) => Command::Resize { group: args.group },
+        ReplicaCommand::Resize(args) => Command::Resize { group: args.group, size: args.size },
         ReplicaCommand::Create(args) => Command::Create(Box::new(wanted(args)?)),
         ReplicaCommand::Switch(args) => Command::Switch {
             group: args.group.group,

@@ -36,6 +36,7 @@ use zeroize::Zeroizing;
 use self::registration::Registration;
 use self::replica::Replicas;
 use self::rpc::RpcPort;
+use self::volumes::Growths;
 use crate::Failure;
 use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
@@ -345,7 +346,7 @@ impl Plan {
         rt::spawn(async move { tended.tend().await }).detach();
 
         let subject = status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all);
-        let _admin = admin.open(subject, replicas.clone());
+        let _admin = admin.open(subject, replicas.clone(), Growths::of(&volumes));
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default())?;
         }
@@ -433,7 +434,8 @@ impl Plan {
             volumes: volumes::ready(&volumes),
             driver: rt::driver(),
         };
-        let _admin = admin.open(status::Subject::new(self.cores.clone(), &ready, None, &[]), None);
+        let subject = status::Subject::new(self.cores.clone(), &ready, None, &[]);
+        let _admin = admin.open(subject, None, Growths::of(&volumes));
         let acceptor = Acceptor {
             cores: self.cores,
             pool,
@@ -480,14 +482,27 @@ fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
 
 impl Admin {
     /// From now on requests are answered. Gives the socket's file, which goes when that is dropped.
-    fn open(self, subject: status::Subject, replicas: Option<Arc<Replicas>>) -> Option<SocketFile> {
+    fn open(
+        self,
+        subject: status::Subject,
+        replicas: Option<Arc<Replicas>>,
+        growths: Growths,
+    ) -> Option<SocketFile> {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
         let subject = Rc::new(subject);
         let handler: Handler = Rc::new(move |request| {
-            let (subject, replicas) = (subject.clone(), replicas.clone());
+            let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
             Box::pin(async move {
                 match request {
+                    Request::Grow { volume, size } => {
+                        if replicas.is_some_and(|replicas| replicas.has(&volume)) {
+                            return Err(format!(
+                                "{volume} is replicated: weft replica resize {volume} {size}, where its source is"
+                            ));
+                        }
+                        growths.grow(&volume, size).await.map(serde_json::Value::from)
+                    }
                     Request::Replica(command) => {
                         let reply = match (replicas, command) {
                             (Some(replicas), command) => replicas.command(command).await?,

@@ -10,10 +10,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use weft_store::block::Medium;
 use weft_store::volume::superblock::Superblock;
-use weft_store::volume::{Create, Known, Listed, Place, Volumes};
+use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 
 use crate::Failure;
-use crate::args::{Volume, VolumeCommand, VolumeCreate};
+use crate::admin::{self, Request};
+use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
 
 /// Runs the command.
 pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
@@ -54,12 +55,35 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
                 None => writeln!(out, "removed {}", args.name)?,
             }
         }
-        VolumeCommand::Resize(args) => {
-            let now = volumes.resize(&args.name, args.size, args.shrink)?;
-            writeln!(out, "{} has {} now", args.name, human(now.size))?;
-        }
+        VolumeCommand::Resize(args) => match volumes.resize(&args.name, args.size, args.shrink) {
+            Err(Error::InUse(path)) => {
+                let size =
+                    grow(&volumes, &args).map_err(|why| format!("{} is in use: {why}", path.display()))?;
+                let now = human(size);
+                writeln!(out, "{} has {now} now; NBD clients see that when they connect again", args.name)?;
+            }
+            resized => writeln!(out, "{} has {} now", args.name, human(resized?.size))?,
+        },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the server that uses a volume make it longer; its size then.
+fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
+    if args.shrink {
+        return Err("only a volume that is not served can become smaller".into());
+    }
+    // Where volumes are remembered its server has its socket, too.
+    let state = volumes.dir().parent().unwrap_or(volumes.dir());
+    let request = Request::Grow { volume: args.name.clone(), size: args.size };
+    let mut why = Failure::from("by no server that can be asked");
+    for server in admin::servers(state)? {
+        match server.ask(&request) {
+            Ok(size) => return size.as_u64().ok_or_else(|| "the server answered something else".into()),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
 }
 
 /// The volumes of this user, or of the directory that was named.

@@ -51,18 +51,24 @@ impl Destination {
                 false => self.check(welcome.session).err().map(Err),
             })
             .await?;
-        let eras = hello.eras.clone();
+        let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
         let promise = move |state: &mut State| {
             state.promised = era;
             if adopt {
                 state.eras = eras;
                 state.gave_up = false;
+                // The source has never grown as far as this side had under another one. Longer it becomes when a resync
+                // begins: what is new here is not what the source has there.
+                let least: Vec<u64> =
+                    state.members.iter().zip(&sizes).map(|(member, size)| member.size.min(*size)).collect();
+                state.resize(&least);
             }
         };
         if let Err(e) = self.persist(promise).await {
             self.fail(format!("the journal has failed: {e}"));
             return Err(Refusal::Io);
         }
+        self.core().fit_own();
         self.check(welcome.session)?;
         self.phase(match welcome.consistent {
             true => Phase::ContinuouslyReplicating,
@@ -88,7 +94,9 @@ impl Destination {
             return Err(Refusal::Fenced(state.era()));
         }
         let sizes: Vec<u64> = state.members.iter().map(|member| member.size).collect();
-        let fits = sizes.len() == hello.sizes.len() && sizes.iter().zip(&hello.sizes).all(|(a, b)| a >= b);
+        // What is there counts, not what is replicated of it so far: that grows with the resync.
+        let there = self.side.members.iter().map(|block| block.geometry().size);
+        let fits = sizes.len() == hello.sizes.len() && there.zip(&hello.sizes).all(|(a, b)| a >= *b);
         if !fits {
             return Err(Refusal::Sizes(sizes.len() as u16));
         }
@@ -123,6 +131,7 @@ impl Destination {
         core.session = Some(welcome.session);
         core.fork = fork.at;
         core.offered = hello.eras.clone();
+        core.offered_sizes = hello.sizes.clone();
         core.synchronous = hello.synchronous;
         core.heard_ms = now;
         Ok((welcome, !fresh && !diverged))
@@ -143,14 +152,15 @@ impl Destination {
     }
 
     async fn begin_at(&self, session: u64, base: u64) -> Result<(), Error> {
-        let (eras, goes_on) = {
+        let (eras, sizes, goes_on) = {
             let core = self.core();
-            (core.offered.clone(), base == self.log.fill().last)
+            (core.offered.clone(), core.offered_sizes.clone(), base == self.log.fill().last)
         };
         let life = self.core().state.life + 1;
         let tail = Tail { position: self.log.tail_after(u64::MAX - 1).position, sequence: base + 1, life };
         self.settle(|state| {
             state.eras = eras;
+            state.resize(&sizes);
             state.consistent = false;
             state.holds = true;
             state.gave_up = false;
@@ -165,6 +175,7 @@ impl Destination {
         }
         {
             let mut core = self.core();
+            core.fit_own();
             core.applied = base;
             core.fork = core.fork.max(base);
             debug_assert!(core.session != Some(session) || core.state.eras == core.offered);

@@ -80,8 +80,10 @@ struct Core {
     sessions: u64,
     /// Where the session's history parted from what is held here.
     fork: u64,
-    /// The history that the session's source came with.
+    /// The history that the session's source came with,
     offered: Vec<Era>,
+    /// and its volumes' sizes.
+    offered_sizes: Vec<u64>,
     /// Everything through here is in the volumes.
     applied: u64,
     applied_ms: u64,
@@ -102,6 +104,15 @@ struct Core {
     damage: Option<Damage>,
     closing: bool,
     snapshots: Vec<Weak<Overlay>>,
+}
+
+impl Core {
+    /// The bitmaps of what it changed alone are as long as the volumes.
+    fn fit_own(&mut self) {
+        for (map, member) in self.own.iter_mut().zip(&self.state.members) {
+            map.resize(member.size, member.granule);
+        }
+    }
 }
 
 impl Destination {
@@ -141,6 +152,7 @@ impl Destination {
             sessions: 0,
             fork: applied,
             offered: Vec::new(),
+            offered_sizes: Vec::new(),
             applied,
             applied_ms: 0,
             waiting: 0,
@@ -329,10 +341,16 @@ impl Destination {
         Ok(())
     }
 
+    /// Whether a range is in a volume, as long as that is replicated: what it has more is none of the group's.
+    fn is_inside(&self, member: u16, offset: u64, len: u64) -> bool {
+        let core = self.core();
+        let size = core.state.members.get(usize::from(member)).map(|member| member.size);
+        size.is_some_and(|size| offset.checked_add(len).is_some_and(|end| end <= size))
+    }
+
     fn judge(&self, record: &Record, sequence: u64) -> Result<(), Refusal> {
         let header = &record.header;
-        let size = self.side.members.get(usize::from(header.member)).map(|block| block.geometry().size);
-        let inside = size.is_some_and(|size| header.offset.saturating_add(header.range_len()) <= size);
+        let inside = self.is_inside(header.member, header.offset, header.range_len());
         if header.kind == Kind::Pad || header.sequence != sequence || !inside {
             return Err(Refusal::Invalid);
         }
@@ -378,7 +396,7 @@ impl Destination {
     ) -> Result<bool, Refusal> {
         let (_stores, block) = self.stores(session, member)?;
         let Some(file) = block.memory() else { return Ok(false) };
-        if offset.checked_add(len).is_none_or(|end| end > block.geometry().size) {
+        if !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
         self.preserve_range(member, offset, len).await.map_err(|e| self.medium(&e))?;
@@ -413,10 +431,17 @@ impl Destination {
 
     async fn store(&self, session: u64, member: u16, op: BlockOp) -> Result<(), Refusal> {
         let (_stores, block) = self.stores(session, member)?;
-        let bytes = match &op {
-            BlockOp::Write { data, .. } => data.iter().map(|bytes| bytes.len() as u64).sum(),
-            _ => 0,
+        let (bytes, (offset, len)) = match &op {
+            BlockOp::Write { data, offset, .. } => {
+                let bytes = data.iter().map(|bytes| bytes.len() as u64).sum();
+                (bytes, (*offset, bytes))
+            }
+            BlockOp::WriteZeroes { offset, len, .. } => (0, (*offset, *len)),
+            _ => return Err(Refusal::Invalid),
         };
+        if !self.is_inside(member, offset, len) {
+            return Err(Refusal::Invalid);
+        }
         self.preserve(member, &op).await.map_err(|e| self.medium(&e))?;
         match block.submit(op).await {
             Ok(_) => {
@@ -452,8 +477,7 @@ impl Destination {
         after: u64,
     ) -> Result<Vec<[u8; 16]>, Refusal> {
         let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        let end = offset.checked_add(len).ok_or(Refusal::Invalid)?;
-        if len == 0 || len > MAX_CHECK_BYTES || end > block.geometry().size || piece == 0 {
+        if len == 0 || len > MAX_CHECK_BYTES || piece == 0 || !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
         self.changed

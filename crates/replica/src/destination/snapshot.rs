@@ -23,11 +23,6 @@ impl Destination {
                 self.side.members.len()
             )));
         }
-        let sized =
-            stores.iter().zip(&self.side.members).all(|(s, m)| s.geometry().size >= m.geometry().size);
-        if !sized {
-            return Err(Error::Members("a store is shorter than its volume".into()));
-        }
         self.drain().await?;
         // Nothing is applied while this is held.
         let _turn = self.volumes.enter().await;
@@ -37,10 +32,14 @@ impl Destination {
                 "a resync is under way: what is here is no state that the source ever had",
             ));
         }
+        if stores.iter().zip(&core.state.members).any(|(store, member)| store.geometry().size < member.size) {
+            return Err(Error::Members("a store is shorter than its volume".into()));
+        }
         core.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
         let mut blocks: Vec<Arc<dyn Block>> = Vec::with_capacity(stores.len());
         for (member, (base, store)) in self.side.members.iter().zip(stores).enumerate() {
-            let overlay = Arc::new(Overlay::new(member as u16, base.clone(), store, self.side.pool.clone()));
+            let (size, pool) = (core.state.members[member].size, self.side.pool.clone());
+            let overlay = Arc::new(Overlay::new(member as u16, base.clone(), store, size, pool));
             core.snapshots.push(Arc::downgrade(&overlay));
             blocks.push(overlay);
         }

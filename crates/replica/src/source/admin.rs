@@ -194,7 +194,7 @@ impl Source {
         {
             let mut core = self.core();
             let (partner, _) = core.peer(n)?;
-            if !partner.connected || !partner.consistent {
+            if !partner.connected || !partner.consistent || partner.again {
                 return Err(Error::State("the destination does not follow at present: see its status"));
             }
             partner.commands.push_back(command);
@@ -253,7 +253,8 @@ impl Source {
             match core.peer(n) {
                 Err(e) => Some(Err(e)),
                 Ok((partner, _)) => {
-                    (idle && partner.consistent && partner.acked >= fill.last).then_some(Ok(fill.last))
+                    let follows = partner.consistent && !partner.again && partner.acked >= fill.last;
+                    (idle && follows).then_some(Ok(fill.last))
                 }
             }
         });

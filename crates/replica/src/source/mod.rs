@@ -14,6 +14,7 @@
 
 mod admin;
 mod checkpoint;
+mod growth;
 mod resync;
 mod session;
 mod status;
@@ -120,6 +121,8 @@ pub struct Source {
 #[derive(Debug)]
 struct Core {
     state: State,
+    /// Of the volumes, as users see them: never more than is durable in the state.
+    sizes: Vec<u64>,
     /// Placed and not applied yet, by sequence.
     active: BTreeMap<u64, Active>,
     /// Ranges that writes stay away from while they are copied or compared.
@@ -278,6 +281,7 @@ impl Source {
         // Several of the longest fit into either log.
         let longest = usize::try_from(MIN_LOG_BYTES / 16).unwrap_or(MAX_PAYLOAD).min(MAX_PAYLOAD);
         let core = Core {
+            sizes: state.members.iter().map(|member| member.size).collect(),
             state,
             active: BTreeMap::new(),
             locks: Vec::new(),
@@ -335,6 +339,11 @@ impl Source {
         }
     }
 
+    /// Bytes of a volume of the group.
+    fn size(&self, member: usize) -> u64 {
+        self.core().sizes[member]
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -362,7 +371,7 @@ struct Replicated {
 
 impl Block for Replicated {
     fn geometry(&self) -> Geometry {
-        self.source.side.members[self.member].geometry()
+        Geometry { size: self.source.size(self.member), ..self.source.side.members[self.member].geometry() }
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {

@@ -175,7 +175,7 @@ impl Source {
                     at = end;
                 }
                 _ => {
-                    let size = self.side.members[member].geometry().size;
+                    let size = self.size(member);
                     let mut from = at;
                     let found = self.some_extents(member, at..size).await?;
                     *seen = found
@@ -339,7 +339,7 @@ impl Source {
     pub(super) async fn compare_all(&self, n: usize, link: Link<'_>, repair: bool) -> Result<Verified, End> {
         let mut verified = Verified { at_ms: 0, bytes: 0, different: 0 };
         for member in 0..self.side.members.len() {
-            let size = self.side.members[member].geometry().size;
+            let size = self.size(member);
             let mut at = 0;
             while at < size {
                 let range = at..(at + PIECE_BYTES).min(size);

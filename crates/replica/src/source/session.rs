@@ -259,6 +259,7 @@ impl Source {
         let resync = {
             let mut core = self.core();
             let fill = self.log.fill();
+            let members = core.state.members.clone();
             if last > fill.durable {
                 // Only a disk that forgets, or an older copy of this side, makes that possible.
                 return Err(peer::Error::Refused(Refusal::SplitBrain(core.state.era())).into());
@@ -277,6 +278,10 @@ impl Source {
             } else if unknown {
                 tracing::warn!("{} has lost what it had acknowledged: everything is compared", state.name);
                 partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
+            }
+            // What it has not grown to yet may hold anything there.
+            for ((map, has), member) in partner.maps.iter_mut().zip(&welcome.sizes).zip(&members) {
+                map.mark(*has, member.size.saturating_sub(*has));
             }
             for (member, offset, len) in diverged {
                 if let Some(map) = partner.maps.get_mut(member) {

@@ -42,7 +42,6 @@ pub struct Disk(Arc<Mutex<Platter>>);
 pub struct Handle {
     disk: Disk,
     host: u64,
-    size: u64,
 }
 
 impl Disk {
@@ -62,7 +61,16 @@ impl Disk {
 
     pub fn open(&self) -> Arc<dyn Block> {
         let platter = self.platter();
-        Arc::new(Handle { disk: self.clone(), host: platter.host, size: platter.seen.len() as u64 })
+        Arc::new(Handle { disk: self.clone(), host: platter.host })
+    }
+
+    /// It has `size` bytes from now on, if it has less, and what is new holds anything.
+    pub fn lengthen(&self, size: usize, rng: &mut Rng) {
+        let mut platter = self.platter();
+        let mut new = vec![0; size.saturating_sub(platter.seen.len())];
+        rng.fill(&mut new);
+        platter.seen.extend(&new);
+        platter.durable.extend(&new);
     }
 
     /// What the host sees now.
@@ -109,10 +117,10 @@ impl Disk {
         self.platter().failed.clear();
     }
 
-    /// A sector changes by itself.
-    pub fn rot(&self, rng: &mut Rng) {
+    /// One of the first so many bytes changes by itself.
+    pub fn rot(&self, first: usize, rng: &mut Rng) {
         let mut platter = self.platter();
-        let at = rng.below(platter.seen.len() / SECTOR) * SECTOR + rng.below(SECTOR);
+        let at = rng.below(first / SECTOR) * SECTOR + rng.below(SECTOR);
         platter.seen[at] ^= 0x55;
         platter.durable[at] ^= 0x55;
     }
@@ -159,12 +167,12 @@ impl Handle {
 
 impl Block for Handle {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.size, medium: Medium::File, preferred: 512 }
+        Geometry { size: self.disk.platter().seen.len() as u64, medium: Medium::File, preferred: 512 }
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
-            op.validate(self.size)?;
+            op.validate(self.geometry().size)?;
             self.alive().await;
             self.pause().await;
             let must_last = match op {

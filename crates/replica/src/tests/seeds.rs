@@ -5,6 +5,8 @@
 //! that it was protected is on a destination that is promoted; nothing that was answered is given up without a word; and
 //! when the faults stop, both sides become equal, and a comparison finds that, or finds what a disk has changed by itself.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -245,8 +247,51 @@ impl Story {
         self.write();
     }
 
+    /// The volumes grow while they are written to: as a rule the destination's first.
+    async fn grow(&mut self) {
+        let source = self.world.source(self.source);
+        let mut sizes = source.status().sizes;
+        let member = with_rng(|rng| rng.below(sizes.len()));
+        sizes[member] += with_rng(|rng| rng.within(1..=200)) * 512;
+        let late = with_rng(|rng| rng.below(4) == 0);
+        if !late {
+            self.world.lengthen(self.copy, &sizes);
+            self.nap(20).await;
+        }
+        self.world.lengthen(self.source, &sizes);
+        let told = Rc::new(Cell::new(false));
+        {
+            let (source, told, sizes) = (source.clone(), told.clone(), sizes.clone());
+            let task = async move {
+                source.grow(&sizes).await.expect("it grows");
+                told.set(true);
+            };
+            rt::spawn(task).detach();
+        }
+        if with_rng(|rng| rng.below(2) == 0) {
+            // It dies while it is at it, or a moment later.
+            self.nap(6).await;
+            self.restart_source().await;
+        } else {
+            self.world.until("it has grown", || told.get()).await;
+            self.world.learn_sizes(self.source);
+            self.write();
+        }
+        if told.get() {
+            assert_eq!(
+                self.world.source(self.source).status().sizes,
+                sizes,
+                "it has grown, and forgotten it"
+            );
+        }
+        if late {
+            self.nap(100).await;
+            self.world.lengthen(self.copy, &sizes);
+        }
+    }
+
     async fn something(&mut self) {
-        match with_rng(|rng| rng.below(14)) {
+        match with_rng(|rng| rng.below(17)) {
             0 | 1 => self.restart_copy().await,
             2 => self.restart_source().await,
             3 => {
@@ -286,6 +331,7 @@ impl Story {
             9 => self.switch().await,
             10 => self.ruin_copy().await,
             11 => self.ruin_source().await,
+            12..=14 => self.grow().await,
             _ => self.fail_over().await,
         }
     }
@@ -315,6 +361,8 @@ async fn story(seed: u64) {
     // The faults stop.
     story.world.cable.loses_one_in.set(0);
     story.world.stop.set(true);
+    // It may have become the copy of one that grew when it was not there.
+    story.world.lengthen(story.copy, &story.world.source(story.source).status().sizes);
     story.world.until_follows(story.source).await;
     let (source, copy) = (story.source, story.copy);
     let old = story.world.source(source);
@@ -327,7 +375,8 @@ async fn story(seed: u64) {
     assert_eq!(verified.different, 0);
     if with_rng(|rng| rng.below(2) == 0) {
         let disk = with_rng(|rng| rng.below(story.world.nodes[copy].members.len()));
-        with_rng(|rng| story.world.nodes[copy].members[disk].rot(rng));
+        let size = old.status().sizes[disk] as usize;
+        with_rng(|rng| story.world.nodes[copy].members[disk].rot(size, rng));
         let verified = old.verify(0, true).await.expect("it is compared");
         assert!(verified.different > 0, "a byte has rotted, and nobody noticed");
         story.world.until_follows(source).await;

@@ -261,28 +261,62 @@ fn the_roles_are_exchanged_and_back() {
 }
 
 #[test]
-fn volumes_grow_and_what_is_new_is_replicated() {
+fn volumes_grow_while_they_are_written_to_and_what_is_new_is_replicated() {
     tell(async {
-        let mut world = pair(start(Mode::Synchronous), First::Copy).await;
-        world.source(0).close().await.expect("it closes");
-        for n in [1, 0] {
-            world.kill(n);
-            let node = &mut world.nodes[n];
-            // What a disk holds behind the old end is not always zeros.
-            let mut content = node.members[0].content();
-            content.resize(800 << 10, 0x11 * n as u8);
-            node.members[0] = super::disk::Disk::new(content, Duration::from_micros(50));
-            assert!(crate::source::Source::open(world.side(n), Config::default()).await.is_err());
-            crate::journal::resize(&world.side(n), &[800 * K, 256 * K]).await.expect("it grows");
-            assert!(crate::journal::resize(&world.side(n), &[700 * K, 256 * K]).await.is_err(), "it shrinks");
-        }
-        let source = world.open_source(0).await;
-        world.start_destination_as_it_is(1).await;
-        world.ship(0, 0, 1);
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let source = world.source(0);
+        let grown = [800 * K, 256 * K];
+        assert!(source.grow(&grown).await.is_err(), "the volume is not as long");
+        world.lengthen(0, &grown);
+        assert_eq!(source.block(0).geometry().size, 512 * K, "its volume is longer than what is replicated");
+        source.grow(&grown).await.expect("it grows");
+        world.learn_sizes(0);
+        assert_eq!(source.block(0).geometry().size, 800 * K);
+        assert!(source.grow(&[700 * K, 256 * K]).await.is_err(), "it shrinks");
+        // The other side has no room yet: it refuses, and what it has is what it had.
+        world.until("it refuses", || source.status().peers[0].phase == Phase::Refused).await;
+        assert!(source.switch(0, 7).await.is_err(), "a copy that lacks the end becomes the source");
+        assert_eq!(world.destination(1).status().sizes, [512 * K, 256 * K]);
         write(&source.block(0), 790 * K, 4096, 9).await;
+        world.lengthen(1, &grown);
         world.until_follows(0).await;
-        world.compare(1, &world.volumes(0), "they are not equal");
-        assert!(source.status().peers[0].bytes_done <= 320 * K, "what is new, a granule more or less");
+        world.check_equal(0, 1).await;
+        let done = source.status().peers[0].bytes_done;
+        assert!(done <= 320 * K, "what is new, a granule more or less, not {done}");
+    });
+}
+
+#[test]
+fn who_was_promoted_before_it_grew_is_as_long_as_it_was_and_so_becomes_its_copy() {
+    tell(async {
+        let world = pair(start(Mode::Asynchronous), First::Copy).await;
+        world.cut();
+        let (old, grown) = (world.source(0), [800 * K, 256 * K]);
+        world.lengthen(0, &grown);
+        world.lengthen(1, &grown);
+        old.grow(&grown).await.expect("it grows");
+        write(&old.block(0), 790 * K, 4096, 9).await;
+        let era = world.destination(1).promote(99, false).await.expect("it is consistent");
+        world.kill(1);
+        world.model.borrow_mut().forget_after(era.after);
+        let new = world.open_source(1).await;
+        assert_eq!(new.block(0).geometry().size, 512 * K);
+        world.heal();
+        world.ship(0, 0, 1);
+        world.until("it is shown", || old.status().peers[0].phase == Phase::SplitBrain).await;
+        old.demote().await.expect("it gives up");
+        world.kill(0);
+        world.add_peer(&new, "the old source", First::Partner).await;
+        world.start_destination_as_it_is(0).await;
+        world.ship(1, 0, 0);
+        world.until_follows(1).await;
+        assert_eq!(world.destination(0).status().sizes, [512 * K, 256 * K]);
+        world.check_equal(1, 0).await;
+        // It grows in its turn, and what the other once had there does not count.
+        new.grow(&grown).await.expect("it grows");
+        world.learn_sizes(1);
+        world.until_follows(1).await;
+        world.check_equal(1, 0).await;
     });
 }
 

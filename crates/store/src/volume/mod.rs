@@ -13,6 +13,7 @@
 pub mod plain;
 pub mod superblock;
 
+mod growth;
 mod medium;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use weft_machine::{File, Pool};
 
+pub use self::growth::Growth;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 
@@ -163,14 +165,15 @@ pub struct Volumes {
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// What it was when it was opened.
     pub superblock: Superblock,
     /// Its bytes.
     pub block: Arc<dyn Block>,
     /// The file that they lie in, for reads alone: what is written past [`Volume::block`] is written past everybody who
     /// wants to know of it. It may be longer than the volume.
     pub content: File,
-    _metadata: Metadata,
+    /// Makes it longer while it is used.
+    pub growth: Growth,
 }
 
 /// `NAME.volume`, open and locked.
@@ -290,7 +293,8 @@ impl Volumes {
         let block = medium::open(&superblock, pool)?;
         let content = block.content();
         let block = Arc::new(block);
-        Ok(Volume { name: name.to_owned(), superblock, block, content, _metadata: metadata })
+        let growth = Growth::new(metadata, block.clone(), superblock.clone());
+        Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
     /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros.

@@ -9,7 +9,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -34,7 +34,8 @@ pub struct Plain {
     file: File,
     direct: Option<Direct>,
     medium: Medium,
-    size: u64,
+    /// Never becomes smaller.
+    size: AtomicU64,
     /// Something could not be made durable; see the contract.
     lost: Arc<AtomicBool>,
 }
@@ -58,7 +59,16 @@ impl Plain {
 
     /// The first `size` bytes of an open file or device.
     pub fn new(file: File, direct: Option<Direct>, medium: Medium, size: u64) -> Plain {
-        Plain { file, direct, medium, size, lost: Arc::default() }
+        Plain { file, direct, medium, size: AtomicU64::new(size), lost: Arc::default() }
+    }
+
+    /// It has `size` bytes from now on, and its file as many.
+    pub(super) fn grown(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
     }
 
     /// The file that the bytes lie in.
@@ -180,7 +190,7 @@ impl Plain {
 
 impl Block for Plain {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.size, medium: self.medium, preferred: BLOCK_BYTES }
+        Geometry { size: self.size(), medium: self.medium, preferred: BLOCK_BYTES }
     }
 
     fn memory(&self) -> Option<&File> {
@@ -189,7 +199,7 @@ impl Block for Plain {
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
-            op.validate(self.size)?;
+            op.validate(self.size())?;
             let must_last = match op {
                 BlockOp::Read { offset, len } => return self.read(offset, len).await.map(Outcome::Data),
                 BlockOp::Status { offset, len, max_extents } => {

@@ -74,10 +74,12 @@ pub(crate) enum Command {
         /// It ends.
         end: bool,
     },
-    /// The volumes have grown.
+    /// A volume grows, on both sides.
     Resize {
         /// Which.
         group: String,
+        /// Bytes; `None`: as many as it has here.
+        size: Option<u64>,
     },
 }
 

@@ -53,7 +53,7 @@ pub(crate) enum ReplicaCommand {
     Verify(ReplicaVerify),
     /// End replication; both sides keep what they have
     Remove(ReplicaRemove),
-    /// Go on with volumes that have grown while they were not served; on the destination first
+    /// On the source: make a replicated volume longer, on both sides, while it is in use
     Resize(ReplicaResize),
     /// Decide which side counts when both were written to, or the source's log is damaged
     Resolve(ReplicaResolve),
@@ -82,7 +82,7 @@ pub(crate) struct Other {
 /// `weft replica check`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicaCheck {
-    /// The host that is to have the copy
+    /// The host that is to have the copy, or HOST:VOLUME
     pub host: String,
     /// Volumes there that are to be looked at, by their names
     #[arg(value_name = "VOLUME")]
@@ -256,8 +256,11 @@ pub(crate) struct ReplicaTest {
 /// `weft replica resize`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicaResize {
-    /// The group, or one of its volumes
+    /// The volume, or a group of one volume
     pub group: String,
+    /// The new size; without it, what the volume has here
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
 }
 
 /// Which side counts.

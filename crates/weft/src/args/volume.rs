@@ -35,7 +35,7 @@ pub(crate) enum VolumeCommand {
     Info(VolumeInfo),
     /// Forget a volume; its file stays unless --delete-file
     Remove(VolumeRemove),
-    /// Change the size of a volume that is not in use
+    /// Change the size of a volume; one that is served can grow
     Resize(VolumeResize),
 }
 

@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use weft_machine::Pool;
+use weft_machine::{Pool, rt};
 use weft_store::Vfs;
 use weft_store::backend::ShareVolume;
 use weft_store::backend::volumes::Volumes as Shelf;
 use weft_store::block::Block;
 use weft_store::vfs::Share;
-use weft_store::volume::Volume;
+use weft_store::volume::{Growth, Volume};
 
 use crate::args::Serve;
 use crate::ready::ReadyVolume;
@@ -23,6 +23,28 @@ pub(super) struct Served {
     pub volume: Volume,
     /// What its users read and write: the volume, or what stands in front of it.
     pub block: Arc<dyn Block>,
+}
+
+/// The volumes that are served, as far as they can grow.
+#[derive(Clone, Default)]
+pub(super) struct Growths(Vec<(String, Growth)>);
+
+impl Growths {
+    /// Of these.
+    pub fn of(volumes: &[Served]) -> Growths {
+        Growths(
+            volumes.iter().map(|served| (served.volume.name.clone(), served.volume.growth.clone())).collect(),
+        )
+    }
+
+    /// Makes one longer; its size then.
+    pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, String> {
+        let found = self.0.iter().find(|(name, _)| name == volume);
+        let growth = found.map(|(_, growth)| growth.clone());
+        let growth = growth.ok_or_else(|| format!("volume {volume:?} is not served here"))?;
+        let grown = rt::blocking(move || growth.grow(size)).await;
+        grown.map(|superblock| superblock.size).map_err(|e| e.to_string())
+    }
 }
 
 /// Opens the volumes of the command line.

@@ -105,6 +105,35 @@ fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
 }
 
 #[test]
+fn an_open_volume_grows_and_whoever_has_it_sees_that() {
+    for place in ["file", "ram"] {
+        let home = home();
+        let place = if place == "file" { Place::File(home.file()) } else { Place::Ram };
+        home.volumes.create("vol1", &on(place, 8192)).expect("it is created");
+        let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+        assert!(matches!(volume.growth.grow(4096), Err(Error::Size(_))));
+        assert!(matches!(volume.growth.grow(8200), Err(Error::Size(_))));
+        let grown = volume.growth.grow(16384).expect("it grows");
+        assert_eq!((grown.size, grown.generation), (16384, 3));
+        assert_eq!(volume.growth.grow(16384).expect("it has grown").generation, 3);
+        assert_eq!(volume.block.geometry().size, 16384);
+        rt::block_on(async {
+            let data = vec![Bytes::from_static(&[7; 512])];
+            volume
+                .block
+                .submit(BlockOp::Write { offset: 15872, data, durable: true })
+                .await
+                .expect("it is written");
+        })
+        .expect("a runtime");
+        assert_eq!(home.volumes.info("vol1").expect("it is there").superblock, grown);
+        // Still nobody else's.
+        drop(volume.block);
+        assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::InUse(_))));
+    }
+}
+
+#[test]
 fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
     let home = home();
     let old = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");

@@ -4,10 +4,11 @@
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use weft_machine::rt;
 use weft_replica::source::{First, Source};
-use weft_replica::status::Role;
+use weft_replica::status::{Phase, Role};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
@@ -36,14 +37,31 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             switch(replicas, &group, to.as_deref(), failover, force).await
         }
         Command::Verify { group, to, repair } => {
-            let (_, source, n, _) = destination(replicas, &group, to.as_deref())?;
+            let (_, source, n, name) = destination(replicas, &group, to.as_deref())?;
+            let_follow(&source, &name).await;
             let found = source.verify(n, repair).await.map_err(|e| e.to_string())?;
             Ok(Reply::Verified { bytes: found.bytes, different: found.different })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
         Command::Resolve { group, keep_here } => resolve(replicas, &group, keep_here).await,
         Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
-        Command::Resize { group } => resize(replicas, &group).await,
+        Command::Resize { group, size } => resize(replicas, &group, size).await,
+    }
+}
+
+/// How long a command waits for a destination that is about to follow, as one that was the source a moment ago is.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(5);
+const FOLLOWS_LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until a destination follows. Where it does not, the engine says why.
+async fn let_follow(source: &Source, name: &str) {
+    let until = rt::now() + FOLLOWS_WITHIN;
+    let follows = || {
+        let found = source.status().peers.into_iter().find(|peer| peer.name == name);
+        found.is_none_or(|peer| peer.phase == Phase::ContinuouslyReplicating)
+    };
+    while !follows() && rt::now() < until {
+        rt::sleep(FOLLOWS_LOOK).await;
     }
 }
 
@@ -210,7 +228,7 @@ async fn begin(
         join.log_bytes,
         join.policy,
     );
-    let group = Group::create(replicas, config, Role::Source, None).await?;
+    let group = Group::create(replicas, config, Role::Source, join.sizes.clone(), None).await?;
     replicas.enter(group.clone());
     let source = loop {
         match group.state() {
@@ -219,7 +237,7 @@ async fn begin(
                 replicas.dissolve(&group).await?;
                 return Err(why);
             }
-            _ => rt::sleep(std::time::Duration::from_millis(5)).await,
+            _ => rt::sleep(Duration::from_millis(5)).await,
         }
     };
     match attach(replicas, &group, &source, partner, first).await {
@@ -302,7 +320,12 @@ async fn switch(
     let tag = u64::from_le_bytes(random()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
+    if matches!(group.state(), State::Starting) {
+        // A server that was started a moment ago.
+        group.settled(|state| !matches!(state, State::Starting)).await?;
+    }
     match group.state() {
+        State::Stopped(why, _) if failover => Err(format!("{} is stopped: {why}", group.name)),
         State::Destination(copy) if failover => {
             let era = copy.promote(tag, force).await.map_err(|e| match force {
                 true => e.to_string(),
@@ -324,6 +347,7 @@ async fn switch(
         _ if failover => Err(format!("{} is the source here: --failover is for a destination", group.name)),
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
+            let_follow(&source, &to).await;
             source.switch(n, tag).await.map_err(|e| e.to_string())?;
             // The one who is the source now is the first partner.
             group.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))?;
@@ -454,18 +478,47 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
     )))
 }
 
-/// Volumes have grown while nobody served them: the journal is told, on both sides, the destination first.
-async fn resize(replicas: &Arc<Replicas>, name: &str) -> Result<Reply, String> {
+/// A volume grows while it is in use: there is room for it on the destinations first, then here, and then the group has it.
+/// Whatever fails in between, volumes are longer than what is replicated of them, and the command can be given again.
+async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    let name = &group.name;
-    if !matches!(group.state(), State::Stopped(..)) {
+    let _turn = replicas.take_turn()?;
+    let source = match group.state() {
+        State::Source(source) => source,
+        State::Destination(_) => return Err(ask_the_source(&group)),
+        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Stopped(why, _) => return Err(format!("{} is stopped: {why}", group.name)),
+    };
+    let member = match group.members.iter().position(|member| member.name == name) {
+        Some(member) => member,
+        None if group.members.len() == 1 => 0,
+        None => {
+            let names: Vec<&str> = group.members.iter().map(|member| member.name.as_str()).collect();
+            return Err(format!("{name} has several volumes: name one of {}", names.join(", ")));
+        }
+    };
+    let volume = &group.members[member];
+    let size = wanted.unwrap_or(volume.bare.geometry().size);
+    let mut sizes = source.status().sizes;
+    if size < sizes[member] {
+        let now = human(sizes[member]);
         return Err(format!(
-            "the volumes of {name} are as long as its journal says. To make them longer: stop both servers, weft volume \
-             resize VOLUME SIZE on both hosts, start them again, then weft replica resize {name}, on the destination first"
+            "{} has {now}: a volume cannot shrink while it is replicated, weft replica remove {name} ends that",
+            volume.name
         ));
     }
-    group.grow().await?;
-    group.again();
-    group.settled(|state| matches!(state, State::Source(_) | State::Destination(_))).await?;
-    Ok(Reply::Done(format!("{name} goes on with its volumes as they are now")))
+    sizes[member] = size;
+    for partner in group.config().partners {
+        let ask = Ask::Grow { partnership: group.partnership_hex(), sizes: sizes.clone() };
+        carrier::ask(&partner.address, &replicas.pool, &ask)
+            .await
+            .map_err(|e| format!("{} cannot grow, so nothing has: {e}", partner.name))?;
+    }
+    volume.lengthen(size).await?;
+    source.grow(&sizes).await.map_err(|e| e.to_string())?;
+    Ok(Reply::Done(format!(
+        "{} has {} now, and so has its copy in a moment; NBD clients see that when they connect again",
+        volume.name,
+        human(size)
+    )))
 }

@@ -19,7 +19,8 @@ use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 
 /// See the module.
 pub(super) struct Front {
-    geometry: Geometry,
+    /// Of what was behind last: a group may have less of a volume than there is, and it may grow.
+    geometry: Mutex<Geometry>,
     behind: RwLock<Behind>,
     active: AtomicUsize,
     waiting: Mutex<Vec<Waker>>,
@@ -36,14 +37,14 @@ enum Behind {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("geometry", &self.geometry).finish_non_exhaustive()
+        f.debug_struct("Front").field("geometry", &self.geometry()).finish_non_exhaustive()
     }
 }
 
 impl Front {
     /// Before this block.
     pub fn new(block: Arc<dyn Block>) -> Arc<Front> {
-        let geometry = block.geometry();
+        let geometry = Mutex::new(block.geometry());
         let behind = RwLock::new(Behind::Block(block));
         Arc::new(Front { geometry, behind, active: AtomicUsize::new(0), waiting: Mutex::default() })
     }
@@ -119,7 +120,11 @@ impl Drop for Guard<'_> {
 
 impl Block for Front {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let mut last = self.geometry.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Behind::Block(block) = &*self.behind.read().unwrap_or_else(PoisonError::into_inner) {
+            *last = block.geometry();
+        }
+        *last
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

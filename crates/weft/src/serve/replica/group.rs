@@ -181,6 +181,7 @@ impl Group {
         replicas: &Replicas,
         mut config: config::Group,
         role: Role,
+        sizes: Vec<u64>,
         partner: Option<Partner>,
     ) -> Result<Arc<Group>, String> {
         if replicas.groups().contains_key(&config.name) {
@@ -199,7 +200,7 @@ impl Group {
             partnership,
             role,
             tag: u64::from_le_bytes(random()?),
-            sizes: members.iter().map(|member| member.bare.geometry().size).collect(),
+            sizes,
             log_bytes: config.log_bytes,
         };
         let bytes = journal::bytes(&format).map_err(|e| e.to_string())?.next_multiple_of(4096);
@@ -242,7 +243,9 @@ impl Group {
         let (name, partnership) = (&join.group, join.partnership.clone());
         let policy = join.policy;
         let config = config::Group::new(name, partnership, join.volumes.clone(), join.log_bytes, policy);
-        Group::create(replicas, config, Role::Destination, Some(partner)).await
+        // Its own volumes may be longer: what they have more is none of the group's, or it could not go back.
+        let sizes = join.sizes.clone();
+        Group::create(replicas, config, Role::Destination, sizes, Some(partner)).await
     }
 
     /// Whether a volume of this name is in it.
@@ -343,12 +346,6 @@ impl Group {
         }
         replicas.doors.shut(&self.partnership);
         self.ended.store(true, Ordering::Release);
-    }
-
-    /// Tells the journal, which nobody has open, that its volumes have grown.
-    pub async fn grow(&self) -> Result<(), String> {
-        let sizes: Vec<u64> = self.side.members.iter().map(|member| member.geometry().size).collect();
-        journal::resize(&self.side, &sizes).await.map(drop).map_err(|e| e.to_string())
     }
 
     /// Decides about a source whose log is damaged: what is left of it counts, or what a destination has.

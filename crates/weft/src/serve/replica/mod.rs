@@ -29,6 +29,7 @@ use weft_store::Vfs;
 use weft_store::backend::Shelf;
 use weft_store::block::Medium;
 use weft_store::vfs::Share;
+use weft_store::volume::Growth;
 
 use self::config::{Folder, Password};
 use self::door::Doors;
@@ -61,6 +62,19 @@ struct Member {
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
+    growth: Growth,
+}
+
+impl Member {
+    /// Gives it room for so many bytes, unless it has that.
+    async fn lengthen(&self, size: u64) -> Result<(), String> {
+        if self.bare.geometry().size >= size {
+            return Ok(());
+        }
+        let growth = self.growth.clone();
+        let grown = weft_machine::rt::blocking(move || growth.grow(size)).await;
+        grown.map(drop).map_err(|e| format!("volume {}: {e}", self.name))
+    }
 }
 
 /// How others log on here, for when the roles are exchanged.
@@ -87,6 +101,7 @@ impl Replicas {
                 medium: served.volume.superblock.medium,
                 front,
                 bare: served.volume.block.clone(),
+                growth: served.volume.growth.clone(),
             })
         };
         let members = volumes.iter_mut().map(member).collect();
@@ -167,6 +182,11 @@ impl Replicas {
         })
     }
 
+    /// Whether a volume is replicated.
+    pub(super) fn has(&self, volume: &str) -> bool {
+        self.group_of(volume).is_some()
+    }
+
     fn group_of(&self, volume: &str) -> Option<String> {
         self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
     }
@@ -189,6 +209,9 @@ impl Replicas {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
             Ask::Join(join) => self.join(*join).await.map(|()| Tell::Done),
             Ask::Leave { partnership } => self.leave(&partnership).await.map(|()| Tell::Done),
+            Ask::Grow { partnership, sizes } => {
+                self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
+            }
             Ask::Nothing => Ok(Tell::Done),
         };
         told.unwrap_or_else(Tell::Error)
@@ -272,6 +295,23 @@ impl Replicas {
         }
         let _turn = self.take_turn()?;
         self.dissolve(&group).await
+    }
+
+    /// The source's volumes are about to grow: those here get room for it. They become longer for the group when the source
+    /// says so in its next hello.
+    async fn make_longer(&self, partnership: &str, sizes: &[u64]) -> Result<(), String> {
+        let found = self.groups().values().find(|group| group.partnership_hex() == partnership).cloned();
+        let group = found.ok_or("this group is not here")?;
+        if !group.is_destination() {
+            return Err(format!("group {} is no destination here", group.name));
+        }
+        if sizes.len() != group.members.len() {
+            return Err("the number of volumes and that of their sizes differ".into());
+        }
+        for (member, size) in group.members.iter().zip(sizes) {
+            member.lengthen(*size).await?;
+        }
+        Ok(())
     }
 
     /// Ends a group here: its volumes become volumes like any others.

@@ -36,13 +36,12 @@ pub(super) async fn take(
     group: &Group,
     copy: &Destination,
 ) -> Result<(Picture, u16), String> {
-    let store = |member: &Arc<super::Member>| -> std::io::Result<Arc<dyn Block>> {
-        let size = member.front.geometry().size;
+    let store = |size: u64| -> std::io::Result<Arc<dyn Block>> {
         let file = tempfile::tempfile_in(replicas.folder.path())?;
         file.set_len(size)?;
         Ok(Arc::new(Plain::new(File::from(OwnedFd::from(file)), None, Medium::File, size)))
     };
-    let stores = group.members.iter().map(store).collect::<Result<Vec<_>, _>>();
+    let stores = copy.status().sizes.into_iter().map(store).collect::<Result<Vec<_>, _>>();
     let stores = stores.map_err(|e| format!("no room for what the picture differs by: {e}"))?;
     let blocks = copy.snapshot(stores).await.map_err(|e| e.to_string())?;
     let exports = group.members.iter().zip(blocks).map(|(member, block)| Export {

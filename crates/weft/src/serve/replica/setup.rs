@@ -29,6 +29,13 @@ pub(super) enum Ask {
         /// 32 hexadecimal digits.
         partnership: String,
     },
+    /// The source's volumes are about to grow: give these as much room.
+    Grow {
+        /// 32 hexadecimal digits.
+        partnership: String,
+        /// Bytes of the source's volumes.
+        sizes: Vec<u64>,
+    },
     /// Says that it is done, so that the round trip can be measured.
     Nothing,
 }

@@ -1,0 +1,233 @@
+//! Growing the volumes of a group while they are in use.
+//!
+//! Spec: the crate's page, "Growing". Owns: nothing. Does not: make the volumes themselves longer, on either side: that
+//! comes first, and what they have more than the group is nobody's.
+//!
+//! The size in the state is the one that counts, and it is durable before anybody is shown it. A destination tells the
+//! size of its copy at every hello, and what it lacks behind that is marked then, so nothing is to be remembered of it here.
+
+use bytes::Bytes;
+
+use super::{Core, Source};
+use crate::bitmap::PAGE_BYTES;
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::state::{Member, State};
+use crate::status::Phase;
+
+impl Source {
+    /// Lets the volumes have these sizes from now on, in the group's order, none of them smaller than before. Writes go on
+    /// meanwhile. Each destination is resynchronised at once; one whose volumes are too short refuses, and is not
+    /// replicated to until they are longer: so theirs grow first.
+    pub async fn grow(&self, sizes: &[u64]) -> Result<(), Error> {
+        let _turn = self.journal.gate.enter().await;
+        let old = {
+            let core = self.core();
+            self.may_grow(&core, sizes)?;
+            core.state.clone()
+        };
+        let members: Vec<Member> = old
+            .members
+            .iter()
+            .zip(sizes)
+            .map(|(member, size)| member.resized(*size, old.layout.bitmap_bytes))
+            .collect();
+        if members == old.members {
+            return Ok(());
+        }
+        let written = self.grow_to(&old, members).await;
+        if let Err(e) = &written {
+            self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
+        }
+        self.changed.notify();
+        written
+    }
+
+    async fn grow_to(&self, old: &State, members: Vec<Member>) -> Result<(), Error> {
+        // A page whose granules become coarser means something else before and after the state is written: in between it
+        // says that everything is dirty, which is true of either.
+        let coarser: Vec<usize> =
+            (0..members.len()).filter(|n| members[*n].granule != old.members[*n].granule).collect();
+        let mut pages = Vec::new();
+        for n in (0..old.peers.len()).filter(|n| old.peers[*n].is_some()) {
+            for number in &coarser {
+                let all = Bytes::from_static(&[0xff; PAGE_BYTES]);
+                pages.extend((0..old.members[*number].pages()).map(|page| {
+                    let at = Journal::page_at(old, n, *number, page);
+                    (at, all.clone())
+                }));
+            }
+        }
+        self.journal.write_pages(pages).await?;
+        let (state, sizes) = {
+            let mut core = self.core();
+            let sizes: Vec<u64> = members.iter().map(|member| member.size).collect();
+            // What happened meanwhile: somebody switches, or it was closed.
+            self.may_grow(&core, &sizes)?;
+            let Core { state, peers, .. } = &mut *core;
+            state.members = members;
+            for partner in peers.iter_mut().flatten() {
+                for (map, member) in partner.maps.iter_mut().zip(&state.members) {
+                    map.resize(member.size, member.granule);
+                }
+                // It is none of this group until it has what is new, and its session is of the old sizes.
+                partner.consistent = false;
+                partner.again = true;
+                if partner.phase == Phase::ContinuouslyReplicating {
+                    (partner.phase, partner.since_ms) = (Phase::Resyncing, self.side.wall.now_ms());
+                }
+            }
+            (state.clone(), sizes)
+        };
+        self.changed.notify();
+        self.journal.write_state(state).await?;
+        self.write_bitmaps().await?;
+        self.core().sizes = sizes;
+        Ok(())
+    }
+
+    fn may_grow(&self, core: &Core, sizes: &[u64]) -> Result<(), Error> {
+        if let Some(halt) = &core.halted {
+            return Err(Error::Halted(halt.why.clone()));
+        }
+        if core.quiet || core.given_up || core.closing {
+            return Err(Error::State("the roles are being exchanged, or the source ends: try again later"));
+        }
+        if sizes.len() != core.state.members.len() {
+            return Err(Error::Members(format!(
+                "{} sizes for {} volumes",
+                sizes.len(),
+                core.state.members.len()
+            )));
+        }
+        for ((member, size), block) in core.state.members.iter().zip(sizes).zip(&self.side.members) {
+            if *size < member.size {
+                return Err(Error::Limit(format!(
+                    "a replicated volume cannot shrink from {} to {size} bytes: remove the replica first",
+                    member.size
+                )));
+            }
+            let there = block.geometry().size;
+            if there < *size {
+                return Err(Error::Limit(format!("the volume has {there} bytes, which is less than {size}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::LocalBoxFuture;
+    use weft_machine::{Pool, rt};
+    use weft_store::Error as StoreError;
+    use weft_store::block::{Block, BlockOp, Geometry, Medium, Outcome};
+    use weft_store::volume::plain::Plain;
+
+    use super::*;
+    use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+    use crate::source::{Config, First, PeerConfig};
+    use crate::status::{Mode, Role};
+
+    /// A disk that nobody needs to read.
+    #[derive(Debug)]
+    struct Vast;
+
+    impl Block for Vast {
+        fn geometry(&self) -> Geometry {
+            Geometry { size: 1 << 40, medium: Medium::File, preferred: 4096 }
+        }
+
+        fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, StoreError>> {
+            assert!(matches!(op, BlockOp::Flush), "{op:?}");
+            Box::pin(async { Ok(Outcome::Done) })
+        }
+    }
+
+    /// A journal that takes so many more writes.
+    #[derive(Debug)]
+    struct Dying(Arc<Plain>, AtomicUsize);
+
+    impl Block for Dying {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, StoreError>> {
+            Box::pin(async move {
+                let writes = matches!(op, BlockOp::Write { .. });
+                let spent = |left: usize| left.checked_sub(1);
+                if writes && self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spent).is_err() {
+                    return Err(StoreError::NoSpace);
+                }
+                self.0.submit(op).await
+            })
+        }
+    }
+
+    #[test]
+    fn wherever_it_ends_no_dirty_range_is_forgotten_though_granules_become_coarser() {
+        // As much as one page of bits names, and then twice that.
+        const OLD: u64 = 1 << 30;
+        const NEW: u64 = 3 << 30;
+        let dirty = OLD - (1 << 20)..OLD - (1 << 20) + 4096;
+        rt::block_on(async {
+            for left in 0.. {
+                let format = Format {
+                    partnership: [7; 16],
+                    role: Role::Source,
+                    tag: 1,
+                    sizes: vec![OLD],
+                    log_bytes: MIN_LOG_BYTES,
+                };
+                let bytes = journal::bytes(&format).unwrap();
+                let plain = Arc::new(Plain::in_memory(bytes).unwrap());
+                let block: Arc<dyn Block> = plain.clone();
+                let mut state = journal::format(&block, &format).await.unwrap();
+                // No room for more bits.
+                state.layout.bitmap_bytes = PAGE_BYTES as u64;
+                let dying = Arc::new(Dying(plain, AtomicUsize::new(usize::MAX)));
+                let side = Side {
+                    journal: dying.clone(),
+                    members: vec![Arc::new(Vast)],
+                    pool: Pool::new(1 << 20),
+                    wall: Wall::new(0),
+                };
+                Journal::new(&side, &state).write_state(state).await.unwrap();
+                let source = Source::open(side.clone(), Config::default()).await.unwrap();
+                let peer =
+                    PeerConfig { name: "copy".into(), mode: Mode::Asynchronous, first: First::Partner };
+                source.add_peer(peer).await.unwrap();
+                source.core().peer(0).unwrap().0.maps[0].mark(dirty.start, dirty.end - dirty.start);
+                source.persist_bitmaps().await.unwrap();
+                dying.1.store(left, Ordering::SeqCst);
+                let grown = source.grow(&[NEW]).await;
+                let shown = source.size(0);
+                drop(source);
+                // The host comes back, with a journal that works.
+                dying.1.store(usize::MAX, Ordering::SeqCst);
+                let state = journal::look(&side.journal, &side.pool).await.unwrap();
+                assert!(shown <= state.members[0].size, "{left}: {shown} was shown, and is forgotten");
+                let maps = Journal::new(&side, &state).bitmaps(&state, 0).await;
+                let named = maps[0].ranges(0, usize::MAX).0;
+                let is_named =
+                    named.iter().any(|(offset, len)| *offset <= dirty.start && dirty.end <= offset + len);
+                assert!(is_named, "{left}: {dirty:?} is not in {named:?} ({:?})", state.members);
+                if grown.is_ok() {
+                    assert_eq!((state.members[0].size, shown), (NEW, NEW));
+                    assert!(state.members[0].granule > old_granule() && maps[0].bytes() <= 1 << 20);
+                    assert!(left >= 3, "pages, the state, and the pages again");
+                    return;
+                }
+            }
+        })
+        .unwrap();
+    }
+
+    fn old_granule() -> u64 {
+        crate::bitmap::layout(1 << 30, PAGE_BYTES as u64).0
+    }
+}
