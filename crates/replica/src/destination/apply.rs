@@ -99,16 +99,20 @@ impl Destination {
         Ok(())
     }
 
-    /// Waits until everything that is logged is applied.
+    /// Waits until everything that is logged now is applied. What comes meanwhile is not waited for: a source that is quicker
+    /// than these volumes always has something more.
     pub(super) async fn drain(&self) -> Result<(), Error> {
+        let asked = self.log.fill().last;
         loop {
+            // A resync that began meanwhile may have put other records in place of those, and fewer.
             let fill = self.log.fill();
+            let through = fill.last.min(asked);
             {
                 let core = self.core();
                 if let Some(why) = &core.failed {
                     return Err(Error::Halted(why.clone()));
                 }
-                if core.applied >= fill.last {
+                if core.applied >= through {
                     return Ok(());
                 }
             }
@@ -119,7 +123,9 @@ impl Destination {
                     .changed
                     .until(|| {
                         let core = self.core();
-                        (core.failed.is_some() || self.log.fill().durable > core.applied).then_some(())
+                        let fill = self.log.fill();
+                        let more = fill.durable > core.applied || fill.last < through;
+                        (core.failed.is_some() || more).then_some(())
                     })
                     .await;
             }

@@ -9,6 +9,7 @@ use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 
 use super::world::{Start, World};
+use crate::destination::Destination;
 use crate::error::Error;
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
@@ -402,6 +403,35 @@ fn a_picture_of_the_destination_can_be_tried_while_replication_goes_on() {
 }
 
 #[test]
+fn a_picture_of_a_destination_that_never_catches_up_is_had_nevertheless() {
+    tell(async {
+        let slow = Start {
+            log_bytes: vec![512 * K, 128 * K],
+            config: Config { memory_bytes: 32 << 10, ..start(Mode::Synchronous).config },
+            slow_disk: Duration::from_millis(2),
+            ..start(Mode::Synchronous)
+        };
+        let world = pair(slow, First::Copy).await;
+        (0..4).for_each(|_| world.write_on(0, Duration::from_millis(1)));
+        let copy = world.destination(1);
+        let lags = |copy: &Destination| copy.status().last - copy.status().applied;
+        world.until("its log is full", || copy.status().log_used > 120 * K).await;
+        for _ in 0..3 {
+            assert!(lags(&copy) > 0);
+            let asked = copy.status().last;
+            // Virtual time, and what lay in the log takes less than one second of it.
+            let picture = rt::timeout(Duration::from_secs(60), world.check_snapshot(1)).await;
+            picture.expect("it waits for what comes for ever").expect("a picture");
+            assert!(copy.status().applied >= asked, "what was logged is not in it");
+        }
+        assert!(lags(&copy) > 0, "it has caught up, so nothing was shown");
+        world.stop.set(true);
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
     tell(async {
         let world = pair(start(Mode::Asynchronous), First::Copy).await;
@@ -432,7 +462,7 @@ fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
 
 #[test]
 fn volumes_of_real_memory_replicate_on_a_real_loop() {
-    use crate::destination::{self, Destination};
+    use crate::destination;
     use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
     use crate::peer::Local;
     use crate::source::{PeerConfig, Source};
