@@ -32,15 +32,13 @@ impl Source {
             .zip(sizes)
             .map(|(member, size)| member.resized(*size, old.layout.bitmap_bytes))
             .collect();
-        if members == old.members {
+        // What nobody has been shown is not done: whoever wanted it may have gone away in the middle.
+        if members == old.members && self.core().sizes == sizes {
             return Ok(());
         }
-        let written = self.grow_to(&old, members).await;
-        if let Err(e) = &written {
-            self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
-        }
+        let grown = self.grow_to(&old, members).await;
         self.changed.notify();
-        written
+        grown
     }
 
     async fn grow_to(&self, old: &State, members: Vec<Member>) -> Result<(), Error> {
@@ -58,7 +56,11 @@ impl Source {
                 }));
             }
         }
-        self.journal.write_pages(pages).await?;
+        let failed = |e: Error| {
+            self.halt(Phase::Failed, format!("the journal has failed: {e}"), None);
+            e
+        };
+        self.journal.write_pages(pages).await.map_err(failed)?;
         let (state, sizes) = {
             let mut core = self.core();
             let sizes: Vec<u64> = members.iter().map(|member| member.size).collect();
@@ -80,8 +82,8 @@ impl Source {
             (state.clone(), sizes)
         };
         self.changed.notify();
-        self.journal.write_state(state).await?;
-        self.write_bitmaps().await?;
+        self.journal.write_state(state).await.map_err(failed)?;
+        self.write_bitmaps().await.map_err(failed)?;
         self.core().sizes = sizes;
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! that it was protected is on a destination that is promoted; nothing that was answered is given up without a word; and
 //! when the faults stop, both sides become equal, and a comparison finds that, or finds what a disk has changed by itself.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -259,34 +259,45 @@ impl Story {
             self.nap(20).await;
         }
         self.world.lengthen(self.source, &sizes);
-        let told = Rc::new(Cell::new(false));
+        let answer = Rc::new(RefCell::new(None));
         {
-            let (source, told, sizes) = (source.clone(), told.clone(), sizes.clone());
+            let (source, answer, sizes) = (source.clone(), answer.clone(), sizes.clone());
             let task = async move {
-                source.grow(&sizes).await.expect("it grows");
-                told.set(true);
+                let grown = source.grow(&sizes).await;
+                answer.replace(Some(grown));
             };
             rt::spawn(task).detach();
         }
-        if with_rng(|rng| rng.below(2) == 0) {
-            // It dies while it is at it, or a moment later.
+        // While it is at it, or a moment later, something else happens, or nothing.
+        let chance = with_rng(|rng| rng.below(6));
+        if chance > 0 {
             self.nap(6).await;
-            self.restart_source().await;
-        } else {
-            self.world.until("it has grown", || told.get()).await;
-            self.world.learn_sizes(self.source);
-            self.write();
         }
-        if told.get() {
-            assert_eq!(
-                self.world.source(self.source).status().sizes,
-                sizes,
-                "it has grown, and forgotten it"
-            );
+        match chance {
+            1 => self.restart_copy().await,
+            2 => self.restart_source().await,
+            3 => self.switch().await,
+            4 => self.fail_over().await,
+            _ => {}
+        }
+        if chance < 2 || chance == 5 {
+            self.world.until("it has grown", || answer.borrow().is_some()).await;
+        }
+        match &*answer.borrow() {
+            Some(Ok(())) if chance != 4 => {
+                let now = self.world.source(self.source).status().sizes;
+                assert_eq!(now, sizes, "it has grown, and forgotten it");
+                self.world.learn_sizes(self.source);
+                self.write();
+            }
+            // It died; or it went on with it as a source that had been superseded.
+            None | Some(Ok(())) => {}
+            Some(Err(Error::State(_) | Error::Halted(_))) if chance == 3 || chance == 4 => {}
+            Some(Err(e)) => panic!("it has not grown: {e}"),
         }
         if late {
             self.nap(100).await;
-            self.world.lengthen(self.copy, &sizes);
+            [0, 1].into_iter().for_each(|n| self.world.lengthen(n, &sizes));
         }
     }
 

@@ -288,6 +288,24 @@ fn volumes_grow_while_they_are_written_to_and_what_is_new_is_replicated() {
 }
 
 #[test]
+fn growth_that_was_given_up_in_the_middle_can_be_asked_for_again() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (source, grown) = (world.source(0), [800 * K, 256 * K]);
+        world.lengthen(0, &grown);
+        world.lengthen(1, &grown);
+        // Whoever asked is gone before any disk has answered.
+        assert!(rt::timeout(Duration::ZERO, source.grow(&grown)).await.is_err());
+        assert_eq!(source.block(0).geometry().size, 512 * K);
+        source.grow(&grown).await.expect("it grows");
+        world.learn_sizes(0);
+        assert_eq!(source.block(0).geometry().size, 800 * K);
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn who_was_promoted_before_it_grew_is_as_long_as_it_was_and_so_becomes_its_copy() {
     tell(async {
         let world = pair(start(Mode::Asynchronous), First::Copy).await;
