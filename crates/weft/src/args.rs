@@ -248,7 +248,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64)]
     pub spin_us: u64,
     /// Memory for payload buffers
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
