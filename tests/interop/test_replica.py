@@ -187,6 +187,15 @@ class Replica(unittest.TestCase):
         here.wait_until_following()
         self.assertEqual(here.disk("vol1").read(0, 8192), b"w" * 4096 + b"x" * 4096)
 
+    def test_a_destination_that_waits_for_its_source_says_what_was_agreed(self):
+        here, there = self.pair()
+        self.create(here, there, "--mode", "sync")
+        here.wait_until_following()
+        self.assertEqual([here.stop(), there.stop()], [0, 0])
+        there.start()
+        there.wait_until("destination")
+        self.assertIn(", synchronous: ", there.replica("status").stdout)
+
     def test_a_suspension_is_caught_up_with_and_survives_a_restart(self):
         here, there = self.pair()
         self.create(here, there, "--mode", "async", "--transport", "tcp", "--compress")

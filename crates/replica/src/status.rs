@@ -95,8 +95,8 @@ pub struct Status {
 pub struct PeerStatus {
     /// As the caller calls it.
     pub name: String,
-    /// When writes are answered.
-    pub mode: Mode,
+    /// When writes are answered. `None` on a destination that knows neither what was agreed nor what its source says.
+    pub mode: Option<Mode>,
     /// What goes on.
     pub phase: Phase,
     /// Since when, milliseconds of Unix time.

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::history::{Fork, fork, same};
 use crate::journal::Journal;
 use crate::state::{State, Tail};
-use crate::status::{Phase, Role};
+use crate::status::{Mode, Phase, Role};
 
 const INCONSISTENT: &str = "a resync is under way: what is here is no state that the source ever had";
 
@@ -132,7 +132,7 @@ impl Destination {
         core.fork = fork.at;
         core.offered = hello.eras.clone();
         core.offered_sizes = hello.sizes.clone();
-        core.synchronous = hello.synchronous;
+        core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
         core.heard_ms = now;
         Ok((welcome, !fresh && !diverged))
     }

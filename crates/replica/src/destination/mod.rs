@@ -49,11 +49,13 @@ pub struct Config {
     /// Whether the sum of every payload is checked when it comes. Without it, damage on the way is found only when the log
     /// is replayed.
     pub check_payloads: bool,
+    /// When writes are to be answered, where that was agreed: shown until the source has come and says it.
+    pub mode: Option<Mode>,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { memory_bytes: 64 << 20, check_payloads: true }
+        Config { memory_bytes: 64 << 20, check_payloads: true, mode: None }
     }
 }
 
@@ -92,7 +94,8 @@ struct Core {
     storing: usize,
     phase: Phase,
     since_ms: u64,
-    synchronous: bool,
+    /// When its source answers writes: as that says, before it comes as was agreed.
+    mode: Option<Mode>,
     heard_ms: u64,
     direct_bytes: u64,
     /// It is about to become a source: nobody is listened to.
@@ -159,7 +162,7 @@ impl Destination {
             storing: 0,
             phase: Phase::WaitingForSource,
             since_ms: side.wall.now_ms(),
-            synchronous: false,
+            mode: config.mode,
             heard_ms: 0,
             direct_bytes: 0,
             leaving: false,
@@ -518,7 +521,7 @@ impl Destination {
         let (lag_bytes, oldest) = self.log.behind(core.applied);
         let source = PeerStatus {
             name: "source".into(),
-            mode: if core.synchronous { Mode::Synchronous } else { Mode::Asynchronous },
+            mode: core.mode,
             phase: core.phase,
             since_ms: core.since_ms,
             acknowledged: fill.durable,

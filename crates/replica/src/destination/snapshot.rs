@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::overlay::Overlay;
 
 impl Destination {
-    /// Writable pictures of all volumes at one moment of the source's history, everything that is logged included. What they
-    /// differ by is kept in `stores`, one for each volume and as long as it, which read as zeros now. They end when they are
-    /// dropped.
+    /// Writable pictures of all volumes at one moment of the source's history, everything included that is logged when they are
+    /// asked for. What they differ by is kept in `stores`, one for each volume and as long as it, which read as zeros now.
+    /// They end when they are dropped.
     pub async fn snapshot(&self, stores: Vec<Arc<dyn Block>>) -> Result<Vec<Arc<dyn Block>>, Error> {
         if stores.len() != self.side.members.len() {
             return Err(Error::Members(format!(

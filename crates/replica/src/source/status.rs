@@ -48,7 +48,7 @@ impl Source {
         let rate = if elapsed > 0.0 { partner.copied_bytes as f64 / elapsed } else { 0.0 };
         PeerStatus {
             name: state.name.clone(),
-            mode: state.mode,
+            mode: Some(state.mode),
             phase: halted.unwrap_or(partner.phase),
             since_ms: partner.since_ms,
             acknowledged: partner.acked,

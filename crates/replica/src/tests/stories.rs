@@ -9,7 +9,7 @@ use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 
 use super::world::{Start, World};
-use crate::destination::Destination;
+use crate::destination::{self, Destination};
 use crate::error::Error;
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
@@ -97,6 +97,27 @@ fn a_synchronous_write_is_answered_when_both_have_it() {
         }
         assert!(!source.status().peers[0].unprotected);
         world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
+fn a_destination_says_what_was_agreed_until_its_source_says_otherwise() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let says = |copy: &Destination| copy.status().peers[0].mode;
+        assert_eq!(says(&world.destination(1)), Some(Mode::Synchronous), "it was told");
+        world.cut();
+        for agreed in [None, Some(Mode::Asynchronous)] {
+            world.kill(1);
+            let config = destination::Config { mode: agreed, ..destination::Config::default() };
+            let copy = Destination::open(world.side(1), config).await.expect("it opens");
+            assert_eq!(says(&copy), agreed);
+        }
+        world.kill(1);
+        let copy = world.start_destination(1).await;
+        assert_eq!(says(&copy), None, "nobody has told it");
+        world.heal();
+        world.until("it is told", || says(&copy) == Some(Mode::Synchronous)).await;
     });
 }
 
@@ -480,7 +501,6 @@ fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
 
 #[test]
 fn volumes_of_real_memory_replicate_on_a_real_loop() {
-    use crate::destination;
     use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
     use crate::peer::Local;
     use crate::source::{PeerConfig, Source};

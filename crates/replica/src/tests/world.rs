@@ -373,7 +373,7 @@ impl World {
 
     /// Opens a destination that nothing can be said of.
     pub async fn start_destination_as_it_is(&self, n: usize) -> Arc<Destination> {
-        let config = destination::Config { memory_bytes: 32 << 10, check_payloads: true };
+        let config = destination::Config { memory_bytes: 32 << 10, ..destination::Config::default() };
         let destination = Destination::open(self.side(n), config).await.expect("it opens");
         self.nodes[n].host.side.replace(Runs::Destination(destination.clone()));
         let runs = destination.clone();
@@ -437,9 +437,9 @@ impl World {
                             .status()
                             .peers
                             .iter()
-                            .all(|peer| peer.mode == Mode::Asynchronous || !peer.unprotected);
+                            .all(|peer| peer.mode == Some(Mode::Asynchronous) || !peer.unprotected);
                         let synchronous =
-                            source.status().peers.iter().any(|peer| peer.mode == Mode::Synchronous);
+                            source.status().peers.iter().any(|peer| peer.mode == Some(Mode::Synchronous));
                         if kind > 2 && host.life.get() == life {
                             model.borrow_mut().answer(&id, protected && synchronous);
                         }

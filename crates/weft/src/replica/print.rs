@@ -56,7 +56,7 @@ fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>
     let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| peer[key].as_u64().unwrap_or(0);
     let float = |key: &str| peer[key].as_f64().unwrap_or(0.0);
-    let mode = text("mode");
+    let mode = mode(peer);
     let name = match (is_source, link) {
         (false, Some(link)) => link.name.clone(),
         _ => text("name"),
@@ -96,6 +96,11 @@ fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>
     Ok(())
 }
 
+/// When writes are answered.
+fn mode(peer: &Value) -> &str {
+    peer["mode"].as_str().unwrap_or("mode not yet known")
+}
+
 /// A partner of a group in one line, and what about it wants somebody's eye.
 pub(crate) struct Brief {
     /// "db, source: synchronous to other:db, continuously replicating, lag 0 B, 0.0 s, by iwarp".
@@ -118,7 +123,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let is_source = role == "source";
         let called = peer["name"].as_str().unwrap_or_default();
         let link = links.iter().find(|link| link.name == called).or(links.first());
-        let mode = peer["mode"].as_str().unwrap_or_default();
+        let mode = mode(peer);
         let partner = if is_source { called } else { link.map_or(called, |link| &*link.name) };
         let direction = if is_source { "to" } else { "from" };
         let (bytes, seconds) =
@@ -237,6 +242,23 @@ mod tests {
         assert!(text.contains("lag       4 KiB, 0.2 s"), "{text}");
         assert!(text.contains("iwarp at other:4450: 3 MiB by RDMA, 1 KiB in messages"), "{text}");
         assert!(text.contains("lost with this one"), "{text}");
+    }
+
+    #[test]
+    fn a_mode_that_nobody_has_said_yet_is_none() {
+        let peer = json!({ "name": "source", "mode": null, "phase": "WaitingForSource" });
+        let group = Group {
+            name: "vol1".into(),
+            volumes: vec!["vol1".into()],
+            role: "destination".into(),
+            stopped: None,
+            in_memory: false,
+            policy: Default::default(),
+            engine: json!({ "peers": [peer] }),
+            links: Vec::new(),
+        };
+        let line = &brief(&group)[0].line;
+        assert!(line.starts_with("vol1, destination: mode not yet known from source, "), "{line}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_replica::status::Mode;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::args::Transport;
@@ -62,6 +63,13 @@ pub(super) struct Partner {
     pub address: Address,
     /// Whether writes wait for it while it is a destination.
     pub synchronous: bool,
+}
+
+impl Partner {
+    /// When writes are answered.
+    pub fn mode(&self) -> Mode {
+        if self.synchronous { Mode::Synchronous } else { Mode::Asynchronous }
+    }
 }
 
 /// How a server is reached.

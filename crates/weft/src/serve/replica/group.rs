@@ -24,7 +24,7 @@ use weft_replica::destination::{self, Destination};
 use weft_replica::journal::{self, Format, Side, Wall};
 use weft_replica::rescue;
 use weft_replica::source::{self, First, PeerConfig, Source};
-use weft_replica::status::{Mode, Phase, Role, Status};
+use weft_replica::status::{Phase, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Create, Place, Volume, Volumes};
 
@@ -380,11 +380,14 @@ impl Group {
     }
 
     async fn live_as_destination(self: &Arc<Self>, replicas: &Arc<Replicas>) -> Result<(), String> {
-        let source =
-            self.config().partners.first().map_or("its source".into(), |partner| partner.name.clone());
+        let partner = self.config().partners.first().cloned();
+        let source = partner.as_ref().map_or("its source", |partner| &partner.name);
         self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
-        let destination = Destination::open(self.side.clone(), destination::Config::default());
-        let destination = destination.await.map_err(|e| e.to_string())?;
+        let config = destination::Config {
+            mode: partner.as_ref().map(Partner::mode),
+            ..destination::Config::default()
+        };
+        let destination = Destination::open(self.side.clone(), config).await.map_err(|e| e.to_string())?;
         replicas.doors.lead(self.partnership, door::Behind::Destination(destination.clone()));
         self.set(State::Destination(destination.clone()));
         tracing::info!("group {}: destination of {source}", self.name);
@@ -468,8 +471,7 @@ impl Group {
 
     /// Makes a partner a destination of this source.
     pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, String> {
-        let mode = if partner.synchronous { Mode::Synchronous } else { Mode::Asynchronous };
-        let peer = |first| PeerConfig { name: partner.name.clone(), mode, first };
+        let peer = |first| PeerConfig { name: partner.name.clone(), mode: partner.mode(), first };
         match source.add_peer(peer(first)).await {
             Err(weft_replica::Error::State(why)) if first == First::Partner => {
                 tracing::info!("group {}: {} is compared as a whole: {why}", self.name, partner.name);
