@@ -67,6 +67,7 @@ impl MountStatus {
     pub const IO: MountStatus = MountStatus(5);
     pub const ACCES: MountStatus = MountStatus(13);
     pub const NOTDIR: MountStatus = MountStatus(20);
+    pub const NAMETOOLONG: MountStatus = MountStatus(63);
     pub const SERVERFAULT: MountStatus = MountStatus(10006);
 }
 

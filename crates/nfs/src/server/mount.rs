@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_store::rules::Network;
-use weft_store::{Kind, NodeId, Share};
+use weft_store::{Error, Kind, NodeId, Share};
 use weft_wire::mount::{DirPath, Export, List, MountEntry, MountResult, MountStatus, Name};
 use weft_wire::nfs3::Status;
 
@@ -56,10 +56,21 @@ fn remember(cx: &Connection<'_>, path: &DirPath) {
     }
 }
 
-/// Walks from the export down, never through a link and never up.
+/// How many links a path may lead through, as in Linux.
+const LINKS: usize = 40;
+/// The most names that are left to walk: as many as a path of Linux can have.
+const NAMES: usize = 2048;
+
+/// The names of a path.
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|b| *b == b'/').filter(|name| !name.is_empty() && name != b".")
+}
+
+/// Walks from the export down. The client cannot see what it has not mounted, so links on the way are followed here, as far
+/// as they are relative: one that begins at a root names a place of the host that made it. None leads out of the share.
 async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), MountStatus> {
-    let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
-    let export = names.next().ok_or(MountStatus::NOENT)?;
+    let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+    let export = names_left.pop().ok_or(MountStatus::NOENT)?;
     let number = cx.server.shares.iter().position(|share| share.name.as_bytes() == export);
     let number = number.ok_or(MountStatus::NOENT)?;
     // How callers name themselves is asked when they use it: here they learn how.
@@ -67,23 +78,44 @@ async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), Mount
         return Err(MountStatus::ACCES);
     }
     let vfs = &cx.server.shares[number].vfs;
-    let mut node = NodeId::ROOT;
-    for name in names {
-        if name == b"." || name == b".." {
-            return Err(MountStatus::ACCES);
+    // From the root to where the walk is.
+    let (mut way, mut links) = (vec![NodeId::ROOT], 0);
+    while let Some(name) = names_left.pop() {
+        let here = *way.last().unwrap_or(&NodeId::ROOT);
+        if name == b".." {
+            if way.len() == 1 {
+                return Err(MountStatus::ACCES);
+            }
+            way.pop();
+            continue;
         }
-        let attr = vfs.lookup(node, name, false).await.map_err(|e| match status(&e) {
-            Status::NOENT => MountStatus::NOENT,
-            Status::NOTDIR => MountStatus::NOTDIR,
-            Status::ACCES => MountStatus::ACCES,
-            _ => MountStatus::IO,
-        })?;
-        if attr.kind != Kind::Dir {
-            return Err(MountStatus::NOTDIR);
+        let attr = vfs.lookup(here, &name, false).await.map_err(|e| refused(&e))?;
+        match attr.kind {
+            Kind::Dir => way.push(attr.node),
+            Kind::Symlink => {
+                links += 1;
+                let target = vfs.readlink(attr.node).await.map_err(|e| refused(&e))?;
+                if target.first() == Some(&b'/') || links > LINKS {
+                    return Err(MountStatus::ACCES);
+                }
+                names_left.extend(names(&target).rev().map(<[u8]>::to_vec));
+                if names_left.len() > NAMES {
+                    return Err(MountStatus::NAMETOOLONG);
+                }
+            }
+            Kind::File | Kind::Special(_) => return Err(MountStatus::NOTDIR),
         }
-        node = attr.node;
     }
-    Ok((number, node))
+    Ok((number, *way.last().unwrap_or(&NodeId::ROOT)))
+}
+
+fn refused(error: &Error) -> MountStatus {
+    match status(error) {
+        Status::NOENT => MountStatus::NOENT,
+        Status::NOTDIR => MountStatus::NOTDIR,
+        Status::ACCES => MountStatus::ACCES,
+        _ => MountStatus::IO,
+    }
 }
 
 pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {

@@ -13,7 +13,7 @@ use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::{NodeId, Vfs};
 use weft_transport::{Message, Outgoing, Part, Sending, Ticket, Traffic};
-use weft_wire::mount::{DirPath, MountResult};
+use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
@@ -202,6 +202,56 @@ pub(super) fn make(server: &Server, name: &'static [u8]) -> Handle {
     let args = CreateArgs { object, how: CreateHow::Guarded(SetAttributes::default()) };
     let made: Outcome<CreateOk, WccOnly> = results(server, nfs(procedure::CREATE, &args));
     made.unwrap().object.unwrap()
+}
+
+fn link(server: &Server, dir: Handle, name: &'static [u8], target: &'static [u8]) {
+    let object = DirOp { dir, name: Name(Bytes::from_static(name)) };
+    let target = weft_wire::nfs3::Path(Bytes::from_static(target));
+    let args = SymlinkArgs { object, attributes: SetAttributes::default(), target };
+    let made: Outcome<CreateOk, WccOnly> = results(server, nfs(procedure::SYMLINK, &args));
+    made.unwrap();
+}
+
+#[test]
+fn a_mount_follows_links_that_stay_in_the_share() {
+    let server = server();
+    let mkdir = |dir, name| {
+        let object = DirOp { dir, name: Name(Bytes::from_static(name)) };
+        let args = MkdirArgs { object, attributes: SetAttributes::default() };
+        let made: Outcome<CreateOk, WccOnly> = results(&server, nfs(procedure::MKDIR, &args));
+        made.unwrap().object.unwrap()
+    };
+    let mount = |path: &'static [u8]| {
+        let args = DirPath(Bytes::from_static(path));
+        let message = call_of(mount::PROGRAM, mount::VERSION, mount::procedure::MNT, Credential::None, &args);
+        match results(&server, message) {
+            MountResult::Ok { handle, .. } => Ok(handle),
+            MountResult::Failed(status) => Err(status),
+        }
+    };
+    let top = root(&server);
+    let a = mkdir(top, b"a");
+    let b = mkdir(a, b"b");
+    make(&server, b"f");
+    for (dir, name, target) in [
+        (top, &b"to a"[..], &b"a/."[..]),
+        (b, b"back", b"../../to a/b"),
+        (b, b"out", b"../../../ram"),
+        (b, b"host", b"/etc"),
+        (top, b"round", b"round"),
+        (top, b"file", b"f"),
+        (top, b"nowhere", b"none"),
+    ] {
+        link(&server, dir, name, target);
+    }
+    assert_eq!(mount(b"/ram/to a/b"), Ok(b));
+    assert_eq!(mount(b"/ram/a/b/back/back"), Ok(b));
+    assert_eq!(mount(b"/ram/a/.."), Ok(top));
+    for refused in [&b"/ram/.."[..], b"/ram/a/b/out", b"/ram/a/b/host", b"/ram/round"] {
+        assert_eq!(mount(refused), Err(MountStatus::ACCES));
+    }
+    assert_eq!(mount(b"/ram/file"), Err(MountStatus::NOTDIR));
+    assert_eq!(mount(b"/ram/nowhere"), Err(MountStatus::NOENT));
 }
 
 fn status<T: std::fmt::Debug, F: std::fmt::Debug>(outcome: Outcome<T, F>) -> Status {

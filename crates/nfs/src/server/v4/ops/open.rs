@@ -42,11 +42,15 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
     let mut turn = owner.turn().await;
     if c.minor == 0 {
         match turn.check(args.seqid, n) {
-            Ok(Turned::Again(answered)) => return c.again(n, answered),
+            // An owner that has opened nothing yet has nothing to lose by another try, and libnfs counts no OPEN that
+            // met a link: where the link leads it asks under the same number.
+            Ok(Turned::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
+                return c.again(n, answered);
+            }
             Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
-            // RFC 7530 16.16.5: an owner that was never confirmed begins anew.
-            Ok(Turned::Next) | Err(_) if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
-            Ok(Turned::Next) => {}
+            // RFC 7530 16.18.5: an owner that was never confirmed begins anew.
+            Ok(_) | Err(_) if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
+            Ok(_) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
         }
         c.forget_closed(&client, &mut turn);

@@ -80,6 +80,30 @@ fn an_owner_counts_its_requests() {
 }
 
 #[test]
+fn an_owner_that_has_opened_nothing_may_try_again_under_its_number() {
+    let server = server();
+    let old = Old::new(&server, "a");
+    let open = |old: &Old<'_>, seqid, name| old.at_root(&[old.open_op(seqid, name, 1, 0, None)]).status;
+    old.at_root(&[old.open_op(1, "f", 1, 0, Some(CreateHow::Unchecked(Fattr::default())))])
+        .ok::<OpenOk>(opnum::OPEN);
+    let mut new = Old::new(&server, "b");
+    let link = CreateType::Link(LinkText(Bytes::from_static(b"f")));
+    let make = Op::Create(Create { kind: link, name: text("l"), attributes: Fattr::default() });
+    assert_eq!(new.at_root(&[make]).status, Status::OK);
+    // libnfs asks for what a link leads to as if it had not asked before.
+    assert_eq!(open(&new, 0, "l"), Status::SYMLINK);
+    assert_eq!(open(&new, 0, "f"), Status::OK);
+    // What was opened is an answer that comes again, whatever is asked.
+    assert_eq!(open(&new, 0, "none"), Status::OK);
+    // An owner that was confirmed counts its failures too.
+    new.seqid = 8;
+    let (..) = new.open("f", 1, 0);
+    let seqid = new.seqid;
+    assert_eq!(open(&new, seqid, "l"), Status::SYMLINK);
+    assert_eq!(open(&new, seqid, "f"), Status::SYMLINK);
+}
+
+#[test]
 fn what_cannot_be_opened() {
     let server = server();
     let old = Old::new(&server, "a");
