@@ -99,12 +99,33 @@ class Everyday(unittest.TestCase):
         for name in ["replaced", "deleted"]:
             (self.source / name).write_text("1")
         self.weft("sync", "-q", self.source, self.server.url("s"))
-        for name in ["replaced", "deleted"]:
-            (self.folder / "s" / name).chmod(0o444)
+        weft.smbclient(self.server, "setmode s/replaced +r; setmode s/deleted +r")
+        self.assertIn("CANNOT_DELETE", weft.smbclient(self.server, "del s/deleted", check=False))
         (self.source / "replaced").write_text("another")
         (self.source / "deleted").unlink()
         self.weft("sync", "-q", "--delete", self.source, self.server.url("s"))
         self.assertEqual(self.contents(self.folder / "s"), {"replaced": "another"})
+
+    def test_what_a_mode_forbids_and_what_read_only_does(self):
+        """A mode of 0444 keeps nobody from deleting, as on any Unix; what an SMB client has made read-only stays, also after a
+        restart, and NFS and the host see the mode that it had."""
+        for name in ["object", "replaced", "kept"]:
+            (self.folder / name).write_text(name)
+        (self.folder / "object").chmod(0o444)
+        (self.folder / "replaced").chmod(0o444)
+        weft.smbclient(self.server, "del object; setmode kept +r; rename kept replaced -f")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["replaced"])
+        self.assertEqual((self.folder / "replaced").read_text(), "kept")
+        self.assertNotEqual((self.folder / "replaced").stat().st_mode & 0o200, 0)
+        refused = "NT_STATUS_(CANNOT_DELETE|ACCESS_DENIED)"
+        for _ in range(2):
+            self.assertRegex(weft.smbclient(self.server, "allinfo replaced"), r"attributes:.*R")
+            self.assertRegex(weft.smbclient(self.server, "del replaced", check=False), refused)
+            self.assertRegex(weft.smbclient(self.server, "put /etc/hostname replaced", check=False), refused)
+            self.assertEqual(self.server.stop(), 0)
+            self.server.start()
+        weft.smbclient(self.server, "setmode replaced -r; del replaced")
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_a_closed_pipe_is_no_crash_and_a_full_disk_is_told(self):
         (self.source / "file").touch()

@@ -102,7 +102,7 @@ pub fn mode(descriptor: &SecurityDescriptor, mode: u32, gid: u32) -> u32 {
             | bit(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA, 2)
             | bit(AccessMask::FILE_EXECUTE, 1)
     };
-    // A file that nobody may write is one with the attribute READONLY: its own affair, so it stays so.
+    // A file that nobody may write was made so by its mode, and stays so until its mode is changed.
     let writable = if mode & 0o222 == 0 { 0o755 } else { 0o777 };
     (mode & !0o77) | ((may(Sid::unix_group(gid)) << 3 | may(stranger.clone())) & writable)
 }

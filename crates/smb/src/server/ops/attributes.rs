@@ -1,10 +1,10 @@
 //! Attributes of the store in SMB's terms, and back.
 //!
 //! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file). Owns: nothing.
-//! Does not: keep READONLY of a file beside it: a file without any write permission is READONLY, and setting it takes
-//! the permissions away, so that everybody sees the same. The other attributes and a birth that a client has set lie
-//! beside the file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is
-//! ARCHIVE.
+//! Does not: tell attributes by permissions, or change permissions by attributes. What a client has set lies beside the
+//! file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is ARCHIVE. A file
+//! without any write permission is not READONLY, which would forbid to delete it where Unix does not; it is not written
+//! all the same.
 
 use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, Special, Timestamp, Vfs};
 use weft_wire::security::Sid;
@@ -17,20 +17,20 @@ use super::symlink;
 
 /// All write permissions.
 const WRITE_BITS: u32 = 0o222;
-/// What a read-only file takes away from everybody.
+/// What READONLY takes away from everybody, and a mode without any write permission.
 const WRITING: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 /// What a client may set ([MS-FSA] 2.1.1.3, "attributes that applications can set").
 const SETTABLE: FileAttributes = FileAttributes(
-    FileAttributes::HIDDEN.0
+    FileAttributes::READONLY.0
+        | FileAttributes::HIDDEN.0
         | FileAttributes::SYSTEM.0
         | FileAttributes::ARCHIVE.0
         | FileAttributes::TEMPORARY.0
         | FileAttributes::OFFLINE.0
         | FileAttributes::NOT_CONTENT_INDEXED.0,
 );
-/// What is kept beside a file: of a directory READONLY too, which there is a hint to Explorer and forbids nothing.
-const KEPT: FileAttributes =
-    FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0 | FileAttributes::READONLY.0);
+/// What is kept beside a file.
+const KEPT: FileAttributes = FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0);
 
 /// A time of the store on the wire.
 pub(super) fn filetime(t: Timestamp) -> Filetime {
@@ -43,18 +43,16 @@ pub(super) fn timestamp(t: Filetime) -> Timestamp {
     Timestamp { secs, nanos }
 }
 
-/// Whether a file refuses to be written. Directories do not: their permissions say who makes entries.
-pub(super) fn is_readonly(attr: &Attr) -> bool {
-    attr.kind == Kind::File && attr.mode & WRITE_BITS == 0
+/// Whether a file refuses to be written and deleted. Directories do not: there READONLY is a hint to Explorer.
+pub(super) fn is_readonly(attr: &Attr, dos: Option<Dos>) -> bool {
+    attr.kind == Kind::File
+        && dos.is_some_and(|dos| FileAttributes(dos.attributes).contains(FileAttributes::READONLY))
 }
 
-/// Permissions with READONLY set or taken away.
-pub(super) fn mode_with_readonly(attr: &Attr, readonly: bool) -> u32 {
-    match readonly {
-        true => attr.mode & !WRITE_BITS,
-        false if is_readonly(attr) => attr.mode | 0o200,
-        false => attr.mode,
-    }
+/// Whether a file refuses to be written. A mode that lets nobody write binds users of SMB as it binds others, also where
+/// the server's own user is above permissions.
+pub(super) fn refuses_writes(attr: &Attr, dos: Option<Dos>) -> bool {
+    is_readonly(attr, dos) || (attr.kind == Kind::File && attr.mode & WRITE_BITS == 0)
 }
 
 /// DOS attributes of a file that is called `name`.
@@ -62,16 +60,13 @@ pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttr
     let mut attributes = kept(attr, dos, name);
     match attr.kind {
         Kind::Dir => attributes |= FileAttributes::DIRECTORY,
-        Kind::File => attributes = attributes.without(FileAttributes::READONLY),
+        Kind::File => {}
         Kind::Symlink => {
             let leads_to = FileAttributes::DIRECTORY | FileAttributes::ARCHIVE;
             let dos = dos.map_or(FileAttributes::NONE, |dos| FileAttributes(dos.attributes));
             attributes |= FileAttributes::REPARSE_POINT | (dos & leads_to);
         }
         Kind::Special(_) => attributes |= FileAttributes::SYSTEM,
-    }
-    if is_readonly(attr) {
-        attributes |= FileAttributes::READONLY;
     }
     if attributes == FileAttributes::NONE { FileAttributes::NORMAL } else { attributes }
 }
@@ -108,8 +103,7 @@ pub(super) fn to_keep(
     let now = kept(attr, dos, name);
     let mut then = now;
     if wanted != FileAttributes::NONE {
-        let settable = if attr.kind == Kind::Dir { SETTABLE | FileAttributes::READONLY } else { SETTABLE };
-        then = now.without(settable) | (wanted & settable);
+        then = now.without(SETTABLE) | (wanted & SETTABLE);
     }
     let before = dos.unwrap_or_default();
     let changed = changed.map(|changed| (changed, attr.mtime));
@@ -199,8 +193,8 @@ pub(super) fn ea_size(attr: &Attr, beside: &Beside) -> u32 {
 }
 
 /// What a user may do with a file at most: users of a share share it whole.
-pub(super) fn maximal_access(attr: &Attr) -> AccessMask {
-    if is_readonly(attr) { AccessMask::FILE_ALL.without(WRITING) } else { AccessMask::FILE_ALL }
+pub(super) fn maximal_access(attr: &Attr, dos: Option<Dos>) -> AccessMask {
+    if refuses_writes(attr, dos) { AccessMask::FILE_ALL.without(WRITING) } else { AccessMask::FILE_ALL }
 }
 
 #[cfg(test)]
@@ -233,14 +227,13 @@ mod tests {
         let file = attr(Kind::File, 0o644);
         assert_eq!(attributes(&file, None, b"f"), FileAttributes::ARCHIVE);
         assert_eq!(attributes(&file, None, b".f"), FileAttributes::ARCHIVE | FileAttributes::HIDDEN);
-        let readonly = attr(Kind::File, 0o444);
-        assert_eq!(attributes(&readonly, None, b"f"), FileAttributes::ARCHIVE | FileAttributes::READONLY);
         assert_eq!(attributes(&attr(Kind::Dir, 0o555), None, b".."), FileAttributes::DIRECTORY);
-        assert_eq!(mode_with_readonly(&file, true), 0o444);
-        assert_eq!(mode_with_readonly(&readonly, false), 0o644);
-        assert_eq!(mode_with_readonly(&file, false), 0o644);
-        assert!(!maximal_access(&readonly).intersects(AccessMask::FILE_WRITE_DATA));
-        assert_eq!(maximal_access(&file), AccessMask::FILE_ALL);
+        assert_eq!(maximal_access(&file, None), AccessMask::FILE_ALL);
+        // Nobody may write it, which says nothing of who may delete it.
+        let unwritable = attr(Kind::File, 0o444);
+        assert_eq!(attributes(&unwritable, None, b"f"), FileAttributes::ARCHIVE);
+        assert!(!is_readonly(&unwritable, None));
+        assert!(!maximal_access(&unwritable, None).intersects(AccessMask::FILE_WRITE_DATA));
     }
 
     #[test]
@@ -264,9 +257,13 @@ mod tests {
         let all = keep(None, FileAttributes(u32::MAX), None).unwrap();
         assert_eq!(attributes(&file, Some(all), b"f"), SETTABLE);
         let dir = attr(Kind::Dir, 0o755);
-        let readonly = to_keep(&dir, None, b"d", FileAttributes::READONLY, (None, None)).unwrap();
-        let shown = attributes(&dir, Some(readonly), b"d");
+        let readonly = to_keep(&dir, None, b"d", FileAttributes::READONLY, (None, None));
+        let shown = attributes(&dir, readonly, b"d");
         assert_eq!(shown, FileAttributes::READONLY | FileAttributes::DIRECTORY);
+        // Of a directory it is a hint, to a file it is a lock.
+        assert!(is_readonly(&file, readonly) && !is_readonly(&dir, readonly));
+        assert!(!maximal_access(&file, readonly).intersects(AccessMask::FILE_WRITE_DATA));
+        assert_eq!(maximal_access(&dir, readonly), AccessMask::FILE_ALL);
     }
 
     #[test]

@@ -139,7 +139,7 @@ async fn first(
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.1);
-    let about = (&share.vfs, &opened.attr, opened.place.0);
+    let about = (&share.vfs, (&opened.attr, opened.dos), opened.place.0);
     let mut contexts =
         answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
     let open = Open::new(
@@ -426,7 +426,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     let tunnelled = cx.server.handles.tunnel.take(here, &resolved.name, rt::now());
     let name = tunnelled.as_deref().unwrap_or(&resolved.name);
     let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth()).await;
-    let (mut attr, _) = match made {
+    let (attr, _) = match made {
         Err(Error::Exists) => return Ok(None),
         // The directory went away since it was found.
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
@@ -443,7 +443,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         None => Ok(()),
     };
     let taken = match kept {
-        Ok(()) => take(cx, vfs, wish, &attr, place, access, true).await,
+        Ok(()) => take(cx, vfs, wish, (&attr, None), place, access, true).await,
         Err(failure) => Err(failure),
     };
     let mut opened = match taken {
@@ -458,11 +458,6 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
             return Err(failure);
         }
     };
-    if readonly {
-        let mode = attributes::mode_with_readonly(&attr, true);
-        attr = vfs.setattr(attr.node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
-        opened.attr = attr;
-    }
     opened.keep_attributes(vfs, wish).await?;
     opened.set_aside(vfs, wish.allocation).await?;
     Ok(Some((opened, CreateAction::CREATED)))
@@ -506,12 +501,13 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     }
     // To make a stream is to write to the file.
     let implied = AccessMask::FILE_WRITE_DATA;
-    let access = security::granted(cx, vfs, (wish.access, implied), &base, place.0).await?;
+    let dos = vfs.beside(base.node).await?.dos;
+    let access = security::granted(cx, vfs, (wish.access, implied), (&base, dos), place.0).await?;
     let (attr, made) = vfs.stream(base.node, name, true).await?;
     if !made {
         return Ok(None);
     }
-    let opened = match take(cx, vfs, wish, &attr, place, access, true).await {
+    let opened = match take(cx, vfs, wish, (&attr, dos), place, access, true).await {
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
@@ -520,8 +516,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
             return Err(failure);
         }
     };
-    let dos = vfs.beside(base.node).await?.dos;
-    Ok(Some((Opened { dos, ..opened }, CreateAction::CREATED)))
+    Ok(Some((opened, CreateAction::CREATED)))
 }
 
 /// The name exists.
@@ -540,21 +535,18 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     check_kind(vfs, wish, attr).await?;
     let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
     // The root of a share stays where it is.
-    if delete && (attributes::is_readonly(attr) || attr.node == NodeId::ROOT) {
+    let dos = vfs.beside(attr.node).await?.dos;
+    if delete && (attributes::is_readonly(attr, dos) || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
-    let access = security::granted(cx, vfs, (wish.access, wish.implied()), attr, place.0).await?;
+    let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.0).await?;
     if access.contains(AccessMask::DELETE) {
         vfs.may_remove_with_streams(attr.node)?;
     }
     if !wish.truncates() {
-        let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else {
-            return Ok(None);
-        };
-        opened.dos = vfs.beside(attr.node).await?.dos;
-        return Ok(Some((opened, CreateAction::OPENED)));
+        let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
+        return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
     }
-    let dos = vfs.beside(attr.node).await?.dos;
     // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so. Nobody
     // has to say it of what only its name hides.
     let shy = match attributes::is_hidden_by_name(&place.1) {
@@ -562,16 +554,14 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         false => FileAttributes::HIDDEN | FileAttributes::SYSTEM,
     };
     let kept = attributes::attributes(attr, dos, &place.1) & shy;
-    if attributes::is_readonly(attr) || kept.without(wish.attributes) != FileAttributes::NONE {
+    if attributes::refuses_writes(attr, dos) || kept.without(wish.attributes) != FileAttributes::NONE {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     reserve(vfs, wish.allocation).await?;
-    let Some(mut opened) = take(cx, vfs, wish, attr, place, access, false).await? else { return Ok(None) };
-    let readonly = wish.attributes.contains(FileAttributes::READONLY);
-    let mode = readonly.then(|| attributes::mode_with_readonly(attr, true));
-    let empty = SetAttr { size: Some(0), mode, ..SetAttr::default() };
+    let taken = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
+    let Some(mut opened) = taken else { return Ok(None) };
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
-    opened.dos = dos;
     if vfs.stream_of(attr.node).is_none() {
         // A file that is overwritten loses its streams, one by one.
         for stream in vfs.streams(attr.node).await? {
@@ -624,7 +614,7 @@ async fn take(
     cx: &OpContext,
     vfs: &Vfs,
     wish: &Wish,
-    attr: &Attr,
+    (attr, dos): (&Attr, Option<Dos>),
     place: (NodeId, Vec<u8>),
     access: AccessMask,
     new: bool,
@@ -640,12 +630,15 @@ async fn take(
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
-    let (attr, place) = match waited {
+    let (attr, dos, place) = match waited {
         true if attr.node != NodeId::ROOT => match still_there(vfs, attr.node, place).await? {
-            Some(found) => found,
+            Some((attr, place)) => {
+                let dos = vfs.beside(attr.node).await?.dos;
+                (attr, dos, place)
+            }
             None => return Ok(None),
         },
-        _ => (attr.clone(), place),
+        _ => (attr.clone(), dos, place),
     };
     let attr = &attr;
     let hold = match vfs.hold(attr.node).await {
@@ -682,7 +675,7 @@ async fn take(
     }
     Ok(Some(Opened {
         attr: attr.clone(),
-        dos: None,
+        dos,
         place,
         access,
         file,
@@ -758,12 +751,12 @@ async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
 async fn answer_contexts(
     cx: &OpContext,
     asked: &[RequestContext],
-    (vfs, attr, dir): (&Vfs, &Attr, NodeId),
+    (vfs, (attr, dos), dir): (&Vfs, (&Attr, Option<Dos>), NodeId),
     share: &str,
     changed: Filetime,
 ) -> Result<Vec<ResponseContext>, Failure> {
     let maximal = match asked.iter().any(|context| matches!(context, RequestContext::MaximalAccess(_))) {
-        true => security::maximal(cx, vfs, attr, dir).await?,
+        true => security::maximal(cx, vfs, (attr, dos), dir).await?,
         false => AccessMask::NONE,
     };
     let answer = |context: &RequestContext| match context {

@@ -4,7 +4,7 @@
 //! 3.3.5.21.3. Owns: nothing; [`weft_store::access`] decides. Does not: keep SACLs: nobody has the privilege for them.
 
 use weft_store::access::{self, Guard, Token, inherit};
-use weft_store::vfs::{Attr, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, Dos, Kind, NodeId, Vfs};
 use weft_wire::security::{Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -56,12 +56,12 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
-    attr: &Attr,
+    (attr, dos): (&Attr, Option<Dos>),
     dir: NodeId,
 ) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
     let granted = guard.grants(token_of(cx)) | from_above(cx, vfs, attr, dir).await?;
-    Ok(granted & attributes::maximal_access(attr))
+    Ok(granted & attributes::maximal_access(attr, dos))
 }
 
 /// GrantedAccess to something that exists: all of `wanted`, or a refusal. `implied` is what the user must be allowed
@@ -70,7 +70,7 @@ pub(super) async fn granted(
     cx: &OpContext,
     vfs: &Vfs,
     (wanted, implied): (AccessMask, AccessMask),
-    attr: &Attr,
+    (attr, dos): (&Attr, Option<Dos>),
     dir: NodeId,
 ) -> Result<AccessMask, Failure> {
     let explicit = wanted.without(AccessMask::MAXIMUM_ALLOWED);
@@ -83,7 +83,7 @@ pub(super) async fn granted(
     if !granted.contains(explicit | implied) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    let ceiling = attributes::maximal_access(attr);
+    let ceiling = attributes::maximal_access(attr, dos);
     if !ceiling.contains(explicit) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
@@ -133,8 +133,13 @@ pub(super) async fn may_move_to(
 }
 
 /// Whether something in the way may be replaced.
-pub(super) async fn may_delete(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<(), Failure> {
-    granted(cx, vfs, (AccessMask::DELETE, AccessMask::NONE), attr, dir).await.map(|_| ())
+pub(super) async fn may_delete(
+    cx: &OpContext,
+    vfs: &Vfs,
+    target: (&Attr, Option<Dos>),
+    dir: NodeId,
+) -> Result<(), Failure> {
+    granted(cx, vfs, (AccessMask::DELETE, AccessMask::NONE), target, dir).await.map(|_| ())
 }
 
 /// 3.3.5.20.3: the parts that were asked for.

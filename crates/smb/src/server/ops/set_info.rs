@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_store::vfs::{Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{
@@ -110,14 +110,9 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     }
     let before = open.vfs.getattr(open.node).await?;
     let to = |time: Filetime| time.to_set().map(|time| SetTime::To(attributes::timestamp(time)));
-    let mut set =
+    let set =
         SetAttr { atime: to(basic.last_access_time), mtime: to(basic.last_write_time), ..SetAttr::default() };
     let beside = open.vfs.beside(open.node).await?;
-    if basic.attributes != FileAttributes::NONE && before.kind == Kind::File {
-        let readonly = basic.attributes.contains(FileAttributes::READONLY);
-        let mode = attributes::mode_with_readonly(&before, readonly);
-        set.mode = (mode != before.mode).then_some(mode);
-    }
     let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
     let time = |time: Filetime| time.to_set().map(attributes::timestamp);
     let times = (time(basic.creation_time), time(basic.change_time));
@@ -159,9 +154,10 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let attr = open.vfs.getattr(open.node).await?;
+    let dos = open.vfs.beside(open.node).await?.dos;
     let despite = flags.contains(DispositionFlags::IGNORE_READONLY_ATTRIBUTE)
         && open.access.contains(AccessMask::FILE_WRITE_ATTRIBUTES);
-    if (attributes::is_readonly(&attr) && !despite) || open.node == NodeId::ROOT {
+    if (attributes::is_readonly(&attr, dos) && !despite) || open.node == NodeId::ROOT {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if open.kind == Kind::Dir {
@@ -231,7 +227,7 @@ fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
 }
 
 /// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12).
-fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> Result<(), NtStatus> {
+fn check_target(open: &Open, (target, dos): (&Attr, Option<Dos>), replace: bool) -> Result<(), NtStatus> {
     if !replace {
         return Err(NtStatus::OBJECT_NAME_COLLISION);
     }
@@ -239,7 +235,7 @@ fn check_target(open: &Open, target: &weft_store::vfs::Attr, replace: bool) -> R
         return Err(NtStatus::DELETE_PENDING);
     }
     let in_use = open.vfs.opens().is_open(target.node);
-    if target.kind == Kind::Dir || attributes::is_readonly(target) || in_use {
+    if target.kind == Kind::Dir || attributes::is_readonly(target, dos) || in_use {
         return Err(NtStatus::ACCESS_DENIED);
     }
     Ok(())
@@ -254,7 +250,8 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     if let Ok((target, _)) = open.vfs.stream(base, name, false).await
         && target.node != open.node
     {
-        check_target(open, &target, replace)?;
+        let dos = open.vfs.beside(base).await?.dos;
+        check_target(open, (&target, dos), replace)?;
     }
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
@@ -305,6 +302,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             }
         }
         Some((target, spelled)) => {
+            let target = (target, vfs.beside(target.node).await?.dos);
             check_target(open, target, wish.replace_if_exists)?;
             security::may_delete(cx, vfs, target, to.dir).await?;
             vfs.rename(source, (to.dir, spelled), true).await?;
@@ -337,6 +335,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
         if target.node == open.node && wish.replace_if_exists {
             return Ok(());
         }
+        let target = (target, vfs.beside(target.node).await?.dos);
         check_target(open, target, wish.replace_if_exists)?;
         security::may_delete(cx, vfs, target, to.dir).await?;
         match vfs.remove(to.dir, spelled).await {

@@ -1,8 +1,11 @@
 //! CREATE and CLOSE.
 
 use weft_store::backend::Dir;
+use weft_store::vfs::{NodeId, SetAttr};
 use weft_wire::smb2::create::CreateAction;
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::file::{Basic, Disposition};
 use weft_wire::smb2::{Filetime, error};
 
 use super::*;
@@ -167,6 +170,54 @@ fn read_only_files() {
         let most = Wish { access: AccessMask::MAXIMUM_ALLOWED, ..Wish::file("f") };
         let file = b.open(&most).await.unwrap();
         assert!(!info::access(&b, file).await.intersects(AccessMask::FILE_WRITE_DATA));
+        // Nor is it written through a stream, or replaced by another; NFS sees permissions as they were.
+        let stream = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("f:s") };
+        assert_eq!(status(b.open(&stream).await), NtStatus::ACCESS_DENIED);
+        b.put("other", b"other").await;
+        b.put("plain", b"plain").await;
+        let before = b.vfs.lookup(NodeId::ROOT, b"plain", false).await.unwrap().mode;
+        assert_eq!(b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().mode, before);
+        let other = b.open(&Wish::file("other")).await.unwrap();
+        assert_eq!(status(names::rename(&b, other, "f", true).await), NtStatus::ACCESS_DENIED);
+    });
+}
+
+#[test]
+fn files_that_nobody_may_write_can_be_deleted() {
+    run(async |b| {
+        for name in ["f", "g", "h"] {
+            b.put(name, b"object").await;
+            let node = b.vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.unwrap().node;
+            b.vfs.setattr(node, SetAttr { mode: Some(0o444), ..SetAttr::default() }).await.unwrap();
+        }
+        assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::ACCESS_DENIED);
+        let overwrite = Wish {
+            disposition: CreateDisposition::Overwrite,
+            access: AccessMask::FILE_READ_DATA,
+            ..Wish::file("f")
+        };
+        assert_eq!(status(b.open(&overwrite).await), NtStatus::ACCESS_DENIED);
+        // Attributes say nothing of the mode, and change nothing of it.
+        let access =
+            AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES;
+        let wish = Wish { access, ..Wish::file("f") };
+        let made = b.create(&wish).await.unwrap();
+        assert_eq!(made.summary.attributes, FileAttributes::ARCHIVE);
+        let basic = Basic { attributes: FileAttributes::NORMAL, ..Basic::default() };
+        info::set(&b, made.file, FileClass::BASIC, |out| basic.emit(out)).await.unwrap();
+        assert_eq!(b.vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().mode, 0o444);
+        let doomed = Disposition { delete_pending: true };
+        info::set(&b, made.file, FileClass::DISPOSITION, |out| doomed.emit(out)).await.unwrap();
+        b.close(made.file).await.unwrap();
+        assert!(!b.exists("f").await);
+        let on_close = CreateOptions::DELETE_ON_CLOSE;
+        let wish = Wish { access: AccessMask::DELETE, options: on_close, ..Wish::file("g") };
+        b.close(b.open(&wish).await.unwrap()).await.unwrap();
+        assert!(!b.exists("g").await);
+        b.put("other", b"other").await;
+        let other = b.open(&Wish::file("other")).await.unwrap();
+        names::rename(&b, other, "h", true).await.unwrap();
+        assert_eq!(b.vfs.lookup(NodeId::ROOT, b"h", false).await.unwrap().size, 5);
     });
 }
 

@@ -6,7 +6,7 @@ use weft_wire::smb2::fscc::file::{Disposition, DispositionEx, DispositionFlags, 
 use super::info::set;
 use super::*;
 
-async fn rename(b: &Bench, file: FileId, to: &str, replace: bool) -> Result<(), NtStatus> {
+pub(super) async fn rename(b: &Bench, file: FileId, to: &str, replace: bool) -> Result<(), NtStatus> {
     let wish = Rename { replace_if_exists: replace, root_directory: 0, name: to.to_owned() };
     set(b, file, FileClass::RENAME, |out| wish.emit(out)).await
 }
