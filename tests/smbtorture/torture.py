@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 
 # Every suite of smb2.* but those that want a special share or host: scans that take minutes, paired or interactive
@@ -51,9 +52,14 @@ class Torture:
 
     def run(self, what, limit):
         """{full name: (verdict, reason)} of one run of smbtorture."""
+        # It leaves an empty folder where it was started.
+        with tempfile.TemporaryDirectory(prefix="weft-smbtorture-") as here:
+            return self.run_in(here, what, limit)
+
+    def run_in(self, here, what, limit):
         process = subprocess.Popen(
             [*self.command, what], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, cwd=here,
         )
         reader = Reader(self.raw)
         end = time.monotonic() + limit
