@@ -349,6 +349,9 @@ pub enum Error {
     /// Disk, quota or ram limit full.
     #[error("no space")]
     NoSpace,
+    /// A file larger than the file system's files can be.
+    #[error("file too large")]
+    TooLarge,
     /// A named limit of the server (open files, nodes).
     #[error("limit reached: {0}")]
     Limit(&'static str),
@@ -855,7 +858,8 @@ impl From<io::Error> for Error {
             Some(Errno::XDEV | Errno::LOOP) => Error::BadName,
             Some(Errno::NAMETOOLONG) => Error::NameTooLong,
             Some(Errno::INVAL) => Error::Invalid,
-            Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Error::NoSpace,
+            Some(Errno::NOSPC | Errno::DQUOT) => Error::NoSpace,
+            Some(Errno::FBIG) => Error::TooLarge,
             Some(Errno::MFILE | Errno::NFILE) => Error::Limit("open files (ulimit -n)"),
             Some(Errno::ROFS) => Error::ReadOnly,
             Some(Errno::STALE) => Error::Stale,

@@ -2,6 +2,7 @@
 //!
 //! Spec: RFC 1813 2.5, 2.6. Owns: nothing. Does not: ask the store.
 
+use super::ops::MAX_FILE_SIZE;
 use weft_store::{self as store, Attr, Kind, SetAttr, Special, Timestamp};
 use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
 
@@ -47,7 +48,7 @@ pub(super) fn time(t: Timestamp) -> Time {
     Time { seconds, nseconds: t.nanos }
 }
 
-/// sattr3; NFS3ERR_INVAL for a time that is none.
+/// sattr3; NFS3ERR_INVAL for a time that is none, NFS3ERR_FBIG for a size beyond what FSINFO tells.
 pub(super) fn changes(set: &SetAttributes) -> Result<SetAttr, Status> {
     let time = |t: SetTime| match t {
         SetTime::Keep => Ok(None),
@@ -58,6 +59,9 @@ pub(super) fn changes(set: &SetAttributes) -> Result<SetAttr, Status> {
         }
         SetTime::Client(_) => Err(Status::INVAL),
     };
+    if set.size.is_some_and(|size| size > MAX_FILE_SIZE) {
+        return Err(Status::FBIG);
+    }
     Ok(SetAttr {
         size: set.size,
         mode: set.mode.map(|mode| mode & 0o7777),
@@ -82,6 +86,7 @@ pub(super) fn status(e: &store::Error) -> Status {
         store::Error::NameTooLong => Status::NAMETOOLONG,
         store::Error::Invalid => Status::INVAL,
         store::Error::NoSpace => Status::NOSPC,
+        store::Error::TooLarge => Status::FBIG,
         // Both pass when somebody lets go: the client asks again by itself.
         store::Error::Limit(_) | store::Error::Sharing => Status::JUKEBOX,
         store::Error::ReadOnly => Status::ROFS,

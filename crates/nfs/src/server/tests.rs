@@ -434,6 +434,27 @@ fn a_guard_keeps_changes_off_a_file_that_changed() {
 }
 
 #[test]
+fn a_size_that_no_file_can_have_is_too_big() {
+    let server = server();
+    let object = make(&server, b"f");
+    let sized = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+    let set = |size| {
+        let args = SetattrArgs { object, attributes: sized(size), guard: None };
+        status(results::<Outcome<WccOnly, WccOnly>>(&server, nfs(procedure::SETATTR, &args)))
+    };
+    // One more than FSINFO tells; and a limit of the file system itself, which is no lack of space.
+    assert_eq!(set(1 << 63), Status::FBIG);
+    assert_eq!(set(u64::MAX), Status::FBIG);
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"g")) };
+    let args = CreateArgs { object, how: CreateHow::Guarded(sized(1 << 63)) };
+    let made = results::<Outcome<CreateOk, WccOnly>>(&server, nfs(procedure::CREATE, &args));
+    assert_eq!(status(made), Status::FBIG);
+    const EFBIG: i32 = 27;
+    let told = weft_store::Error::from(std::io::Error::from_raw_os_error(EFBIG));
+    assert_eq!(super::attributes::status(&told), Status::FBIG);
+}
+
+#[test]
 fn a_listing_keeps_to_its_room_and_says_when_there_is_none() {
     let server = server();
     let dir = root(&server);

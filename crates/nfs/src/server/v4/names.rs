@@ -47,6 +47,7 @@ pub(super) fn status(e: &Error) -> Status {
         Error::NameTooLong => Status::NAMETOOLONG,
         Error::Invalid => Status::INVAL,
         Error::NoSpace => Status::NOSPC,
+        Error::TooLarge => Status::FBIG,
         // Passes when somebody lets go: the client asks again by itself.
         Error::Limit(_) => Status::DELAY,
         Error::Sharing => Status::FILE_OPEN,

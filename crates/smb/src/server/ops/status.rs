@@ -34,7 +34,8 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::Access | Error::NotPermitted => NtStatus::ACCESS_DENIED,
         Error::BadName | Error::NameTooLong => NtStatus::OBJECT_NAME_INVALID,
         Error::Invalid => NtStatus::INVALID_PARAMETER,
-        Error::NoSpace => NtStatus::DISK_FULL,
+        // A file that cannot become that large is told like a disk that cannot hold it, as NTFS tells it.
+        Error::NoSpace | Error::TooLarge => NtStatus::DISK_FULL,
         Error::Limit(what @ "open files (ulimit -n)") => {
             limit_reached(what);
             NtStatus::TOO_MANY_OPENED_FILES

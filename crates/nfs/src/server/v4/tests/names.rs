@@ -194,6 +194,9 @@ fn attributes_that_cannot_be_set() {
     };
     assert_eq!(status(mode(0o600)), (Status::OK, false));
     assert_eq!(status(mode(0o1_0000)), (Status::INVAL, true));
+    let sized = |size| Attributes { size: Some(size), ..Attributes::default() }.fattr();
+    assert_eq!(status(sized(1 << 63)), (Status::FBIG, true));
+    assert_eq!(super::super::names::status(&weft_store::Error::TooLarge), Status::FBIG);
     let read_only = Attributes { link_support: Some(false), ..Attributes::default() }.fattr();
     assert_eq!(status(read_only), (Status::INVAL, true));
     let unknown = Fattr { mask: Bitmap::of(&[62]), values: Bytes::new() };
