@@ -7,7 +7,6 @@ mod lasting;
 mod links;
 mod nfs;
 mod smb;
-mod spelling;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;

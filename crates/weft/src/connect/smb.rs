@@ -14,11 +14,11 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_rdma::Traffic;
 use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
+use weft_wire::smb2::spelling;
 
 use super::channels::{self, Keeper};
 use super::lasting::{Opened, Share};
 use super::links::{self, Through};
-use super::spelling;
 use super::{
     Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
     SMB_DIRECT_PORT,
@@ -197,7 +197,7 @@ impl RemoteFolder for SmbShare {
                     special: e.is_special(),
                     size: e.stat.len,
                     modified: When::from(e.stat.modified.to_unix()),
-                    name: spelling::from_wire(e.name),
+                    name: spelling::from_wire(&e.name).into_owned(),
                 })
                 .collect())
         }

@@ -40,6 +40,7 @@ pub mod rdma_transform;
 pub mod read;
 pub mod session_setup;
 pub mod set_info;
+pub mod spelling;
 pub mod status;
 pub mod transform;
 pub mod tree_connect;

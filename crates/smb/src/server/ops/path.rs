@@ -4,17 +4,14 @@
 //! Owns: nothing. Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
 //! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
 //!
-//! A POSIX name may hold characters that SMB reserves. They travel as private-use characters (U+F001 to U+F027), the
-//! mapping of Services for Macintosh that cifs.ko (`mapposix`) and Samba know too, so that every file that has a
-//! UTF-8 name can be seen and opened. Names that are not UTF-8 have no spelling in SMB: they are left out of listings.
+//! A POSIX name may hold characters that SMB reserves: see [`spelling`]. Names that are not UTF-8 have no spelling in SMB:
+//! they are left out of listings.
 
 use weft_wire::smb2::NtStatus;
+use weft_wire::smb2::spelling::{self, is_reserved};
 
 /// The longest component in UTF-16 units.
 const MAX_UNITS: usize = 255;
-/// Reserved characters, whose stand-ins are U+F020 and on, in this order; control characters' are U+F001 to U+F01F.
-const RESERVED: [char; 8] = ['"', '*', ':', '<', '>', '?', '\\', '|'];
-const STAND_INS: u32 = 0xF000;
 
 /// Names from the root of the share to a file: none of them empty, `.`, `..` or with a `/`; empty is the root itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,44 +97,16 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     if name.encode_utf16().count() > MAX_UNITS || name.chars().any(is_reserved) {
         return Err(NtStatus::OBJECT_NAME_INVALID);
     }
-    let name: String = name.chars().map(from_stand_in).collect();
     // A stand-in may have been for half of "..".
-    match name.as_str() {
-        "" | "." | ".." => Err(NtStatus::OBJECT_NAME_INVALID),
-        name => Ok(name.as_bytes().to_vec()),
+    match spelling::from_wire(name) {
+        name if matches!(&*name, "" | "." | "..") => Err(NtStatus::OBJECT_NAME_INVALID),
+        name => Ok(name.into_owned().into_bytes()),
     }
 }
 
 /// A name of the store as SMB shows it; `None` when SMB cannot spell it.
 pub(super) fn from_store(name: &[u8]) -> Option<String> {
-    let name = std::str::from_utf8(name).ok()?;
-    // Most names need nothing done.
-    if !name.chars().any(is_reserved) {
-        return Some(name.to_owned());
-    }
-    Some(name.chars().map(to_stand_in).collect())
-}
-
-/// [MS-FSCC] 2.1.5.2: not in a file name.
-fn is_reserved(c: char) -> bool {
-    matches!(c, '"' | '\\' | '/' | ':' | '|' | '<' | '>' | '*' | '?' | '\u{0}'..='\u{1f}')
-}
-
-fn to_stand_in(c: char) -> char {
-    let code = match RESERVED.iter().position(|&r| r == c) {
-        Some(at) => 0x20 + at as u32,
-        None if matches!(c, '\u{1}'..='\u{1f}') => u32::from(c),
-        None => return c,
-    };
-    char::from_u32(STAND_INS + code).unwrap_or(c)
-}
-
-fn from_stand_in(c: char) -> char {
-    match u32::from(c).wrapping_sub(STAND_INS) {
-        code @ 0x01..=0x1f => char::from_u32(code).unwrap_or(c),
-        code @ 0x20..=0x27 => RESERVED[code as usize - 0x20],
-        _ => c,
-    }
+    Some(spelling::to_wire(std::str::from_utf8(name).ok()?).into_owned())
 }
 
 #[cfg(test)]

@@ -1,0 +1,73 @@
+//! Names that SMB cannot spell: those with `"`, `*`, `:`, `<`, `>`, `?`, `\`, `|` or a control character in them.
+//!
+//! Spec: [MS-FSCC] 2.1.5.2 (what a name may not hold); the mapping is that of Services for Macintosh. Owns: nothing.
+//! Does not: touch `/`, which no name has and some callers have between names, or NUL, which has no stand-in.
+//!
+//! They travel as characters for private use (U+F001 to U+F027), as Linux's cifs (`mapposix`), macOS and Samba have it, so
+//! that every file that has a UTF-8 name can be seen and opened. Without this, `a:b` would be the stream `b` of a file
+//! `a`, and `a\b` a file in a folder.
+
+use std::borrow::Cow;
+
+/// In the order of their stand-ins, U+F020 and on; control characters' are U+F001 to U+F01F.
+const RESERVED: [char; 8] = ['"', '*', ':', '<', '>', '?', '\\', '|'];
+const STAND_INS: u32 = 0xF000;
+
+/// Whether a name that travels may not hold this.
+pub fn is_reserved(c: char) -> bool {
+    RESERVED.contains(&c) || matches!(c, '/' | '\u{0}'..='\u{1f}')
+}
+
+fn to_stand_in(c: char) -> char {
+    let code = match RESERVED.iter().position(|&r| r == c) {
+        Some(at) => 0x20 + at as u32,
+        None if matches!(c, '\u{1}'..='\u{1f}') => u32::from(c),
+        None => return c,
+    };
+    char::from_u32(STAND_INS + code).unwrap_or(c)
+}
+
+fn from_stand_in(c: char) -> char {
+    match u32::from(c).wrapping_sub(STAND_INS) {
+        code @ 0x01..=0x1f => char::from_u32(code).unwrap_or(c),
+        code @ 0x20..=0x27 => RESERVED[code as usize - 0x20],
+        _ => c,
+    }
+}
+
+/// Most names need nothing done.
+fn mapped(name: &str, map: fn(char) -> char) -> Cow<'_, str> {
+    match name.chars().any(|c| map(c) != c) {
+        true => Cow::Owned(name.chars().map(map).collect()),
+        false => Cow::Borrowed(name),
+    }
+}
+
+/// A name, or a path with `/` between its names, as it travels.
+pub fn to_wire(name: &str) -> Cow<'_, str> {
+    mapped(name, to_stand_in)
+}
+
+/// A name that has travelled as it is meant. It may be `.` or `..` then, though it was neither on the wire.
+pub fn from_wire(name: &str) -> Cow<'_, str> {
+    mapped(name, from_stand_in)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        let name = "a:b\\c *?<>|\"\n\u{1}\u{1f} ünï";
+        let wire = to_wire(name);
+        assert!(!wire.contains(is_reserved));
+        assert_eq!(from_wire(&wire), name);
+        assert!(matches!(to_wire("folder/plain name"), Cow::Borrowed(_)));
+        assert!(matches!(from_wire("plain name"), Cow::Borrowed(_)));
+        assert_eq!(to_wire("a:b"), "a\u{f022}b");
+        // What has no stand-in stays.
+        assert_eq!(to_wire("/\u{0}"), "/\u{0}");
+        assert_eq!(from_wire("\u{f000}\u{f028}\u{f02f}"), "\u{f000}\u{f028}\u{f02f}");
+    }
+}
