@@ -127,6 +127,12 @@ class Everyday(unittest.TestCase):
         weft.smbclient(self.server, "setmode replaced -r; del replaced")
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_serve_refuses_what_it_cannot_do_from_the_start(self):
+        for option, value, said in [("--congestion", "nope", r"it offers .*\breno\b"), ("--user", "", "--user")]:
+            refused = self.weft("serve", self.folder, "--smb-port", 0, "--smbd-port", 0, option, value, check=False)
+            self.assertEqual(refused.returncode, 2)
+            self.assertRegex(refused.stderr, said)
+
     def test_a_closed_pipe_is_no_crash_and_a_full_disk_is_told(self):
         (self.source / "file").touch()
         (self.folder / "there").touch()

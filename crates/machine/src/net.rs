@@ -38,6 +38,12 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// and lets everybody choose it.
 pub const LOOPBACK_CONGESTION: &str = "reno";
 
+/// Whether connections of this process may have this TCP congestion control. The kernel loads what it has on its disk, where
+/// that is allowed, so it is asked with a socket and not looked up.
+pub fn try_congestion(algorithm: &str) -> io::Result<()> {
+    socket::try_congestion(algorithm)
+}
+
 fn within_this_host(addr: SocketAddr) -> bool {
     addr.ip().is_loopback()
 }

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use weft_machine::net;
 
 pub(crate) use self::bench::*;
 pub(crate) use self::compare::*;
@@ -148,7 +149,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Who may log on
-    #[arg(long, default_value_t = default_user())]
+    #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
     /// Keytab with a key of cifs/HOST: users of the realm log on to SMB by Kerberos tickets, too, if they may log on at all
     #[arg(long, value_name = "FILE")]
@@ -245,7 +246,7 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, default_value_t = Crc::Always)]
     pub crc: Crc,
     /// TCP congestion control of connections [default: the system's; reno on ports of loopback]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
     #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64)]
@@ -509,7 +510,24 @@ pub(crate) struct Demo {
 }
 
 pub(crate) fn default_user() -> String {
-    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "weft".into())
+    let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "weft".into())
+}
+
+/// A TCP congestion control that this kernel has, and lets us choose.
+pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
+    use std::io::ErrorKind;
+    let list = |which: &str| {
+        let listed = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control"));
+        listed.map_or_else(|e| format!("(unknown: {e})"), |names| names.trim().to_owned())
+    };
+    match net::try_congestion(name) {
+        Ok(()) => Ok(name.to_owned()),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            Err(format!("only root may choose it here; everybody may choose {}", list("allowed")))
+        }
+        Err(_) => Err(format!("this kernel does not offer it; it offers {}", list("available"))),
+    }
 }
 
 fn parse_ram(text: &str) -> Result<(String, u64), String> {
@@ -548,6 +566,24 @@ mod tests {
         let args = Args::parse_from(["weft", "serve", "data"]);
         let Command::Serve(serve) = args.command else { panic!("serve") };
         assert_eq!(serve.smbd_port, 5445);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_offer_is_refused_with_what_it_does() {
+        assert_eq!(parse_congestion("reno"), Ok("reno".to_owned()));
+        for name in ["nope", ""] {
+            let refused = parse_congestion(name).unwrap_err();
+            assert!(refused.contains("it offers") && refused.contains("reno"), "{refused}");
+        }
+        let serve = |option, value| Args::try_parse_from(["weft", "serve", "data", option, value]);
+        assert!(serve("--congestion", "reno").is_ok());
+        assert!(serve("--congestion", "nope").unwrap_err().to_string().contains("it offers"));
+        for command in [&["weft", "rdma", "ping", "host"][..], &["weft", "bench", "smb", "local"]] {
+            let args = [command, &["--congestion", "nope"]].concat();
+            assert!(Args::try_parse_from(args).unwrap_err().to_string().contains("it offers"), "{command:?}");
+        }
+        assert!(serve("--user", "alice").is_ok());
+        assert!(serve("--user", "").is_err());
     }
 
     #[test]

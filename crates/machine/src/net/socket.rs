@@ -284,3 +284,10 @@ impl AsFd for Stream {
         self.fd.as_fd()
     }
 }
+
+/// See [`super::try_congestion`].
+pub(super) fn try_congestion(algorithm: &str) -> io::Result<()> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok(rustix::net::sockopt::set_tcp_congestion(&socket, algorithm)?)
+}

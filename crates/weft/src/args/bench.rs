@@ -161,7 +161,7 @@ pub(crate) struct ServerOf {
     #[arg(long)]
     pub compress: bool,
     /// TCP congestion control of these clients' connections [default: the system's; reno within this host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = super::parse_congestion)]
     pub congestion: Option<String>,
     /// Process of a server on this host, to measure its processor time and memory with those of its children
     #[arg(long, value_name = "PID")]

@@ -149,7 +149,7 @@ pub(crate) struct Iwarp {
     #[arg(long)]
     pub peer_to_peer: bool,
     /// TCP congestion control of connections, for example reno [default: the system's; reno within this host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = super::parse_congestion)]
     pub congestion: Option<String>,
 }
 

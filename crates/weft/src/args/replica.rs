@@ -63,7 +63,7 @@ pub(crate) enum ReplicaCommand {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Other {
     /// Who logs on there
-    #[arg(long, default_value_t = default_user())]
+    #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
     /// TCP port of its SMB
     #[arg(long, value_name = "N", default_value_t = 4450)]
