@@ -127,6 +127,14 @@ class Everyday(unittest.TestCase):
         weft.smbclient(self.server, "setmode replaced -r; del replaced")
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_put_wants_the_name_of_a_file(self):
+        (self.folder / "sub").mkdir()
+        for path in ["sub", "sub/", ""]:
+            refused = self.weft("put", self.server.url(path), stdin=subprocess.DEVNULL, check=False)
+            self.assertEqual(refused.returncode, 1)
+            self.assertRegex(refused.stderr, "names no file|is a folder: name a file in it")
+        self.assertEqual(os.listdir(self.folder), ["sub"])
+
     def test_serve_refuses_what_it_cannot_do_from_the_start(self):
         for option, value, said in [("--congestion", "nope", r"it offers .*\breno\b"), ("--user", "", "--user")]:
             refused = self.weft("serve", self.folder, "--smb-port", 0, "--smbd-port", 0, option, value, check=False)

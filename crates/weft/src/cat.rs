@@ -68,6 +68,9 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
     }
     let bytes = rt::block_on(async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+        if remote.is_folder(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
+            return Err(format!("{url} is a folder: name a file in it, {url}/NAME").into());
+        }
         let (folder, name) = url.path.rsplit_once('/').unwrap_or(("", &url.path));
         let partial = join(folder, &partial_name(name, ""));
         let outcome = take(&remote, &partial, &url.path).await;
