@@ -251,6 +251,8 @@ fn errors_are_those_of_the_rfc() {
         for path in ["/none", "/", "", "/data/../data", "/data/none"] {
             assert!(matches!(refused(path).await, Err(Error::Mount(_))), "{path}");
         }
+        let words = refused("/none").await.map(drop).unwrap_err().to_string();
+        assert_eq!(words, "mount refused: the server exports no such path (MNT3ERR_NOENT)");
     });
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Spec: RFC 1813 section 5 (appendix I). Owns: nothing. Does not: decide who may mount.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::nfs3::Handle;
@@ -63,12 +65,35 @@ pub struct MountStatus(pub u32);
 #[allow(missing_docs, reason = "the RFC's names")]
 impl MountStatus {
     pub const OK: MountStatus = MountStatus(0);
+    pub const PERM: MountStatus = MountStatus(1);
     pub const NOENT: MountStatus = MountStatus(2);
     pub const IO: MountStatus = MountStatus(5);
     pub const ACCES: MountStatus = MountStatus(13);
     pub const NOTDIR: MountStatus = MountStatus(20);
+    pub const INVAL: MountStatus = MountStatus(22);
     pub const NAMETOOLONG: MountStatus = MountStatus(63);
+    pub const NOTSUPP: MountStatus = MountStatus(10004);
     pub const SERVERFAULT: MountStatus = MountStatus(10006);
+}
+
+/// What it means to whoever wanted to mount, and the RFC's name.
+impl fmt::Display for MountStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (words, name) = match *self {
+            MountStatus::OK => ("mounted", "MNT3_OK"),
+            MountStatus::PERM => ("only root may mount it", "MNT3ERR_PERM"),
+            MountStatus::NOENT => ("the server exports no such path", "MNT3ERR_NOENT"),
+            MountStatus::IO => ("the server cannot read it", "MNT3ERR_IO"),
+            MountStatus::ACCES => ("the server does not export it to this client", "MNT3ERR_ACCES"),
+            MountStatus::NOTDIR => ("it is not a folder", "MNT3ERR_NOTDIR"),
+            MountStatus::INVAL => ("the server cannot read the request", "MNT3ERR_INVAL"),
+            MountStatus::NAMETOOLONG => ("the name is too long", "MNT3ERR_NAMETOOLONG"),
+            MountStatus::NOTSUPP => ("the server does not do this", "MNT3ERR_NOTSUPP"),
+            MountStatus::SERVERFAULT => ("the server failed", "MNT3ERR_SERVERFAULT"),
+            MountStatus(other) => return write!(f, "mountstat3 {other}"),
+        };
+        write!(f, "{words} ({name})")
+    }
 }
 
 /// mountres3.

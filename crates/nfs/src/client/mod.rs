@@ -37,7 +37,7 @@ pub enum Error {
     #[error("{0}")]
     Status4(weft_wire::nfs4::Status),
     /// The server does not export this path.
-    #[error("mount refused (mountstat3 {})", .0.0)]
+    #[error("mount refused: {0}")]
     Mount(MountStatus),
     /// The server did not carry the call out.
     #[error("call refused: {0:?}")]

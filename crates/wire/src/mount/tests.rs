@@ -56,6 +56,13 @@ fn an_export_list_as_it_lies_on_the_wire() {
     assert_eq!(&emit(&exports())[..], &expected[..]);
 }
 
+#[test]
+fn refusals_are_told_in_words() {
+    let words = MountStatus::NOENT.to_string();
+    assert_eq!(words, "the server exports no such path (MNT3ERR_NOENT)");
+    assert_eq!(MountStatus(77).to_string(), "mountstat3 77");
+}
+
 proptest! {
     #[test]
     fn mutations_never_panic(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
