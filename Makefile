@@ -94,16 +94,16 @@ bench-scale: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/scale.py
 
-# The second half wants nobody else's server: NFS/RDMA over shared memory beside NFS/TCP, by `weft bench`.
+# The second half wants nobody else's server: NFS/RDMA over shared memory beside NFS/TCP, by `weft bench`. Both halves run.
 bench-nfs: build
-	bash tests/peers/run.sh nfs
-	/usr/bin/python3 tests/peers/rdma.py
+	bash tests/peers/run.sh nfs; first=$$?; /usr/bin/python3 tests/peers/rdma.py && exit $$first
 
 # Some ten minutes. Does our loader measure what others measure?
 bench-check: build
 	bash tests/peers/run.sh check
+
 bench-replica: build
-	/usr/bin/python3 tests/replica/bench.py
+	/usr/bin/python3 tests/replica/bench.py --gate
 
 # Ten minutes on two cores; wants a quiet machine.
 bench-papers: build
