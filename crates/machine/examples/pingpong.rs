@@ -7,7 +7,6 @@ use std::io::{self, IoSliceMut};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use weft_machine::net::CONNECT_LIMIT;
 use weft_machine::rt::{self, Cores, CoresOptions, Driver, Options};
 use weft_machine::{Listener, Stream};
 
@@ -55,7 +54,6 @@ fn measure(size: usize, core: Options, seconds: f64) -> io::Result<()> {
     cores.run(0, move || async move {
         let serve = async {
             let listener = Listener::bind(([127, 0, 0, 1], 0).into())?;
-            listener.set_congestion("reno")?;
             listening.send(listener.local_addr()).map_err(io::Error::other)?;
             echo(Stream::from_socket(listener.accept().await?)?, size).await
         };
@@ -63,9 +61,7 @@ fn measure(size: usize, core: Options, seconds: f64) -> io::Result<()> {
     });
     let addr = addr.recv().map_err(io::Error::other)?;
     cores.run(1, move || async move {
-        let result = async {
-            ping(Stream::connect_with(addr, CONNECT_LIMIT, Some("reno")).await?, size, seconds).await
-        };
+        let result = async { ping(Stream::connect(addr).await?, size, seconds).await };
         tell.send((result.await, rt::counters())).expect("the main thread waits");
     });
     let (nanos, counters) = told.recv().map_err(io::Error::other)?;

@@ -38,15 +38,6 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// and lets everybody choose it.
 pub const LOOPBACK_CONGESTION: &str = "reno";
 
-/// Whether connections of this process may have this TCP congestion control. The kernel loads what it has on its disk, where
-/// that is allowed, so it is asked with a socket and not looked up.
-pub fn try_congestion(algorithm: &str) -> io::Result<()> {
-    socket::try_congestion(algorithm)
-}
-
-fn within_this_host(addr: SocketAddr) -> bool {
-    addr.ip().is_loopback()
-}
 /// Slices that a send passes to the kernel in one call (the kernel takes up to 1024, UIO_MAXIOV): enough for a megabyte
 /// in page-sized pieces, and few enough for the stack.
 const SLICES_PER_CALL: usize = 256;
@@ -105,6 +96,16 @@ impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Socket").field("peer", &self.peer_addr()).finish()
     }
+}
+
+fn within_this_host(addr: SocketAddr) -> bool {
+    addr.ip().is_loopback()
+}
+
+/// Whether connections of this process may have this TCP congestion control. The kernel loads what it has on its disk, where
+/// that is allowed, so it is asked with a socket and not looked up.
+pub fn try_congestion(algorithm: &str) -> io::Result<()> {
+    socket::try_congestion(algorithm)
 }
 
 impl Listener {

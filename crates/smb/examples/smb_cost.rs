@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::net::CONNECT_LIMIT;
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_smb::auth::Secret;
 use weft_smb::client::{OpenOptions, Options, Session, Wish};
@@ -88,7 +87,6 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
         limits: Limits::default(),
     });
     let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
-    listener.set_congestion("reno").expect("reno is always there");
     tell(listener.local_addr());
     let stream = Stream::from_socket(listener.accept().await.expect("a client")).expect("a stream");
     let start = cpu_time();
@@ -98,7 +96,7 @@ async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
 
 async fn drive(addr: SocketAddr, size: usize, protection: Protection, duration: Duration) -> (Duration, u64) {
     let pool = Pool::new(256 << 20);
-    let stream = Stream::connect_with(addr, CONNECT_LIMIT, Some("reno")).await.expect("a connection");
+    let stream = Stream::connect(addr).await.expect("a connection");
     let mut options = Options::new("127.0.0.1", "u", "p", pool.clone());
     match protection {
         Protection::Plain => {}

@@ -182,9 +182,7 @@ impl Acceptor {
         let serve = serve.clone();
         self.place(move |_| async move {
             match Stream::from_socket(socket) {
-                Ok(stream) => {
-                    serve(stream).await;
-                }
+                Ok(stream) => serve(stream).await,
                 Err(e) => tracing::warn!("a new connection was lost: {e}"),
             }
         });

@@ -8,11 +8,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::SeekFrom;
-
 use super::plain::Plain;
 use super::superblock::Superblock;
-use super::{Error, Metadata, io_error, valid_size};
+use super::{Error, Metadata, io_error, medium, valid_size};
 use crate::block::Medium;
 
 /// Lets an open volume grow. As long as one of these is there the volume stays locked.
@@ -58,13 +56,7 @@ impl Growth {
 fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Error> {
     let (file, path) = (block.content(), &superblock.path);
     if superblock.medium == Medium::Device {
-        let there = rustix::fs::seek(file.as_fd(), SeekFrom::End(0));
-        return match there.map_err(|e| io_error("cannot measure", path)(e.into()))? {
-            there if there < size => {
-                Err(Error::Size(format!("{} has {there} bytes, which is less than {size}", path.display())))
-            }
-            _ => Ok(()),
-        };
+        return medium::device_holds(file.as_fd(), size, path);
     }
     let sized = || -> io::Result<()> {
         // It may be longer than its volume: what is there stays.

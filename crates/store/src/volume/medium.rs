@@ -4,12 +4,12 @@
 //! Does not: remember anything (see the parent), or format: a file or device keeps what is in it.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use weft_machine::{File, Pool};
 
 use super::plain::{Direct, Plain};
@@ -52,12 +52,7 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
             let there = device_size(&file, &path)?;
             let size = create.size.unwrap_or(there - there % SIZE_UNIT);
             valid_size(size)?;
-            if size > there {
-                return Err(Error::Size(format!(
-                    "{} has {there} bytes, which is less than {size}",
-                    path.display()
-                )));
-            }
+            holds(there, size, &path)?;
             Ok(Prepared { medium: Medium::Device, size, path, made: false })
         }
     }
@@ -184,8 +179,20 @@ fn open_direct(path: &Path) -> Result<File, Error> {
     Ok(File::from(OwnedFd::from(file)))
 }
 
-fn device_size(mut device: &fs::File, path: &Path) -> Result<u64, Error> {
-    device.seek(SeekFrom::End(0)).map_err(io_error("cannot measure", path))
+fn device_size(device: impl AsFd, path: &Path) -> Result<u64, Error> {
+    rustix::fs::seek(device, SeekFrom::End(0)).map_err(|e| io_error("cannot measure", path)(e.into()))
+}
+
+fn holds(there: u64, size: u64, path: &Path) -> Result<(), Error> {
+    match there < size {
+        true => Err(Error::Size(format!("{} has {there} bytes, which is less than {size}", path.display()))),
+        false => Ok(()),
+    }
+}
+
+/// Fails where a device is too short for so many bytes.
+pub(super) fn device_holds(device: impl AsFd, size: u64, path: &Path) -> Result<(), Error> {
+    holds(device_size(device, path)?, size, path)
 }
 
 /// Changes the size of what a volume lies on, as far as it has one of its own.
@@ -200,14 +207,7 @@ pub(super) fn set_size(superblock: &Superblock) -> Result<(), Error> {
         }
         Medium::Device => {
             let (device, _) = open_path(path, Medium::Device)?;
-            match device_size(&device, path)? {
-                there if there < superblock.size => Err(Error::Size(format!(
-                    "{} has {there} bytes, which is less than {}",
-                    path.display(),
-                    superblock.size
-                ))),
-                _ => Ok(()),
-            }
+            device_holds(&device, superblock.size, path)
         }
     }
 }

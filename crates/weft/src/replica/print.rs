@@ -195,6 +195,19 @@ mod tests {
     use super::*;
     use crate::status::Traffic;
 
+    fn group(role: &str, engine: Value, links: Vec<Link>) -> Group {
+        Group {
+            name: "vol1".into(),
+            volumes: vec!["vol1".into()],
+            role: role.into(),
+            stopped: None,
+            in_memory: false,
+            policy: Default::default(),
+            engine,
+            links,
+        }
+    }
+
     #[test]
     fn a_copy_under_way_shows_how_far_it_is() {
         let peer = json!({
@@ -214,16 +227,7 @@ mod tests {
             description: String::new(),
             traffic,
         };
-        let group = Group {
-            name: "vol1".into(),
-            volumes: vec!["vol1".into()],
-            role: "source".into(),
-            stopped: None,
-            in_memory: false,
-            policy: crate::serve::replica::config::Policy::default(),
-            engine,
-            links: vec![link],
-        };
+        let group = group("source", engine, vec![link]);
         let [brief] = &super::brief(&group)[..] else { panic!("one partner") };
         assert_eq!(
             brief.line,
@@ -247,16 +251,7 @@ mod tests {
     #[test]
     fn a_mode_that_nobody_has_said_yet_is_none() {
         let peer = json!({ "name": "source", "mode": null, "phase": "WaitingForSource" });
-        let group = Group {
-            name: "vol1".into(),
-            volumes: vec!["vol1".into()],
-            role: "destination".into(),
-            stopped: None,
-            in_memory: false,
-            policy: Default::default(),
-            engine: json!({ "peers": [peer] }),
-            links: Vec::new(),
-        };
+        let group = group("destination", json!({ "peers": [peer] }), Vec::new());
         let line = &brief(&group)[0].line;
         assert!(line.starts_with("vol1, destination: mode not yet known from source, "), "{line}");
     }
@@ -272,16 +267,7 @@ mod tests {
             reason: reason.into(),
             ..Link::default()
         };
-        let group = |reason: &str| Group {
-            name: "vol1".into(),
-            volumes: vec!["vol1".into()],
-            role: "source".into(),
-            stopped: None,
-            in_memory: false,
-            policy: Default::default(),
-            engine: json!({ "peers": [peer.clone()] }),
-            links: vec![link(reason)],
-        };
+        let group = |reason: &str| group("source", json!({ "peers": [peer.clone()] }), vec![link(reason)]);
         let remedy = |reason: &str| brief(&group(reason)).remove(0).no_rdma.unwrap().1;
         assert!(remedy("TCP as asked for").contains("without --transport tcp"));
         assert_eq!(remedy("no RDMA: it was not reachable"), "weft doctor other shows which step fails");

@@ -49,7 +49,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
             }
             Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
             // RFC 7530 16.18.5: an owner that was never confirmed begins anew.
-            Ok(_) | Err(_) if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
+            _ if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
             Ok(_) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
         }
