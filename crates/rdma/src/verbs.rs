@@ -103,6 +103,18 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// What its completion will be known by.
+    pub fn id(&self) -> u64 {
+        match self {
+            Work::Send { id, .. }
+            | Work::Recv { id, .. }
+            | Work::Write { id, .. }
+            | Work::Read { id, .. } => *id,
+        }
+    }
+}
+
 /// What became of one piece of work.
 #[derive(Debug)]
 pub struct Completion {

@@ -328,7 +328,7 @@ impl Queues {
             Head::Loading { then, .. } => then.id(),
             Head::Writing { id, .. } => id,
         }));
-        ids.extend(self.queue.drain(..).map(|work| id_of(&work)));
+        ids.extend(self.queue.drain(..).map(|work| work.id()));
         ids.extend(self.recvs.drain(..).flatten().map(|recv| recv.id));
         ids.into_iter().for_each(|id| self.fail(id, WorkError::Flushed));
         self.posted = 0;
@@ -358,12 +358,6 @@ fn take<T>(posted: &mut VecDeque<Option<T>>, first: &mut u64, number: u64) -> Op
 fn add(counter: &mut (u64, u64), bytes: usize) {
     counter.0 += bytes as u64;
     counter.1 += 1;
-}
-
-fn id_of(work: &Work) -> u64 {
-    match work {
-        Work::Send { id, .. } | Work::Recv { id, .. } | Work::Write { id, .. } | Work::Read { id, .. } => *id,
-    }
 }
 
 #[cfg(test)]

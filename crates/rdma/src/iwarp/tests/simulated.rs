@@ -113,12 +113,7 @@ impl Player {
     }
 
     fn post(&mut self, work: Work) -> Result<(), Disconnect> {
-        let id = match &work {
-            Work::Send { id, .. }
-            | Work::Write { id, .. }
-            | Work::Read { id, .. }
-            | Work::Recv { id, .. } => *id,
-        };
+        let id = work.id();
         match self.qp.post(work) {
             Ok(()) => {
                 self.posted.push(id);
