@@ -26,8 +26,10 @@ use self::streams::Streams;
 pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
 use self::watch::Witness;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
+use crate::backend::ReadOnly;
 use crate::opens::{Access, Key, Opens, Refused};
 use crate::rules::Rules;
+use crate::snapshots::Snapshots;
 
 /// How deep a name may lie for what is below a directory to be found.
 const MAX_DEPTH: usize = 1024;
@@ -379,6 +381,10 @@ pub enum Error {
 pub trait Backend: Send + Sync {
     /// "dir" or "ram".
     fn kind(&self) -> &'static str;
+    /// Whether it changes nothing, whoever asks.
+    fn is_read_only(&self) -> bool {
+        false
+    }
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
     /// From now on until the answer is dropped, tells `watches` what others than this server change in `dir`, or in the
@@ -452,6 +458,17 @@ impl Vfs {
     /// "dir" or "ram".
     pub fn kind(&self) -> &'static str {
         self.0.kind()
+    }
+
+    /// The same file system, with the same opens, for those who may change nothing.
+    #[must_use]
+    pub fn read_only(self) -> Vfs {
+        Vfs(Arc::new(ReadOnly::new(self.0)), self.1, self.2, self.3, self.4, self.5)
+    }
+
+    /// Whether nothing can be changed in it.
+    pub fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
     }
 
     fn witness(&self) -> Witness {
@@ -881,11 +898,13 @@ pub struct Share {
     pub vfs: Vfs,
     /// What is asked of whoever uses it.
     pub rules: Rules,
+    /// Its earlier states, where its host keeps any.
+    pub snapshots: Option<Arc<Snapshots>>,
 }
 
 impl Share {
     /// A share that asks nothing.
     pub fn new(name: impl Into<Arc<str>>, vfs: Vfs) -> Share {
-        Share { name: name.into(), vfs, rules: Rules::default() }
+        Share { name: name.into(), vfs, rules: Rules::default(), snapshots: None }
     }
 }

@@ -233,6 +233,13 @@ pub(crate) struct Serve {
     /// Leave out of this share's listings what their user may not read, over SMB (repeatable)
     #[arg(long, value_name = "NAME")]
     pub hide_unreadable: Vec<String>,
+    /// Let nobody change anything in this share, over whatever protocol (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub read_only: Vec<String>,
+    /// Offer the snapshots of this share's folder as previous versions, over SMB; their folders' names have the time, in UTC:
+    /// data=.zfs/snapshot/daily-%Y-%m-%d (repeatable)
+    #[arg(long, value_name = "NAME=PATTERN", value_parser = parse_snapshots)]
+    pub snapshots: Vec<(String, String)>,
     /// Print the ready line as a JSON object
     #[arg(long)]
     pub json: bool,
@@ -533,6 +540,12 @@ pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
 fn parse_ram(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.split_once('=').ok_or("write NAME=SIZE, for example scratch=512M")?;
     Ok((name.to_owned(), parse_size(size)?))
+}
+
+fn parse_snapshots(text: &str) -> Result<(String, String), String> {
+    let (name, pattern) =
+        text.split_once('=').ok_or("write NAME=PATTERN, for example data=.zfs/snapshot/daily-%Y-%m-%d")?;
+    Ok((name.to_owned(), pattern.to_owned()))
 }
 
 /// "64K", "512M", "1G", "4096"; binary multiples.

@@ -3,9 +3,11 @@
 //! Owns: nothing. Errors name the argument and what to do.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use weft_store::backend::{Dir, Ram};
 use weft_store::rules::Rules;
+use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
 
 use crate::Failure;
@@ -55,6 +57,15 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
             return Err(format!("--compress-share {name}: there is no share of that name").into());
         }
     }
+    for (name, pattern) in &args.snapshots {
+        let described = named(&mut shares, "--snapshots", name)?;
+        if described.share.vfs.kind() == "ram" {
+            return Err(format!("--snapshots {name}: a ramdisk has none").into());
+        }
+        let snapshots = Snapshots::new(Path::new(&described.source), pattern)
+            .map_err(|e| format!("--snapshots {name}={pattern}: {e}"))?;
+        described.share.snapshots = Some(Arc::new(snapshots));
+    }
     for option in &args.export {
         rules_of(&mut shares, "--export", &option.name)?.nfs = option.export.clone();
     }
@@ -73,6 +84,11 @@ pub(crate) fn rules(shares: &mut [Described], args: &Serve) -> Result<(), Failur
     }
     for name in &args.hide_unreadable {
         rules_of(shares, "--hide-unreadable", name)?.hides_unreadable = true;
+    }
+    for name in &args.read_only {
+        let share = &mut named(shares, "--read-only", name)?.share;
+        share.vfs = share.vfs.clone().read_only();
+        share.rules.nfs.read_only = true;
     }
     Ok(())
 }
@@ -99,9 +115,13 @@ pub(crate) fn distinct(shares: &[Described], name: &str) -> Result<(), String> {
 
 /// The rules of the share that an option names.
 fn rules_of<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'a mut Rules, Failure> {
-    let described = shares.iter_mut().find(|described| described.share.name.eq_ignore_ascii_case(name));
-    let described = described.ok_or_else(|| format!("{option} {name}: there is no share of that name"))?;
-    Ok(&mut described.share.rules)
+    Ok(&mut named(shares, option, name)?.share.rules)
+}
+
+/// The share that an option names.
+fn named<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'a mut Described, Failure> {
+    let found = shares.iter_mut().find(|described| described.share.name.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("{option} {name}: there is no share of that name").into())
 }
 
 /// A share is named after its folder, also when the path is `.` or ends in `..`.

@@ -8,6 +8,7 @@ mod names;
 pub(crate) use names::fold;
 pub use names::short as short_name;
 pub mod ram;
+mod read_only;
 mod shelf;
 pub mod volumes;
 
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use crate::vfs::{Attr, Error, Exists, Kind, Make, SetAttr, SetTime, Timestamp};
 pub use dir::Dir;
 pub use ram::Ram;
+pub use read_only::ReadOnly;
 use rustix::process::{Resource, Rlimit};
 pub use shelf::{Item, Items, Shelf};
 pub use volumes::ShareVolume;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
 use weft_machine::rt;
-use weft_store::opens::{Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
+use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
 use weft_store::{Kind as NodeKind, NodeId};
 use weft_wire::nfs3::Status as Nfs;
 use weft_wire::nlm::*;
@@ -217,6 +217,8 @@ async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Res
     }
     let table = &cx.server.locking.table;
     let opens = asked.node.share.vfs.opens();
+    // Who has the file delegated, or caches it by a lease, may have locked it without asking us, or would.
+    opens.clear(asked.node.id, None, Access::Write).await.map_err(|_| Status::FAILED)?;
     let id = table
         .enter(&asked.host, &asked.owner, asked.node.id, || opens.lock_owner())
         .map_err(|_| Status::DENIED_NOLOCKS)?;

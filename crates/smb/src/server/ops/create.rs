@@ -30,7 +30,7 @@ use super::opens::Open;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
-use super::{attributes, durable, ea, namespace, persistent, security, status, symlink, tunnel};
+use super::{attributes, durable, ea, namespace, persistent, previous, security, status, symlink, tunnel};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
@@ -57,6 +57,9 @@ const MAX_ROUNDS: usize = 8;
 pub(super) async fn create(cx: &OpContext) -> Answer {
     let mut request = Request::parse(&cx.message)?;
     request.name = namespace::relative(cx, request.name)?;
+    if cx.tree.share.as_ref().is_some_and(|share| share.snapshots.is_some()) {
+        previous::take_token(&mut request);
+    }
     let Some(share) = &cx.tree.share else {
         // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
@@ -130,6 +133,8 @@ async fn first(
     request: &Request,
     durable: &durable::Wanted,
 ) -> Result<(Arc<Open>, Reply), Failure> {
+    let snapshot = previous::of(share, request).await?;
+    let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection.negotiated().posix)?;
     if persistent::available(cx, share) {
         // 3.3.5.9: what is acknowledged is on disk.
@@ -257,8 +262,6 @@ impl Wish {
         let (mut allocation, mut descriptor, mut eas, mut mode) = (0, None, Vec::new(), None);
         for context in &request.contexts {
             match context {
-                // There are no snapshots.
-                RequestContext::Timewarp(_) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND),
                 RequestContext::ExtendedAttributes(list) => eas = ea::parse(list)?,
                 RequestContext::AllocationSize(bytes) => allocation = *bytes,
                 RequestContext::Posix { mode: asked } if posix => mode = Some(*asked & posix::PERMISSIONS),
@@ -536,7 +539,8 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
     // The root of a share stays where it is.
     let dos = vfs.beside(attr.node).await?.dos;
-    if delete && (attributes::is_readonly(attr, dos) || attr.node == NodeId::ROOT) {
+    let kept = attributes::is_readonly(attr, dos) || vfs.is_read_only();
+    if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.0).await?;

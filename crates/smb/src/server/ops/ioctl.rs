@@ -12,7 +12,7 @@ use weft_wire::smb2::ioctl::{
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::opens::{self, Open};
-use super::{create, durable, holes, offload, server_copy, symlink};
+use super::{create, durable, holes, offload, previous, server_copy, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
@@ -204,11 +204,7 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::GET_REPARSE_POINT => Err(NtStatus::NOT_A_REPARSE_POINT.into()),
         CtlCode::DELETE_REPARSE_POINT => symlink::delete(&open, &request.input).await,
         CtlCode::SET_REPARSE_POINT => symlink::set(&open, &request.input).await,
-        CtlCode::SRV_ENUMERATE_SNAPSHOTS => match request.max_output_response {
-            0..16 => Err(NtStatus::INVALID_PARAMETER.into()),
-            // SRV_SNAPSHOT_ARRAY (2.2.32.2): none, none returned, no bytes; padded as Windows does.
-            _ => Ok(vec![0; 16].into()),
-        },
+        CtlCode::SRV_ENUMERATE_SNAPSHOTS => previous::enumerate(cx, request).await.map(Output::from),
         CtlCode::CREATE_OR_GET_OBJECT_ID => {
             object_id(cx, &open, request.max_output_response).map(Output::from)
         }

@@ -29,6 +29,7 @@ mod oplock_break;
 mod path;
 mod pattern;
 mod persistent;
+mod previous;
 mod query_directory;
 mod query_info;
 mod read;

@@ -355,8 +355,13 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             Info::fixed(|out| device.emit(out))
         }
         FsClass::ATTRIBUTE => {
+            let read_only = match vfs.is_read_only() {
+                true => fs::FsAttributes::READ_ONLY_VOLUME,
+                false => fs::FsAttributes::NONE,
+            };
             let attribute = fs::Attribute {
-                attributes: fs::FsAttributes::CASE_SENSITIVE_SEARCH
+                attributes: read_only
+                    | fs::FsAttributes::CASE_SENSITIVE_SEARCH
                     | fs::FsAttributes::CASE_PRESERVED_NAMES
                     | fs::FsAttributes::UNICODE_ON_DISK
                     | fs::FsAttributes::PERSISTENT_ACLS

@@ -61,7 +61,25 @@ pub(super) async fn maximal(
 ) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
     let granted = guard.grants(token_of(cx)) | from_above(cx, vfs, attr, dir).await?;
-    Ok(granted & attributes::maximal_access(attr, dos))
+    Ok(granted & ceiling(vfs, attr, dos))
+}
+
+/// What nobody has where nothing can be changed.
+const CHANGING: AccessMask = AccessMask(
+    AccessMask::FILE_WRITE_DATA.0
+        | AccessMask::FILE_APPEND_DATA.0
+        | AccessMask::FILE_WRITE_EA.0
+        | AccessMask::FILE_DELETE_CHILD.0
+        | AccessMask::FILE_WRITE_ATTRIBUTES.0
+        | AccessMask::DELETE.0
+        | AccessMask::WRITE_DAC.0
+        | AccessMask::WRITE_OWNER.0,
+);
+
+/// What anybody may do at most, whatever the security descriptor says.
+fn ceiling(vfs: &Vfs, attr: &Attr, dos: Option<Dos>) -> AccessMask {
+    let most = attributes::maximal_access(attr, dos);
+    if vfs.is_read_only() { most.without(CHANGING) } else { most }
 }
 
 /// GrantedAccess to something that exists: all of `wanted`, or a refusal. `implied` is what the user must be allowed
@@ -83,7 +101,11 @@ pub(super) async fn granted(
     if !granted.contains(explicit | implied) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    let ceiling = attributes::maximal_access(attr, dos);
+    if vfs.is_read_only() && (explicit | implied).intersects(CHANGING) {
+        // [MS-FSA] has the status for a volume that is read-only.
+        return Err(NtStatus::MEDIA_WRITE_PROTECTED.into());
+    }
+    let ceiling = ceiling(vfs, attr, dos);
     if !ceiling.contains(explicit) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }

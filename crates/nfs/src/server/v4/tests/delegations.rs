@@ -1,12 +1,16 @@
 //! Delegations: to whom they are granted, who recalls them, and what becomes of a client that does not answer.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::poll_immediate;
 use weft_machine::rt;
 use weft_store::opens::{Caching, Form, Holder, Opening, Recall, Rights};
+use weft_wire::nlm;
 
 use super::live::{Live, story};
 use super::*;
+use crate::server::tests::results_for;
 
 fn read_of(granted: &Delegation) -> Stateid {
     let Delegation::Read(stateid, false, ..) = granted else { panic!("{granted:?}") };
@@ -307,6 +311,32 @@ fn answers_that_are_none_leave_the_question_open() {
         a.wire.answer(&asked, Status::OK, |_| ());
         assert_eq!(a.at(file, Op::Delegreturn(delegation)).await.status, Status::OK);
         b.open(&server, "f", share::WRITE).await;
+    });
+}
+
+#[test]
+fn a_lock_of_version_3_waits_until_a_delegation_is_back() {
+    story(async {
+        let server = server();
+        let a = Live::new(&server, "a").await;
+        let (file, opened) = a.open(&server, "f", share::BOTH).await;
+        let delegation = write_of(&opened.delegation);
+        let object = |text: &'static str| nlm::Object(Bytes::from_static(text.as_bytes()));
+        let handle = weft_wire::nfs3::Handle::new(file.as_bytes()).unwrap();
+        let (caller, owner) = (object("box"), object("1@box"));
+        let lock = nlm::Lock { caller, file: handle, owner, svid: 1, offset: 0, length: 0 };
+        let (cookie, block, exclusive) = (object("cookie"), false, true);
+        let args = nlm::LockArgs { cookie, block, exclusive, lock, reclaim: false, state: 1 };
+        let number = (nlm::PROGRAM, nlm::VERSION, nlm::procedure::LOCK);
+        let mut locking = pin!(results_for::<nlm::Answer>(&server, "192.0.2.7:700", number, &args));
+        // Its client may lock the file for itself until it has heard of it.
+        assert!(poll_immediate(&mut locking).await.is_none());
+        let asked = a.wire.asked().await;
+        assert_eq!(asked.recall().stateid, delegation);
+        a.wire.answer(&asked, Status::OK, |_| ());
+        assert!(poll_immediate(&mut locking).await.is_none());
+        assert_eq!(a.at(file, Op::Delegreturn(delegation)).await.status, Status::OK);
+        assert_eq!(locking.await.status, nlm::Status::GRANTED);
     });
 }
 

@@ -379,3 +379,41 @@ fn options_and_attributes_that_no_file_has() {
         b.open(&make).await.unwrap();
     });
 }
+
+#[test]
+fn nothing_changes_where_nothing_may() {
+    rt::block_on(async {
+        let ram = Vfs::new(Ram::new(DISK));
+        let b = Bench::with(ram.clone(), Dialect::V3_1_1, false);
+        b.put("f", b"content").await;
+        let b = Bench::with(ram.read_only(), Dialect::V3_1_1, false);
+        let protected = NtStatus::MEDIA_WRITE_PROTECTED;
+        let with = |access| Wish { access, ..Wish::file("f") };
+        for access in
+            [AccessMask::FILE_ALL, AccessMask::FILE_WRITE_DATA, AccessMask::DELETE, AccessMask::WRITE_DAC]
+        {
+            assert_eq!(status(b.open(&with(access)).await), protected, "{access:?}");
+        }
+        let reading = with(AccessMask::FILE_READ_DATA);
+        for (disposition, path) in [
+            (CreateDisposition::Create, "new"),
+            (CreateDisposition::OpenIf, "new"),
+            (CreateDisposition::OverwriteIf, "f"),
+            (CreateDisposition::Supersede, "f"),
+        ] {
+            let wish = Wish { disposition, path, ..reading.clone() };
+            assert_eq!(status(b.open(&wish).await), protected, "{disposition:?}");
+        }
+        let options = CreateOptions::DELETE_ON_CLOSE;
+        let delete = Wish { options, ..with(AccessMask::MAXIMUM_ALLOWED) };
+        assert_eq!(status(b.open(&delete).await), NtStatus::CANNOT_DELETE);
+        let most = b.open(&with(AccessMask::MAXIMUM_ALLOWED)).await.unwrap();
+        let granted = info::access(&b, most).await;
+        assert!(granted.contains(AccessMask::FILE_GENERIC_READ), "{granted:?}");
+        assert!(!granted.intersects(
+            AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_ATTRIBUTES | AccessMask::DELETE
+        ));
+        assert_eq!(b.create(&reading).await.unwrap().summary.end_of_file, 7);
+    })
+    .unwrap();
+}

@@ -1,0 +1,72 @@
+//! A file system that nobody changes through it, over one that others may change.
+//!
+//! What: [`ReadOnly`], in front of any backend. Owns: nothing. Does not: keep the host, or whoever serves the backend besides,
+//! from changing it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use futures_util::future::{LocalBoxFuture, ready};
+
+use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
+
+/// See the module.
+pub struct ReadOnly(Arc<dyn Backend>);
+
+impl ReadOnly {
+    /// `backend`, without what changes it.
+    pub fn new(backend: Arc<dyn Backend>) -> ReadOnly {
+        ReadOnly(backend)
+    }
+}
+
+fn changes(op: &Op) -> bool {
+    match op {
+        Op::Setattr { .. }
+        | Op::Open { write: true, .. }
+        | Op::Create { .. }
+        | Op::Remove { .. }
+        | Op::Rmdir { .. }
+        | Op::Rename { .. }
+        | Op::Link { .. }
+        | Op::SetXattr { .. }
+        | Op::RemoveXattr { .. } => true,
+        Op::Lookup { .. }
+        | Op::Getattr { .. }
+        | Op::Open { write: false, .. }
+        | Op::Readlink { .. }
+        | Op::Readdir { .. }
+        | Op::Place { .. }
+        | Op::Statfs
+        | Op::SyncDir { .. }
+        | Op::Hold { .. }
+        | Op::GetXattr { .. }
+        | Op::ListXattrs { .. }
+        | Op::Beside { .. }
+        | Op::Stable { .. }
+        | Op::Find { .. } => false,
+    }
+}
+
+impl Backend for ReadOnly {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        if changes(&op) { Box::pin(ready(Err(Error::ReadOnly))) } else { self.0.submit(op) }
+    }
+
+    fn observe(
+        self: Arc<Self>,
+        dir: NodeId,
+        recursive: bool,
+        watches: &Arc<Watches>,
+    ) -> Option<Box<dyn Any + Send + Sync>> {
+        self.0.clone().observe(dir, recursive, watches)
+    }
+}
