@@ -278,7 +278,7 @@ impl<'a> Thread<'a> {
             workload,
             watch,
             offsets: offsets.collect(),
-            data: pattern::block(0, 0, workload.size as usize).into(),
+            data: settled(files, pattern::block(0, 0, workload.size as usize)),
             issued: Cell::new(0),
             due: Cell::new(rt::now()),
             counted: RefCell::new(Counted::new(workload.mix)),
@@ -391,6 +391,14 @@ impl<'a> Thread<'a> {
             counted.late = rt::now().since(self.due.get());
         }
         counted
+    }
+}
+
+/// The block that is written, where the first file's way to the server has it best.
+fn settled(files: &Files, block: Vec<u8>) -> Bytes {
+    match files.targets.first() {
+        Some(target) => target.settle(block),
+        None => block.into(),
     }
 }
 

@@ -13,6 +13,11 @@ pub type TargetError = Box<dyn std::error::Error>;
 pub trait Target {
     /// Reads `len` bytes at `offset`; fewer only at the end of the file.
     fn read(&self, offset: u64, len: u32) -> LocalBoxFuture<'_, Result<Bytes, TargetError>>;
+    /// The same bytes where they leave from best, as a program has them that writes them often: in memory that can be opened
+    /// to a server.
+    fn settle(&self, data: Vec<u8>) -> Bytes {
+        data.into()
+    }
     /// Writes all of `data` at `offset`.
     fn write(&self, offset: u64, data: Bytes) -> LocalBoxFuture<'_, Result<(), TargetError>>;
 }

@@ -137,6 +137,17 @@ impl Mapping {
         true
     }
 
+    /// The same from memory that others may change: torn bytes are the worst.
+    #[must_use]
+    pub(crate) fn place(&self, offset: usize, from: &Window) -> bool {
+        if offset.checked_add(from.len).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: as in `copy_to`, the other way round.
+        unsafe { copy_interleaved(from.as_ptr(), self.base.as_ptr().add(offset), from.len) };
+        true
+    }
+
     /// How many bytes from `offset`, at most `len`, lie in pages that are in memory, so that touching them asks the system
     /// for nothing.
     pub(crate) fn present(&self, offset: usize, len: usize) -> usize {
@@ -313,6 +324,18 @@ impl Pool {
             base..base + slab.mapping.len
         });
         ranges.into_iter().find(|range| range.contains(&address))
+    }
+
+    /// Where `bytes` lie for a peer that maps our slabs, as [`Buf::location`] has it; `None` when they are not a buffer of this
+    /// pool.
+    pub fn location(&self, bytes: &Bytes) -> Option<(u32, u64)> {
+        let shelves = self.0.lock();
+        let start = bytes.as_ptr() as usize;
+        shelves.slabs.iter().zip(0..).find_map(|(slab, number)| {
+            let offset = start.checked_sub(slab.mapping.base.as_ptr() as usize)?;
+            let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= slab.used);
+            inside.then_some((number, offset as u64))
+        })
     }
 
     fn wrap(&self, shelves: &Shelves, piece: Piece, class: usize) -> Buf {

@@ -217,6 +217,13 @@ impl File {
     /// What the peer changes meanwhile may be torn.
     pub fn place_at(&self, offset: u64, from: &Window) -> io::Result<()> {
         let mut done = 0;
+        if let Some(memory) = &self.0.memory {
+            done = memory.place_at(self.0.fd.as_fd(), offset, from);
+            if done > 0 {
+                // As after a write: it may have been truncated meanwhile.
+                memory.written(offset.saturating_add(done as u64));
+            }
+        }
         while let Some(rest) = from.slice(done, from.len() - done).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(done as u64);
             done += self.written(at, sys::write_at(self.as_fd(), at, &rest))?.unwrap_or(0);

@@ -301,6 +301,8 @@ pub struct Caps {
     /// Whether the peer's Send with Invalidate can revoke regions that are registered here; else such a Send ends the
     /// connection, so the peer must not be invited to it.
     pub revocable_regions: bool,
+    /// Whether [`QueuePair::read_into`] goes: then payload is best left with the peer until it is known where it belongs.
+    pub reads_into_files: bool,
 }
 
 /// What a side offers at set-up.
@@ -409,6 +411,13 @@ pub trait QueuePair {
     /// Opens the first `buf.len()` bytes of `buf` to the peer of this connection (and to nobody else). The segment's
     /// `offset` is where the region starts for the peer.
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError>;
+    /// Opens bytes to the peer for reading where they lie, in a buffer of the provider's pool that others read at the same time:
+    /// what is sent again, or kept until it is durable, needs no copy. [`QueuePair::invalidate`] ends it and gives nothing
+    /// back. `None`: not here, or not these bytes, or not now; then a buffer of their own is to be registered.
+    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+        let _ = bytes;
+        None
+    }
     /// Takes the region back: on return the peer can no longer reach it, and nothing of a refused or late access was
     /// or will be placed. `None` when there is no such region (for example because the peer's Send with Invalidate
     /// already ended it and it was taken before). A region that the peer invalidated still waits here for its owner.

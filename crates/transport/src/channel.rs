@@ -3,9 +3,11 @@
 //! Spec: [MS-SMBD] 3.1.4; RFC 8166 3.4 (DDP-eligible data), 4.4 (chunks).
 //! Owns: nothing. Does not: implement; see the siblings.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -20,9 +22,44 @@ pub struct Message {
     pub body: Bytes,
     /// Payload that travelled beside the message (RDMA Read chunk pulled by us, Write chunk filled by the peer). An
     /// RPC decoder takes it where the stream has the item's length but not its bytes (RFC 8166 3.4.3).
-    pub detached: Option<Bytes>,
+    pub detached: Option<Detached>,
     /// Where the payload of the reply goes; give it back with the reply. Meaningless to the protocol.
     pub ticket: Ticket,
+}
+
+/// Payload beside a message.
+#[derive(Debug)]
+pub enum Detached {
+    /// Its bytes.
+    Here(Bytes),
+    /// Still in the peer's memory, because from there it may go straight to where it belongs. It stays there until the call
+    /// is answered.
+    There(Rc<dyn Distant>),
+}
+
+impl Detached {
+    /// The bytes, where they are here.
+    pub fn here(self) -> Option<Bytes> {
+        match self {
+            Detached::Here(bytes) => Some(bytes),
+            Detached::There(_) => None,
+        }
+    }
+}
+
+/// Payload of a call in the peer's memory.
+pub trait Distant: Debug {
+    /// How many bytes.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Brings its first `len` bytes straight into a file in memory, from `offset` on, where that waits for nobody. `None`: it
+    /// does not go so; then [`Distant::fetch`] does it, or says why not. What the file has there by then is not said.
+    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>>;
+    /// Brings it here.
+    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
 }
 
 /// How a peer wants the reply's payload; opaque outside this crate.

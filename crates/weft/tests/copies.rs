@@ -1,18 +1,22 @@
 //! How often Weft's own code copies payload between a ramdisk on the server and a buffer of the client, both ends
-//! counted together: never on the way out, at most once on the way in over iWARP, never over shared memory.
+//! counted together: never on the way out, at most once on the way in over iWARP, never over shared memory. SMB, and NFS where
+//! it is another way.
 #![forbid(unsafe_code)]
 
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_machine::{Listener, Pool, Stream, buf, rt};
+use weft_nfs::client::{Credential, Mount, SetAttributes};
+use weft_nfs::{client as nfs, server as nfsd};
 use weft_rdma::{Provider, iwarp, shm};
 use weft_smb::auth::Secret;
 use weft_smb::client::{File, OpenOptions, Options, Session};
 use weft_smb::server::{Config, Limits, Server, User};
 use weft_store::backend::Ram;
 use weft_store::{Share, Vfs};
-use weft_transport::{Channel, nbss, smbd};
+use weft_transport::{Channel, nbss, rpcrdma, smbd};
 
 const SIZE: usize = 256 << 10;
 const OPERATIONS: u64 = 20;
@@ -134,6 +138,53 @@ fn shared_memory_copies_nothing() {
         assert_eq!((read, written), (0, 0), "bytes copied per READ and WRITE of {SIZE}");
         assert!(session.traffic().placed.0 >= OPERATIONS * SIZE as u64, "READs came by RDMA Write");
         session.logoff().await.unwrap();
+    })
+    .unwrap();
+}
+
+/// Bytes copied per WRITE over NFS, of bytes that are kept: in a buffer, and elsewhere.
+async fn copied_by_nfs(provider: &dyn Provider, pool: &Pool) -> (u64, u64) {
+    let server = nfsd::Server::new(nfsd::Config {
+        shares: vec![Share::new("ram", Vfs::new(Ram::new(16 << 20)))],
+        pool: pool.clone(),
+        limits: nfsd::Limits::default(),
+        policy: nfsd::Policy { decides: false, squash_root: true },
+        durable: None,
+    });
+    let listener = provider.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let addr = listener.local_addr();
+    let buffers = pool.clone();
+    rt::spawn(async move {
+        let request = listener.accept().await.unwrap().request().await.unwrap();
+        let channel = rpcrdma::accept(request, rpcrdma::Config::default(), buffers).await.unwrap();
+        server.serve(channel).await.unwrap();
+    })
+    .detach();
+    let channel = rpcrdma::connect(provider, addr, rpcrdma::Config::default(), pool.clone()).await.unwrap();
+    let options = nfs::Options { credential: Credential::None, pool: pool.clone() };
+    let mount = Mount::connect(channel, "/ram", options).await.unwrap();
+    let file = mount.create("file", SetAttributes::default()).await.unwrap();
+    let pattern: Vec<u8> = (0..SIZE).map(|n| (n * 7) as u8).collect();
+    let mut per_write = Vec::new();
+    for data in [pool.buf_from(&pattern).unwrap().freeze(), Bytes::from(pattern.clone())] {
+        let before = buf::copies().1;
+        for n in 0..OPERATIONS {
+            file.write(n * 10, data.clone()).await.unwrap();
+        }
+        per_write.push((buf::copies().1 - before) / OPERATIONS);
+        let back = file.read((OPERATIONS - 1) * 10, SIZE).await.unwrap();
+        assert!(back == data);
+        file.write(0, Bytes::from(vec![0; SIZE])).await.unwrap();
+    }
+    (per_write[0], per_write[1])
+}
+
+#[test]
+fn nfs_over_shared_memory_copies_only_what_cannot_be_opened() {
+    rt::block_on(async {
+        let pool = Pool::new(256 << 20);
+        let provider = shm::Provider::new(pool.clone(), shm::Config::default());
+        assert_eq!(copied_by_nfs(&provider, &pool).await, (0, SIZE as u64), "bytes per WRITE of {SIZE}");
     })
     .unwrap();
 }

@@ -26,12 +26,51 @@ pub const fn pad(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
+/// Payload of a call: here, or still with whoever sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Its bytes.
+    Here(Bytes),
+    /// How many there are; the transport can bring them.
+    There(usize),
+}
+
+impl Data {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Here(bytes) => bytes.len(),
+            Data::There(len) => *len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that are here: none of what is still away.
+    pub fn here(&self) -> &[u8] {
+        match self {
+            Data::Here(bytes) => bytes,
+            Data::There(_) => &[],
+        }
+    }
+}
+
+impl From<Bytes> for Data {
+    fn from(bytes: Bytes) -> Data {
+        Data::Here(bytes)
+    }
+}
+
 /// Reads items of a stream in order.
 pub struct Decoder {
     stream: Bytes,
     /// `at <= stream.len()`.
     at: usize,
-    detached: Option<Bytes>,
+    /// The content of the one DDP-eligible item, where it is not in the stream.
+    detached: Option<Data>,
 }
 
 impl fmt::Debug for Decoder {
@@ -48,7 +87,22 @@ impl Decoder {
 
     /// A cursor over a reduced stream: the content of its one DDP-eligible item is `detached`.
     pub fn reduced(stream: Bytes, detached: Option<Bytes>) -> Decoder {
-        Decoder { stream, at: 0, detached }
+        Decoder { stream, at: 0, detached: detached.map(Data::Here) }
+    }
+
+    /// The same with content of `len` bytes that has not been brought here.
+    pub fn distant(stream: Bytes, len: usize) -> Decoder {
+        Decoder { stream, at: 0, detached: Some(Data::There(len)) }
+    }
+
+    /// Whether the content of an item is still to be brought here.
+    pub fn is_distant(&self) -> bool {
+        matches!(self.detached, Some(Data::There(_)))
+    }
+
+    /// That content.
+    pub fn arrived(&mut self, content: Bytes) {
+        self.detached = Some(Data::Here(content));
     }
 
     /// Where the cursor stands, in bytes.
@@ -68,7 +122,7 @@ impl Decoder {
 
     /// Bytes that the stream had at first, and those beside it.
     pub fn total(&self) -> usize {
-        self.stream.len() + self.detached.as_ref().map_or(0, Bytes::len)
+        self.stream.len() + self.detached.as_ref().map_or(0, Data::len)
     }
 
     /// The rest of the stream.
@@ -156,19 +210,29 @@ impl Decoder {
     /// length only (neither content nor fill), and the content must have that length; a Read chunk may include the
     /// fill (RFC 8166 3.4.5.2).
     pub fn payload(&mut self, limit: usize) -> Result<Bytes, Malformed> {
-        let Some(detached) = self.detached.take() else { return self.opaque(limit) };
+        match self.data(limit)? {
+            Data::Here(bytes) => Ok(bytes),
+            Data::There(_) => Err(Malformed("payload that has not come")),
+        }
+    }
+
+    /// The same where it may be left with its sender.
+    pub fn data(&mut self, limit: usize) -> Result<Data, Malformed> {
+        let Some(detached) = self.detached.take() else { return self.opaque(limit).map(Data::Here) };
         let len = self.length(limit)?;
         if detached.is_empty() && len > 0 {
             // An unused Write chunk: the responder chose to answer inline (RFC 8166 4.3.2.2).
             let range = self.take(len)?;
             self.take(pad(len))?;
-            return Ok(self.stream.slice(range));
+            return Ok(Data::Here(self.stream.slice(range)));
         }
-        if detached.len() == len || detached.len() == len + pad(len) {
-            Ok(detached.slice(..len))
-        } else {
-            Err(Malformed("detached payload and its length differ"))
+        if detached.len() != len && detached.len() != len + pad(len) {
+            return Err(Malformed("detached payload and its length differ"));
         }
+        Ok(match detached {
+            Data::Here(bytes) => Data::Here(bytes.slice(..len)),
+            Data::There(_) => Data::There(len),
+        })
     }
 }
 

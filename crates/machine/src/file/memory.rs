@@ -8,6 +8,7 @@
 //! kill the process that touches it; therefore a truncation punches a hole and lowers the length only.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -46,9 +47,26 @@ impl Memory {
     /// Writes the beginning of `bytes`, as far as the file has pages for it already, and says how far. The rest is for the
     /// descriptor: what is to be allocated can be refused there, while a mapping would kill the process.
     pub fn write_at(&self, fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> usize {
+        self.write(fd, offset, bytes.len(), |mapping, at, piece| mapping.copy_from(at, &bytes[piece]))
+    }
+
+    /// The same from memory that others may change.
+    pub fn place_at(&self, fd: BorrowedFd<'_>, offset: u64, from: &Window) -> usize {
+        self.write(fd, offset, from.len(), |mapping, at, piece| {
+            from.slice(piece.start, piece.len()).is_some_and(|from| mapping.place(at, &from))
+        })
+    }
+
+    fn write(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        copy: impl Fn(&Mapping, usize, Range<usize>) -> bool,
+    ) -> usize {
         let Ok(start) = usize::try_from(offset) else { return 0 };
         let inside = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
-        let len = bytes.len().min(inside);
+        let len = len.min(inside);
         if len < MAPPED_WRITE {
             return 0;
         }
@@ -60,7 +78,7 @@ impl Memory {
         let mut done = 0;
         while done < len {
             let present = mapping.present(start + done, len - done);
-            if present == 0 || !mapping.copy_from(start + done, &bytes[done..done + present]) {
+            if present == 0 || !copy(mapping, start + done, done..done + present) {
                 break;
             }
             done += present;

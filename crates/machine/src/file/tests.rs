@@ -238,6 +238,36 @@ fn a_file_in_memory_is_written_over_in_place_where_it_has_pages_and_nowhere_else
 }
 
 #[test]
+fn what_a_peer_has_is_placed_over_pages_through_holes_and_behind_the_end() {
+    run(async {
+        let pool = Pool::new(1 << 24);
+        let file = File::in_memory("place").expect("memfd");
+        let mut all = numbers(100 * 4096);
+        file.write_at(0, &[Bytes::from(all.clone())]).await.expect("write");
+        file.write_at(200 * 4096, &[Bytes::from(vec![9; 4096])]).await.expect("write");
+        all.resize(200 * 4096, 0);
+        all.extend([9; 4096]);
+        let peers = |len: usize| -> (Vec<u8>, Window) {
+            let bytes: Vec<u8> = numbers(len).iter().map(|byte| !byte).collect();
+            let buf = pool.buf_from(&bytes).expect("room");
+            (bytes, buf.into_window())
+        };
+        // Over pages, over a few bytes, from pages through the hole to behind the end, and behind the end alone.
+        for (offset, len) in [(3, 70 * 4096), (5, 10), (60 * 4096 + 7, 150 * 4096), (all.len() + 99, 5000)] {
+            let (bytes, peers) = peers(len);
+            file.place_at(offset as u64, &peers).expect("placed");
+            all.resize(all.len().max(offset + len), 0);
+            all[offset..][..len].copy_from_slice(&bytes);
+            assert_eq!(file.len().expect("length"), all.len() as u64);
+            let into = window(&pool, all.len() + 1);
+            assert_eq!(file.read_at(0, &into).await.expect("read"), all.len());
+            assert!(content(&into, all.len()) == all, "{offset} {len}");
+        }
+        assert!(file.place_at(u64::MAX - 10, &peers(8192).1).is_err(), "there is no such place");
+    });
+}
+
+#[test]
 fn large_and_odd_reads_of_a_file_in_memory_are_exact() {
     run(async {
         let pool = Pool::new(1 << 24);

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use weft_machine::{Buf, Payload, Pool};
-use weft_transport::{Channel, Message, Outgoing, Part, To};
+use weft_transport::{Channel, Detached, Message, Outgoing, Part, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
@@ -174,7 +174,7 @@ impl Rpc {
         let longest_reply = longest_reply.max(SHORT_REPLY);
         let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
         let Message { body, detached, .. } = self.exchange(xid, outgoing).await?;
-        let mut d = Decoder::reduced(body, detached);
+        let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
         match Reply::parse(&mut d)? {
             (_, Reply::Success) => Ok(d),
             (_, refused) => Err(Error::Rpc(refused)),

@@ -59,6 +59,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         ruled: None,
         line: &line,
         watch,
+        distant: None,
     };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;

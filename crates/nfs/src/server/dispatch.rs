@@ -5,18 +5,20 @@
 //! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft_machine::Payload;
+use bytes::Bytes;
+use weft_machine::{File, Payload};
 use weft_store::rules::Way;
-use weft_store::{Error, NodeId, Share};
-use weft_transport::{Kind, Limits, Message, Outgoing, Part, To};
+use weft_store::{Error, NodeId, OpenFile, Share};
+use weft_transport::{Detached, Distant, Kind, Limits, Message, Outgoing, Part, To};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
-use weft_wire::xdr::{Decoder, Encoder, Malformed};
+use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::caller::Caller;
@@ -52,6 +54,8 @@ pub(super) struct Connection<'a> {
     pub line: &'a Arc<Line>,
     /// Where it is shown who calls.
     pub watch: &'a Watch,
+    /// Payload of the call that is still with the client.
+    pub distant: Option<Rc<dyn Distant>>,
 }
 
 /// Results behind their header.
@@ -85,7 +89,11 @@ impl<'a> Connection<'a> {
     /// Answers one message.
     pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
         let Message { body, detached, ticket } = message;
-        let mut d = Decoder::reduced(body, detached);
+        let (mut d, distant) = match detached {
+            None => (Decoder::new(body), None),
+            Some(Detached::Here(content)) => (Decoder::reduced(body, Some(content)), None),
+            Some(Detached::There(distant)) => (Decoder::distant(body, distant.len()), Some(distant)),
+        };
         let call = match Call::parse(&mut d) {
             Ok(call) => call,
             Err(NotACall::Malformed(Malformed(why))) => return Err(NotRpc(why)),
@@ -97,7 +105,10 @@ impl<'a> Connection<'a> {
                 return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
             }
         };
-        let reply = match self.results(&call, d).await {
+        if let Some(distant) = distant.as_ref().filter(|_| !takes_distant(&call)) {
+            d.arrived(distant.fetch().await.map_err(|_| NotRpc("its payload did not come"))?);
+        }
+        let reply = match self.results(&call, d, distant).await {
             Ok(Results::One { body, payload }) => {
                 let mut parts = vec![Part::Bytes(body.into_bytes())];
                 parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
@@ -109,7 +120,12 @@ impl<'a> Connection<'a> {
         Ok(Outgoing { ticket, ..reply })
     }
 
-    async fn results(&self, call: &Call, d: Decoder) -> Result<Results, Reply> {
+    async fn results(
+        &self,
+        call: &Call,
+        d: Decoder,
+        distant: Option<Rc<dyn Distant>>,
+    ) -> Result<Results, Reply> {
         if let Credential::Other(flavor) = call.credential {
             // RFC 9289 4.1: whether to go on under TLS is asked once, at the beginning, and by nothing but a probe.
             let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
@@ -119,7 +135,7 @@ impl<'a> Connection<'a> {
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
         let ruled = self.server.ruled.then(|| Rc::new(call.credential.clone()));
-        let mut cx = Connection { caller, ruled, ..self.clone() };
+        let mut cx = Connection { caller, ruled, distant, ..self.clone() };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
@@ -251,6 +267,32 @@ impl<'a> Connection<'a> {
         self.server.handles.make(&self.server.shares, number, node).await
     }
 
+    /// The call's payload: what is still with the client comes now.
+    pub async fn fetch(&self) -> Result<Bytes, Error> {
+        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
+        distant.fetch().await.map_err(|e| {
+            // The connection ends over this; the answer is for the log of whoever still hears it.
+            tracing::debug!("a payload does not come: {e}");
+            Error::Io(io::ErrorKind::ConnectionAborted.into())
+        })
+    }
+
+    /// Brings the `len` bytes of a WRITE into a file: straight from the client's memory where that goes. What did not go so is
+    /// given back, here by now; then all that could have changed meanwhile is to be looked at again.
+    pub async fn put(&self, file: &OpenFile, offset: u64, data: Data) -> Result<Option<Data>, Error> {
+        let len = match data {
+            Data::Here(bytes) => return file.write(offset, &[bytes]).await.map(|()| None),
+            Data::There(len) => len,
+        };
+        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
+        let mut place = |to: &File, at: u64| distant.place(len, to, at);
+        if file.place(offset, len as u64, &mut place).await? {
+            return Ok(None);
+        }
+        let bytes = self.fetch().await?;
+        Ok(Some(Data::Here(bytes.slice(..len.min(bytes.len())))))
+    }
+
     /// Largest READ and WRITE on this connection.
     pub fn max_payload(&self) -> u32 {
         let carried = match self.limits.placed_payload() {
@@ -258,6 +300,15 @@ impl<'a> Connection<'a> {
             None => self.limits.max_message.saturating_sub(HEADER_BYTES),
         };
         self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
+    }
+}
+
+/// Whether whoever carries out the call brings payload from the client's memory itself.
+fn takes_distant(call: &Call) -> bool {
+    match (call.program, call.version) {
+        (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
+        (nfs4::PROGRAM, nfs4::VERSION) => call.procedure == nfs4::COMPOUND,
+        _ => false,
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use proptest::prelude::*;
-use weft_machine::{Payload, rt};
+use weft_machine::{File, Payload, rt};
 use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::{NodeId, Vfs};
-use weft_transport::{Message, Outgoing, Part, Sending, Ticket, Traffic};
+use weft_transport::{Detached, Distant, Message, Outgoing, Part, Sending, Ticket, Traffic};
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
@@ -290,7 +291,7 @@ fn arguments_that_end_early_are_garbage_at_every_length() {
     let file = make(&server, b"f");
     let write = WriteArgs {
         head: WriteHead { file, offset: 0, count: 5, stable: Stable::FileSync },
-        data: Bytes::from_static(b"hello"),
+        data: Bytes::from_static(b"hello").into(),
     };
     let message = nfs(procedure::WRITE, &write);
     let header = nfs(procedure::WRITE, &()).len();
@@ -368,13 +369,67 @@ fn a_read_is_a_range_of_the_file_and_never_longer_than_the_channel_carries() {
     assert_eq!((range.offset, range.len), (100, (1 << 20) - 4096));
 }
 
+/// Payload in a client's memory, and whether it can be placed from there.
+#[derive(Debug)]
+struct Afar(Bytes, bool);
+
+impl Distant for Afar {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let bytes = Pool::new(0).buf_from(&self.0[..len]).unwrap();
+        self.1.then(|| file.place_at(offset, &bytes.into_window()))
+    }
+    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        assert!(!self.1, "what can be placed is not fetched");
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+}
+
+#[test]
+fn payload_is_placed_from_the_clients_memory_or_else_fetched() {
+    let server = server();
+    let file = make(&server, b"f");
+    let ask = |message: Bytes, afar: Afar| {
+        let detached = Some(Detached::There(Rc::new(afar)));
+        let call = Message { body: message, detached, ticket: Ticket::default() };
+        let script = Script { peer: PEER, calls: RefCell::new([call].into()), replies: RefCell::default() };
+        let script = Rc::new(script);
+        rt::block_on(server.serve(script.clone())).unwrap().unwrap();
+        let mut d = Decoder::new(stream(script.replies.borrow_mut().pop().expect("a reply")));
+        assert_eq!(Reply::parse(&mut d).unwrap(), (7, Reply::Success));
+        Status(d.u32().unwrap())
+    };
+    let write = |count: u32, offset: u64| {
+        let mut e = Encoder::default();
+        e.raw(&nfs(procedure::WRITE, &()));
+        WriteHead { file, offset, count, stable: Stable::FileSync }.emit(&mut e);
+        e.into_bytes()
+    };
+    // With the fill of the chunk, and without.
+    assert_eq!(ask(write(5, 0), Afar(Bytes::from_static(b"hello\0\0\0"), true)), Status::OK);
+    assert_eq!(ask(write(6, 5), Afar(Bytes::from_static(b" there"), false)), Status::OK);
+    assert_eq!(ask(write(1, u64::MAX - 5), Afar(Bytes::from_static(b"x"), true)), Status::FBIG);
+    let args = ReadArgs { file, offset: 0, count: 100 };
+    let read: Outcome<ReadOk, AttrOnly> = results(&server, nfs(procedure::READ, &args));
+    assert_eq!(&read.unwrap().data[..], b"hello there");
+    // Whoever does not bring it itself has it brought first.
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"link")) };
+    let mut e = Encoder::default();
+    e.raw(&nfs(procedure::SYMLINK, &object));
+    SetAttributes::default().emit(&mut e);
+    e.u32(3);
+    assert_eq!(ask(e.into_bytes(), Afar(Bytes::from_static(b"a/b"), false)), Status::OK);
+}
+
 #[test]
 fn a_write_that_contradicts_itself_is_invalid() {
     let server = server();
     let file = make(&server, b"f");
     let write = |count, offset| WriteArgs {
         head: WriteHead { file, offset, count, stable: Stable::Unstable },
-        data: Bytes::from_static(b"hello"),
+        data: Bytes::from_static(b"hello").into(),
     };
     let ask = |args| status(results::<Outcome<WriteOk, WccOnly>>(&server, nfs(procedure::WRITE, &args)));
     assert_eq!(ask(write(4, 0)), Status::INVAL);
@@ -644,7 +699,7 @@ fn a_request_that_waits_does_not_hold_up_the_others() {
     let file = make(&server, b"f");
     let write = WriteArgs {
         head: WriteHead { file, offset: 0, count: 5, stable: Stable::FileSync },
-        data: Bytes::from_static(b"hello"),
+        data: Bytes::from_static(b"hello").into(),
     };
     // The sync goes to a worker, so the answer to NULL overtakes it.
     let null = {

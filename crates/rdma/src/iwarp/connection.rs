@@ -94,6 +94,7 @@ impl Connection {
             kernel_bypass: false,
             send_with_invalidate: true,
             revocable_regions: true,
+            reads_into_files: false,
         };
         let mut connection = Connection {
             caps,

@@ -164,6 +164,7 @@ impl verbs::Provider for Provider {
             kernel_bypass: false,
             send_with_invalidate: true,
             revocable_regions: true,
+            reads_into_files: false,
         }
     }
 

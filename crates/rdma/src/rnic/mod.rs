@@ -98,6 +98,7 @@ impl Config {
             kernel_bypass: true,
             send_with_invalidate: true,
             revocable_regions: false,
+            reads_into_files: false,
         }
     }
 }

@@ -188,6 +188,7 @@ fn caps(config: &Config, limits: &Limits) -> Caps {
         // Devices let a peer revoke what a queue pair registered, which user space cannot: rxe ends the connection. siw
         // does it, but does not say so.
         revocable_regions: false,
+        reads_into_files: false,
         ..config.caps()
     }
 }

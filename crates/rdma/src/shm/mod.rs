@@ -134,6 +134,7 @@ impl Config {
             kernel_bypass: true,
             send_with_invalidate: true,
             revocable_regions: true,
+            reads_into_files: true,
         }
     }
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
 use weft_machine::shm::{Consumer, Doorbell, Producer, Sleeper, Socket, Words};
@@ -33,7 +34,7 @@ use super::message::{MAX_MESSAGE, Message};
 use super::moderation::Moderated;
 use super::news::{News, Posted};
 use super::quarantine;
-use super::regions::{Reach, RegionTable, Stuck, wait_outside};
+use super::regions::{Held, Reach, RegionTable, Stuck, wait_outside};
 use super::slabs::{Announced, PeerSlabs};
 use crate::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work, WorkError,
@@ -389,7 +390,7 @@ impl Inner {
         let mut windows = Vec::new();
         for PostedRecv { id, window } in state.recvs.iter_mut().filter_map(Option::take) {
             flushed.push(id);
-            windows.push(window);
+            windows.push(Held::Window(window));
         }
         let flush = |id| Completion { id, result: Err(WorkError::Flushed) };
         state.completions.extend(flushed.into_iter().map(flush));
@@ -439,14 +440,26 @@ impl QueuePair for ShmQueuePair {
         state.regions.add(&inner.pool, buf, access)
     }
 
+    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+        let inner = &self.0;
+        let state = &mut *inner.state.borrow_mut();
+        if state.ended.is_some() {
+            return None;
+        }
+        let place = inner.pool.location(bytes)?;
+        state.announced.ensure(place.0, &inner.pool, inner.link.inner()).ok()?;
+        state.regions.lend(bytes, place).ok()
+    }
+
     fn invalidate(&self, stag: Stag) -> Option<Buf> {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
         let dead = || inner.link.inner().hung_up();
         match state.regions.take(stag, &inner.their_hazard[0], inner.stall_limit, dead)? {
-            Ok(window) => window.try_into_buf().ok(),
-            Err((Stuck, window)) => {
-                quarantine::keep(inner.link.inner(), vec![window]);
+            Ok(Held::Window(window)) => window.try_into_buf().ok(),
+            Ok(Held::Lent(_)) => None,
+            Err((Stuck, held)) => {
+                quarantine::keep(inner.link.inner(), vec![held]);
                 inner.end(state, Disconnect::Lost(io::ErrorKind::TimedOut));
                 None
             }

@@ -2,7 +2,7 @@
 //!
 //! What: an entry per region in shared memory; the peer checks STag, rights and bounds against it before every access.
 //! Spec: RFC 5040 5 and 5042 (STag checks), RFC 5041 7.2 (bounds).
-//! Owns: the windows of the regions, until they are taken back. Does not: move bytes.
+//! Owns: the memory of the regions, until they are taken back. Does not: move bytes.
 //!
 //! An entry is `state | slab, length | offset in the slab | unused`; `state` is `STag << 32 | rights << 1 | valid`.
 //!
@@ -19,6 +19,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use bytes::Bytes;
 use weft_machine::shm::Words;
 use weft_machine::{Buf, Pool, Window, rt};
 
@@ -88,7 +89,16 @@ pub(super) struct RegionTable {
 
 struct OwnSlot {
     stag: Stag,
-    window: Option<Window>,
+    held: Option<Held>,
+}
+
+/// What a region keeps alive.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Memory that is its owner's alone when it is taken back.
+    Window(Window),
+    /// Bytes that others read, too. Nobody writes them, the peer no more than we.
+    Lent(#[allow(dead_code, reason = "held, not looked at")] Bytes),
 }
 
 impl RegionTable {
@@ -111,15 +121,30 @@ impl RegionTable {
 
     /// Where a buffer would lie for the peer; `None` when it is not of `pool`.
     pub(super) fn add(&mut self, pool: &Pool, buf: Buf, access: Access) -> Result<Segment, PostError> {
-        let len = u32::try_from(buf.len()).map_err(|_| PostError::Misuse("region longer than 4 GiB"))?;
+        let window = buf.into_window();
+        let place = window.location(pool).ok_or(PostError::Misuse("region not in the provider's pool"))?;
+        let len = window.len();
+        self.open(Held::Window(window), place, len, access)
+    }
+
+    /// The same with bytes that are shared, for reading.
+    pub(super) fn lend(&mut self, bytes: &Bytes, place: (u32, u64)) -> Result<Segment, PostError> {
+        self.open(Held::Lent(bytes.clone()), place, bytes.len(), Access::RemoteRead)
+    }
+
+    fn open(
+        &mut self,
+        held: Held,
+        (slab, offset): (u32, u64),
+        len: usize,
+        access: Access,
+    ) -> Result<Segment, PostError> {
+        let len = u32::try_from(len).map_err(|_| PostError::Misuse("region longer than 4 GiB"))?;
         let index = match self.free.last() {
             Some(&index) => usize::from(index),
             None if self.slots.len() < self.limit => self.slots.len(),
             None => return Err(PostError::RegionsFull(self.limit)),
         };
-        let window = buf.into_window();
-        let (slab, offset) =
-            window.location(pool).ok_or(PostError::Misuse("region not in the provider's pool"))?;
         let generation = match self.slots.get(index) {
             Some(slot) => (slot.stag.0 >> REGION_BITS) + 1,
             None => self.first_generation,
@@ -128,11 +153,11 @@ impl RegionTable {
         let generation = if generation % GENERATIONS == 0 { 1 } else { generation % GENERATIONS };
         let stag = Stag(generation << REGION_BITS | index as u32);
         if self.free.pop().is_none() {
-            self.slots.push(OwnSlot { stag, window: None });
+            self.slots.push(OwnSlot { stag, held: None });
         }
         let slot = &mut self.slots[index];
         slot.stag = stag;
-        slot.window = Some(window);
+        slot.held = Some(held);
         let entry = self.entry(index);
         entry[1].store(u64::from(slab) << 32 | u64::from(len), Ordering::Relaxed);
         entry[2].store(offset, Ordering::Relaxed);
@@ -146,7 +171,7 @@ impl RegionTable {
 
     /// Whether `stag` is a region that has not been taken back, revoked or not.
     pub(super) fn holds(&self, stag: Stag) -> bool {
-        self.slots.get(index_of(stag)).is_some_and(|slot| slot.stag == stag && slot.window.is_some())
+        self.slots.get(index_of(stag)).is_some_and(|slot| slot.stag == stag && slot.held.is_some())
     }
 
     /// Ends the peer's rights without taking the memory back: what the peer's Send with Invalidate does.
@@ -164,25 +189,25 @@ impl RegionTable {
         hazard: &AtomicU64,
         limit: Duration,
         dead: impl Fn() -> bool,
-    ) -> Option<Result<Window, (Stuck, Window)>> {
+    ) -> Option<Result<Held, (Stuck, Held)>> {
         if !self.holds(stag) {
             return None;
         }
         let index = index_of(stag);
         self.entry(index)[0].store(0, Ordering::Release);
-        let window = self.slots[index].window.take()?;
+        let held = self.slots[index].held.take()?;
         match wait_out(hazard, limit, |hazard| hazard == index as u64 + 1, dead) {
             Ok(()) => {
                 self.free.push(index as u16);
-                Some(Ok(window))
+                Some(Ok(held))
             }
-            Err(stuck) => Some(Err((stuck, window))),
+            Err(stuck) => Some(Err((stuck, held))),
         }
     }
 
-    /// Every window that has not been taken back, for quarantine.
-    pub(super) fn drain(&mut self) -> Vec<Window> {
-        self.slots.iter_mut().filter_map(|slot| slot.window.take()).collect()
+    /// Everything that has not been taken back, for quarantine.
+    pub(super) fn drain(&mut self) -> Vec<Held> {
+        self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
     }
 }
 

@@ -228,6 +228,39 @@ fn payload_is_never_copied_by_us() {
 }
 
 #[test]
+fn bytes_that_others_read_are_lent_where_they_lie() {
+    let world = world();
+    run(async {
+        let (a, b) = pair(&world, 4).await;
+        let bytes = filled(&world.pool, 10_000, 7).freeze();
+        let before = copies();
+        let lent = b.lend(&bytes.slice(100..9_000)).expect("of the pool");
+        let again = b.lend(&bytes).expect("twice at a time");
+        assert_eq!((lent.len, again.len, lent.stag == again.stag), (8_900, 10_000, false));
+        for (id, from) in [(1, lent), (2, again)] {
+            a.post(Work::Read { id, into: world.pool.try_alloc(10_000).unwrap(), from }).unwrap();
+            let Done::Read { buf } = completions(&a).done().await else { panic!() };
+            assert_eq!(buf[..], bytes[..from.len as usize]);
+        }
+        assert_eq!(copies(), before);
+        assert!(b.lend(&Bytes::from(vec![0; 100])).is_none(), "not of the pool");
+        // Nothing comes back, and it is over for the peer: a Read of it would end the connection.
+        let file = File::in_memory("test").unwrap();
+        assert!(a.read_into(lent, &file, 0).is_some());
+        assert!(b.invalidate(lent.stag).is_none());
+        assert!(a.read_into(lent, &file, 0).is_none());
+        assert!(a.read_into(again, &file, 0).is_some(), "the other is none the wiser");
+        // It is only lent for reading.
+        a.post(write(3, Bytes::from_static(b"no"), Segment { len: 2, ..again })).unwrap();
+        let (failed, _) = completions(&a).until_the_end().await;
+        assert_eq!(failed[0], (3, WorkError::Remote(Refusal::Access)));
+        assert!(bytes.iter().all(|&byte| byte == 7));
+        drop((a, b, bytes));
+    });
+    assert_eq!(world.pool.in_use_bytes(), 0);
+}
+
+#[test]
 fn a_read_goes_straight_into_a_file_in_memory() {
     let world = world();
     run(async {

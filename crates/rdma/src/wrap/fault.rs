@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::Rng;
 use weft_machine::{Buf, Time, rt};
@@ -112,6 +113,10 @@ impl QueuePair for Faulty {
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
         self.inner.register(buf, access)
+    }
+
+    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+        self.inner.lend(bytes)
     }
 
     fn invalidate(&self, stag: Stag) -> Option<Buf> {

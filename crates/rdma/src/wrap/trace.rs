@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use weft_machine::{Buf, File};
 
 use super::{Layer, SetUp};
@@ -147,6 +148,13 @@ impl QueuePair for Traced {
             Err(e) => self.span.in_scope(|| tracing::debug!("region refused: {e}")),
         }
         result
+    }
+
+    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+        let segment = self.inner.lend(bytes)?;
+        add(&self.counters.registered);
+        self.span.in_scope(|| tracing::trace!(?segment, "lent"));
+        Some(segment)
     }
 
     fn invalidate(&self, stag: Stag) -> Option<Buf> {

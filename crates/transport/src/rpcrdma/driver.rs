@@ -23,9 +23,9 @@ use slab::Slab;
 use weft_machine::{Buf, Payload, Pool};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
-use super::Config;
 use super::requester::{Prepared, Requester, Shape, prepare, refusal};
 use super::responder::{Out, Responder, id};
+use super::{Config, distant};
 use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
 };
@@ -45,18 +45,18 @@ pub(super) enum Role {
 /// RPC over RDMA. Dropping it closes the connection.
 pub struct RpcRdma(Rc<Inner>);
 
-struct Inner {
-    qp: Rc<dyn QueuePair>,
+pub(super) struct Inner {
+    pub(super) qp: Rc<dyn QueuePair>,
     pool: Pool,
     config: Config,
-    state: RefCell<State>,
+    pub(super) state: RefCell<State>,
     /// The task that waits in `recv`.
     reader: RefCell<Option<Waker>>,
 }
 
-struct State {
-    role: Role,
-    out: Out,
+pub(super) struct State {
+    pub(super) role: Role,
+    pub(super) out: Out,
     /// Called but not yet with the state machine, oldest first.
     unsent: VecDeque<Unsent>,
     /// The oldest of them, being prepared.
@@ -64,7 +64,7 @@ struct State {
     /// Sends on the queue pair, by key.
     sends: Slab<Rc<Sent>>,
     closing: bool,
-    ended: Option<Ending>,
+    pub(super) ended: Option<Ending>,
     completions: Vec<Completion>,
 }
 
@@ -134,7 +134,7 @@ impl Drop for RpcRdma {
 
 impl Inner {
     /// Moves what can move. The queue pair wakes `cx` when more can.
-    fn drive(&self, cx: &mut Context<'_>) {
+    pub(super) fn drive(self: &Rc<Self>, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         loop {
             state.advance(cx, self);
@@ -177,14 +177,14 @@ impl Inner {
         }
     }
 
-    fn wake_reader(&self) {
+    pub(super) fn wake_reader(&self) {
         if let Some(reader) = &*self.reader.borrow() {
             reader.wake_by_ref();
         }
     }
 
     /// A waiting sender has ended: somebody else must be the one whom the queue pair wakes.
-    fn hand_over(&self) {
+    pub(super) fn hand_over(&self) {
         if self.reader.borrow().is_some() {
             return self.wake_reader();
         }
@@ -252,11 +252,11 @@ impl State {
                 return;
             }
             let Some(Unsent { message, shape, sent }) = self.unsent.pop_front() else { return };
-            let pool = inner.pool.clone();
+            let (pool, qp) = (inner.pool.clone(), inner.qp.clone());
             match (&self.role, shape) {
                 (Role::Requester(_), Some(shape)) => {
                     let ready =
-                        Box::pin(async move { Ok(Ready::Call(prepare(message, shape, pool).await?)) });
+                        Box::pin(async move { Ok(Ready::Call(prepare(message, shape, pool, &*qp).await?)) });
                     self.preparing = Some(Preparing { ready, xid: Some(shape.xid()), sent });
                 }
                 (Role::Responder(responder), _) if responder.must_load(&message) => {
@@ -322,13 +322,18 @@ impl State {
         }
     }
 
-    fn completed(&mut self, completion: Completion, inner: &Inner) -> Result<(), Ending> {
+    fn completed(&mut self, completion: Completion, inner: &Rc<Inner>) -> Result<(), Ending> {
         let (kind, key) = (id::kind(completion.id), id::key(completion.id));
         match completion.result {
             Ok(Done::Received { buf, .. }) => {
                 let message = self.repost(buf, inner);
                 match &mut self.role {
-                    Role::Responder(responder) => responder.received(message, &mut self.out)?,
+                    Role::Responder(responder) => {
+                        responder.received(message, &mut self.out)?;
+                        if let Some(left) = self.out.left.take() {
+                            self.out.messages.push_back(distant::message(left, inner));
+                        }
+                    }
                     Role::Requester(requester) => requester.received(message, &*inner.qp, &mut self.out)?,
                 }
             }
@@ -381,6 +386,9 @@ impl State {
         }
         inner.qp.close();
         self.out.work.clear();
+        if let Role::Responder(responder) = &mut self.role {
+            responder.abandon();
+        }
         let unsent = std::mem::take(&mut self.unsent).into_iter().map(|unsent| unsent.sent);
         let preparing = self.preparing.take().map(|preparing| preparing.sent);
         for sent in self.sends.drain().chain(preparing).chain(unsent) {

@@ -8,6 +8,7 @@
 //! them to the queue pair, the pool and the files. Whoever waits (a reader, a sender) drives.
 
 mod chunks;
+mod distant;
 mod driver;
 mod requester;
 mod responder;
@@ -128,14 +129,15 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
         let buf: Buf = pool.alloc(config.inline_bytes).await;
         recvs.push(receive_buffer(buf));
     }
+    let qp = request.accept(config.params(), recvs).await?;
     let terms = responder::Terms {
         threshold: config.inline_bytes.min(peer.receive_bytes),
         credits: config.credits,
         max_message: config.max_message,
         max_payload: config.max_payload,
         remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
+        leaves_payload: qp.caps().reads_into_files,
     };
-    let qp = request.accept(config.params(), recvs).await?;
     Ok(RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms))))
 }
 

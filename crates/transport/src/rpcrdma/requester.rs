@@ -23,7 +23,7 @@ use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks;
 use super::responder::{Out, xid_of};
-use crate::channel::{Ending, Error, Message, Outgoing, Part, Ticket};
+use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket};
 
 /// What limits and negotiation say about a connection.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,15 @@ pub(super) struct Shape {
     reply_room: Option<usize>,
 }
 
+/// Payload that the peer will pull.
+#[derive(Debug)]
+enum Source {
+    /// To be opened.
+    Buf(Buf),
+    /// Opened already, where it lay.
+    Lent(Segment),
+}
+
 /// A call with everything it needs.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -78,7 +87,7 @@ pub(super) struct Prepared {
     /// The stream, as far as it goes in the message.
     stream: Vec<Bytes>,
     /// The payload, when it is placed.
-    payload: Option<Buf>,
+    payload: Option<Source>,
     /// The stream, when it is long.
     long: Option<Buf>,
     sink: Option<Buf>,
@@ -133,12 +142,17 @@ impl Shape {
     }
 }
 
-/// Brings everything where it can be registered. Payload in shared memory is copied here, counted; a source, or a range
-/// of a file, is not.
-pub(super) async fn prepare(call: Outgoing, shape: Shape, pool: Pool) -> Result<Prepared, Error> {
+/// Brings everything where it can be registered. Payload in shared memory is copied here, counted, where it cannot be lent as
+/// it lies; a source, or a range of a file, is not.
+pub(super) async fn prepare(
+    call: Outgoing,
+    shape: Shape,
+    pool: Pool,
+    qp: &dyn QueuePair,
+) -> Result<Prepared, Error> {
     let Outgoing { parts, sink, source, .. } = call;
     let mut stream = Vec::with_capacity(parts.len() + 2);
-    let mut payload = None;
+    let (mut placed, mut payload) = (None, None);
     let inline = |stream: &mut Vec<Bytes>, chain: Vec<Bytes>| {
         stream.extend(chain);
         stream.push(Bytes::from_static(&[0; 3][..pad(shape.payload_len)]));
@@ -146,12 +160,12 @@ pub(super) async fn prepare(call: Outgoing, shape: Shape, pool: Pool) -> Result<
     for part in parts {
         match part {
             Part::Bytes(bytes) => stream.push(bytes),
-            Part::Payload { data, .. } if shape.placed => payload = Some(into_buf(data, &pool).await?),
+            Part::Payload { data, .. } if shape.placed => placed = Some(data),
             Part::Payload { data, .. } => inline(&mut stream, data.into_chain(&pool).await?),
         }
     }
     match source {
-        Some(source) if shape.placed => payload = Some(source),
+        Some(source) if shape.placed => payload = Some(Source::Buf(source)),
         Some(source) => inline(&mut stream, vec![source.freeze()]),
         None => {}
     }
@@ -170,6 +184,17 @@ pub(super) async fn prepare(call: Outgoing, shape: Shape, pool: Pool) -> Result<
         }
         None => None,
     };
+    // Last: whoever gives up before has opened nothing.
+    if let Some(data) = placed {
+        let lent = match &data {
+            Payload::Chain(chain) if chain.len() == 1 => qp.lend(&chain[0]),
+            _ => None,
+        };
+        payload = Some(match lent {
+            Some(segment) => Source::Lent(segment),
+            None => Source::Buf(into_buf(data, &pool).await?),
+        });
+    }
     Ok(Prepared { shape, stream, payload, long, sink, reply })
 }
 
@@ -218,6 +243,9 @@ impl Requester {
     ) -> Result<(), Error> {
         let Prepared { shape, stream, payload, long, sink, reply } = call;
         if self.calls.contains_key(&shape.xid) {
+            if let Some(Source::Lent(segment)) = payload {
+                qp.invalidate(segment.stag);
+            }
             return Err(Error::Misuse("a call with this xid is in flight"));
         }
         let mut entry = Call::default();
@@ -251,17 +279,26 @@ impl Requester {
         entry: &mut Call,
         qp: &dyn QueuePair,
         position: usize,
-        payload: Option<Buf>,
+        payload: Option<Source>,
         long: Option<Buf>,
         sink: Option<Buf>,
         reply: Option<Buf>,
     ) -> Result<Chunks, Error> {
         let open = |buf: Buf, access| qp.register(buf, access).map_err(post_error);
         let mut chunks = Chunks::default();
-        for (buf, position) in [(long, 0), (payload, position)] {
-            if let Some(buf) = buf {
-                let segment = open(buf, Access::RemoteRead)?;
-                entry.sources.push(segment.stag);
+        if let Some(Source::Lent(segment)) = &payload {
+            entry.sources.push(segment.stag);
+        }
+        for (source, position) in [(long.map(Source::Buf), 0), (payload, position)] {
+            if let Some(source) = source {
+                let segment = match source {
+                    Source::Lent(segment) => segment,
+                    Source::Buf(buf) => {
+                        let segment = open(buf, Access::RemoteRead)?;
+                        entry.sources.push(segment.stag);
+                        segment
+                    }
+                };
                 let target = chunks::to_wire(segment);
                 chunks.reads.push(ReadSegment { position: position as u32, target });
             }
@@ -299,7 +336,9 @@ impl Requester {
         let offered = call.sink.is_some();
         let (sink, reply) = call.release(qp);
         let detached = match (offered, sink) {
-            (true, Some(buf)) => Some(used(buf, lists.writes.first().map_or(0, |c| chunks::len(c)))?),
+            (true, Some(buf)) => {
+                Some(Detached::Here(used(buf, lists.writes.first().map_or(0, |c| chunks::len(c)))?))
+            }
             (true, None) => return Err(Ending::Violation("a region that we offered is gone")),
             (false, _) => None,
         };

@@ -5,11 +5,15 @@
 //! Owns: calls whose chunks are being pulled. Does not: post, allocate or wait (the driver does).
 //!
 //! Operation: a call is shown only when all of it is here: the stream, from the message or from the position-zero chunk,
-//! and beside it the payload of its one other Read chunk.
+//! and beside it the payload of its one other Read chunk. Where payload can go from the peer's memory straight to where it
+//! belongs it is left there, and pulled when it is asked for.
 //! Calls to the client go by Send alone, and its replies are shown as messages (RFC 8167).
 //! Errors: a header or a chunk list that breaks a rule is answered with RDMA_ERROR; the connection goes on.
 
+use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
+use std::task::Waker;
 
 use bytes::Bytes;
 use weft_machine::{Buf, Payload, buf};
@@ -18,7 +22,7 @@ use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, Unusable, VERSION, Wri
 use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
-use crate::channel::{Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
 
 /// Bytes of a header without chunks.
 const HEADER_BYTES: usize = 28;
@@ -49,16 +53,46 @@ pub(super) struct Terms {
     pub max_payload: usize,
     /// Whether Send with Invalidate was agreed.
     pub remote_invalidation: bool,
+    /// Whether payload beside a whole stream stays with the peer until it is asked for.
+    pub leaves_payload: bool,
 }
 
-/// A call with Read chunks.
+/// What Reads are for.
+#[derive(Debug)]
+enum Goal {
+    /// A call.
+    Call {
+        ticket: CallTicket,
+        /// What came inline; `None` when the stream is in the position-zero chunk.
+        inline: Option<Bytes>,
+        /// Whether there is a payload chunk, possibly of no bytes.
+        detached: bool,
+    },
+    /// Payload that was left with the peer.
+    Payload(Rc<Fetched>),
+}
+
+/// Payload that was asked for, shared with whoever did.
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    /// `None` inside: the connection has ended.
+    pub outcome: RefCell<Option<Option<Bytes>>>,
+    pub waker: RefCell<Option<Waker>>,
+}
+
+impl Fetched {
+    fn finish(&self, outcome: Option<Bytes>) {
+        self.outcome.replace(Some(outcome));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Chunks that are pulled together.
 #[derive(Debug)]
 struct Pull {
-    ticket: CallTicket,
-    /// What came inline; `None` when the stream is in the position-zero chunk.
-    inline: Option<Bytes>,
-    /// Whether there is a payload chunk, possibly of no bytes.
-    detached: bool,
+    goal: Goal,
     /// The position-zero chunk and the payload chunk.
     gathers: [Gather; 2],
     /// Reads that have not finished.
@@ -110,9 +144,9 @@ impl Gather {
 #[derive(Debug)]
 pub(super) struct Responder {
     terms: Terms,
-    /// Calls that wait for buffers, oldest first.
+    /// What waits for buffers, oldest first.
     waiting: VecDeque<Pull>,
-    /// Calls whose Reads are posted.
+    /// What Reads are posted for.
     pulling: slab::Slab<Pull>,
     /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
     /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
@@ -151,6 +185,16 @@ pub(super) struct Out {
     pub work: VecDeque<Work>,
     /// To be handed up.
     pub messages: VecDeque<Message>,
+    /// To be handed up with payload that stays with the peer, before what is in `messages` by now.
+    pub left: Option<Left>,
+}
+
+/// A call whose payload lies in these segments of the peer's memory.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub body: Bytes,
+    pub payload: Vec<Segment>,
+    pub ticket: Ticket,
 }
 
 /// Ids of work: what kind, and which.
@@ -258,18 +302,22 @@ impl Responder {
             }
             (Ok(reads), Some(body)) if reads.payload.is_empty() => {
                 // A payload chunk without bytes is a payload of length zero.
-                let detached = (reads.position != 0).then(Bytes::new);
+                let detached = (reads.position != 0).then(|| Detached::Here(Bytes::new()));
                 out.messages.push_back(Message {
                     body,
                     detached,
                     ticket: Ticket(TicketKind::RpcRdma(ticket)),
                 });
             }
+            (Ok(reads), Some(body)) if self.terms.leaves_payload => {
+                let ticket = Ticket(TicketKind::RpcRdma(ticket));
+                out.left = Some(Left { body, payload: reads.payload, ticket });
+            }
             (Ok(reads), inline) => {
                 let left = reads.stream.len() + reads.payload.len();
                 let detached = reads.position != 0;
                 let gathers = [Gather::new(reads.stream), Gather::new(reads.payload)];
-                self.waiting.push_back(Pull { ticket, inline, detached, gathers, left });
+                self.waiting.push_back(Pull { goal: Goal::Call { ticket, inline, detached }, gathers, left });
             }
         }
     }
@@ -299,6 +347,22 @@ impl Responder {
             return Err("payload chunk above the limit");
         }
         Ok(())
+    }
+
+    /// Pulls payload that was left with the peer.
+    pub fn fetch(&mut self, payload: Vec<Segment>, fetched: Rc<Fetched>) {
+        let left = payload.len();
+        let gathers = [Gather::default(), Gather::new(payload)];
+        self.waiting.push_back(Pull { goal: Goal::Payload(fetched), gathers, left });
+    }
+
+    /// The connection has ended: nothing that is waited for comes any more.
+    pub fn abandon(&mut self) {
+        for pull in self.waiting.drain(..).chain(self.pulling.drain()) {
+            if let Goal::Payload(fetched) = pull.goal {
+                fetched.finish(None);
+            }
+        }
     }
 
     /// The buffers that the oldest waiting call needs, all at once: one that held some while it waits for others could
@@ -346,14 +410,18 @@ impl Responder {
     }
 
     fn assembled(&mut self, pull: Pull, out: &mut Out) {
-        let Pull { ticket, inline, detached, gathers: [mut stream, mut payload], .. } = pull;
+        let Pull { goal, gathers: [mut stream, mut payload], .. } = pull;
+        let (ticket, inline, detached) = match goal {
+            Goal::Call { ticket, inline, detached } => (ticket, inline, detached),
+            Goal::Payload(fetched) => return fetched.finish(Some(payload.take())),
+        };
         let body = inline.unwrap_or_else(|| stream.take());
         if body.get(..4) != Some(&ticket.xid.to_be_bytes()) {
             tracing::debug!(xid = ticket.xid, "xid of header and pulled message differ");
             self.unanswered = self.unanswered.saturating_sub(1);
             return self.refuse(ticket.xid, VERSION, ErrorCode::Chunk, out);
         }
-        let detached = detached.then(|| payload.take());
+        let detached = detached.then(|| Detached::Here(payload.take()));
         out.messages.push_back(Message { body, detached, ticket: Ticket(TicketKind::RpcRdma(ticket)) });
     }
 

@@ -11,7 +11,7 @@ use weft_wire::xdr::Encoder;
 
 use self::fake::{Did, FakeQp, pair};
 use super::*;
-use crate::channel::{Channel, Message, Outgoing, Part, To};
+use crate::channel::{Channel, Detached, Error, Message, Outgoing, Part, To};
 
 struct Pair {
     client: Rc<RpcRdma>,
@@ -31,6 +31,7 @@ fn server_of(qp: Rc<FakeQp>, pool: &Pool, config: Config, peer: PrivateData) -> 
         max_message: config.max_message,
         max_payload: config.max_payload,
         remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
+        leaves_payload: qp.caps().reads_into_files,
     };
     RpcRdma::new(qp, pool.clone(), config, Role::Responder(Responder::new(terms)))
 }
@@ -41,7 +42,19 @@ impl Pair {
     }
 
     fn with_queue(client: Config, server: Config, max_send_work: usize) -> Pair {
-        let (client_qp, server_qp) = pair(max_send_work);
+        Pair::of(pair(max_send_work), client, server)
+    }
+
+    /// Where the server reads into files, and the client lends what it has in its pool.
+    fn reaching() -> Pair {
+        let (client_qp, server_qp) = pair(1024);
+        server_qp.reaches.replace(Some(Pool::new(0)));
+        let pair = Pair::of((client_qp, server_qp), Config::default(), Config::default());
+        pair.client_qp.reaches.replace(Some(pair.client_pool.clone()));
+        pair
+    }
+
+    fn of((client_qp, server_qp): (Rc<FakeQp>, Rc<FakeQp>), client: Config, server: Config) -> Pair {
         let (client_pool, server_pool) = (Pool::new(64 << 20), Pool::new(64 << 20));
         let private = client.normal().private_data();
         let answer = server.normal().private_data().emit();
@@ -179,7 +192,7 @@ fn a_result_goes_into_the_write_chunk_without_its_fill() {
     assert_eq!(chunks_of(reply).0.writes[0][0].length, 5);
     let reply = pair.at_client();
     assert_eq!(reply.body, words(&[7, 1, 5, 9]));
-    assert_eq!(reply.detached.unwrap(), "hello");
+    assert_eq!(reply.detached.unwrap().here().unwrap(), "hello");
     assert_eq!(pair.client_qp.regions(), 0);
 }
 
@@ -196,7 +209,7 @@ fn a_file_range_is_written_by_the_provider_or_loaded_when_it_travels_inline() {
     let sink = pair.sink(100);
     pair.call(Outgoing { parts: bytes(words(&[7, 0])), sink, ..Outgoing::default() });
     pair.reply(pair.at_server().ticket, vec![Part::Bytes(words(&[7, 5])), range()]);
-    assert_eq!(pair.at_client().detached.unwrap(), "23456");
+    assert_eq!(pair.at_client().detached.unwrap().here().unwrap(), "23456");
     pair.call(Outgoing::bytes(words(&[8, 0])));
     pair.reply(pair.at_server().ticket, vec![Part::Bytes(words(&[8, 5])), range()]);
     let reply = pair.at_client();
@@ -216,7 +229,7 @@ fn a_sink_that_is_not_used_comes_back_empty() {
     let (chunks, _) = chunks_of(reply);
     assert_eq!(chunks.writes.len(), 1);
     assert_eq!(chunks.writes[0][0].length, 0);
-    assert_eq!(pair.at_client().detached.unwrap(), "");
+    assert_eq!(pair.at_client().detached.unwrap().here().unwrap(), "");
 }
 
 #[test]
@@ -238,7 +251,7 @@ fn a_large_payload_of_a_call_is_pulled_and_a_small_one_is_not() {
             assert_eq!(chunks.reads[0].position as usize, head.len());
             assert_eq!(chunks.reads[0].target.length as usize, len);
             assert_eq!(call.body, head);
-            assert!(call.detached.unwrap() == content);
+            assert!(call.detached.unwrap().here().unwrap() == content);
         } else {
             assert!(chunks.reads.is_empty());
             assert!(call.body[..head.len()] == head && call.body[head.len()..][..len] == content);
@@ -251,6 +264,79 @@ fn a_large_payload_of_a_call_is_pulled_and_a_small_one_is_not() {
     }
 }
 
+/// A call with this payload, as a client sends it that keeps the bytes.
+fn kept(pair: &Pair, xid: u32, content: &[u8]) -> (Bytes, Outgoing) {
+    let content = pair.client_pool.buf_from(content).unwrap().freeze();
+    let data = content.clone().into();
+    let head = words(&[xid, 0, content.len() as u32]);
+    let parts = vec![Part::Bytes(head), Part::Payload { data, to: To::Inline }];
+    (content, Outgoing { parts, ..Outgoing::default() })
+}
+
+#[test]
+fn payload_is_lent_left_and_placed_without_a_copy_of_ours() {
+    let pair = Pair::reaching();
+    let file = File::in_memory("placed").unwrap();
+    for (xid, len) in [(1, 5000), (2, 1 << 20)] {
+        let content: Vec<u8> = (0..len).map(|n| n as u8 ^ xid as u8).collect();
+        let (content, call) = kept(&pair, xid, &content);
+        let before = buf::copies();
+        pair.call(call);
+        let call = pair.at_server();
+        let Some(Detached::There(there)) = call.detached else { panic!("{:?}", call.detached) };
+        assert_eq!(there.len(), len);
+        there.place(len - 1, &file, 10).expect("it goes so").unwrap();
+        assert_eq!(buf::copies(), before);
+        assert!(!pair.server_qp.did().iter().any(|did| matches!(did, Did::Read { .. })));
+        let range = FileRange { file: file.clone(), offset: 10, len: len - 1 };
+        let placed = Payload::File(range).into_chain(&pair.server_pool).now_or_never().unwrap().unwrap();
+        assert!(placed.concat() == content[..len - 1]);
+        pair.reply(call.ticket, bytes(words(&[xid])));
+        pair.at_client();
+        assert_eq!(pair.client_qp.regions(), 0);
+        assert!(there.place(len, &file, 0).is_none(), "it is the client's again");
+    }
+}
+
+#[test]
+fn payload_that_was_left_comes_when_it_is_asked_for() {
+    let pair = Pair::reaching();
+    let (content, call) = kept(&pair, 1, &[5; 10_000]);
+    pair.call(call);
+    // One without any is shown as ever, and those behind it in their order.
+    pair.call(Outgoing::bytes(words(&[2, 0])));
+    let call = pair.at_server();
+    let Some(Detached::There(there)) = &call.detached else { panic!("{:?}", call.detached) };
+    assert!(there.fetch().now_or_never().expect("at once").unwrap() == content);
+    assert_eq!(pair.server_qp.did().iter().filter(|did| matches!(did, Did::Read { .. })).count(), 1);
+    pair.reply(call.ticket, bytes(words(&[1])));
+    pair.at_client();
+    let next = pair.at_server();
+    assert!(next.body == words(&[2, 0]) && next.detached.is_none());
+}
+
+#[test]
+fn payload_that_was_left_waits_for_a_buffer_and_ends_with_the_connection() {
+    let pair = Pair::reaching();
+    let (_, call) = kept(&pair, 1, &[5; 10_000]);
+    pair.call(call);
+    let call = pair.at_server();
+    let Some(Detached::There(there)) = &call.detached else { panic!("{:?}", call.detached) };
+    let rest = || pair.server_pool.try_alloc(10_000);
+    let all: Vec<Buf> = std::iter::from_fn(rest).collect();
+    let mut fetching = there.fetch();
+    assert!((&mut fetching).now_or_never().is_none());
+    drop(all);
+    assert!((&mut fetching).now_or_never().expect("there is room").is_ok());
+    let all: Vec<Buf> = std::iter::from_fn(rest).collect();
+    let mut fetching = there.fetch();
+    assert!((&mut fetching).now_or_never().is_none());
+    pair.client_qp.close();
+    assert!(matches!(fetching.now_or_never(), Some(Err(Error::Closed))));
+    assert!(matches!(there.fetch().now_or_never(), Some(Err(Error::Closed))));
+    drop(all);
+}
+
 #[test]
 fn payload_in_shared_memory_is_copied_once_to_be_opened() {
     let pair = Pair::default();
@@ -258,7 +344,7 @@ fn payload_in_shared_memory_is_copied_once_to_be_opened() {
     let before = buf::copies();
     let parts = vec![Part::Bytes(words(&[7, 10_000])), payload(&content, To::Inline)];
     pair.call(Outgoing { parts, ..Outgoing::default() });
-    assert!(pair.at_server().detached.unwrap() == content);
+    assert!(pair.at_server().detached.unwrap().here().unwrap() == content);
     assert_eq!(buf::copies().0 - before.0, 1);
 }
 
@@ -341,7 +427,7 @@ fn memory_is_revoked_with_the_reply_where_both_agreed() {
         let did = pair.server_qp.did();
         let Some(Did::Send { invalidate, .. }) = did.last() else { panic!() };
         assert_eq!(invalidate.is_some(), revoked);
-        assert_eq!(pair.at_client().detached.unwrap(), "hello");
+        assert_eq!(pair.at_client().detached.unwrap().here().unwrap(), "hello");
         assert_eq!(pair.client_qp.regions(), 0);
         // A call without chunks has nothing to revoke.
         pair.call(Outgoing::bytes(words(&[8])));
@@ -370,7 +456,7 @@ fn replies_wait_for_room_in_a_small_send_queue_and_all_arrive() {
             replies.push(reply.unwrap().unwrap());
         }
     }
-    assert!(replies.iter().all(|r| r.detached.as_ref().unwrap() == "payload"));
+    assert!(replies.iter().all(|r| matches!(&r.detached, Some(Detached::Here(bytes)) if bytes == "payload")));
     replies.sort_by_key(|r| r.body.clone());
     assert!(replies.iter().zip(0..).all(|(r, xid)| r.body == words(&[xid])));
 }
@@ -392,7 +478,7 @@ fn a_pull_waits_for_the_pool_and_holds_nothing_meanwhile() {
     assert!(pair.server.recv().now_or_never().is_none());
     assert!(pair.server_qp.did().is_empty());
     held.clear();
-    assert_eq!(pair.at_server().detached.unwrap().len(), 100_000);
+    assert_eq!(pair.at_server().detached.unwrap().here().unwrap().len(), 100_000);
 }
 
 #[test]

@@ -24,6 +24,7 @@ use weft_load::run::{Counted, Files, Watch, drive};
 use weft_load::target::{Carried, Target, TargetError};
 use weft_load::workload::Workload;
 use weft_machine::Pool;
+use weft_machine::buf::MAX_BUF;
 use weft_machine::rt::{Cores, CoresOptions, Options};
 use zeroize::Zeroizing;
 
@@ -77,6 +78,13 @@ pub(crate) struct Measured(pub Rc<dyn RemoteFile>);
 impl Target for Measured {
     fn read(&self, offset: u64, len: u32) -> LocalBoxFuture<'_, Result<Bytes, TargetError>> {
         self.0.read(offset, len)
+    }
+    fn settle(&self, data: Vec<u8>) -> Bytes {
+        let room = || POOL.with_borrow(|pool| pool.as_ref()?.buf_from(&data));
+        match (data.len() <= MAX_BUF).then(room).flatten() {
+            Some(buf) => buf.freeze(),
+            None => data.into(),
+        }
     }
     fn write(&self, offset: u64, data: Bytes) -> LocalBoxFuture<'_, Result<(), TargetError>> {
         self.0.write(offset, data)

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{Handle, MAX_DATA, PostOpAttr, Stable, Verifier, WccData, Xdr, xdr_struct};
-use crate::xdr::{Decoder, Encoder, Malformed};
+use crate::xdr::{Data, Decoder, Encoder, Malformed};
 
 xdr_struct! {
     /// READ3args.
@@ -101,7 +101,7 @@ pub struct WriteArgs {
     /// All but the data.
     pub head: WriteHead,
     /// The data; its length may differ from `head.count`, which the server answers with NFS3ERR_INVAL.
-    pub data: Bytes,
+    pub data: Data,
 }
 
 impl Xdr for WriteArgs {
@@ -112,11 +112,11 @@ impl Xdr for WriteArgs {
             count: d.u32()?,
             stable: Stable::parse(d)?,
         };
-        Ok(WriteArgs { head, data: d.payload(MAX_DATA)? })
+        Ok(WriteArgs { head, data: d.data(MAX_DATA)? })
     }
     fn emit(&self, e: &mut Encoder) {
         self.head.fields(e);
-        e.opaque(&self.data);
+        e.opaque(self.data.here());
     }
 }
 

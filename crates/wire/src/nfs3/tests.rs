@@ -102,7 +102,7 @@ fn samples() -> Vec<Sample> {
         })),
         sample(WriteArgs {
             head: WriteHead { file: handle(), offset: 3, count: 5, stable: Stable::FileSync },
-            data: Bytes::from_static(b"hello"),
+            data: Bytes::from_static(b"hello").into(),
         }),
         sample(Outcome::<_, WccOnly>::Ok(WriteOk {
             wcc: wcc(),

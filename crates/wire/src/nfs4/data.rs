@@ -2,10 +2,8 @@
 //!
 //! Spec: RFC 8881 18.22, 18.32, 18.3; RFC 7862 section 15 (ALLOCATE to CLONE). Owns: nothing. Does not: read or write.
 
-use bytes::Bytes;
-
 use super::{Bitmap, MAX_DATA, NetAddr, Stable, Stateid, Status, Text, UpTo, Verifier};
-use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
+use crate::xdr::{Data, Decoder, Encoder, Malformed, Xdr, xdr_struct};
 
 xdr_struct! {
     /// READ4args, READ_PLUS4args.
@@ -39,7 +37,7 @@ pub struct Write {
     /// How durable.
     pub stable: Stable,
     /// DDP-eligible (RFC 8267 section 5).
-    pub data: Bytes,
+    pub data: Data,
 }
 
 impl Xdr for Write {
@@ -48,14 +46,14 @@ impl Xdr for Write {
             stateid: Stateid::parse(d)?,
             offset: d.u64()?,
             stable: Stable::parse(d)?,
-            data: d.payload(MAX_DATA)?,
+            data: d.data(MAX_DATA)?,
         })
     }
     fn emit(&self, e: &mut Encoder) {
         self.stateid.emit(e);
         e.u64(self.offset);
         self.stable.emit(e);
-        e.opaque(&self.data);
+        e.opaque(self.data.here());
     }
 }
 

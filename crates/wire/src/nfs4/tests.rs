@@ -133,7 +133,7 @@ fn operations() -> Vec<Op> {
             stateid: stateid(),
             offset: 1,
             stable: Stable::DataSync,
-            data: Bytes::from_static(b"hello"),
+            data: Bytes::from_static(b"hello").into(),
         }),
         Op::ReleaseLockowner(owner()),
         Op::BackchannelCtl(BackchannelCtl { program: 1, sec: sec() }),

@@ -79,3 +79,23 @@ fn what_is_emitted_parses() {
     assert_eq!(d.fixed(), Ok([1, 2, 3, 4]));
     assert_eq!(d.end(), Ok(()));
 }
+
+#[test]
+fn payload_that_is_still_with_its_sender_is_a_length_until_it_comes() {
+    let stream = || Bytes::from_static(&[0, 0, 0, 3, 0xff]);
+    for len in [3, 4] {
+        let mut d = Decoder::distant(stream(), len);
+        assert!(d.is_distant());
+        assert_eq!(d.total(), 5 + len);
+        assert_eq!(d.data(8), Ok(Data::There(3)));
+        assert_eq!((d.remaining(), d.is_distant()), (1, false));
+    }
+    for len in [1, 2, 5] {
+        assert!(Decoder::distant(stream(), len).data(8).is_err());
+    }
+    assert!(Decoder::distant(stream(), 3).data(2).is_err());
+    assert!(Decoder::distant(stream(), 3).payload(8).is_err(), "nobody takes it for bytes");
+    let mut d = Decoder::distant(stream(), 3);
+    d.arrived(Bytes::from_static(b"abc"));
+    assert_eq!(&d.payload(8).unwrap()[..], b"abc");
+}

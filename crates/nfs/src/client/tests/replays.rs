@@ -51,7 +51,11 @@ impl Line {
             procedure::WRITE => {
                 let args = WriteArgs::parse(&mut d).unwrap();
                 let count = args.data.len() as u32;
-                world.done.borrow_mut().push((call.procedure, args.head.offset, args.data));
+                world.done.borrow_mut().push((
+                    call.procedure,
+                    args.head.offset,
+                    Bytes::copy_from_slice(args.data.here()),
+                ));
                 let (wcc, committed) = (WccData::default(), Stable::Unstable);
                 emit(&Outcome::<_, WccOnly>::Ok(WriteOk { wcc, count, committed, verifier }))
             }

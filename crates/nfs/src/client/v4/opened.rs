@@ -175,7 +175,7 @@ impl Opened {
         stable: Stable,
         cargo: Cargo,
     ) -> Result<(u32, Stable, Verifier), Error> {
-        let op = |stateid| Op::Write(Write { stateid, offset, stable, data: Bytes::new() });
+        let op = |stateid| Op::Write(Write { stateid, offset, stable, data: Bytes::new().into() });
         let mut results = self.run(op, Keep::Yes, Some(len), cargo).await?;
         let WriteOk { count, committed, verifier } = results.ok(opnum::WRITE)?;
         Ok((count, committed, verifier))

@@ -36,16 +36,22 @@ async fn store(
     before: &Attr,
     args: WriteArgs,
 ) -> Option<Result<(), Error>> {
-    let WriteArgs { head, data } = args;
+    let WriteArgs { head, mut data } = args;
     if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
     }
     head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
     let written = async {
         cx.caller.check_data(before, WRITE)?;
-        node.pass(Access::Write, Rights::WRITE).await?;
-        let file = node.open(cx, before, true, (head.offset, head.count)).await?;
-        file.write(head.offset, &[data]).await?;
+        let file = loop {
+            node.pass(Access::Write, Rights::WRITE).await?;
+            let file = node.open(cx, before, true, (head.offset, head.count)).await?;
+            match cx.put(&file, head.offset, data).await? {
+                None => break file,
+                // Locks and opens may have come while it travelled.
+                Some(here) => data = here,
+            }
+        };
         node.vfs().content_changed(node.id).await;
         match head.stable {
             Stable::Unstable => Ok(()),

@@ -17,7 +17,7 @@ use weft_wire::nfs4::{
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed, pad};
 
-use super::names::utf8;
+use super::names::{status, utf8};
 use super::ops;
 use super::place::Place;
 use super::state::session::Kept;
@@ -216,6 +216,13 @@ fn principal(credential: &Credential) -> Principal {
 impl<'a> Compound<'a> {
     /// The next operation.
     async fn step(&mut self, d: &mut Decoder) -> Next {
+        // WRITE brings its data itself; the one other operation with payload is short.
+        if d.is_distant() && self.peek_op(d) == opnum::CREATE {
+            match self.cx.fetch().await {
+                Ok(content) => d.arrived(content),
+                Err(e) => return self.failed(opnum::CREATE, status(&e)),
+            }
+        }
         let op = match Op::parse(d, self.minor) {
             Ok(op) => op,
             Err(NoOp::Illegal) => return self.failed(opnum::ILLEGAL, Status::OP_ILLEGAL),

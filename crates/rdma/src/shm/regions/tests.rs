@@ -37,7 +37,8 @@ impl Both {
     }
 
     fn take(&mut self, stag: Stag) -> Option<Window> {
-        self.table.take(stag, &self.hazard[0], LIMIT, || false).map(|taken| taken.unwrap())
+        let taken = self.table.take(stag, &self.hazard[0], LIMIT, || false)?;
+        Some(window(taken.unwrap()))
     }
 
     fn denial(&self, segment: Segment, len: usize, access: Access) -> Option<Denied> {
@@ -47,6 +48,13 @@ impl Both {
 
 const WRITE: Access = Access::RemoteWrite;
 const READ: Access = Access::RemoteRead;
+
+fn window(held: Held) -> Window {
+    match held {
+        Held::Window(window) => window,
+        Held::Lent(_) => panic!("lent"),
+    }
+}
 
 #[test]
 fn access_is_checked_for_stag_rights_and_bounds() {
@@ -205,7 +213,7 @@ fn nothing_is_placed_after_a_region_was_taken_back() {
                     std::thread::yield_now();
                 }
             }
-            let window = table.take(segment.stag, &hazard[0], LIMIT, || false).unwrap().unwrap();
+            let window = window(table.take(segment.stag, &hazard[0], LIMIT, || false).unwrap().unwrap());
             let buf = window.try_into_buf().unwrap();
             // An access that was let in has ended, so its value is everywhere; and what is there stays.
             let last = buf[LEN - 1];

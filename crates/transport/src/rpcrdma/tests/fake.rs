@@ -4,11 +4,12 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use weft_machine::{Buf, Payload, Pool};
+use weft_machine::{Buf, File, Payload, Pool};
 use weft_rdma::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Refusal, Segment, Stag, Traffic, Work,
     WorkError,
@@ -76,12 +77,14 @@ pub struct FakeQp {
     ends: Rc<RefCell<[End; 2]>>,
     me: usize,
     max_send_work: usize,
+    /// Whether it reads into files and lends what lies in this pool.
+    pub reaches: RefCell<Option<Pool>>,
 }
 
 /// A connected pair whose send queues take `max_send_work` pieces of work between two polls.
 pub fn pair(max_send_work: usize) -> (Rc<FakeQp>, Rc<FakeQp>) {
     let ends: Rc<RefCell<[End; 2]>> = Rc::default();
-    let end = |me| Rc::new(FakeQp { ends: ends.clone(), me, max_send_work });
+    let end = |me| Rc::new(FakeQp { ends: ends.clone(), me, max_send_work, reaches: RefCell::default() });
     (end(0), end(1))
 }
 
@@ -215,6 +218,7 @@ impl QueuePair for FakeQp {
             kernel_bypass: false,
             send_with_invalidate: true,
             revocable_regions: true,
+            reads_into_files: self.reaches.borrow().is_some(),
         }
     }
 
@@ -271,6 +275,20 @@ impl QueuePair for FakeQp {
         }
         end.waker = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn read_into(&self, from: Segment, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let reaches = self.reaches.borrow();
+        let pool = reaches.as_ref().filter(|_| file.is_in_memory())?;
+        let peer = &mut self.ends.borrow_mut()[1 - self.me];
+        let place = peer.place(from, Access::RemoteRead).ok()?;
+        Some(file.place_at(offset, &pool.buf_from(place).unwrap().into_window()))
+    }
+
+    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+        let pool = self.reaches.borrow().clone()?;
+        pool.location(bytes)?;
+        self.register(pool.buf_from(bytes)?, Access::RemoteRead).ok()
     }
 
     fn look(&self) {}

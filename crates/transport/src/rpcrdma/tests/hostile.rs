@@ -124,7 +124,7 @@ fn a_chunk_of_many_pieces_is_gathered_in_order() {
     raw.call(nomsg(7, reads(&[&stream[..], &payload[..]].concat())), &[]);
     let shown = raw.shown().unwrap();
     assert_eq!(shown.body, call);
-    assert_eq!(shown.detached.unwrap(), "hello\0\0\0");
+    assert_eq!(shown.detached.unwrap().here().unwrap(), "hello\0\0\0");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn what_is_no_reply_to_us_is_discarded() {
     raw.reply(msg(7, Chunks::default()), &words(&[7, 1]));
     let reply = raw.outcome().unwrap().unwrap().unwrap();
     assert_eq!(reply.body, words(&[7, 1]));
-    assert_eq!(reply.detached.unwrap(), "");
+    assert_eq!(reply.detached.unwrap().here().unwrap(), "");
     assert_eq!(raw.client_qp.regions(), 0);
 }
 
@@ -294,7 +294,7 @@ fn a_late_reply_to_a_call_that_was_given_up_finds_its_memory_in_place() {
     raw.peer.post(Work::Write { id: 1, data, to: Segment { len: 4, ..target }, signalled: false }).unwrap();
     let used = Chunks { writes: vec![vec![Wire { length: 4, ..chunks.writes[0][0] }]], ..Chunks::default() };
     raw.reply(msg(7, used), &words(&[7]));
-    assert_eq!(raw.outcome().unwrap().unwrap().unwrap().detached.unwrap(), "late");
+    assert_eq!(raw.outcome().unwrap().unwrap().unwrap().detached.unwrap().here().unwrap(), "late");
     assert_eq!(raw.client_qp.regions(), 0);
     assert_eq!(target.stag, Stag(chunks.writes[0][0].handle));
 }

@@ -11,11 +11,17 @@ use crate::server::ops::MAX_FILE_SIZE;
 
 pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let node = c.node()?;
-    let Write { stateid, offset, stable, data } = args;
+    let Write { stateid, offset, stable, mut data } = args;
     let len = data.len() as u64;
-    let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
-    offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
-    file.write(offset, &[data]).await.map_err(|e| status(&e))?;
+    let file = loop {
+        let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
+        offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
+        match c.cx.put(&file, offset, data).await.map_err(|e| status(&e))? {
+            None => break file,
+            // Locks may have come while it travelled.
+            Some(here) => data = here,
+        }
+    };
     node.share.vfs.content_changed(node.id).await;
     if stable != Stable::Unstable {
         file.sync().await.map_err(|e| status(&e))?;

@@ -271,7 +271,7 @@ pub fn root(server: &Server) -> Handle {
 }
 
 pub fn write_op(stateid: Stateid, offset: u64, data: &'static [u8]) -> Op {
-    Op::Write(Write { stateid, offset, stable: Stable::Unstable, data: Bytes::from_static(data) })
+    Op::Write(Write { stateid, offset, stable: Stable::Unstable, data: Bytes::from_static(data).into() })
 }
 
 pub fn read_op(stateid: Stateid, offset: u64, count: u32) -> Op {

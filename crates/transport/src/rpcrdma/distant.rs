@@ -1,0 +1,125 @@
+//! Payload of a call that is left in the peer's memory until the protocol knows where it belongs.
+//!
+//! What: the [`Distant`] of a message: straight into a file in memory by `QueuePair::read_into`, or here by RDMA Read.
+//! Spec: RFC 8166 3.4.5 (a responder pulls when it likes, before it replies). Owns: nothing; the connection may end first.
+//! Does not: post or complete Reads (`responder` and `driver`).
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::File;
+use weft_rdma::Segment;
+
+use super::driver::{Inner, Role};
+use super::responder::{Fetched, Left};
+use crate::channel::{Detached, Distant, Error, Message};
+
+/// The message of a call with its payload where that lies.
+pub(super) fn message(left: Left, inner: &Rc<Inner>) -> Message {
+    let Left { body, payload, ticket } = left;
+    let there = There { inner: Rc::downgrade(inner), payload };
+    Message { body, detached: Some(Detached::There(Rc::new(there))), ticket }
+}
+
+struct There {
+    inner: Weak<Inner>,
+    payload: Vec<Segment>,
+}
+
+impl fmt::Debug for There {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("There").field(&self.payload).finish()
+    }
+}
+
+impl Distant for There {
+    fn len(&self) -> usize {
+        self.payload.iter().map(|segment| segment.len as usize).sum()
+    }
+
+    fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>> {
+        let inner = self.inner.upgrade()?;
+        let mut done = 0;
+        for segment in &self.payload {
+            // The fill may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
+            let rest = (len - done).min(segment.len as usize);
+            if rest == 0 {
+                break;
+            }
+            // At most the length that the segment has.
+            let part = Segment { len: rest as u32, ..*segment };
+            if let Err(e) = inner.qp.read_into(part, file, offset.saturating_add(done as u64))? {
+                return Some(Err(e));
+            }
+            done += rest;
+        }
+        Some(Ok(()))
+    }
+
+    fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>> {
+        let fetched = Rc::new(Fetched::default());
+        if let Some(inner) = self.inner.upgrade()
+            && let state = &mut *inner.state.borrow_mut()
+            && state.ended.is_none()
+            && let Role::Responder(responder) = &mut state.role
+        {
+            responder.fetch(self.payload.clone(), fetched.clone());
+        } else {
+            fetched.outcome.replace(Some(None));
+        }
+        Box::pin(Fetching { inner: self.inner.clone(), fetched, waited: false })
+    }
+}
+
+/// Waits for payload.
+struct Fetching {
+    inner: Weak<Inner>,
+    fetched: Rc<Fetched>,
+    /// Whether it may be the one whom the queue pair wakes.
+    waited: bool,
+}
+
+impl Fetching {
+    fn outcome(&self) -> Option<Result<Bytes, Error>> {
+        let outcome = self.fetched.outcome.take()?;
+        Some(outcome.ok_or(Error::Closed))
+    }
+}
+
+impl Future for Fetching {
+    type Output = Result<Bytes, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        let Some(inner) = self.inner.upgrade() else { return Poll::Ready(Err(Error::Closed)) };
+        self.fetched.waker.replace(Some(cx.waker().clone()));
+        inner.drive(cx);
+        if !inner.state.borrow().out.messages.is_empty() {
+            inner.wake_reader();
+        }
+        self.waited = true;
+        match self.outcome() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.fetched.waker.take();
+        if self.waited
+            && let Some(inner) = self.inner.upgrade()
+        {
+            inner.hand_over();
+        }
+    }
+}
