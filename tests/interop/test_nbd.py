@@ -68,6 +68,7 @@ KINDS = {
     "file": file_volume("64M"),
     "direct": ["--size", "64M", "--file", "{folder}/direct.img", "--direct"],
     "ram": ["--size", "64M", "--ram"],
+    "taken": ["--size", "64M", "--ram", "--allocate"],
 }
 
 
@@ -275,7 +276,8 @@ class Data(unittest.TestCase):
 
     def test_the_map_is_that_of_the_file(self):
         with serving(KINDS) as server:
-            for name in KINDS:
+            # All of one whose memory was taken is data.
+            for name in KINDS.keys() - {"taken"}:
                 with self.subTest(volume=name):
                     qemu_io(server.uri(name), "write -P 1 1M 1M", "write -P 1 32M 64k", "flush")
                     extents = json.loads(weft.run("nbdinfo", "--map", "--json", server.uri(name)).stdout)
@@ -450,6 +452,23 @@ class Crashes(unittest.TestCase):
             server.crash()
             server.start()
             qemu_io(uri, "read -P 3 23M 1M")
+
+    def test_memory_is_taken_when_it_is_served(self):
+        ram = lambda size: ["--ram", "--allocate", "--size", size]
+        with serving({"taken": ram("16M")}) as server:
+            uri = server.unix_uri("taken")
+            self.assertIn("taken", server.weft("volume", "info", "taken").stdout)
+            extents = json.loads(weft.run("nbdinfo", "--map", "--json", uri).stdout)
+            self.assertEqual([extent["description"] for extent in extents], ["data"])
+            qemu_io(uri, "read -P 0 0 16M", "write -P 5 3M 5M", "read -P 5 3M 5M", "read -P 0 8M 8M")
+            server.weft("volume", "resize", "taken", "24M")
+            qemu_io(uri, "write -P 6 20M 4M", "read -P 0 8M 12M", "read -P 6 20M 4M")
+            # More than any machine has, and no volume is left without its memory.
+            server.weft("volume", "create", "vast", *ram("1024T"))
+            refused = weft.run(
+                weft.WEFT, "serve", "--volume", "vast", "--nbd-port", "0", "--state-dir", server.state, check=False,
+            )
+            self.assertIn("are to be taken", refused.stderr)
 
 
 class Beside(unittest.TestCase):

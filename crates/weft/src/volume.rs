@@ -187,6 +187,7 @@ fn value(known: &Known) -> Value {
 pub(crate) fn place(superblock: &Superblock) -> String {
     let how = if superblock.direct { ", direct" } else { "" };
     match superblock.medium {
+        Medium::Ram if superblock.taken => "in memory that is taken when it is served".into(),
         Medium::Ram => "in memory, as long as it is served".into(),
         Medium::File => format!("file {}{how}", superblock.path.display()),
         Medium::Device => format!("device {}{how}", superblock.path.display()),

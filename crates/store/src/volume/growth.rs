@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::plain::Plain;
+use super::plain::{self, Plain};
 use super::superblock::Superblock;
 use super::{Error, Metadata, io_error, medium, valid_size};
 use crate::block::Medium;
@@ -60,7 +60,11 @@ fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Err
     }
     let sized = || -> io::Result<()> {
         // It may be longer than its volume: what is there stays.
-        if u64::try_from(rustix::fs::fstat(file.as_fd())?.st_size).unwrap_or(0) < size {
+        let there = u64::try_from(rustix::fs::fstat(file.as_fd())?.st_size).unwrap_or(0);
+        if there < size {
+            if superblock.taken {
+                plain::take(&file, there, size - there)?;
+            }
             rustix::fs::ftruncate(file.as_fd(), size)?;
         }
         if superblock.medium == Medium::File {

@@ -36,8 +36,8 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
         Place::Ram => {
             let size = create.size.ok_or_else(|| Error::Size("a volume in memory needs a size".into()))?;
             valid_size(size)?;
-            if create.direct || create.allocate {
-                let why = "a volume in memory has no page cache to pass by, and no space to set aside";
+            if create.direct {
+                let why = "a volume in memory has no page cache to pass by";
                 return Err(Error::Path { path: "ram".into(), why });
             }
             Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false })
@@ -130,8 +130,11 @@ fn remove(path: &Path) {
 pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error> {
     let path = &superblock.path;
     if superblock.medium == Medium::Ram {
-        return Plain::in_memory(superblock.size)
-            .map_err(io_error("no memory for", Path::new("a ram volume")));
+        let made = match superblock.taken {
+            true => Plain::in_taken_memory(superblock.size),
+            false => Plain::in_memory(superblock.size),
+        };
+        return made.map_err(io_error("no memory for", Path::new("a ram volume")));
     }
     let (file, is_device) = open_path(path, superblock.medium)?;
     let actual = match (superblock.medium, is_device) {

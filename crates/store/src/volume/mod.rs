@@ -122,7 +122,7 @@ pub struct Create {
     pub place: Place,
     /// Bytes; without it, what the file or device has.
     pub size: Option<u64>,
-    /// Reserve all of its space now.
+    /// Reserve all of its space now; of one in memory, when it is opened.
     pub allocate: bool,
     /// Pass the page cache by.
     pub direct: bool,
@@ -216,6 +216,7 @@ impl Volumes {
             size: place.size,
             medium: place.medium,
             direct: create.direct,
+            taken: create.allocate && place.medium == Medium::Ram,
             created: create.created,
             path: place.path.clone(),
         };

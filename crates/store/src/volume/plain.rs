@@ -57,6 +57,17 @@ impl Plain {
         Ok(Plain::new(file, None, Medium::Ram, size))
     }
 
+    /// A volume of `size` bytes in memory, all zeros, whose memory is taken now, in large pages where that is allowed.
+    pub fn in_taken_memory(size: u64) -> io::Result<Plain> {
+        let file = File::in_large_pages().or_else(|e| {
+            tracing::info!("a volume has its memory in small pages, which take longer to fill: {e}");
+            File::in_memory("weft-volume")
+        })?;
+        file.set_len(size)?;
+        take(&file, 0, size)?;
+        Ok(Plain::new(file, None, Medium::Ram, size))
+    }
+
     /// The first `size` bytes of an open file or device.
     pub fn new(file: File, direct: Option<Direct>, medium: Medium, size: u64) -> Plain {
         Plain { file, direct, medium, size: AtomicU64::new(size), lost: Arc::default() }
@@ -250,6 +261,26 @@ fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Resul
             other => return other,
         }
     }
+}
+
+/// Takes the memory of a range of a file in memory, and stores zeros in it: reserving it alone leaves the first write to each page
+/// to clear it and, in a virtual machine, to have it from the host, which costs more than all else. So no part of it is a hole.
+/// More than there is would have the kernel end processes, so that is refused.
+pub(super) fn take(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let available = memory_available()?;
+    if len > available {
+        return Err(io::Error::other(format!("{len} bytes are to be taken, and {available} are available")));
+    }
+    fallocate(file, FallocateFlags::empty(), offset, len)?;
+    Ok(write_zeros(file, offset, len)?)
+}
+
+/// Bytes that the kernel can give without taking them from anybody.
+fn memory_available() -> io::Result<u64> {
+    let page = std::fs::read_to_string("/proc/meminfo")?;
+    let line = page.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Ok(kib.ok_or_else(|| io::Error::other("the kernel does not say how much memory there is"))? * 1024)
 }
 
 /// The cheapest way to zeros that does what was asked.

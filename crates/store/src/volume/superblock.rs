@@ -11,7 +11,7 @@
 //!  24  16  identity of the volume, random
 //!  40   8  size in bytes
 //!  48   4  medium: 1 ram, 2 file, 3 device
-//!  52   4  flags: 1 direct (past the page cache)
+//!  52   4  flags: 1 direct (past the page cache), 2 its memory is taken when it is opened
 //!  56   8  when it was created, seconds of Unix time
 //!  64   4  length of the path
 //!  68   .  path of the file or device, absolute; then zeros
@@ -42,6 +42,7 @@ const MAGIC: [u8; 8] = *b"WeftVol\0";
 const PATH_AT: usize = 68;
 const SUM_AT: usize = COPY_BYTES - 4;
 const FLAG_DIRECT: u32 = 1;
+const FLAG_TAKEN: u32 = 2;
 
 /// What a volume is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +57,8 @@ pub struct Superblock {
     pub medium: Medium,
     /// Whether the page cache is passed by.
     pub direct: bool,
+    /// Whether all of its memory is taken when it is opened: of one in memory.
+    pub taken: bool,
     /// Seconds of Unix time.
     pub created: u64,
     /// The file or device; empty for ram.
@@ -100,7 +103,7 @@ impl Superblock {
             Medium::File => 2,
             Medium::Device => 3,
         };
-        let flags = if self.direct { FLAG_DIRECT } else { 0 };
+        let flags = if self.direct { FLAG_DIRECT } else { 0 } | if self.taken { FLAG_TAKEN } else { 0 };
         let mut bytes = [0; COPY_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -136,11 +139,10 @@ impl Superblock {
             3 => Medium::Device,
             _ => return Err(Damaged::Field("its medium")),
         };
-        let direct = match u32_at(bytes, 52) {
-            0 => false,
-            FLAG_DIRECT => true,
-            _ => return Err(Damaged::Field("its flags")),
-        };
+        let flags = u32_at(bytes, 52);
+        if flags & !(FLAG_DIRECT | FLAG_TAKEN) != 0 {
+            return Err(Damaged::Field("its flags"));
+        }
         let len = u32_at(bytes, 64) as usize;
         let path = bytes[PATH_AT..SUM_AT].get(..len).ok_or(Damaged::Field("the length of its path"))?;
         let mut id = [0; 16];
@@ -150,7 +152,8 @@ impl Superblock {
             id,
             size: u64_at(bytes, 40),
             medium,
-            direct,
+            direct: flags & FLAG_DIRECT != 0,
+            taken: flags & FLAG_TAKEN != 0,
             created: u64_at(bytes, 56),
             path: OsString::from_vec(path.to_vec()).into(),
         })
@@ -196,6 +199,7 @@ mod tests {
             size: 10 << 30,
             medium: Medium::File,
             direct: false,
+            taken: false,
             created: 1_790_000_000,
             path: "/srv/vol1.img".into(),
         }

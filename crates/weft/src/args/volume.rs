@@ -57,8 +57,9 @@ pub(crate) struct VolumeCreate {
     /// Keep it in the memory of the process that serves it, and lose it with that process
     #[arg(long, group = "place")]
     pub ram: bool,
-    /// Reserve all of its space now, so that writes cannot run out of it
-    #[arg(long, requires = "file")]
+    /// Reserve all of its space now, so that writes cannot run out of it; of one in memory, when it is served, in large pages
+    /// where the server may have them
+    #[arg(long, conflicts_with = "device")]
     pub allocate: bool,
     /// Pass the page cache by (O_DIRECT): every read and write goes to the disk
     #[arg(long, conflicts_with = "ram")]

@@ -106,10 +106,11 @@ fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
 
 #[test]
 fn an_open_volume_grows_and_whoever_has_it_sees_that() {
-    for place in ["file", "ram"] {
+    for (place, allocate) in [("file", false), ("ram", false), ("ram", true)] {
         let home = home();
         let place = if place == "file" { Place::File(home.file()) } else { Place::Ram };
-        home.volumes.create("vol1", &on(place, 8192)).expect("it is created");
+        let create = Create { allocate, ..on(place, 8192) };
+        home.volumes.create("vol1", &create).expect("it is created");
         let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
         assert!(matches!(volume.growth.grow(4096), Err(Error::Size(_))));
         assert!(matches!(volume.growth.grow(8200), Err(Error::Size(_))));
@@ -203,6 +204,29 @@ fn what_cannot_be_created_leaves_nothing_behind() {
     assert_eq!(fs::read(home.file()).expect("it is there"), vec![1; 1024]);
     home.volumes.create("v", &on(file(), 1024)).expect("it fits");
     assert!(matches!(home.volumes.create("v", &on(Place::Ram, 512)), Err(Error::Exists(_))));
+}
+
+#[test]
+fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
+    let home = home();
+    let taken = |size| Create { allocate: true, ..on(Place::Ram, size) };
+    let occupied = |name| {
+        let volume = home.volumes.open(name, &home.pool).expect("it opens");
+        rustix::fs::fstat(&volume.content).expect("it is there").st_blocks * 512
+    };
+    home.volumes.create("sparse", &on(Place::Ram, 3 << 20)).expect("it is created");
+    assert_eq!(occupied("sparse"), 0);
+    let superblock = home.volumes.create("taken", &taken(3 << 20)).expect("it is created");
+    assert!(superblock.taken && home.volumes.info("taken").expect("it is there").superblock.taken);
+    assert_eq!(occupied("taken"), 3 << 20);
+    let volume = home.volumes.open("taken", &home.pool).expect("it opens");
+    volume.growth.grow(5 << 20).expect("it grows");
+    assert_eq!(rustix::fs::fstat(&volume.content).expect("it is there").st_blocks * 512, 5 << 20);
+    assert!(matches!(volume.growth.grow(1 << 60), Err(Error::Io { .. })));
+    assert_eq!(volume.block.geometry().size, 5 << 20);
+    home.volumes.create("large", &taken(1 << 60)).expect("nothing is taken before it opens");
+    let refused = home.volumes.open("large", &home.pool).expect_err("there is not so much").to_string();
+    assert!(refused.contains("are to be taken"), "{refused}");
 }
 
 #[test]
