@@ -95,6 +95,24 @@ class Everyday(unittest.TestCase):
         self.assertIn("left out, neither a file nor a folder: link", said.stderr)
         self.assertEqual(self.contents(self.work / "back"), {"file": "1"})
 
+    def test_links_are_listed_with_where_they_lead(self):
+        """Over SMB and NFS; a target that names a place of the server's host is not for SMB clients."""
+        (self.folder / "d").mkdir()
+        (self.folder / "d" / "f").write_text("12345")
+        (self.folder / "link").symlink_to("d/f")
+        (self.folder / "away").symlink_to("/etc/passwd")
+        os.mkfifo(self.folder / "pipe")
+        for url, away in [(self.server.url(""), ""), (self.server.nfs_url(""), " -> /etc/passwd")]:
+            lines = self.weft("ls", url).stdout.splitlines()
+            names = [re.sub(r"^ *\d+  \S+ \S+  ", "", line) for line in lines]
+            self.assertEqual(names, ["away" + away, "d/", "link -> d/f", "pipe"], lines)
+        listed = json.loads(self.weft("ls", "--json", self.server.url("")).stdout)
+        self.assertEqual({e["name"]: e["target"] for e in listed}["link"], "d/f")
+        for url in [self.server.url("link"), self.server.nfs_url("link")]:
+            self.assertRegex(self.weft("stat", url).stdout, r"kind +link\n +leads to +d/f\n")
+            self.assertEqual(json.loads(self.weft("stat", "--json", url).stdout)["target"], "d/f")
+        self.assertIsNone(json.loads(self.weft("stat", "--json", self.server.url("d/f")).stdout)["target"])
+
     def test_read_only_files_are_replaced_and_deleted(self):
         for name in ["replaced", "deleted"]:
             (self.source / name).write_text("1")

@@ -53,6 +53,8 @@ pub(crate) struct RemoteEntry {
 pub(crate) struct RemoteStat {
     /// Whether it is a folder.
     pub folder: bool,
+    /// Neither a folder nor a file, as far as the protocol tells without another question.
+    pub special: bool,
     /// Bytes.
     pub size: u64,
     /// Bytes that it occupies.
@@ -115,6 +117,8 @@ trait RemoteFolder {
     fn list<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<RemoteEntry>>;
     /// `None` when there is nothing.
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<RemoteStat>>;
+    /// Where a link leads; `None` where the server does not say, or there is none.
+    fn target<'a>(&'a self, path: &'a str) -> Answer<'a, Option<String>>;
     /// A folder that exists is no failure.
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
@@ -249,6 +253,11 @@ impl Remote {
     /// What is known of a file or folder; `None` when there is nothing.
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<RemoteStat>, Failure> {
         self.folder.stat(path).await
+    }
+
+    /// Where a link leads; `None` where the server does not say, or there is none.
+    pub(crate) async fn target(&self, path: &str) -> Result<Option<String>, Failure> {
+        self.folder.target(path).await
     }
 
     /// Whether `path` is a folder; false when there is nothing.

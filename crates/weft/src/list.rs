@@ -20,36 +20,67 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     if url.share.is_empty() {
         return shares(&args, &url);
     }
-    let mut entries = rt::block_on(async {
+    let mut shown = rt::block_on(async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
-        let entries = match remote.stat(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
+        let stat = remote.stat(&url.path).await.map_err(|e| format!("{url}: {e}"))?;
+        let folder = stat.as_ref().is_some_and(|stat| stat.folder);
+        let entries = match stat {
             None => return Err(format!("{url}: no such file or folder").into()),
-            Some(stat) if stat.folder => remote.list(&url.path).await.map_err(|e| format!("{url}: {e}"))?,
+            Some(_) if folder => remote.list(&url.path).await.map_err(|e| format!("{url}: {e}"))?,
             Some(stat) => {
                 let name = url.file_name().to_owned();
                 vec![RemoteEntry {
                     name,
                     folder: false,
-                    special: false,
+                    special: stat.special,
                     size: stat.size,
                     modified: stat.modified,
                 }]
             }
         };
-        remote.close().await;
-        Ok::<_, Failure>(entries)
-    })??;
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    if args.json {
-        let entry = |e: &RemoteEntry| json!({"name": e.name, "folder": e.folder, "size": e.size, "modified": e.modified.to_string()});
-        say!("{}", Value::Array(entries.iter().map(entry).collect()))?;
-    } else {
+        let mut shown = Vec::with_capacity(entries.len());
         for entry in entries {
+            let target = match entry.special {
+                true => target(&remote, &within(&url.path, &entry.name, folder)).await,
+                false => None,
+            };
+            shown.push((entry, target));
+        }
+        remote.close().await;
+        Ok::<_, Failure>(shown)
+    })??;
+    shown.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    if args.json {
+        let entry = |(e, target): &(RemoteEntry, Option<String>)| {
+            let (name, modified) = (&e.name, e.modified.to_string());
+            json!({"name": name, "folder": e.folder, "size": e.size, "modified": modified, "target": target})
+        };
+        say!("{}", Value::Array(shown.iter().map(entry).collect()))?;
+    } else {
+        for (entry, target) in shown {
             let slash = if entry.folder { "/" } else { "" };
-            say!("{:>14}  {}  {}{slash}", entry.size, entry.modified, entry.name)?;
+            let arrow = target.map_or(String::new(), |target| format!(" -> {target}"));
+            say!("{:>14}  {}  {}{slash}{arrow}", entry.size, entry.modified, entry.name)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a link leads. One that cannot be read, or was removed meanwhile, is listed without.
+async fn target(remote: &Remote, path: &str) -> Option<String> {
+    remote.target(path).await.unwrap_or_else(|e| {
+        tracing::debug!("{path}: where it leads is not known: {e}");
+        None
+    })
+}
+
+/// The path of what a listing of `path` names.
+fn within(path: &str, name: &str, folder: bool) -> String {
+    match (folder, path.trim_end_matches('/')) {
+        (false, _) => path.to_owned(),
+        (true, "") => name.to_owned(),
+        (true, path) => format!("{path}/{name}"),
+    }
 }
 
 fn shares(args: &Ls, url: &Url) -> Result<ExitCode, Failure> {

@@ -16,25 +16,39 @@ use crate::url::Url;
 /// Runs the command.
 pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
     let url = Url::parse(&args.url)?.ok_or("name a file: smb://HOST:PORT/SHARE/PATH or nfs://...")?;
-    let (stat, transport) = rt::block_on(async {
+    let (stat, target, transport) = rt::block_on(async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
         let stat = remote.stat(&url.path).await.map_err(|e| format!("{url}: {e}"))?;
+        let target = match &stat {
+            Some(stat) if stat.special => {
+                remote.target(&url.path).await.map_err(|e| format!("{url}: {e}"))?
+            }
+            _ => None,
+        };
         let transport = remote.describe();
         remote.close().await;
-        Ok::<_, Failure>((stat, transport))
+        Ok::<_, Failure>((stat, target, transport))
     })??;
     let stat = stat.ok_or_else(|| format!("{url}: no such file or folder"))?;
     if args.json {
         let outcome = json!({
             "url": url.to_string(), "folder": stat.folder, "size": stat.size, "allocated": stat.allocated,
             "created": stat.created.map(|at| at.to_string()), "modified": stat.modified.to_string(),
-            "accessed": stat.accessed.to_string(), "connection": transport,
+            "accessed": stat.accessed.to_string(), "target": target, "connection": transport,
         });
         say!("{outcome}")?;
         return Ok(ExitCode::SUCCESS);
     }
     say!("{url}")?;
-    say!("  {:<10} {}", "kind", if stat.folder { "folder" } else { "file" })?;
+    let kind = match (&target, stat.folder) {
+        (Some(_), _) => "link",
+        (None, true) => "folder",
+        (None, false) => "file",
+    };
+    say!("  {:<10} {kind}", "kind")?;
+    if let Some(target) = target {
+        say!("  {:<10} {target}", "leads to")?;
+    }
     say!("  {:<10} {} bytes, {} allocated", "size", stat.size, stat.allocated)?;
     if let Some(created) = stat.created {
         say!("  {:<10} {created} UTC", "created")?;

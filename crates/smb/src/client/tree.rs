@@ -6,13 +6,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
 use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
+use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
-use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, tree_disconnect};
+use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, reparse, tree_disconnect};
 
 use super::connections::Connection;
 use super::error::Error;
@@ -26,6 +28,14 @@ use super::session::Core;
 const MAX_LISTING: usize = 4 << 20;
 /// Buffer of one QUERY_DIRECTORY: one credit.
 const LISTING_BYTES: u32 = 64 << 10;
+
+/// What is said in place of where a link leads.
+const NO_TARGET: [NtStatus; 4] = [
+    NtStatus::NOT_A_REPARSE_POINT,
+    NtStatus::ACCESS_DENIED,
+    NtStatus::NOT_SUPPORTED,
+    NtStatus::INVALID_DEVICE_REQUEST,
+];
 
 /// A tree connect, shared by its clones and files.
 pub(super) struct TreeCore {
@@ -270,6 +280,19 @@ impl Tree {
         let stat = file.opened_as();
         file.close().await?;
         Ok(stat)
+    }
+
+    /// Where a link leads, as its server says it; `None` where it does not say, or there is no link.
+    pub async fn target(&self, path: &str) -> Result<Option<String>, Error> {
+        let file = self.open(path, OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
+        let data = file.ioctl(CtlCode::GET_REPARSE_POINT, Bytes::new(), reparse::MAX_DATA as u32).await;
+        file.close().await?;
+        match data {
+            Ok(data) => Ok(reparse::target(&data)?),
+            // No link, or one that leads to what is not for clients; a server without any knows no such question.
+            Err(e) if matches!(e.status(), Some(s) if NO_TARGET.contains(&s)) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Lists a directory, without `.` and `..`, in the server's order.

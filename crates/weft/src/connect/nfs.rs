@@ -223,6 +223,7 @@ impl RemoteFolder for Export {
             match either!(&self.mount, mount => mount.stat(path).await) {
                 Ok(attributes) => Ok(Some(RemoteStat {
                     folder: attributes.kind == FileType::Dir,
+                    special: !matches!(attributes.kind, FileType::Dir | FileType::Reg),
                     size: attributes.size,
                     allocated: attributes.used,
                     created: None,
@@ -230,6 +231,24 @@ impl RemoteFolder for Export {
                     accessed: when(attributes.atime),
                 })),
                 Err(e) if e.status() == Some(Status::NOENT) => Ok(None),
+                Err(e) => Err(e.into()),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn target<'a>(&'a self, path: &'a str) -> Answer<'a, Option<String>> {
+        async move {
+            let target = match &self.mount {
+                Mounted::V3(mount) => match mount.lookup(path).await {
+                    Ok((link, _)) => mount.readlink(link).await,
+                    Err(e) => Err(e),
+                },
+                Mounted::V4(mount) => mount.readlink(path).await,
+            };
+            match target {
+                Ok(target) => Ok(Some(String::from_utf8_lossy(&target).into_owned())),
+                Err(e) if e.status() == Some(Status::INVAL) => Ok(None),
                 Err(e) => Err(e.into()),
             }
         }

@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_rdma::Traffic;
 use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
+use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::spelling;
 
 use super::channels::{self, Keeper};
@@ -210,12 +211,22 @@ impl RemoteFolder for SmbShare {
             let found = self.share.with(async |tree| found(tree.stat(path).await)).await?;
             Ok(found.map(|stat| RemoteStat {
                 folder: stat.is_dir,
+                special: stat.attributes.contains(FileAttributes::REPARSE_POINT),
                 size: stat.len,
                 allocated: stat.allocated,
                 created: Some(When::from(stat.created.to_unix())),
                 modified: When::from(stat.modified.to_unix()),
                 accessed: When::from(stat.accessed.to_unix()),
             }))
+        }
+        .boxed_local()
+    }
+
+    fn target<'a>(&'a self, path: &'a str) -> Answer<'a, Option<String>> {
+        async move {
+            let path = &self.on_wire(path)?;
+            let target = self.share.with(async |tree| tree.target(path).await).await?;
+            Ok(target.map(|target| spelling::from_wire(&target).into_owned()))
         }
         .boxed_local()
     }

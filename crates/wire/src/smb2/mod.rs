@@ -38,6 +38,7 @@ pub mod query_directory;
 pub mod query_info;
 pub mod rdma_transform;
 pub mod read;
+pub mod reparse;
 pub mod session_setup;
 pub mod set_info;
 pub mod spelling;

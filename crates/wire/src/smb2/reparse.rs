@@ -1,0 +1,106 @@
+//! Reparse points that name something else: where one leads.
+//!
+//! Spec: [MS-FSCC] 2.1.2.2 (REPARSE_DATA_BUFFER), 2.1.2.4 (symbolic links), 2.1.2.5 (mount points), 2.1.2.6 (links of NFS
+//! clients), 2.1.2.7 (links of WSL). Owns: nothing. Does not: follow them, or make sense of others.
+//!
+//! ```text
+//! all:             tag 4 | length 2 | 0 2 | data
+//! link, mount:     substitute offset 2 | its length 2 | print offset 2 | its length 2 | (links: flags 4) | names
+//! NFS:             "LNK" and 1 as 8 bytes | target in UTF-16
+//! WSL:             version 4 | target in UTF-8
+//! ```
+
+use super::field::Reader;
+use super::{Malformed, utf16};
+
+/// The most reparse data ([MS-FSA] 2.1.5.10.37).
+pub const MAX_DATA: usize = 16_384;
+
+const SYMLINK: u32 = 0xA000_000C;
+const MOUNT_POINT: u32 = 0xA000_0003;
+const NFS: u32 = 0x8000_0014;
+const LX_SYMLINK: u32 = 0xA000_001D;
+const NFS_LINK: u64 = 0x014B_4E4C;
+const WHAT: Malformed = Malformed("reparse point");
+
+/// Where the reparse point leads, as people read it: a relative path with `/` between its names. `None` for one that
+/// leads nowhere, or of a kind that is not known.
+pub fn target(bytes: &[u8]) -> Result<Option<String>, Malformed> {
+    let mut r = Reader::new(bytes);
+    let (tag, len, _) = (r.u32()?, usize::from(r.u16()?), r.u16()?);
+    let data = r.take(len)?;
+    let mut r = Reader::new(data);
+    match tag {
+        SYMLINK => {
+            let names = Names::read(&mut r)?;
+            let relative = r.u32()? & 1 != 0;
+            let name = names.shown(r.rest())?;
+            Ok(Some(if relative { name.replace('\\', "/") } else { name }))
+        }
+        MOUNT_POINT => Names::read(&mut r)?.shown(r.rest()).map(Some),
+        NFS if r.u64()? == NFS_LINK => Ok(Some(utf16::decode_lossy(r.rest())?)),
+        LX_SYMLINK => {
+            r.u32()?;
+            Ok(Some(String::from_utf8_lossy(r.rest()).into_owned()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Where the two names are: what is looked up, and what people are shown.
+struct Names {
+    substitute: (usize, usize),
+    print: (usize, usize),
+}
+
+impl Names {
+    fn read(r: &mut Reader<'_>) -> Result<Names, Malformed> {
+        let mut place = || Ok((usize::from(r.u16()?), usize::from(r.u16()?)));
+        Ok(Names { substitute: place()?, print: place()? })
+    }
+
+    /// The name for people; where there is none, the other.
+    fn shown(&self, names: &[u8]) -> Result<String, Malformed> {
+        let (offset, len) = if self.print.1 > 0 { self.print } else { self.substitute };
+        utf16::decode_lossy(names.get(offset..).and_then(|rest| rest.get(..len)).ok_or(WHAT)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(tag: u32, data: &[&[u8]]) -> Vec<u8> {
+        let data = data.concat();
+        let len = (data.len() as u16).to_le_bytes();
+        [&tag.to_le_bytes()[..], &len, &[0, 0], &data].concat()
+    }
+
+    fn wide(text: &str) -> Vec<u8> {
+        text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn where_links_lead_and_every_truncation_of_them() {
+        let relative = point(SYMLINK, &[&[0, 0, 8, 0, 0, 0, 8, 0], &[1, 0, 0, 0], &wide("d\\ff")]);
+        let away = wide("\\??\\UNC\\h\\s");
+        let print = wide("\\\\h\\s");
+        let places = [0, 0, away.len() as u8, 0, away.len() as u8, 0, print.len() as u8, 0];
+        let absolute = point(SYMLINK, &[&places, &[0; 4], &away, &print]);
+        // Without a name for people the other is shown.
+        let mount = point(MOUNT_POINT, &[&[0, 0, 4, 0, 4, 0, 0, 0], &wide("C:")]);
+        let nfs = point(NFS, &[b"LNK\x01\0\0\0\0", &wide("../x")]);
+        let wsl = point(LX_SYMLINK, &[&[2, 0, 0, 0], "/etc/ü".as_bytes()]);
+        for (bytes, leads_to) in
+            [(relative, "d/ff"), (absolute, "\\\\h\\s"), (mount, "C:"), (nfs, "../x"), (wsl, "/etc/ü")]
+        {
+            assert_eq!(target(&bytes), Ok(Some(leads_to.to_owned())));
+            (0..bytes.len()).for_each(|len| assert!(target(&bytes[..len]).is_err(), "{leads_to} {len}"));
+        }
+        assert_eq!(target(&point(NFS, &[b"FIFO\0\0\0\0"])), Ok(None));
+        assert_eq!(target(&point(0x8000_0017, &[b"cloud"])), Ok(None));
+        assert!(
+            target(&point(SYMLINK, &[&[9, 0, 8, 0, 9, 0, 8, 0], &[1, 0, 0, 0], &wide("d\\ff")])).is_err()
+        );
+    }
+}
