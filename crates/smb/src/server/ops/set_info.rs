@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 
 use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
-use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{
     Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Mode, Position, Rename,
 };
+use weft_wire::smb2::fscc::{FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::opens::{self, Open};
 use super::path::{self, Path};
-use super::{attributes, caching, ea, namespace, persistent, resolve, security, symlink};
+use super::{attributes, caching, ea, namespace, persistent, resolve, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -41,8 +41,9 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
                 .await
                 .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
         }
-        // Labels, object ids and quota control: none of them is kept (3.3.5.21.2, 3.3.5.21.4).
-        InfoType::FILESYSTEM | InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
+        InfoType::FILESYSTEM => return Err(fs_refusal(&open, FsClass(request.class)).into()),
+        // 3.3.5.21.4: a store without quotas.
+        InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
             let what = SecurityInformation(request.additional_information);
             security::set(cx, &open, what, &request.buffer).await?;
@@ -52,6 +53,19 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     let mut reply = Reply::new();
     Response.emit(&mut reply.message);
     Ok(reply)
+}
+
+/// 3.3.5.21.2: nothing of a file system can be set; why not depends on what it is.
+fn fs_refusal(open: &Open, class: FsClass) -> NtStatus {
+    match class {
+        FsClass::CONTROL | FsClass::OBJECT_ID if !open.access.contains(AccessMask::FILE_WRITE_DATA) => {
+            NtStatus::ACCESS_DENIED
+        }
+        // [MS-FSA] 2.1.5.16.6, 2.1.5.16.8: neither quotas nor object ids are kept.
+        FsClass::CONTROL | FsClass::OBJECT_ID => status::VOLUME_NOT_UPGRADED,
+        FsClass::LABEL => NtStatus::NOT_SUPPORTED,
+        _ => NtStatus::INVALID_INFO_CLASS,
+    }
 }
 
 /// A buffer too short for its class is a length mismatch ([MS-FSA] 2.1.5.15).

@@ -19,6 +19,7 @@ pub(super) const IO_REPARSE_DATA_INVALID: NtStatus = NtStatus(0xC000_0278);
 pub(super) const IO_REPARSE_TAG_MISMATCH: NtStatus = NtStatus(0xC000_0277);
 pub(super) const IO_REPARSE_TAG_INVALID: NtStatus = NtStatus(0xC000_0276);
 pub(super) const NONE_MAPPED: NtStatus = NtStatus(0xC000_0073);
+pub(super) const VOLUME_NOT_UPGRADED: NtStatus = NtStatus(0xC000_029C);
 pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
 
 /// What the client is told about a failure of the store.

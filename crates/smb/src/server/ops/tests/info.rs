@@ -190,8 +190,19 @@ fn what_is_known_about_the_file_system() {
         assert_eq!(status(ask(InfoType::FILESYSTEM, 99).await), NtStatus::INVALID_INFO_CLASS);
         assert_eq!(status(ask(InfoType::QUOTA, 0).await), NtStatus::NOT_SUPPORTED);
         assert_eq!(status(ask(InfoType(9), 0).await), NtStatus::INVALID_PARAMETER);
-        let set_label = set_any(&b, root, InfoType::FILESYSTEM, FsClass::LABEL.0, vec![0; 4]).await;
-        assert_eq!(status(set_label), NtStatus::NOT_SUPPORTED);
+        let set_fs = async |file, class: FsClass| {
+            status(set_any(&b, file, InfoType::FILESYSTEM, class.0, vec![0; 48]).await)
+        };
+        assert_eq!(set_fs(root, FsClass::LABEL).await, NtStatus::NOT_SUPPORTED);
+        assert_eq!(set_fs(root, FsClass::SIZE).await, NtStatus::INVALID_INFO_CLASS);
+        // There are no quotas to switch on, nor does it take more than the question to be told so.
+        assert_eq!(set_fs(root, FsClass::CONTROL).await, NtStatus(0xC000_029C));
+        assert_eq!(set_fs(root, FsClass::OBJECT_ID).await, NtStatus(0xC000_029C));
+        let control = fs::Control::parse(&fs_info(&b, root, FsClass::CONTROL).await).unwrap();
+        assert_eq!(control, fs::Control::UNLIMITED);
+        let reader = b.open(&Wish { access: AccessMask::FILE_GENERIC_READ, ..Wish::dir("") }).await.unwrap();
+        assert_eq!(set_fs(reader, FsClass::CONTROL).await, NtStatus::ACCESS_DENIED);
+        assert_eq!(status(set_any(&b, root, InfoType::QUOTA, 0, vec![0; 48]).await), NtStatus::NOT_SUPPORTED);
     });
 }
 
