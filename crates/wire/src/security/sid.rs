@@ -60,6 +60,14 @@ impl Sid {
         Sid { authority: 22, sub_authorities: vec![2, gid] }
     }
 
+    /// S-1-5-88-3-mode, by which Unix clients write a mode into a list: the permissions that it stands for.
+    pub fn unix_mode(&self) -> Option<u32> {
+        match *self.sub_authorities {
+            [88, 3, mode] if self.authority == 5 => Some(mode & 0o7777),
+            _ => None,
+        }
+    }
+
     /// Reads it; further bytes are left alone.
     pub fn parse(bytes: &[u8]) -> Result<Sid, Malformed> {
         let mut r = Reader::new(bytes);

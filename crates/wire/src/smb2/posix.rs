@@ -23,6 +23,13 @@ pub const EXTENSIONS: Guid = *b"\x93\xad\x25\x50\x9c\xb4\x11\xe7\xb4\x23\x83\xde
 /// Permissions of a mode.
 pub const PERMISSIONS: u32 = 0o7777;
 
+/// The permissions that the mode of a CREATE wishes for; `None` where it has none to wish for, which Linux says with a mode
+/// of all ones.
+pub fn wished(mode: u32) -> Option<u32> {
+    const ALL: u32 = 0xffff;
+    (mode & ALL != ALL).then_some(mode & PERMISSIONS)
+}
+
 /// What a file is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "kinds of files of POSIX")]
@@ -168,6 +175,10 @@ mod tests {
             group: Sid::unix_group(100),
         };
         assert_eq!(posix.mode, 0x13ed);
+        assert_eq!(
+            [0o100_640, 0o4755, 0xffff, u32::MAX].map(wished),
+            [Some(0o640), Some(0o4755), None, None]
+        );
         let mut bytes = Vec::new();
         posix.emit(&mut bytes);
         assert_eq!(bytes.len(), 12 + 2 * 16);

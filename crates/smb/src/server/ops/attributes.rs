@@ -13,7 +13,8 @@ use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::FileSummary;
 use weft_wire::smb2::posix::{self, FileType, Information, Posix};
 
-use super::symlink;
+use super::reparse;
+use crate::server::context::OpContext;
 
 /// All write permissions.
 const WRITE_BITS: u32 = 0o222;
@@ -29,6 +30,8 @@ const SETTABLE: FileAttributes = FileAttributes(
         | FileAttributes::OFFLINE.0
         | FileAttributes::NOT_CONTENT_INDEXED.0,
 );
+/// Set-user-id and set-group-id.
+const SET_ID_BITS: u32 = 0o6000;
 /// What is kept beside a file.
 const KEPT: FileAttributes = FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0);
 
@@ -66,7 +69,7 @@ pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttr
             let dos = dos.map_or(FileAttributes::NONE, |dos| FileAttributes(dos.attributes));
             attributes |= FileAttributes::REPARSE_POINT | (dos & leads_to);
         }
-        Kind::Special(_) => attributes |= FileAttributes::SYSTEM,
+        Kind::Special(_) => attributes |= FileAttributes::SYSTEM | FileAttributes::REPARSE_POINT,
     }
     if attributes == FileAttributes::NONE { FileAttributes::NORMAL } else { attributes }
 }
@@ -158,11 +161,22 @@ pub(super) fn posix_of(attr: &Attr) -> Posix {
     };
     Posix {
         links: attr.nlink,
-        reparse_tag: if attr.kind == Kind::Symlink { symlink::REPARSE_TAG } else { 0 },
+        reparse_tag: reparse::tag(attr.kind).unwrap_or(0),
         mode: posix::mode(kind, attr.mode),
         owner: Sid::unix_user(attr.uid),
         group: Sid::unix_group(attr.gid),
     }
+}
+
+/// The number of a file. A client that is told of inodes, too, takes two numbers for two files (Linux: "Stale file handle").
+pub(super) fn number(cx: &OpContext, vfs: &Vfs, attr: &Attr) -> u64 {
+    if cx.connection.negotiated().posix { attr.fileid } else { vfs.base(attr.node).0 }
+}
+
+/// The permissions that a client may set. Files belong to the server's own user, whoever made them: a program that ran in the
+/// name of its owner would run in the server's.
+pub(super) fn settable_mode(mode: u32, directory: bool) -> u32 {
+    if directory { mode } else { mode & !SET_ID_BITS }
 }
 
 /// The same with everything else; `device` tells shares apart.
@@ -185,8 +199,8 @@ pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, devic
 /// EaSize: what the extended attributes would take as a FileFullEaInformation list ([MS-FSCC] 2.4.16), but for its
 /// padding; with a reparse point its tag, as listings have it.
 pub(super) fn ea_size(attr: &Attr, beside: &Beside) -> u32 {
-    if attr.kind == Kind::Symlink {
-        return symlink::REPARSE_TAG;
+    if let Some(tag) = reparse::tag(attr.kind) {
+        return tag;
     }
     // Per entry eight bytes of head and the NUL behind the name.
     beside.xattrs.saturating_mul(9).saturating_add(beside.xattr_bytes)

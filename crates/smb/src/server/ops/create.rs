@@ -30,7 +30,9 @@ use super::opens::Open;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
-use super::{attributes, durable, ea, namespace, persistent, previous, security, status, symlink, tunnel};
+use super::{
+    attributes, durable, ea, namespace, path, persistent, previous, security, status, symlink, tunnel,
+};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
@@ -56,7 +58,7 @@ const MAX_ROUNDS: usize = 8;
 
 pub(super) async fn create(cx: &OpContext) -> Answer {
     let mut request = Request::parse(&cx.message)?;
-    request.name = namespace::relative(cx, request.name)?;
+    request.name = namespace::relative(cx, path::separated(cx, request.name))?;
     if cx.tree.share.as_ref().is_some_and(|share| share.snapshots.is_some()) {
         previous::take_token(&mut request);
     }
@@ -165,7 +167,7 @@ async fn first(
         // It was just made, so nobody was faster.
         let _ = open.base.set(base);
     }
-    if wish.posix.is_some() {
+    if wish.posix {
         open.set_posix();
     }
     let open = Arc::new(open);
@@ -222,8 +224,10 @@ struct Wish {
     instance: Option<Instance>,
     /// Extended attributes of a file that is made or overwritten (`ExtA`).
     eas: Vec<FullEa>,
-    /// As POSIX opens files; what is made gets these permissions.
-    posix: Option<u32>,
+    /// As POSIX opens files.
+    posix: bool,
+    /// What is made gets these permissions.
+    mode: Option<u32>,
 }
 
 impl Wish {
@@ -259,12 +263,15 @@ impl Wish {
         if request.attributes.intersects(NO_ATTRIBUTES) {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let (mut allocation, mut descriptor, mut eas, mut mode) = (0, None, Vec::new(), None);
+        let (mut allocation, mut descriptor, mut eas) = (0, None, Vec::new());
+        let (mut as_posix, mut mode) = (false, None);
         for context in &request.contexts {
             match context {
                 RequestContext::ExtendedAttributes(list) => eas = ea::parse(list)?,
                 RequestContext::AllocationSize(bytes) => allocation = *bytes,
-                RequestContext::Posix { mode: asked } if posix => mode = Some(*asked & posix::PERMISSIONS),
+                RequestContext::Posix { mode: asked } if posix => {
+                    (as_posix, mode) = (true, posix::wished(*asked));
+                }
                 RequestContext::SecurityDescriptor(bytes) => descriptor = Some(bytes.clone()),
                 _ => {}
             }
@@ -288,7 +295,8 @@ impl Wish {
             descriptor,
             instance: Instance::of(&request.contexts, dialect),
             eas,
-            posix: mode,
+            posix: as_posix,
+            mode,
         })
     }
 
@@ -318,7 +326,8 @@ impl Wish {
 
     /// What a new file has from the first.
     fn birth(&self) -> SetAttr {
-        SetAttr { mode: self.posix, ..SetAttr::default() }
+        let mode = self.mode.map(|mode| attributes::settable_mode(mode, self.wants_directory()));
+        SetAttr { mode, ..SetAttr::default() }
     }
 
     fn creates(&self) -> bool {
@@ -381,7 +390,7 @@ struct Opened {
 
 async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateAction), Failure> {
     for _ in 0..MAX_ROUNDS {
-        let resolved = resolve::walk(vfs, &wish.path, wish.posix.is_some()).await?;
+        let resolved = resolve::walk(vfs, &wish.path, wish.posix).await?;
         let outcome = match &resolved.found {
             _ if wish.path.stream.is_some() => stream(cx, vfs, wish, &resolved).await,
             Some((attr, name)) => {
@@ -474,7 +483,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     }
     let (base, place) = match &resolved.found {
         Some((attr, _)) if attr.kind == Kind::Symlink => {
-            return Err(symlink::stopped(vfs, attr.node, &[]).await);
+            return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
         }
         Some((attr, spelled)) => (attr.clone(), (resolved.dir, spelled.clone())),
         None if !wish.creates() => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
@@ -593,7 +602,7 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         Kind::Dir if wish.truncates() => NtStatus::OBJECT_NAME_COLLISION,
         Kind::Dir => return Ok(()),
         Kind::Symlink if !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) => {
-            return Err(symlink::stopped(vfs, attr.node, &[]).await);
+            return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
         }
         Kind::Symlink if symlink::is_to_directory(vfs, attr.node).await? => {
             if wish.options.contains(CreateOptions::NON_DIRECTORY_FILE) || wish.path.file {
@@ -772,7 +781,8 @@ async fn answer_contexts(
             Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
-            Some(ResponseContext::OnDiskId { file_id: vfs.base(attr.node).0, volume_id: volume_id(share) })
+            let file_id = attributes::number(cx, vfs, attr);
+            Some(ResponseContext::OnDiskId { file_id, volume_id: volume_id(share) })
         }
         RequestContext::Posix { .. } if cx.connection.negotiated().posix => {
             Some(ResponseContext::Posix(attributes::posix_of(attr)))

@@ -4,7 +4,6 @@
 //! Does not: compression, snapshots beyond saying that there are none; each answers the
 //! status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for it.
 
-use weft_store::vfs::Kind;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::{
     CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
@@ -12,7 +11,7 @@ use weft_wire::smb2::ioctl::{
 use weft_wire::smb2::{Dialect, FileId, NtStatus};
 
 use super::opens::{self, Open};
-use super::{create, durable, holes, offload, previous, server_copy, symlink};
+use super::{create, durable, holes, offload, previous, reparse, server_copy};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
@@ -197,13 +196,9 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
             _ => Ok(vec![0, 0].into()),
         },
         CtlCode::SET_COMPRESSION => set_compression(request, &open),
-        CtlCode::GET_REPARSE_POINT if open.kind == Kind::Symlink => {
-            // An absolute target names a place of this host, which is not for clients.
-            Ok(symlink::reparse_data(&open.vfs, open.node).await?.ok_or(NtStatus::ACCESS_DENIED)?.into())
-        }
-        CtlCode::GET_REPARSE_POINT => Err(NtStatus::NOT_A_REPARSE_POINT.into()),
-        CtlCode::DELETE_REPARSE_POINT => symlink::delete(&open, &request.input).await,
-        CtlCode::SET_REPARSE_POINT => symlink::set(&open, &request.input).await,
+        CtlCode::GET_REPARSE_POINT => reparse::get(cx, &open).await,
+        CtlCode::DELETE_REPARSE_POINT => reparse::delete(cx, &open, &request.input).await,
+        CtlCode::SET_REPARSE_POINT => reparse::set(cx, &open, &request.input).await,
         CtlCode::SRV_ENUMERATE_SNAPSHOTS => previous::enumerate(cx, request).await.map(Output::from),
         CtlCode::CREATE_OR_GET_OBJECT_ID => {
             object_id(cx, &open, request.max_output_response).map(Output::from)

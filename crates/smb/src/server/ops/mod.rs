@@ -33,6 +33,7 @@ mod previous;
 mod query_directory;
 mod query_info;
 mod read;
+mod reparse;
 mod replay;
 mod resolve;
 mod security;

@@ -412,6 +412,17 @@ impl Opens {
         Some(slots.try_remove(slot(id))?.open)
     }
 
+    /// Whoever has the FileId of `old` has `new` from now on, which has the same number; false where `old` was closed
+    /// meanwhile.
+    pub(super) fn replace(&self, old: &Arc<Open>, new: &Arc<Open>) -> bool {
+        let mut slots = lock(&self.slots);
+        let Some((_, slot)) = slots.iter_mut().find(|(_, slot)| Arc::ptr_eq(&slot.open, old)) else {
+            return false;
+        };
+        slot.open = new.clone();
+        true
+    }
+
     /// Those that survive the server and are meant.
     pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
         let slots = lock(&self.slots);

@@ -10,6 +10,8 @@
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::spelling::{self, is_reserved};
 
+use crate::server::context::OpContext;
+
 /// The longest component in UTF-16 units.
 const MAX_UNITS: usize = 255;
 
@@ -53,6 +55,11 @@ impl Path {
         let stream = named.filter(|name| !name.is_empty()).map(stream_to_store).transpose()?;
         Ok(Path { names, directory, file, stream })
     }
+}
+
+/// A path as it is meant: a client that has agreed on the POSIX extensions may write `/` between the names, as Linux does.
+pub(super) fn separated(cx: &OpContext, path: String) -> String {
+    if cx.connection.negotiated().posix { path.replace('/', "\\") } else { path }
 }
 
 /// Takes off the name of a stream: empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;

@@ -19,7 +19,7 @@ use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::create::volume_id;
 use super::opens::{self, Open};
-use super::{attributes, ea, path, security, symlink};
+use super::{attributes, ea, path, reparse, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
@@ -108,7 +108,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
     // UserSetModificationTime: what was written since does not show.
     attr.mtime = open.kept_mtime().unwrap_or(attr.mtime);
     let beside = open.vfs.beside(open.node).await?;
-    let facts = Facts { open, attr: &attr, beside: &beside };
+    let facts = Facts { cx, open, attr: &attr, beside: &beside };
     Ok(match class {
         FileClass::BASIC => Info::fixed(|out| facts.basic().emit(out)),
         FileClass::STANDARD => Info::fixed(|out| facts.standard().emit(out)),
@@ -133,7 +133,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
             Info::variable(32, |out| file::Stream::emit_list(&streams, out))
         }
         FileClass::COMPRESSION => Info::fixed(|out| facts.compression().emit(out)),
-        FileClass::ID => Info::fixed(|out| facts.id(cx).emit(out)),
+        FileClass::ID => Info::fixed(|out| facts.id().emit(out)),
         FileClass::NORMALIZED_NAME if cx.dialect() >= Dialect::V3_1_1 => {
             let name = path_of(open).await?;
             Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
@@ -169,6 +169,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
 
 /// What the classes are made of.
 struct Facts<'a> {
+    cx: &'a OpContext,
     open: &'a Open,
     attr: &'a Attr,
     beside: &'a Beside,
@@ -201,7 +202,7 @@ impl Facts<'_> {
     }
 
     fn internal(&self) -> file::Internal {
-        file::Internal { index_number: self.open.vfs.base(self.attr.node).0 }
+        file::Internal { index_number: attributes::number(self.cx, &self.open.vfs, self.attr) }
     }
 
     fn access(&self) -> file::Access {
@@ -237,10 +238,9 @@ impl Facts<'_> {
     }
 
     fn attribute_tag(&self) -> file::AttributeTag {
-        let link = self.attr.kind == Kind::Symlink;
         file::AttributeTag {
             attributes: attributes::attributes(self.attr, self.beside.dos, &self.open.name()),
-            reparse_tag: if link { symlink::REPARSE_TAG } else { 0 },
+            reparse_tag: reparse::tag(self.attr.kind).unwrap_or(0),
         }
     }
 
@@ -275,10 +275,11 @@ impl Facts<'_> {
         file::Compression { compressed_file_size: self.attr.allocated, compression_format: 0 }
     }
 
-    fn id(&self, cx: &OpContext) -> file::Id {
+    fn id(&self) -> file::Id {
         let mut file_id = [0; 16];
-        file_id[..8].copy_from_slice(&self.open.vfs.base(self.attr.node).0.to_le_bytes());
-        file::Id { volume_serial_number: volume_of(cx), file_id }
+        let number = attributes::number(self.cx, &self.open.vfs, self.attr);
+        file_id[..8].copy_from_slice(&number.to_le_bytes());
+        file::Id { volume_serial_number: volume_of(self.cx), file_id }
     }
 }
 
@@ -397,6 +398,21 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             object_id[..8].copy_from_slice(&volume_of(cx).to_le_bytes());
             Info::fixed(|out| fs::ObjectId { object_id, extended_info: [0; 48] }.emit(out))
         }
+        FsClass::POSIX if cx.connection.negotiated().posix => {
+            let space = vfs.statfs().await?;
+            let posix = fs::Posix {
+                optimal_transfer_size: cx.max_payload(),
+                block_size: UNIT as u32,
+                total_blocks: space.total / UNIT,
+                free_blocks: space.free / UNIT,
+                available_blocks: space.available / UNIT,
+                total_files: space.files,
+                free_files: space.files_free,
+                identifier: volume_of(cx),
+            };
+            Info::fixed(|out| posix.emit(out))
+        }
+        FsClass::POSIX => return Err(NtStatus::INVALID_INFO_CLASS.into()),
         class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
     })

@@ -41,7 +41,7 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
         };
         match attr.kind {
             Kind::Dir => dir = attr.node,
-            Kind::Symlink => return Err(symlink::stopped(vfs, attr.node, &path.names[i + 1..]).await),
+            Kind::Symlink => return Err(symlink::stopped(vfs, attr.node, &path.names[i + 1..], exact).await),
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }

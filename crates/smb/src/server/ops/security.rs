@@ -4,8 +4,8 @@
 //! 3.3.5.21.3. Owns: nothing; [`weft_store::access`] decides. Does not: keep SACLs: nobody has the privilege for them.
 
 use weft_store::access::{self, Guard, Token, inherit};
-use weft_store::vfs::{Attr, Dos, Kind, NodeId, Vfs};
-use weft_wire::security::{Dacl, SecurityDescriptor, Sid};
+use weft_store::vfs::{Attr, Dos, Kind, NodeId, SetAttr, Vfs};
+use weft_wire::security::{Ace, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::query_info::SecurityInformation;
@@ -194,6 +194,17 @@ pub(super) async fn query(
     Ok(shown.to_bytes())
 }
 
+/// The mode that a list stands for.
+fn mode_of(dacl: &Dacl) -> Option<u32> {
+    match dacl {
+        Dacl::List(aces) => aces.iter().find_map(|ace| match ace {
+            Ace::Allow { sid, .. } => sid.unix_mode(),
+            _ => None,
+        }),
+        Dacl::Null | Dacl::Absent => None,
+    }
+}
+
 /// 3.3.5.21.3: rights come first; the parts that are not named stay as they are.
 pub(super) async fn set(
     cx: &OpContext,
@@ -215,6 +226,16 @@ pub(super) async fn set(
     let attr = open.vfs.getattr(open.node).await?;
     if !matches!(attr.kind, Kind::File | Kind::Dir) {
         return Err(NtStatus::NOT_SUPPORTED.into());
+    }
+    // What a POSIX client writes when it sets a mode: a list that says nothing else.
+    if let Some(mode) = mode_of(&new.dacl)
+        && what == SecurityInformation::DACL
+        && cx.connection.negotiated().posix
+    {
+        let mode = attributes::settable_mode(mode, attr.kind == Kind::Dir);
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        access::chmod::set(&open.vfs, &attr, set).await?;
+        return Ok(());
     }
     let mut descriptor = access::look(&open.vfs, &attr, token).await?.descriptor;
     if what.contains(SecurityInformation::OWNER) {

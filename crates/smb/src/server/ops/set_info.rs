@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_store::opens::Rights;
 use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::fscc::file::{
@@ -77,8 +78,8 @@ fn fixed<T>(parsed: Result<T, weft_wire::smb2::Malformed>) -> Result<T, Failure>
 async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8]) -> Result<(), Failure> {
     match class {
         FileClass::BASIC => set_basic(open, fixed(Basic::parse(buffer))?).await,
-        FileClass::RENAME | FileClass::RENAME_EX => rename(cx, open, parse_rename(buffer)?).await,
-        FileClass::LINK => link(cx, open, parse_rename(buffer)?).await,
+        FileClass::RENAME | FileClass::RENAME_EX => rename(cx, open, parse_rename(cx, buffer)?).await,
+        FileClass::LINK => link(cx, open, parse_rename(cx, buffer)?).await,
         FileClass::DISPOSITION => {
             let delete = fixed(Disposition::parse(buffer))?.delete_pending;
             let flags = if delete { DispositionFlags::DELETE } else { DispositionFlags::NONE };
@@ -217,11 +218,12 @@ async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn parse_rename(buffer: &[u8]) -> Result<Rename, Failure> {
+fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
     if buffer.len() < RENAME_FIXED_LEN {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
     }
-    let rename = Rename::parse(buffer)?;
+    let mut rename = Rename::parse(buffer)?;
+    rename.name = path::separated(cx, rename.name);
     // Over the network a name is relative to the share, nothing else.
     if rename.root_directory != 0 || rename.name.is_empty() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -248,6 +250,7 @@ fn check_target(open: &Open, (target, dos): (&Attr, Option<Dos>), replace: bool)
     if open.vfs.opens().delete_pending(target.node) {
         return Err(NtStatus::DELETE_PENDING);
     }
+    // To POSIX as well: Linux opens what it has replaced under the lease of what it was, but where it is refused removes it first.
     let in_use = open.vfs.opens().is_open(target.node);
     if target.kind == Kind::Dir || attributes::is_readonly(target, dos) || in_use {
         return Err(NtStatus::ACCESS_DENIED);
@@ -297,11 +300,16 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     if to.dir != from.0 {
         security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
     }
-    if to.dir != open.node {
-        vfs.opens().may_rename_in(to.dir)?;
-    }
-    if open.kind == Kind::Dir && vfs.is_open_below(open.node).await {
-        return Err(NtStatus::ACCESS_DENIED.into());
+    if open.is_posix() {
+        // A directory moves with whatever is open in it, and gets names while somebody is about to move it.
+        vfs.opens().may(to.dir, Rights::WRITE)?;
+    } else {
+        if to.dir != open.node {
+            vfs.opens().may_rename_in(to.dir)?;
+        }
+        if open.kind == Kind::Dir && vfs.is_open_below(open.node).await {
+            return Err(NtStatus::ACCESS_DENIED.into());
+        }
     }
     let source = (from.0, &from.1[..]);
     match &to.found {

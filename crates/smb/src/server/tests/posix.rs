@@ -4,12 +4,17 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use weft_store::backend::Dir;
 use weft_store::vfs::{Share, Vfs};
+use weft_wire::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
+use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptions};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
-use weft_wire::smb2::fscc::{FileClass, directory};
+use weft_wire::smb2::fscc::file::Rename;
+use weft_wire::smb2::fscc::filesystem;
+use weft_wire::smb2::fscc::{FileClass, FsClass, directory};
+use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::negotiate::Context;
 use weft_wire::smb2::posix::{EXTENSIONS, FileType, Information, Posix, mode};
-use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::{Command, FileId, NtStatus, query_directory, query_info, set_info};
 
 use super::harness::*;
@@ -131,6 +136,21 @@ fn modes_links_and_owners_are_those_of_the_file() {
         let known = query(&mut alice, file).await.unwrap();
         assert_eq!((known.posix.links, known.end_of_file, known.inode), (2, 5, disk.ino()));
         assert_eq!(known.name, "f");
+        // By whatever question, a file has one number.
+        let contexts = vec![RequestContext::OnDiskId, RequestContext::Posix { mode: 0 }];
+        let request = create::Request {
+            contexts,
+            disposition: CreateDisposition::Open,
+            ..create_request("f", CreateOptions::NONE)
+        };
+        let (_, body) = alice.call(Command::Create, |out| request.emit(out)).await;
+        let answered = create::Response::parse(&body).unwrap();
+        let on_disk = answered.contexts.into_iter().find_map(|context| match context {
+            ResponseContext::OnDiskId { file_id, .. } => Some(file_id),
+            _ => None,
+        });
+        assert_eq!(on_disk, Some(disk.ino()));
+        assert_eq!(alice.close(answered.file).await, NtStatus::SUCCESS);
         open(&mut alice, "d", MKDIR, 0o750).await.unwrap();
         assert_eq!(std::fs::metadata(dir.path().join("d")).unwrap().permissions().mode() & 0o777, 0o750);
         // What exists keeps its mode.
@@ -190,5 +210,209 @@ fn names_are_what_they_are_spelled_like_and_go_at_once() {
         assert!(!dir.path().join("name").exists());
         assert_eq!(alice.write(second, b"still").await, NtStatus::SUCCESS);
         open(&mut alice, "name", CREATE, 0o644).await.unwrap();
+    });
+}
+
+/// A file in the folder, and the mode that it has.
+fn mode_on_disk(dir: &std::path::Path, name: &str) -> u32 {
+    std::fs::symlink_metadata(dir.join(name)).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn paths_as_linux_writes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
+        for name in ["d", "d/e"] {
+            let (made, ..) = open(&mut alice, name, MKDIR, 0o755).await.unwrap();
+            assert_eq!(alice.close(made).await, NtStatus::SUCCESS);
+        }
+        let (file, ..) = open(&mut alice, "d/e/f", CREATE, 0o644).await.unwrap();
+        let mut buffer = Vec::new();
+        Rename { replace_if_exists: false, root_directory: 0, name: "d/g".into() }.emit(&mut buffer);
+        let (info_type, class) = (InfoType::FILE, FileClass::RENAME.0);
+        let rename =
+            set_info::Request { info_type, class, additional_information: 0, file, buffer: buffer.into() };
+        assert_eq!(alice.status(Command::SetInfo, |out| rename.emit(out)).await, NtStatus::SUCCESS);
+        assert!(dir.path().join("d/g").exists());
+        open(&mut alice, "d\\g", OPEN, 0).await.unwrap();
+        assert_eq!(
+            open(&mut alice, "d/../../x", CREATE, 0).await.unwrap_err(),
+            NtStatus::OBJECT_PATH_SYNTAX_BAD
+        );
+        // To others a slash is what no name may hold.
+        let (mut bob, _) = client(&world, None).await;
+        assert_eq!(open(&mut bob, "d/g", OPEN, 0).await.unwrap_err(), NtStatus::OBJECT_NAME_INVALID);
+    });
+}
+
+#[test]
+fn a_folder_moves_with_what_is_open_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
+        let rename = async |alice: &mut Client, file, to: &str| {
+            let mut buffer = Vec::new();
+            Rename { replace_if_exists: true, root_directory: 0, name: to.into() }.emit(&mut buffer);
+            let (info_type, class) = (InfoType::FILE, FileClass::RENAME.0);
+            let request = set_info::Request {
+                info_type,
+                class,
+                additional_information: 0,
+                file,
+                buffer: buffer.into(),
+            };
+            alice.status(Command::SetInfo, |out| request.emit(out)).await
+        };
+        let (folder, ..) = open(&mut alice, "d", MKDIR, 0o755).await.unwrap();
+        let (old, ..) = open(&mut alice, "d/old", CREATE, 0o644).await.unwrap();
+        assert_eq!(rename(&mut alice, folder, "e").await, NtStatus::SUCCESS);
+        assert_eq!(rename(&mut alice, old, "e/new").await, NtStatus::SUCCESS);
+        assert_eq!(alice.write(old, b"data").await, NtStatus::SUCCESS);
+        assert_eq!(std::fs::read(dir.path().join("e/new")).unwrap(), b"data");
+    });
+}
+
+async fn chmod(client: &mut Client, file: FileId, mode: u32) -> NtStatus {
+    let sid = Sid { authority: 5, sub_authorities: vec![88, 3, mode] };
+    let dacl = Dacl::List(vec![Ace::allow(sid, AccessMask::NONE, AceFlags::NONE)]);
+    let request = set_info::Request {
+        info_type: InfoType::SECURITY,
+        class: 0,
+        additional_information: SecurityInformation::DACL.0,
+        file,
+        buffer: SecurityDescriptor { dacl, ..SecurityDescriptor::default() }.to_bytes().into(),
+    };
+    client.status(Command::SetInfo, |out| request.emit(out)).await
+}
+
+#[test]
+fn a_mode_is_set_by_the_list_that_stands_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
+        // A mode of all ones is no wish for one, and nobody makes a program that runs in the server's name.
+        let (file, ..) = open(&mut alice, "f", CREATE, 0xffff).await.unwrap();
+        assert_eq!(mode_on_disk(dir.path(), "f") & 0o7022, 0);
+        open(&mut alice, "s", CREATE, 0o6755).await.unwrap();
+        assert_eq!(mode_on_disk(dir.path(), "s"), 0o755);
+        for (asked, kept) in [(0, 0), (0o604, 0o604), (0o6755, 0o755), (0o1640, 0o1640)] {
+            assert_eq!(chmod(&mut alice, file, asked).await, NtStatus::SUCCESS);
+            assert_eq!(mode_on_disk(dir.path(), "f"), kept);
+            assert_eq!(query(&mut alice, file).await.unwrap().posix.mode, mode(FileType::Regular, kept));
+            // Nobody is shut out by a list that allows nothing, but for writing what nobody may write.
+            let again = open(&mut alice, "f", OPEN, 0).await;
+            assert_eq!(again.is_ok(), kept & 0o222 != 0);
+            if let Ok((again, ..)) = again {
+                assert_eq!(alice.close(again).await, NtStatus::SUCCESS);
+            }
+        }
+        let (folder, ..) = open(&mut alice, "d", MKDIR, 0o755).await.unwrap();
+        assert_eq!(chmod(&mut alice, folder, 0o3770).await, NtStatus::SUCCESS);
+        assert_eq!(mode_on_disk(dir.path(), "d"), 0o3770);
+        // To others it is a list like any other.
+        let (mut bob, _) = client(&world, None).await;
+        let (file, ..) = open(&mut bob, "s", OPEN, 0).await.unwrap();
+        assert_eq!(chmod(&mut bob, file, 0o604).await, NtStatus::SUCCESS);
+        assert_ne!(mode_on_disk(dir.path(), "s"), 0o604);
+    });
+}
+
+#[test]
+fn the_file_system_is_counted_as_statvfs_does() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let ask = async |versions| {
+            let (mut client, _) = client(&world, versions).await;
+            let (file, ..) = open(&mut client, "", OPEN, 0).await.unwrap();
+            let request = query_info::Request {
+                info_type: InfoType::FILESYSTEM,
+                class: FsClass::POSIX.0,
+                output_buffer_length: 56,
+                additional_information: 0,
+                flags: 0,
+                file,
+                input: Default::default(),
+            };
+            let (header, body) = client.call(Command::QueryInfo, |out| request.emit(out)).await;
+            (header.status, body)
+        };
+        let (status, body) = ask(Some(vec![EXTENSIONS])).await;
+        assert_eq!(status, NtStatus::SUCCESS);
+        let told = query_info::Response::parse(&body).unwrap().buffer;
+        let space = filesystem::Posix::parse(&told).unwrap();
+        assert_eq!((told.len(), space.block_size), (56, 4096));
+        assert!(space.available_blocks <= space.free_blocks && space.free_blocks <= space.total_blocks);
+        assert!(space.total_blocks > 0 && space.free_files <= space.total_files);
+        (0..told.len()).for_each(|len| assert!(filesystem::Posix::parse(&told[..len]).is_err()));
+        assert_eq!(ask(None).await.0, NtStatus::INVALID_INFO_CLASS);
+    });
+}
+
+#[test]
+fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
+        let nfs = |what: &[u8]| {
+            let len = (what.len() as u16).to_le_bytes();
+            [&[0x14, 0, 0, 0x80][..], &len, &[0, 0], what].concat()
+        };
+        let control = async |client: &mut Client, code, file, input: Vec<u8>| {
+            let (max_input_response, max_output_response) = (0, 4096);
+            let (flags, input) = (ioctl::Flags::IS_FSCTL, input.into());
+            let request =
+                ioctl::Request { code, file, input, max_input_response, max_output_response, flags };
+            let (header, body) = client.call(Command::Ioctl, |out| request.emit(out)).await;
+            match header.status {
+                NtStatus::SUCCESS => Ok(ioctl::Response::parse(&body).unwrap().output.to_vec()),
+                status => Err(status),
+            }
+        };
+        let (get, set) = (CtlCode::GET_REPARSE_POINT, CtlCode::SET_REPARSE_POINT);
+        for (name, what, kind) in
+            [("pipe", b"FIFO\0\0\0\0", FileType::Fifo), ("socket", b"SOCK\0\0\0\0", FileType::Socket)]
+        {
+            let (file, ..) = open(&mut alice, name, CREATE, 0o640).await.unwrap();
+            control(&mut alice, set, file, nfs(what)).await.unwrap();
+            let known = query(&mut alice, file).await.unwrap();
+            assert_eq!((known.posix.mode, known.posix.reparse_tag), (mode(kind, 0o640), 0x8000_0014));
+            assert_eq!(control(&mut alice, get, file, Vec::new()).await.unwrap(), nfs(what));
+            assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
+            assert_eq!(mode_on_disk(dir.path(), name), 0o640);
+        }
+        // A link, and where it leads, as Linux writes it.
+        let data = |target: &str| {
+            let target: Vec<u8> = target.encode_utf16().flat_map(u16::to_le_bytes).collect();
+            let len = target.len() as u8;
+            let places = [0, 0, len, 0, 0, 0, len, 0, 1, 0, 0, 0];
+            [&[0x0C, 0, 0, 0xA0, 12 + len, 0, 0, 0][..], &places, &target].concat()
+        };
+        let (file, ..) = open(&mut alice, "link", CREATE, 0o640).await.unwrap();
+        control(&mut alice, set, file, data("d/../pipe")).await.unwrap();
+        assert_eq!(query(&mut alice, file).await.unwrap().posix.mode >> 12, FileType::Symlink as u32);
+        assert_eq!(control(&mut alice, get, file, Vec::new()).await.unwrap(), data("d/../pipe"));
+        assert_eq!(std::fs::read_link(dir.path().join("link")).unwrap().to_str(), Some("d/../pipe"));
+        // Who opens it is told the same.
+        let contexts = vec![RequestContext::Posix { mode: 0 }];
+        let follow = create::Request { contexts, ..create_request("link", CreateOptions::NONE) };
+        let (header, body) = alice.call(Command::Create, |out| follow.emit(out)).await;
+        assert_eq!(header.status, NtStatus::STOPPED_ON_SYMLINK);
+        let spelled: Vec<u8> = "d/../pipe".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert!(body.windows(spelled.len()).any(|part| part == spelled));
+        let (file, ..) = open(&mut alice, "device", CREATE, 0o640).await.unwrap();
+        let device = nfs(b"CHR\0\0\0\0\0\x01\0\0\0\x03\0\0\0");
+        let made = control(&mut alice, set, file, device).await;
+        assert_eq!(made.unwrap_err(), NtStatus::ACCESS_DENIED);
+        // What is a pipe becomes a file again, and can be written.
+        let (pipe, ..) = open(&mut alice, "pipe", OPEN, 0).await.unwrap();
+        control(&mut alice, CtlCode::DELETE_REPARSE_POINT, pipe, nfs(b"")).await.unwrap();
+        assert_eq!(alice.write(pipe, b"data").await, NtStatus::SUCCESS);
+        assert_eq!(std::fs::read(dir.path().join("pipe")).unwrap(), b"data");
     });
 }

@@ -108,6 +108,56 @@ impl Size {
     }
 }
 
+/// What statvfs tells, as the POSIX extensions ask for it (class 100): blocks and files. All ones stands for "not known".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posix {
+    /// Bytes that are best moved at once.
+    pub optimal_transfer_size: u32,
+    /// What is counted in.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub total_blocks: u64,
+    /// Blocks free in all.
+    pub free_blocks: u64,
+    /// Blocks free to the caller.
+    pub available_blocks: u64,
+    /// Files in all.
+    pub total_files: u64,
+    /// Files free.
+    pub free_files: u64,
+    /// Number of the file system.
+    pub identifier: u64,
+}
+
+impl Posix {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Posix, Malformed> {
+        let mut r = Reader::new(bytes);
+        Ok(Posix {
+            optimal_transfer_size: r.u32()?,
+            block_size: r.u32()?,
+            total_blocks: r.u64()?,
+            free_blocks: r.u64()?,
+            available_blocks: r.u64()?,
+            total_files: r.u64()?,
+            free_files: r.u64()?,
+            identifier: r.u64()?,
+        })
+    }
+
+    /// Appends it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.optimal_transfer_size);
+        out.put_u32(self.block_size);
+        out.put_u64(self.total_blocks);
+        out.put_u64(self.free_blocks);
+        out.put_u64(self.available_blocks);
+        out.put_u64(self.total_files);
+        out.put_u64(self.free_files);
+        out.put_u64(self.identifier);
+    }
+}
+
 /// FileFsFullSizeInformation (2.5.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullSize {

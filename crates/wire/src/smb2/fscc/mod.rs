@@ -118,6 +118,8 @@ codes! {
         OBJECT_ID = 8;
         /// Sectors.
         SECTOR_SIZE = 11;
+        /// Space and files as POSIX counts them; between those who have agreed on it.
+        POSIX = 100;
     }
 }
 

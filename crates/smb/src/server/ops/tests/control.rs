@@ -1,5 +1,6 @@
 //! IOCTL.
 
+use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::ioctl::{
     CtlCode, Flags, NetworkInterface, Request, Response, ValidateNegotiateRequest, ValidateNegotiateResponse,
 };
@@ -155,7 +156,14 @@ fn clients_make_links() {
         let make = async |wish: Wish<'_>, data: Vec<u8>| {
             let wish = Wish { disposition: CreateDisposition::OpenIf, ..wish };
             let file = b.open(&wish).await.unwrap();
-            let made = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, data)).await;
+            let made = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, data.clone())).await;
+            if made.is_ok() {
+                // The handle means the link from then on.
+                let tag = info::file_info(&b, file, FileClass::ATTRIBUTE_TAG).await.unwrap();
+                assert_eq!(tag[4..], data[..4]);
+                let told = control(&b, &request(CtlCode::GET_REPARSE_POINT, file, Vec::new())).await;
+                assert_eq!(told.unwrap()[..4], data[..4]);
+            }
             b.close(file).await.unwrap();
             made.map(drop)
         };
@@ -189,7 +197,7 @@ fn clients_make_links() {
         let file = b.open(&Wish { options, ..Wish::file("to dir") }).await.unwrap();
         let shown =
             weft_wire::smb2::fscc::file::Basic { attributes: link("to dir").await.0, ..Default::default() };
-        info::set(&b, file, weft_wire::smb2::fscc::FileClass::BASIC, |out| shown.emit(out)).await.unwrap();
+        info::set(&b, file, FileClass::BASIC, |out| shown.emit(out)).await.unwrap();
         b.close(file).await.unwrap();
         // A link becomes an empty file again, if the client knows what it is.
         let file = b.open(&Wish { options, ..Wish::file("away") }).await.unwrap();
@@ -198,11 +206,27 @@ fn clients_make_links() {
         assert_eq!(status(unlink(tag(0xA000_0003)).await), NtStatus(0xC000_0277));
         assert_eq!(status(unlink(vec![0; 7]).await), NtStatus(0xC000_0278));
         unlink(tag(0xA000_000C)).await.unwrap();
+        // And the file again.
+        assert_eq!(status(unlink(tag(0xA000_000C)).await), NtStatus::NOT_A_REPARSE_POINT);
+        let told = control(&b, &request(CtlCode::GET_REPARSE_POINT, file, Vec::new())).await;
+        assert_eq!(status(told), NtStatus::NOT_A_REPARSE_POINT);
+        assert_eq!(info::standard(&b, file).await.end_of_file, 0);
         b.close(file).await.unwrap();
         let file = b.open(&Wish::file("away")).await.unwrap();
         let again = control(&b, &request(CtlCode::DELETE_REPARSE_POINT, file, tag(0xA000_000C))).await;
         assert_eq!(status(again), NtStatus::NOT_A_REPARSE_POINT);
         b.close(file).await.unwrap();
+        // What is deleted on close is the link, and nothing that lost its name to it.
+        let doomed = Wish {
+            options: CreateOptions::DELETE_ON_CLOSE,
+            disposition: CreateDisposition::Create,
+            ..Wish::file("doomed")
+        };
+        let file = b.open(&doomed).await.unwrap();
+        control(&b, &request(CtlCode::SET_REPARSE_POINT, file, link_to("d", 1))).await.unwrap();
+        assert!(b.vfs.lookup(NodeId::ROOT, b"doomed", false).await.is_ok());
+        b.close(file).await.unwrap();
+        assert!(b.vfs.lookup(NodeId::ROOT, b"doomed", false).await.is_err());
         // A link to a directory goes as directories go.
         let options = CreateOptions::OPEN_REPARSE_POINT | CreateOptions::DELETE_ON_CLOSE;
         let as_file = Wish { options: options | CreateOptions::NON_DIRECTORY_FILE, ..Wish::file("to dir") };

@@ -1,0 +1,290 @@
+//! Reparse points: names that are no files but links, pipes, sockets or devices, and making them of files and files of them.
+//!
+//! Spec: [MS-FSCC] 2.1.2.4 (links), 2.1.2.6 (what NFS clients make); [MS-FSA] 2.1.5.10.3, 2.1.5.10.14, 2.1.5.10.37
+//! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Owns: nothing. Does not: know other reparse points than these, or make
+//! devices, which no user of SMB may.
+//!
+//! The store knows such a name as another file than the one that was opened to be made into it. The handle goes over to the
+//! new one: what is asked of it afterwards, in the same compound even, is asked of what the name is by then.
+
+use std::sync::Arc;
+
+use weft_store::opens::{Opening, Reach, Rights};
+use weft_store::vfs::{Attr, Exists, Kind, Make, NodeId, SetAttr, Special};
+use weft_wire::smb2::access::AccessMask;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::{NtStatus, utf16};
+
+use super::caching::Caching;
+use super::channel_sequence::ChannelSequence;
+use super::create::{DATA, WRITE_DATA, rights_of_access};
+use super::ioctl::Output;
+use super::opens::Open;
+use super::{status, symlink};
+use crate::server::context::{Failure, OpContext};
+
+/// IO_REPARSE_TAG_NFS.
+const NFS_TAG: u32 = 0x8000_0014;
+/// The most reparse data ([MS-FSA] 2.1.5.10.37).
+const MAX_DATA: usize = 16_384;
+/// ReparseTag, ReparseDataLength, Reserved.
+const HEAD: usize = 8;
+/// [MS-FSCC] 2.1.2.6: what there is, as its letters.
+const LINK: u64 = u64::from_le_bytes(*b"LNK\x01\0\0\0\0");
+const FIFO: u64 = u64::from_le_bytes(*b"FIFO\0\0\0\0");
+const SOCKET: u64 = u64::from_le_bytes(*b"SOCK\0\0\0\0");
+const CHARACTER: u64 = u64::from_le_bytes(*b"CHR\0\0\0\0\0");
+const BLOCK: u64 = u64::from_le_bytes(*b"BLK\0\0\0\0\0");
+
+/// The tag of what is a reparse point.
+pub(super) fn tag(kind: Kind) -> Option<u32> {
+    match kind {
+        Kind::Symlink => Some(symlink::REPARSE_TAG),
+        Kind::Special(_) => Some(NFS_TAG),
+        Kind::File | Kind::Dir => None,
+    }
+}
+
+/// FSCTL_GET_REPARSE_POINT.
+pub(super) async fn get(cx: &OpContext, open: &Open) -> Result<Output, Failure> {
+    let tag = tag(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
+    let data = match open.kind {
+        Kind::Special(special) => special_data(special),
+        // An absolute target names a place of this host, which is not for clients.
+        _ => {
+            let posix = cx.connection.negotiated().posix;
+            symlink::reparse_data(&open.vfs, open.node, posix).await?.ok_or(NtStatus::ACCESS_DENIED)?
+        }
+    };
+    let mut output = tag.to_le_bytes().to_vec();
+    output.extend(u16::try_from(data.len()).unwrap_or(u16::MAX).to_le_bytes());
+    output.extend([0, 0]);
+    output.extend(data);
+    Ok(output.into())
+}
+
+fn special_data(special: Special) -> Vec<u8> {
+    let (what, numbers) = match special {
+        Special::Fifo => (FIFO, None),
+        Special::Socket => (SOCKET, None),
+        Special::Char(major, minor) => (CHARACTER, Some([major, minor])),
+        Special::Block(major, minor) => (BLOCK, Some([major, minor])),
+    };
+    let mut data = what.to_le_bytes().to_vec();
+    numbers.into_iter().flatten().for_each(|number| data.extend(number.to_le_bytes()));
+    data
+}
+
+/// What a client wants a file to become.
+enum Wish {
+    Link(symlink::Target),
+    Special(Special),
+}
+
+impl Wish {
+    fn parse(input: &[u8]) -> Result<Wish, NtStatus> {
+        let (tag, data) = split(input)?;
+        match tag {
+            symlink::REPARSE_TAG => Ok(Wish::Link(symlink::parse(data)?)),
+            NFS_TAG => Wish::of_nfs(data),
+            _ => Err(status::IO_REPARSE_TAG_INVALID),
+        }
+    }
+
+    fn of_nfs(data: &[u8]) -> Result<Wish, NtStatus> {
+        let invalid = status::IO_REPARSE_DATA_INVALID;
+        let (what, rest) = data.split_first_chunk().ok_or(invalid)?;
+        match (u64::from_le_bytes(*what), rest) {
+            (FIFO, []) => Ok(Wish::Special(Special::Fifo)),
+            (SOCKET, []) => Ok(Wish::Special(Special::Socket)),
+            (CHARACTER | BLOCK, [_, _, _, _, _, _, _, _]) => Err(NtStatus::ACCESS_DENIED),
+            (LINK, name) => {
+                let name = utf16::decode(name).map_err(|_| invalid)?;
+                Ok(Wish::Link(symlink::from_client(name, true)?))
+            }
+            _ => Err(invalid),
+        }
+    }
+
+    fn tag(&self) -> u32 {
+        match self {
+            Wish::Link(_) => symlink::REPARSE_TAG,
+            Wish::Special(_) => NFS_TAG,
+        }
+    }
+}
+
+/// Tag and data of a REPARSE_DATA_BUFFER ([MS-FSCC] 2.1.2.2).
+fn split(input: &[u8]) -> Result<(u32, &[u8]), NtStatus> {
+    match input {
+        [t0, t1, t2, t3, l0, l1, _, _, data @ ..]
+            if input.len() <= MAX_DATA && usize::from(u16::from_le_bytes([*l0, *l1])) == data.len() =>
+        {
+            Ok((u32::from_le_bytes([*t0, *t1, *t2, *t3]), data))
+        }
+        _ => Err(status::IO_REPARSE_DATA_INVALID),
+    }
+}
+
+/// FSCTL_SET_REPARSE_POINT: an empty file or directory becomes a link, a pipe or a socket.
+pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Result<Output, Failure> {
+    open.require_any(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_ATTRIBUTES)?;
+    let vfs = &open.vfs;
+    if open.node == NodeId::ROOT {
+        return Err(NtStatus::ACCESS_DENIED.into());
+    }
+    if vfs.stream_of(open.node).is_some() {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    let wish = Wish::parse(input)?;
+    let attr = vfs.getattr(open.node).await?;
+    match attr.kind {
+        Kind::Dir if !vfs.readdir(open.node, 0, 1).await?.0.is_empty() => {
+            return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
+        }
+        // A pipe has no place to be a directory in.
+        Kind::Dir if matches!(wish, Wish::Special(_)) => return Err(NtStatus::FILE_IS_A_DIRECTORY.into()),
+        Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
+        kind if tag(kind).is_some_and(|tag| tag != wish.tag()) => {
+            return Err(status::IO_REPARSE_TAG_MISMATCH.into());
+        }
+        _ => {}
+    }
+    let to_directory = match attr.kind {
+        Kind::Symlink => symlink::is_to_directory(vfs, open.node).await?,
+        kind => kind == Kind::Dir,
+    };
+    let place = open.place().await?;
+    let (make, birth) = match wish {
+        Wish::Link(target) => {
+            let target = symlink::to_store(vfs, &target, place.0, to_directory).await?;
+            (Make::Symlink(target), SetAttr::default())
+        }
+        Wish::Special(special) => {
+            (Make::Special(special), SetAttr { mode: Some(attr.mode), ..SetAttr::default() })
+        }
+    };
+    match attr.kind {
+        Kind::Dir => vfs.rmdir(place.0, &place.1).await?,
+        _ => vfs.remove(place.0, &place.1).await?,
+    }
+    match vfs.create(place.0, &place.1, make, Exists::Fail, birth).await {
+        Ok((made, _)) => go_over(cx, open, &made, place).await,
+        Err(e) => {
+            // A file system without links: what was there comes back as empty as it was.
+            let make = if attr.kind == Kind::Dir { Make::Dir } else { Make::File };
+            match vfs.create(place.0, &place.1, make, Exists::Fail, SetAttr::default()).await {
+                Ok((again, _)) => go_over(cx, open, &again, place).await.and(Err(e.into())),
+                Err(lost) => {
+                    tracing::warn!("an empty file that should become a reparse point is lost: {lost}");
+                    Err(e.into())
+                }
+            }
+        }
+    }
+}
+
+/// FSCTL_DELETE_REPARSE_POINT ([MS-FSA] 2.1.5.10.3): a link becomes an empty file or directory, anything else a file.
+pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Result<Output, Failure> {
+    open.require_any(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_ATTRIBUTES)?;
+    let Some((asked, _)) = input.split_first_chunk::<4>().filter(|_| input.len() >= HEAD) else {
+        return Err(status::IO_REPARSE_DATA_INVALID.into());
+    };
+    let asked = u32::from_le_bytes(*asked);
+    if asked <= 1 {
+        // Reserved.
+        return Err(status::IO_REPARSE_TAG_INVALID.into());
+    }
+    let tag = tag(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
+    if tag != asked {
+        return Err(status::IO_REPARSE_TAG_MISMATCH.into());
+    }
+    let vfs = &open.vfs;
+    let to_directory = open.kind == Kind::Symlink && symlink::is_to_directory(vfs, open.node).await?;
+    let place = open.place().await?;
+    vfs.remove(place.0, &place.1).await?;
+    let make = if to_directory { Make::Dir } else { Make::File };
+    let (made, _) = vfs.create(place.0, &place.1, make, Exists::Fail, SetAttr::default()).await?;
+    go_over(cx, open, &made, place).await
+}
+
+/// The handle means `made` from now on. It has no cache of that: what it cached is gone.
+async fn go_over(
+    cx: &OpContext,
+    open: &Arc<Open>,
+    made: &Attr,
+    place: (NodeId, Vec<u8>),
+) -> Result<Output, Failure> {
+    let vfs = &open.vfs;
+    let has_data = matches!(made.kind, Kind::File | Kind::Dir);
+    let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
+    let reach = if has_data { Reach::Data } else { Reach::Attributes };
+    let opening = Opening { reach, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
+    let claim = vfs.opens().open(made.node, &opening).await?;
+    if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+        claim.set_delete_on_close();
+    }
+    claim.set_delete_pending(open.claim.delete_pending());
+    let hold = vfs.hold(made.node).await?;
+    let file = match made.kind {
+        Kind::File if open.access.intersects(DATA) => {
+            Some(vfs.open(made.node, open.access.intersects(WRITE_DATA)).await?)
+        }
+        _ => None,
+    };
+    let new = Open::numbered(
+        open.persistent,
+        ChannelSequence::starting(&cx.header),
+        vfs.clone(),
+        (made.node, made.kind),
+        place,
+        (open.access, open.options),
+        file,
+        (claim, Caching::None),
+        open.action,
+        hold,
+    );
+    if open.is_posix() {
+        new.set_posix();
+    }
+    let new = Arc::new(new);
+    if cx.session.opens.replace(open, &new) {
+        // It is not closed, which could remove what has its name by now: it ends with its last request.
+        open.settle().await;
+    } else {
+        // Closed meanwhile, and what was to be done then is done now.
+        new.close().await;
+    }
+    Ok(Output::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nfs(data: &[u8]) -> Vec<u8> {
+        let len = (data.len() as u16).to_le_bytes();
+        [&NFS_TAG.to_le_bytes()[..], &len, &[0, 0], data].concat()
+    }
+
+    #[test]
+    fn what_nfs_clients_make_and_every_truncation_of_it() {
+        for special in [Special::Fifo, Special::Socket] {
+            let bytes = nfs(&special_data(special));
+            assert!(matches!(Wish::parse(&bytes), Ok(Wish::Special(parsed)) if parsed == special));
+            (0..bytes.len()).for_each(|len| assert!(Wish::parse(&bytes[..len]).is_err(), "{len}"));
+        }
+        let refused = |data: &[u8]| Wish::parse(&nfs(data)).err();
+        let device = special_data(Special::Char(1, 3));
+        assert_eq!(device, b"CHR\0\0\0\0\0\x01\0\0\0\x03\0\0\0");
+        assert_eq!(refused(&device), Some(NtStatus::ACCESS_DENIED));
+        assert_eq!(refused(&device[..12]), Some(status::IO_REPARSE_DATA_INVALID));
+        assert_eq!(refused(b"FIFO\0\0\0\0x"), Some(status::IO_REPARSE_DATA_INVALID));
+        let link = b"LNK\x01\0\0\0\0a\0/\0b\0";
+        assert!(matches!(Wish::parse(&nfs(link)), Ok(Wish::Link(target)) if target.name() == "a\\b"));
+        assert_eq!(refused(b"LNK\x01\0\0\0\0/\0b\0"), Some(NtStatus::ACCESS_DENIED));
+        let mut other = nfs(b"FIFO\0\0\0\0");
+        other[0] = 3;
+        assert_eq!(Wish::parse(&other).err(), Some(status::IO_REPARSE_TAG_INVALID));
+    }
+}
