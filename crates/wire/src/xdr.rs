@@ -120,6 +120,11 @@ impl Decoder {
         &self.stream[self.at..][..max.min(self.remaining())]
     }
 
+    /// What is here of the content that lies beside the stream, until it is taken.
+    pub fn peek_detached(&self) -> &[u8] {
+        self.detached.as_ref().map_or(&[], Data::here)
+    }
+
     /// Bytes that the stream had at first, and those beside it.
     pub fn total(&self) -> usize {
         self.stream.len() + self.detached.as_ref().map_or(0, Data::len)

@@ -177,7 +177,7 @@ impl<'a> Connection<'a> {
 
     /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
-        let place = self.server.duplicates.place(Question::of(self.host(), call, &d));
+        let place = self.server.duplicates.place(Question::of(self.host(), call, &[], &d));
         // Whoever asks again while the first request runs waits for its answer.
         let mut kept = place.lock().await;
         if let Some(answer) = &*kept {

@@ -4,9 +4,11 @@
 //! Spec: RFC 1813 4.5 (duplicate request cache), RFC 7530 3.1.1. Owns: the last answers, as RPC bodies without header and
 //! framing. Does not: know procedures; sessions have slots of their own (`v4::state::session`).
 //!
-//! A request is told from others by the peer's host, its xid, what it calls and its first bytes.
+//! A request is told from others by the peer's host, its xid, what it calls and all of its bytes: clients repeat xids, some
+//! (pyNfsClient) within a second, and what only bears the number of another request must be carried out.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -19,8 +21,9 @@ use weft_wire::xdr::Decoder;
 const MAX_KEPT: usize = 4096;
 /// Longest answer that is kept, in bytes: everything that changes something answers with less.
 pub(super) const MAX_ANSWER: usize = 1024;
-/// Bytes of a request that tell it from another one.
-const QUESTION_BYTES: usize = 512;
+/// Bytes of a request that tell it from another one, and as many of what lies beside it: more than anything has that
+/// changes something without a number of its own, the longest being two names (RENAME) or a path (SYMLINK).
+const QUESTION_BYTES: usize = 8192;
 
 /// Which request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,14 +35,21 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// The call whose arguments are next in `d`, from this host.
-    pub fn of(host: &str, call: &Call, d: &Decoder) -> Question {
-        let hash = |bytes: &[u8]| SipHasher24::new().hash(bytes);
+    /// The call from this host whose arguments are `taken` and what is next in `d`.
+    pub fn of(host: &str, call: &Call, taken: &[u8], d: &Decoder) -> Question {
+        let beside = d.peek_detached();
+        let beside = &beside[..beside.len().min(QUESTION_BYTES)];
+        let mut bytes = SipHasher24::new();
+        for piece in [taken, d.peek(QUESTION_BYTES), beside] {
+            bytes.write_usize(piece.len());
+            bytes.write(piece);
+        }
+        bytes.write_usize(d.total());
         Question {
-            host: hash(host.as_bytes()),
+            host: SipHasher24::new().hash(host.as_bytes()),
             xid: call.xid,
             procedure: (call.program, call.version, call.procedure),
-            bytes: hash(d.peek(QUESTION_BYTES)) ^ d.remaining() as u64,
+            bytes: bytes.finish(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls from the server to a client, over one connection, from whatever core has something to say.
 //!
-//! What: [`Line`]: calls that wait to be sent, and those that wait for their reply. Spec: RFC 5531 section 8 (xid),
-//! RFC 8881 2.10.3.1 (the back channel). Owns: both. Does not: send or receive, which the connection's own core does;
+//! What: [`Line`]: calls that wait to be sent, those that wait for their reply, and whose sessions used it. Spec: RFC 5531 section 8 (xid),
+//! RFC 8881 2.10.3.1 (the back channel). Owns: all three. Does not: send or receive, which the connection's own core does;
 //! know what is called.
 //!
 //! The connection looks for calls by one atomic; whoever calls wakes it.
@@ -17,6 +17,9 @@ use weft_wire::xdr::{Decoder, Encoder};
 
 /// Calls of one line that are not answered: every back channel has fewer slots than this.
 const MAX_CALLS: usize = 1024;
+
+/// Sessions that one connection is known to belong to; the oldest is forgotten first, and known again when it is next used.
+const MAX_SESSIONS: usize = 64;
 
 /// What becomes of a call.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(super) struct Line {
     waiting: AtomicBool,
     closed: AtomicBool,
     inner: Mutex<Inner>,
+    /// The last one used is the last; at most [`MAX_SESSIONS`].
+    sessions: Mutex<Vec<[u8; 16]>>,
 }
 
 #[derive(Default)]
@@ -111,6 +116,24 @@ impl Line {
             std::mem::take(&mut inner.asked)
         };
         asked.into_values().for_each(|done| done(Heard::Ended));
+    }
+
+    /// This session was used on the connection (RFC 8881 2.10.3.1: that makes it one of the session's).
+    pub fn associate(&self, session: &[u8; 16]) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.last() == Some(session) {
+            return;
+        }
+        sessions.retain(|known| known != session);
+        if sessions.len() == MAX_SESSIONS {
+            sessions.remove(0);
+        }
+        sessions.push(*session);
+    }
+
+    /// Whether the connection is one of this session's.
+    pub fn is_associated(&self, session: &[u8; 16]) -> bool {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).contains(session)
     }
 
     pub fn join(&self) -> Place<'_> {

@@ -255,6 +255,31 @@ fn a_mount_follows_links_that_stay_in_the_share() {
     assert_eq!(mount(b"/ram/nowhere"), Err(MountStatus::NOENT));
 }
 
+#[test]
+fn a_call_under_the_number_of_another_is_carried_out() {
+    let server = server();
+    let dir = root(&server);
+    // Two names of which only the end of the last one tells one call from the other.
+    let long = |last: u8| Name(Bytes::from([vec![b'n'; 254], vec![last]].concat()));
+    let at = |name| DirOp { dir, name };
+    make(&server, b"f");
+    let rename = |from, to| {
+        let args = RenameArgs { from: at(from), to: at(to) };
+        let done: Outcome<RenameWcc, RenameWcc> = results(&server, nfs(procedure::RENAME, &args));
+        done.map(drop).map_err(|failure| failure.status)
+    };
+    assert_eq!(rename(Name(Bytes::from_static(b"f")), long(b'a')), Ok(()));
+    // Every call of these tests has the same number.
+    assert_eq!(rename(long(b'a'), long(b'b')), Ok(()));
+    make(&server, b"g");
+    assert_eq!(rename(Name(Bytes::from_static(b"g")), long(b'a')), Ok(()));
+    assert_eq!(rename(long(b'a'), long(b'c')), Ok(()));
+    for name in [long(b'b'), long(b'c')] {
+        let found: Outcome<LookupOk, AttrOnly> = results(&server, nfs(procedure::LOOKUP, &at(name)));
+        found.unwrap();
+    }
+}
+
 fn status<T: std::fmt::Debug, F: std::fmt::Debug>(outcome: Outcome<T, F>) -> Status {
     outcome.unwrap_err().status
 }

@@ -486,8 +486,9 @@ impl Client {
         self.close_forgotten(true).await?;
         let session = self.current.borrow_mut().take();
         if let Some(session) = session {
+            // Within itself: whatever connection this goes by is one of the session's then (RFC 8881 18.37.3).
+            self.within(&session, &[Op::DestroySession(session.id)], Keep::No).await?;
             session.slots.end();
-            self.alone(&Op::DestroySession(session.id)).await?;
         }
         if let Some((client, _)) = self.known.take() {
             self.alone(&Op::DestroyClientid(client)).await?;

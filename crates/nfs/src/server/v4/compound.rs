@@ -128,11 +128,12 @@ pub(in crate::server) async fn compound(
     mut d: Decoder,
     body: Encoder,
 ) -> Result<Results, Reply> {
-    let question = Question::of(cx.host(), call, &d);
     let head = CompoundHead::parse(&mut d).map_err(|Malformed(why)| {
         tracing::debug!(why, "a compound does not parse");
         Reply::GarbageArgs
     })?;
+    // Sessions have numbers of their own.
+    let question = (head.minor == 0).then(|| Question::of(cx.host(), call, &head.tag.0, &d));
     let mut reply = Body { tail: body, ..Body::default() };
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -142,9 +143,7 @@ pub(in crate::server) async fn compound(
         return Ok(reply.into_results());
     }
     cx.watch.called(call.version, head.minor, &call.credential);
-    if head.minor == 0
-        && let Some(answer) = cx.server.duplicates.answer(&question)
-    {
+    if let Some(answer) = question.as_ref().and_then(|question| cx.server.duplicates.answer(question)) {
         reply.tail.truncate(start);
         reply.tail.raw(&answer);
         return Ok(reply.into_results());
@@ -187,7 +186,7 @@ pub(in crate::server) async fn compound(
             }
         }
     };
-    let Compound { mut reply, turn, index, changes, minor, .. } = compound;
+    let Compound { mut reply, turn, index, changes, .. } = compound;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
@@ -200,7 +199,11 @@ pub(in crate::server) async fn compound(
         };
         session.finish(slot, kept);
     }
-    if minor == 0 && changes && reply.done.is_empty() && reply.tail.len() <= start + MAX_ANSWER {
+    if let Some(question) = question
+        && changes
+        && reply.done.is_empty()
+        && reply.tail.len() <= start + MAX_ANSWER
+    {
         cx.server.duplicates.keep(question, reply.tail.copy_from(start));
     }
     Ok(reply.into_results())

@@ -1,6 +1,9 @@
 //! What a component may be, and how errors of the store become nfsstat4.
 //!
 //! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8. Owns: nothing. Does not: normalize.
+//!
+//! Code points that are no characters (Unicode 23.7: U+FFFE, U+FFFF and the like) are not made into names. A file that
+//! another program has named so is listed, found, renamed and removed all the same.
 
 use weft_store::Error;
 use weft_wire::nfs4::{Status, Text};
@@ -14,7 +17,7 @@ pub(super) fn component(name: &Text) -> Result<&[u8], Status> {
     if bytes.is_empty() {
         return Err(Status::INVAL);
     }
-    utf8(name)?;
+    well_formed(name)?;
     if bytes.len() > MAX_NAME {
         return Err(Status::NAMETOOLONG);
     }
@@ -27,9 +30,36 @@ pub(super) fn component(name: &Text) -> Result<&[u8], Status> {
     Ok(bytes)
 }
 
-/// NFS4ERR_INVAL for what is not UTF-8.
+/// A name that nothing here has yet, and something is to get: NFS4ERR_INVAL where it holds what is no character.
+pub(super) fn new_component(name: &Text) -> Result<&[u8], Status> {
+    let bytes = component(name)?;
+    utf8(name)?;
+    Ok(bytes)
+}
+
+/// Why looking this name up failed: one that could not be made is no name, rather than the name of nothing.
+pub(super) fn not_found(name: &Text, e: &Error) -> Status {
+    match (e, utf8(name)) {
+        (Error::NotFound, Err(no_name)) => no_name,
+        _ => status(e),
+    }
+}
+
+/// NFS4ERR_INVAL for what is not UTF-8, or has something in it that is no character.
 pub(super) fn utf8(text: &Text) -> Result<&str, Status> {
+    let text = well_formed(text)?;
+    if text.chars().any(is_noncharacter) { Err(Status::INVAL) } else { Ok(text) }
+}
+
+/// NFS4ERR_INVAL for what is not UTF-8.
+pub(super) fn well_formed(text: &Text) -> Result<&str, Status> {
     std::str::from_utf8(&text.0).map_err(|_| Status::INVAL)
+}
+
+/// The last two code points of every plane, and thirty-two in the first.
+fn is_noncharacter(c: char) -> bool {
+    let c = u32::from(c);
+    c & 0xfffe == 0xfffe || (0xfdd0..=0xfdef).contains(&c)
 }
 
 /// The one place where errors of the store become nfsstat4.

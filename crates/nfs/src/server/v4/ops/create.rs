@@ -8,7 +8,7 @@ use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status
 use super::super::acl;
 use super::super::attributes::{change, changes};
 use super::super::compound::Compound;
-use super::super::names::{component, status};
+use super::super::names::{new_component, status};
 use super::super::place::Place;
 use crate::server::dispatch::Node;
 use crate::server::guard;
@@ -26,7 +26,7 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
         CreateType::Device(_, n) => Make::Special(Special::Char(n.major, n.minor)),
         CreateType::Other(_) => return Err(Status::BADTYPE),
     };
-    let name = component(&args.name)?;
+    let name = new_component(&args.name)?;
     let changes = changes(&args.attributes, c.minor, true)?;
     if changes.set.size.is_some() {
         return Err(Status::INVAL);

@@ -7,7 +7,7 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
-use super::super::names::{component, status};
+use super::super::names::{new_component, status};
 use super::super::place::Place;
 use crate::server::guard;
 
@@ -18,7 +18,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     if file.attr().await?.kind == Kind::Dir {
         return Err(Status::ISDIR);
     }
-    let name = component(name)?;
+    let name = new_component(name)?;
     if file.number != dir.number {
         return Err(Status::XDEV);
     }

@@ -6,7 +6,7 @@ use weft_store::{Kind, NodeId};
 use weft_wire::nfs4::{Status, Text};
 
 use super::super::compound::Compound;
-use super::super::names::{component, status};
+use super::super::names::{component, not_found, status};
 use super::super::place::Place;
 use crate::server::caller::EXECUTE;
 use crate::server::dispatch::Node;
@@ -37,9 +37,9 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
         Kind::Symlink => return Err(Status::SYMLINK),
         Kind::File | Kind::Special(_) => return Err(Status::NOTDIR),
     }
-    let name = component(name)?;
+    let bytes = component(name)?;
     c.cx.caller.check(&attr, EXECUTE).map_err(|e| status(&e))?;
-    let found = node.share.vfs.lookup(node.id, name, false).await.map_err(|e| status(&e))?;
+    let found = node.share.vfs.lookup(node.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
     Ok(Place::Node(Node { id: found.node, ..node }))
 }
 

@@ -16,7 +16,7 @@ use super::super::attributes::{Changes, change, changes};
 use super::super::close::{close, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
-use super::super::names::{component, status};
+use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
 use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
@@ -231,7 +231,8 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
         NodeKind::Symlink => return Err(Status::SYMLINK),
         NodeKind::File | NodeKind::Special(_) => return Err(Status::NOTDIR),
     }
-    let name = component(name)?;
+    let text = name;
+    let name = component(text)?;
     c.cx.caller.check(&before, EXECUTE).map_err(|e| status(&e))?;
     let vfs = &dir.share.vfs;
     let (exists, wish) = match &args.how {
@@ -249,8 +250,11 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
     };
     let known = match vfs.lookup(dir.id, name, false).await {
         Ok(attr) => Some(attr),
-        Err(Error::NotFound) if exists.is_some() => None,
-        Err(e) => return Err(status(&e)),
+        Err(Error::NotFound) if exists.is_some() => {
+            new_component(text)?;
+            None
+        }
+        Err(e) => return Err(not_found(text, &e)),
     };
     let at = |id| Node { id, ..dir };
     match (known, exists) {

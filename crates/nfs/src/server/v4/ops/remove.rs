@@ -6,21 +6,21 @@ use weft_wire::nfs4::{ChangeInfo, Status, Text};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
-use super::super::names::{component, status};
+use super::super::names::{component, not_found, status};
 use crate::server::dispatch::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     let (dir, before) = c.place()?.directory().await?;
-    let name = component(name)?;
     let vfs = &dir.share.vfs;
-    let found = vfs.lookup(dir.id, name, false).await.map_err(|e| status(&e))?;
+    let bytes = component(name)?;
+    let found = vfs.lookup(dir.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
     c.cx.caller.check_unmake(&before, &found).map_err(|e| status(&e))?;
     dir.admit_unmake(c.cx, &before, &found).await.map_err(|e| status(&e))?;
     let victim = Node { id: found.node, ..dir };
     delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
     let done = match found.kind {
-        Kind::Dir => vfs.rmdir(dir.id, name).await,
-        _ => vfs.remove(dir.id, name).await,
+        Kind::Dir => vfs.rmdir(dir.id, bytes).await,
+        _ => vfs.remove(dir.id, bytes).await,
     };
     done.map_err(|e| status(&e))?;
     c.cx.server.files.forget(dir.number, found.node);

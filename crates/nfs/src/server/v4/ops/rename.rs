@@ -6,7 +6,7 @@ use weft_wire::nfs4::{ChangeInfo, Rename, RenameOk, Status};
 use super::super::attributes::change;
 use super::super::compound::Compound;
 use super::super::delegations;
-use super::super::names::{component, status};
+use super::super::names::{component, new_component, not_found, status};
 use crate::server::dispatch::Node;
 use crate::server::guard;
 
@@ -20,10 +20,13 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         return Err(Status::XDEV);
     }
     let vfs = &from.share.vfs;
-    let moved = vfs.lookup(from.id, from_name, false).await.map_err(|e| status(&e))?;
+    let moved = vfs.lookup(from.id, from_name, false).await.map_err(|e| not_found(&args.from, &e))?;
     let replaced = match vfs.lookup(to.id, to_name, false).await {
         Ok(attr) => Some(attr),
-        Err(Error::NotFound) => None,
+        Err(Error::NotFound) => {
+            new_component(&args.to)?;
+            None
+        }
         Err(e) => return Err(status(&e)),
     };
     c.cx.caller.check_unmake(&from_before, &moved).map_err(|e| status(&e))?;

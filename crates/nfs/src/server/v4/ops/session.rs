@@ -66,6 +66,7 @@ pub fn sequence(
     if args.cache && c.reply.len() + SEQUENCE_BYTES > session.fore.max_response_cached as usize {
         return Err(Status::REP_TOO_BIG_TO_CACHE);
     }
+    c.cx.line.associate(&session.id);
     let question = SipHasher24::new().hash(rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
@@ -156,6 +157,7 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
     fore_channel(c, &args.fore)?;
     back_channel(c, &args.back)?;
     let (ok, taken) = server.states.create_session(args, c.principal, c.now, make, id)?;
+    c.cx.line.associate(&ok.session);
     give_up(server, taken).await;
     Ok(ok)
 }
@@ -195,6 +197,11 @@ pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
         // RFC 8881 18.37.3: its own session only at the end.
         return Err(Status::NOT_ONLY_OP);
     }
+    // RFC 8881 18.37.3: not from a connection that has nothing to do with it.
+    c.cx.server.states.session(id)?;
+    if !c.cx.line.is_associated(id) {
+        return Err(Status::CONN_NOT_BOUND_TO_SESSION);
+    }
     c.cx.server.states.destroy_session(id)
 }
 
@@ -208,6 +215,7 @@ pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> 
         return Err(Status::BADSESSION);
     }
     session.lease.renew(c.now);
+    c.cx.line.associate(&session.id);
     // CDFC4_BACK_OR_BOTH and CDFC4_FORE_OR_BOTH.
     let (back, fore) = match args.direction {
         FORE => (false, true),

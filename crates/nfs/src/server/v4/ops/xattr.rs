@@ -8,7 +8,7 @@ use weft_wire::xdr::pad;
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
-use super::super::names::{status, utf8};
+use super::super::names::{status, well_formed};
 use super::super::place::Place;
 use crate::server::caller::{READ, WRITE};
 use crate::server::dispatch::Node;
@@ -34,7 +34,7 @@ fn key(name: &Text) -> Result<&[u8], Status> {
     if name.0.is_empty() || name.0.contains(&0) {
         return Err(Status::INVAL);
     }
-    utf8(name)?;
+    well_formed(name)?;
     if name.0.len() > MAX_XATTR_NAME { Err(Status::NAMETOOLONG) } else { Ok(&name.0) }
 }
 

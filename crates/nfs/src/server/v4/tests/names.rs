@@ -1,6 +1,7 @@
 //! Names, attributes, listings.
 
 use super::*;
+use crate::server::tests::make;
 
 fn create(name: &str, kind: FileType) -> Op {
     Op::Create(Create { kind: CreateType::Other(kind), name: text(name), attributes: mode(0o755) })
@@ -63,6 +64,53 @@ fn a_name_that_cannot_be_gets_the_status_that_the_rfc_names() {
         }
         assert_eq!(old.at_root(&[Op::Savefh, Op::Rename(rename)]).status, expected);
     }
+}
+
+#[test]
+fn what_is_no_character_is_not_made_into_a_name_and_found_where_it_is_one() {
+    let server = server();
+    let old = Old::new(&server, "a");
+    let none = ["a\u{fffe}", "\u{ffff}", "\u{fdd0}", "\u{1ffff}z", "\u{10fffe}"];
+    // U+FFFC and U+FDCF are characters, or may become some.
+    for name in ["\u{fffc}", "\u{fdcf}", "\u{fffd}"] {
+        assert_eq!(old.at_root(&[create(name, FileType::DIR)]).status, Status::OK);
+    }
+    assert_eq!(old.at_root(&[create("d", FileType::DIR)]).status, Status::OK);
+    let rename = |from, to| [Op::Savefh, Op::Rename(Rename { from: text(from), to: text(to) })];
+    for name in none {
+        let how = Some(CreateHow::Unchecked(Fattr::default()));
+        for op in [
+            create(name, FileType::DIR),
+            old.open_op(0, name, share::BOTH, 0, how),
+            old.open_op(0, name, share::READ, 0, None),
+            Op::Lookup(text(name)),
+            Op::Secinfo(text(name)),
+            Op::Remove(text(name)),
+        ] {
+            assert_eq!(old.at_root(std::slice::from_ref(&op)).status, Status::INVAL, "{op:?}");
+        }
+        assert_eq!(old.at_root(&rename("d", name)).status, Status::INVAL);
+        assert_eq!(old.at_root(&rename(name, "d")).status, Status::INVAL);
+        let owner = Attributes { owner: Some(text(name)), ..Attributes::default() }.fattr();
+        let chown = Op::Setattr(Setattr { stateid: Stateid::ANONYMOUS, attributes: owner });
+        assert_eq!(old.at_root(&[Op::Lookup(text("d")), chown]).status, Status::INVAL);
+    }
+    // Somebody to whom names are bytes has made one.
+    let (name, file) = ("\u{ffff}", make(&server, "\u{ffff}".as_bytes()));
+    let file = Handle::new(file.as_bytes()).unwrap();
+    let attributes = Bitmap::EMPTY;
+    let list = Op::Readdir(Readdir { cookie: 0, verifier: [0; 8], dircount: 0, maxcount: 4096, attributes });
+    let listed: ReaddirOk = old.at_root(&[list]).ok(opnum::READDIR);
+    assert!(listed.entries.iter().any(|entry| entry.name == text(name)));
+    let mut answer = old.at_root(&[Op::Lookup(text(name)), Op::Getfh]);
+    answer.ok::<()>(opnum::LOOKUP);
+    assert_eq!(answer.ok::<Handle>(opnum::GETFH), file);
+    assert_eq!(old.at_root(&rename(name, "named")).status, Status::OK);
+    assert_eq!(old.at_root(&rename("named", name)).status, Status::INVAL);
+    let other = "\u{fffe}";
+    make(&server, other.as_bytes());
+    assert_eq!(old.at_root(&rename("named", other)).status, Status::OK);
+    assert_eq!(old.at_root(&[Op::Remove(text(other))]).status, Status::OK);
 }
 
 #[test]

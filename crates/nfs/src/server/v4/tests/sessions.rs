@@ -68,6 +68,8 @@ fn slots_and_sessions_that_are_not() {
     let many = vec![Op::Putrootfh; 16];
     assert_eq!(status(&[&[a.sequence_op(5, 0, false)], &many[..]].concat()), Status::TOO_MANY_OPS);
     assert_eq!(status(&[Op::DestroyClientid(a.id)]), Status::CLIENTID_BUSY);
+    // Each message here comes by a connection of its own.
+    assert_eq!(status(std::slice::from_ref(&destroy)), Status::CONN_NOT_BOUND_TO_SESSION);
     assert_eq!(status(&[a.sequence_op(5, 0, false), destroy.clone()]), Status::OK);
     assert_eq!(status(&[destroy]), Status::BADSESSION);
     assert_eq!(status(&[a.sequence_op(6, 0, false)]), Status::BADSESSION);
