@@ -772,7 +772,8 @@ impl Vfs {
 
     /// Whose stream a number is, and the stream's name; `None` for what is no stream.
     pub fn stream_of(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
-        let stream = self.4.find(node).ok().filter(|_| Streams::is_stream(node))?;
+        // The number tells first: most are no streams, and nothing need be looked up for those.
+        let stream = Streams::is_stream(node).then(|| self.4.find(node).ok())??;
         Some((stream.base, stream.name()))
     }
 
@@ -805,6 +806,14 @@ impl Vfs {
     /// All named streams of a file or directory.
     pub async fn streams(&self, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
         self.4.list(&*self.0, base).await
+    }
+
+    /// Whether a file or directory has any named stream; what cannot have one has none.
+    pub async fn has_streams(&self, base: NodeId) -> Result<bool, Error> {
+        match self.4.any(&*self.0, base).await {
+            Err(Error::NotSupported) => Ok(false),
+            other => other,
+        }
     }
 
     /// Takes a stream away. Those who have it open keep its bytes.

@@ -256,9 +256,12 @@ impl<'a> Connection<'a> {
     /// What a handle names.
     pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
         let named = self.server.handles.open(&self.server.shares, handle).await?;
-        // The root of all shares is for version 4 alone.
+        // The root of all shares and named attributes are for version 4 alone.
         let Named::Node(number, id) = named else { return Err(Status::STALE) };
         let share = self.server.shares.get(number).ok_or(Status::STALE)?;
+        if share.vfs.stream_of(id).is_some() {
+            return Err(Status::STALE);
+        }
         Ok(Node { share, number, id })
     }
 

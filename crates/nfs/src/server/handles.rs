@@ -6,9 +6,11 @@
 //! ```text
 //! 0        1                  8                       32                40
 //! | layout | share, 56 bits   | the store's identity  | tag, BE         |
+//! | layout | share, 56 bits   | the store's identity  | name, BE        | tag, BE         |    a named attribute
 //! ```
 //! The share is a hash of its name and the identity is the file's own, so a handle means the same after a restart if
-//! the key does. The tag is SipHash-2-4 over what is before it: whoever guesses identities opens nothing.
+//! the key does. A named attribute (NFSv4) is told by its file and a hash of its name: one that is renamed has another handle
+//! when it is next looked up, and the old one holds as long as somebody has it open. The tag is SipHash-2-4 over what is before it: whoever guesses identities opens nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,22 +23,29 @@ use super::attributes::status;
 
 const NODE: u8 = 2;
 const ROOT: u8 = 3;
+const ATTRIBUTES: u8 = 4;
+const ATTRIBUTE: u8 = 5;
 const TAGGED: usize = 32;
-/// Bytes of a handle.
+/// Bytes of a handle of what version 3 knows.
 pub(super) const BYTES: usize = TAGGED + 8;
+/// Bytes of a handle of a named attribute.
+const LONG: usize = BYTES + 8;
 /// Handles whose nodes are known without asking the store; about 100 bytes each.
 const MAX_KNOWN: usize = 1 << 18;
 const SHARDS: usize = 64;
 
-type Key = (usize, Stable);
+/// A share, a file of it, and of a named attribute the hash of its name.
+type Key = (usize, Stable, Option<u64>);
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// The directory of shares that NFSv4 begins with.
     Root,
-    /// A node of the share with this number.
+    /// A node of the share with this number, or a named attribute of one.
     Node(usize, NodeId),
+    /// The named attributes of this node.
+    Attributes(usize, NodeId),
 }
 
 /// Makes and opens handles.
@@ -72,14 +81,15 @@ impl Handles {
         shard.insert(key, node);
     }
 
-    fn sealed(&self, layout: u8, share: [u8; 7], stable: Stable) -> Handle {
-        let mut bytes = [0; BYTES];
-        bytes[0] = layout;
-        bytes[1..8].copy_from_slice(&share);
-        bytes[8..TAGGED].copy_from_slice(&stable.0);
-        let tag = SipHasher24::new_with_key(&self.key).hash(&bytes[..TAGGED]);
-        bytes[TAGGED..].copy_from_slice(&tag.to_be_bytes());
-        Handle::new(&bytes).expect("40 bytes are at most 64")
+    fn sealed(&self, layout: u8, share: [u8; 7], stable: Stable, name: Option<u64>) -> Handle {
+        let mut bytes = Vec::with_capacity(LONG);
+        bytes.push(layout);
+        bytes.extend_from_slice(&share);
+        bytes.extend_from_slice(&stable.0);
+        bytes.extend(name.iter().flat_map(|name| name.to_be_bytes()));
+        let tag = SipHasher24::new_with_key(&self.key).hash(&bytes);
+        bytes.extend_from_slice(&tag.to_be_bytes());
+        Handle::new(&bytes).expect("48 bytes are at most 64")
     }
 
     /// The handle of a node of the share with this number.
@@ -88,8 +98,20 @@ impl Handles {
             return Err(Error::Stale);
         };
         let stable = share.vfs.stable(node).await?;
-        self.know((number, stable), node);
-        Ok(self.sealed(NODE, *name, stable))
+        let attribute = share.vfs.stream_of(node).map(|(_, attribute)| name_hash(&attribute));
+        self.know((number, stable, attribute), node);
+        let layout = if attribute.is_some() { ATTRIBUTE } else { NODE };
+        Ok(self.sealed(layout, *name, stable, attribute))
+    }
+
+    /// The handle of a node's named attributes.
+    pub async fn attributes(&self, shares: &[Share], number: usize, node: NodeId) -> Result<Handle, Error> {
+        let (Some(share), Some(name)) = (shares.get(number), self.shares.get(number)) else {
+            return Err(Error::Stale);
+        };
+        let stable = share.vfs.stable(node).await?;
+        self.know((number, stable, None), node);
+        Ok(self.sealed(ATTRIBUTES, *name, stable, None))
     }
 
     /// The number of the share that a handle would be of, without looking whether it is genuine.
@@ -101,20 +123,22 @@ impl Handles {
 
     /// The handle of the directory of shares.
     pub fn root(&self) -> Handle {
-        self.sealed(ROOT, [0; 7], Stable([0; 24]))
+        self.sealed(ROOT, [0; 7], Stable([0; 24]), None)
     }
 
     /// What a handle names. One that is shaped like ours and bears another tag was made by another server, or forged:
     /// the client is told to look the name up again.
     pub async fn open(&self, shares: &[Share], handle: &Handle) -> Result<Named, Status> {
-        let bytes: &[u8; BYTES] = handle.as_bytes().try_into().map_err(|_| Status::BADHANDLE)?;
-        let [layout @ (NODE | ROOT), s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else {
-            return Err(Status::BADHANDLE);
+        let (bytes, tag) = handle.as_bytes().split_last_chunk::<8>().ok_or(Status::BADHANDLE)?;
+        let [layout, s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else { return Err(Status::BADHANDLE) };
+        let (stable, rest) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
+        let attribute = match (*layout, rest) {
+            (NODE | ROOT | ATTRIBUTES, []) => None,
+            (ATTRIBUTE, rest) => Some(u64::from_be_bytes(rest.try_into().map_err(|_| Status::BADHANDLE)?)),
+            _ => return Err(Status::BADHANDLE),
         };
-        let (stable, tag) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
-        let tag: [u8; 8] = tag.try_into().map_err(|_| Status::BADHANDLE)?;
         // One comparison of words: its time says nothing about where they differ.
-        if u64::from_be_bytes(tag) != SipHasher24::new_with_key(&self.key).hash(&bytes[..TAGGED]) {
+        if u64::from_be_bytes(*tag) != SipHasher24::new_with_key(&self.key).hash(bytes) {
             return Err(Status::STALE);
         }
         if *layout == ROOT {
@@ -122,16 +146,54 @@ impl Handles {
         }
         let name = [*s0, *s1, *s2, *s3, *s4, *s5, *s6];
         let number = self.shares.iter().position(|share| *share == name).ok_or(Status::STALE)?;
-        let key = (number, Stable(*stable));
-        let known = self.shard(&key.1).get(&key).copied();
-        if let Some(node) = known {
-            return Ok(Named::Node(number, node));
-        }
         let share = shares.get(number).ok_or(Status::STALE)?;
-        let found = share.vfs.find(key.1).await.map_err(|e| status(&e))?;
-        self.know(key, found.node);
-        Ok(Named::Node(number, found.node))
+        let stable = Stable(*stable);
+        Ok(match attribute {
+            Some(attribute) => Named::Node(number, self.attribute(share, (number, stable), attribute).await?),
+            None if *layout == ATTRIBUTES => {
+                Named::Attributes(number, self.node(share, (number, stable)).await?)
+            }
+            None => Named::Node(number, self.node(share, (number, stable)).await?),
+        })
     }
+
+    fn known(&self, key: &Key) -> Option<NodeId> {
+        self.shard(&key.1).get(key).copied()
+    }
+
+    /// The node that is this one.
+    async fn node(&self, share: &Share, (number, stable): (usize, Stable)) -> Result<NodeId, Status> {
+        let key = (number, stable, None);
+        if let Some(node) = self.known(&key) {
+            return Ok(node);
+        }
+        let found = share.vfs.find(stable).await.map_err(|e| status(&e))?;
+        self.know(key, found.node);
+        Ok(found.node)
+    }
+
+    /// The named attribute of a node whose name has this hash.
+    async fn attribute(&self, share: &Share, file: (usize, Stable), name: u64) -> Result<NodeId, Status> {
+        let key = (file.0, file.1, Some(name));
+        // The store forgets those that nobody holds.
+        if let Some(node) = self.known(&key).filter(|node| share.vfs.stream_of(*node).is_some()) {
+            return Ok(node);
+        }
+        let base = self.node(share, file).await?;
+        let all = share.vfs.streams(base).await.map_err(|e| status(&e))?;
+        let entry = all.iter().find(|entry| name_hash(&entry.name) == name).ok_or(Status::STALE)?;
+        let found = share.vfs.stream(base, &entry.name, false).await.map_err(|e| match e {
+            Error::NotFound => Status::STALE,
+            e => status(&e),
+        })?;
+        self.know(key, found.0.node);
+        Ok(found.0.node)
+    }
+}
+
+/// What a handle says of the name of an attribute.
+pub(super) fn name_hash(name: &[u8]) -> u64 {
+    SipHasher24::new().hash(name)
 }
 
 #[cfg(test)]

@@ -240,6 +240,11 @@ impl Streams {
         Ok(entries)
     }
 
+    /// Whether a file has any.
+    pub(super) async fn any(&self, backend: &dyn Backend, base: NodeId) -> Result<bool, Error> {
+        Ok(!names(backend, base).await?.is_empty())
+    }
+
     /// The streams of a file that somebody looked up.
     pub(super) fn of(&self, base: NodeId) -> Vec<NodeId> {
         lock(&self.0).by_id.values().filter(|stream| stream.base == base).map(|stream| stream.id).collect()

@@ -14,6 +14,7 @@ use weft_wire::nfs4::{
 
 use super::acl;
 use super::compound::Compound;
+use super::named;
 use super::names::{MAX_NAME, status};
 use super::place::Place;
 use crate::server::dispatch::Node;
@@ -97,6 +98,7 @@ pub(super) async fn of_place(
             super::delegations::as_written(cx, node, &mut values).await?;
             Ok(values)
         }
+        Place::Attributes(node) => named::values(cx, node, wanted).await,
     }
 }
 
@@ -118,6 +120,11 @@ pub(super) async fn of_node(
     }
     if wanted.has(attr::FILEHANDLE) {
         values.filehandle = Some(Place::Node(Node { id: known.node, ..*node }).handle(cx.cx).await?);
+    }
+    if let Some((_, name)) = node.share.vfs.stream_of(known.node) {
+        named::of_attribute(&mut values, known.fileid, &name);
+    } else if wanted.has(attr::NAMED_ATTR) && matches!(known.kind, Kind::File | Kind::Dir) {
+        values.named_attr = Some(node.share.vfs.has_streams(known.node).await.map_err(|e| status(&e))?);
     }
     Ok(values)
 }

@@ -56,6 +56,9 @@ pub(super) async fn give_up(server: &Server, taken: Taken) {
 /// The last close of a file that somebody (SMB) wanted deleted.
 async fn remove(vfs: &Vfs, removal: Removal) {
     let removed = async {
+        if let Some((base, name)) = vfs.stream_of(removal.node()) {
+            return vfs.remove_stream(base, &name).await;
+        }
         let kind = vfs.getattr(removal.node()).await?.kind;
         let (dir, name) = vfs.place(removal.node()).await?;
         if kind == NodeKind::Dir { vfs.rmdir(dir, &name).await } else { vfs.remove(dir, &name).await }

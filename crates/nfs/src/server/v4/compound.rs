@@ -479,7 +479,8 @@ impl<'a> Compound<'a> {
             }
             Op::FreeStateid(id) => run!(ops::stateids::free(self, &id).await),
 
-            Op::Openattr(_) | Op::GetDirDelegation => {
+            Op::Openattr(make) => run!(super::named::openattr(self, make).await),
+            Op::GetDirDelegation => {
                 let status = self.place().err().unwrap_or(Status::NOTSUPP);
                 self.put::<()>(n, Err(status))
             }
@@ -531,7 +532,7 @@ impl<'a> Compound<'a> {
     /// The current node; the root of the pseudo file system is none.
     pub fn node(&self) -> Result<Node<'a>, Status> {
         match self.place()? {
-            Place::Root => Err(Status::ISDIR),
+            Place::Root | Place::Attributes(_) => Err(Status::ISDIR),
             Place::Node(node) => Ok(node),
         }
     }
@@ -547,7 +548,7 @@ impl<'a> Compound<'a> {
         self.current = Some(place);
         let (views, plain) = self.views;
         self.cx = match place {
-            Place::Node(node) => views.get(node.number).unwrap_or(plain),
+            Place::Node(node) | Place::Attributes(node) => views.get(node.number).unwrap_or(plain),
             Place::Root => plain,
         };
     }

@@ -20,6 +20,7 @@ use weft_wire::nfs4::{
 };
 
 use super::compound::Compound;
+use super::named;
 use super::names::status;
 use super::place::Place;
 use super::state::{Client, Delegation, Held, Kind, State};
@@ -50,6 +51,9 @@ pub(super) async fn grant(
         share::WANT_READ_DELEG => false,
         _ => writes,
     };
+    if named::is_attribute(node) {
+        return refused(why::NOT_SUPP_FTYPE);
+    }
     let states = &c.cx.server.states;
     if !client.back().is_some_and(|back| back.is_up()) || states.grace.lasts(c.now) {
         return refused(why::RESOURCE);

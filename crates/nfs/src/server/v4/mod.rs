@@ -2,7 +2,7 @@
 //!
 //! What: [`compound`] answers one COMPOUND; one file per operation or family in `ops`.
 //! Spec: RFC 7530, RFC 8881, RFC 7862, RFC 8276. Owns: nothing; what is remembered of clients is in `state`.
-//! Does not: pNFS, SSV, named attributes, directory delegations (they answer NFS4ERR_NOTSUPP).
+//! Does not: pNFS, SSV, directory delegations (they answer NFS4ERR_NOTSUPP).
 
 mod acl;
 mod attributes;
@@ -11,6 +11,7 @@ mod compound;
 mod delegations;
 mod dial;
 mod io;
+mod named;
 mod names;
 mod ops;
 mod place;

@@ -1,4 +1,5 @@
-//! Where a file handle leads: a node of a share, or the pseudo file system's root, whose directories the shares are.
+//! Where a file handle leads: a node of a share, the named attributes of one, or the pseudo file system's root, whose
+//! directories the shares are.
 //!
 //! Spec: RFC 7530 7.3, RFC 8881 7.3. Owns: nothing. Does not: change anything; the root is the server's own.
 
@@ -15,8 +16,10 @@ use crate::server::handles::Named;
 pub(super) enum Place<'a> {
     /// The directory of shares.
     Root,
-    /// Inside a share.
+    /// Inside a share: a file, a directory, a named attribute.
     Node(Node<'a>),
+    /// The directory of a node's named attributes.
+    Attributes(Node<'a>),
 }
 
 impl<'a> Place<'a> {
@@ -25,14 +28,20 @@ impl<'a> Place<'a> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // The numbers of version 3's errors mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
-        let Named::Node(number, id) = named else { return Ok(Place::Root) };
-        let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
-        Ok(Place::Node(Node { share, number, id }))
+        let node = |number, id| {
+            let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
+            Ok(Node { share, number, id })
+        };
+        match named {
+            Named::Root => Ok(Place::Root),
+            Named::Node(number, id) => node(number, id).map(Place::Node),
+            Named::Attributes(number, id) => node(number, id).map(Place::Attributes),
+        }
     }
 
     /// Whether the caller may be here. Where it `asks` how to name itself, it may do so in any way.
     pub fn admit(&self, cx: &Connection<'_>, asks: bool) -> Result<(), Status> {
-        let Place::Node(node) = self else { return Ok(()) };
+        let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.number) {
             Err(KeptOut::Network) => Err(Status::ACCESS),
             Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
@@ -45,15 +54,21 @@ impl<'a> Place<'a> {
         let handle = match self {
             Place::Root => cx.server.handles.root(),
             Place::Node(node) => cx.handle(node.number, node.id).await.map_err(|e| status(&e))?,
+            Place::Attributes(node) => {
+                let (handles, shares) = (&cx.server.handles, &cx.server.shares);
+                handles.attributes(shares, node.number, node.id).await.map_err(|e| status(&e))?
+            }
         };
         Ok(Handle::new(handle.as_bytes()).expect("ours are short"))
     }
 
-    /// A node inside a share; the root is read-only to whoever wants to change it.
+    /// A node inside a share; the root is read-only to whoever wants to change it. A directory of named attributes has
+    /// nothing in it but those, and nothing of its own to change.
     pub fn writable(&self) -> Result<Node<'a>, Status> {
         match self {
             Place::Root => Err(Status::ROFS),
             Place::Node(node) => Ok(*node),
+            Place::Attributes(_) => Err(Status::INVAL),
         }
     }
 

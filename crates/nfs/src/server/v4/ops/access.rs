@@ -19,6 +19,13 @@ pub async fn access(c: &Compound<'_>, wanted: u32) -> Result<AccessOk, Status> {
     let known = 0x3f | if c.minor >= 2 { XATTRS } else { 0 };
     let (supported, possible) = match c.place()? {
         Place::Root => (DIRECTORY, bit::READ | bit::LOOKUP),
+        Place::Attributes(of) => {
+            let attr = of.attr().await?;
+            let granted = of.granted(c.cx, &attr).await.map_err(|e| status(&e))?;
+            let reads = if granted & READ != 0 { bit::READ | bit::LOOKUP } else { 0 };
+            let writes = if granted & WRITE != 0 { bit::MODIFY | bit::EXTEND | bit::DELETE } else { 0 };
+            (DIRECTORY, reads | writes)
+        }
         Place::Node(node) => {
             let attr = node.attr().await?;
             let granted = node.granted(c.cx, &attr).await.map_err(|e| status(&e))?;

@@ -6,6 +6,7 @@ use weft_store::{Kind, NodeId};
 use weft_wire::nfs4::{Status, Text};
 
 use super::super::compound::Compound;
+use super::super::named;
 use super::super::names::{component, not_found, status};
 use super::super::place::Place;
 use crate::server::caller::EXECUTE;
@@ -29,6 +30,7 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
                 shares.iter().position(|share| share.name.as_bytes() == name).ok_or(Status::NOENT)?;
             return c.node_of(number, NodeId::ROOT).map(Place::Node).ok_or(Status::NOENT);
         }
+        Place::Attributes(of) => return named::look_up(c, of, name).await,
         Place::Node(node) => node,
     };
     let attr = node.attr().await?;
@@ -51,7 +53,12 @@ pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
 
 /// The directory above the current one.
 pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
-    let Place::Node(node) = c.place()? else { return Err(Status::NOENT) };
+    let node = match c.place()? {
+        Place::Root => return Err(Status::NOENT),
+        // RFC 8881 18.14.3: the directory of attributes lies below what has them.
+        Place::Attributes(of) => return Ok(Place::Node(of)),
+        Place::Node(node) => node,
+    };
     match node.attr().await?.kind {
         Kind::Dir => {}
         Kind::Symlink if c.minor > 0 => return Err(Status::SYMLINK),

@@ -16,6 +16,7 @@ use super::super::attributes::{Changes, change, changes};
 use super::super::close::{close, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
+use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
 use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
@@ -223,6 +224,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
                 () => Status::NOENT,
             });
         }
+        Place::Attributes(of) => return by_attribute(c, args, of, name).await,
         Place::Node(node) => node,
     };
     let before = dir.attr().await?;
@@ -315,6 +317,37 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
             })
         }
     }
+}
+
+/// A named attribute. Nothing of it is set when it is made but that it is empty: the rest is its file's.
+async fn by_attribute<'a>(
+    c: &Compound<'a>,
+    args: &Open,
+    of: Node<'a>,
+    name: &Text,
+) -> Result<Found<'a>, Status> {
+    let (make, guarded, wish) = match &args.how {
+        None => (false, false, Changes::default()),
+        Some(CreateHow::Unchecked(fattr)) => (true, false, changes(fattr, c.minor, true)?),
+        Some(CreateHow::Guarded(fattr)) => (true, true, changes(fattr, c.minor, true)?),
+        // There is no place for a verifier.
+        Some(CreateHow::Exclusive(_) | CreateHow::Exclusive41(..)) => return Err(Status::INVAL),
+    };
+    let before = change(&of.attr().await?);
+    let (node, new) = named::open(c, of, name, make).await?;
+    if guarded && !new {
+        return Err(Status::EXIST);
+    }
+    let empties = wish.set.size == Some(0);
+    let truncate = SetAttr { size: Some(0), ..SetAttr::default() };
+    Ok(Found {
+        node,
+        change: ChangeInfo { atomic: false, before, after: change(&of.attr().await?) },
+        attrset: if empties { Bitmap::of(&[attr::SIZE]) } else { Bitmap::EMPTY },
+        new,
+        truncate: (empties && !new).then_some(truncate),
+        mode: None,
+    })
 }
 
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ use weft_wire::xdr::pad;
 
 use super::super::attributes;
 use super::super::compound::Compound;
+use super::super::named;
 use super::super::names::status;
 use super::super::place::Place;
 use crate::server::caller::READ;
@@ -72,6 +73,12 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
     let eof = match place {
         Place::Root => list_shares(c, args, &mut page).await?,
         Place::Node(node) => list(c, &node, args, &mut page).await?,
+        Place::Attributes(of) => {
+            let (skip, wanted) = (args.cookie.saturating_sub(OWN_COOKIES), args.attributes);
+            let wanted = wanted.and(attributes::supported(c.minor));
+            let add = |entry: Entry| page.add(Entry { cookie: entry.cookie + OWN_COOKIES, ..entry });
+            named::list(c, &of, skip, wanted, add).await?
+        }
     };
     if page.entries.is_empty() && !eof {
         return Err(Status::TOOSMALL);

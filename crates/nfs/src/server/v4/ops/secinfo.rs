@@ -16,7 +16,7 @@ fn flavors(c: &Compound<'_>, place: Place<'_>) -> Result<SecinfoOk, Status> {
     place.admit(c.cx, true)?;
     let export = match place {
         Place::Root => &Export::PLAIN,
-        Place::Node(node) => &node.share.rules.nfs,
+        Place::Node(node) | Place::Attributes(node) => &node.share.rules.nfs,
     };
     Ok(UpTo(export::flavors(export).into_iter().map(Secinfo::Flavor).collect()))
 }

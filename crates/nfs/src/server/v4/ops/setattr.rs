@@ -3,15 +3,19 @@
 use weft_store::access::chmod;
 use weft_store::opens::Access;
 use weft_store::{Kind, SetAttr};
-use weft_wire::nfs4::{Bitmap, Setattr, Status};
+use weft_wire::nfs4::{Bitmap, Setattr, Status, attr};
 
 use super::super::acl;
 use super::super::attributes::{self, changes};
 use super::super::compound::Compound;
 use super::super::delegations;
 use super::super::io::{self, Intent};
+use super::super::named;
 use super::super::names::status;
 use crate::server::guard;
+
+/// What of a named attribute is its own, and not its file's.
+const SIZE: Bitmap = Bitmap::of(&[attr::SIZE]);
 
 /// The status, and which attributes were set: all or none.
 pub async fn setattr(c: &mut Compound<'_>, args: &Setattr) -> (Status, Bitmap) {
@@ -25,6 +29,9 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
     let place = c.place()?;
     let changes = changes(&args.attributes, c.minor, false)?;
     let node = place.writable()?;
+    if named::is_attribute(&node) && !changes.mask.without(SIZE).is_empty() {
+        return Err(Status::ATTRNOTSUPP);
+    }
     let attr = node.attr().await?;
     if changes.set.size.is_some() {
         match attr.kind {

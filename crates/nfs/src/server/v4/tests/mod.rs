@@ -5,6 +5,7 @@ mod delegations;
 mod exports;
 mod live;
 mod locks;
+mod named;
 mod names;
 mod opens;
 mod ranges;

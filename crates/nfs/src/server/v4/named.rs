@@ -1,0 +1,214 @@
+//! Named attributes: files in a directory that a file or directory has beside itself. They are the store's named streams:
+//! what NFS writes here, SMB reads as `file:name`.
+//!
+//! Spec: RFC 8881 5.3, 18.17; RFC 7530 5.3, 16.17. Owns: nothing. Does not: read, write or lock; to those an attribute is a
+//! node like any other.
+//!
+//! The directory is there where something is in it, and for whoever asks for it to be made. Names are found without regard
+//! to case, as SMB finds them. Who may read or write a file's data may read or write what is beside it; mode, owner, times
+//! and list are the file's, and set there.
+
+use bytes::Bytes;
+use siphasher::sip::SipHasher24;
+use weft_store::opens::{Access, Rights};
+use weft_store::{Attr, Error, Kind};
+use weft_wire::nfs4::{
+    Attributes, Bitmap, ChangeInfo, Entry, FileType, Rename, RenameOk, Status, Text, attr,
+};
+
+use super::attributes::{self, change};
+use super::compound::Compound;
+use super::delegations;
+use super::names::{component, new_component, not_found, status};
+use super::place::Place;
+use crate::server::caller::{READ, WRITE};
+use crate::server::dispatch::Node;
+use crate::server::guard;
+
+/// OPENATTR.
+pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Status> {
+    let wrong = if c.minor == 0 { Status::INVAL } else { Status::WRONG_TYPE };
+    let node = match c.place()? {
+        Place::Root => return Err(Status::NOTSUPP),
+        Place::Attributes(_) => return Err(wrong),
+        Place::Node(node) if is_attribute(&node) => return Err(wrong),
+        Place::Node(node) => node,
+    };
+    match node.attr().await?.kind {
+        Kind::File | Kind::Dir => {}
+        Kind::Symlink | Kind::Special(_) => return Err(Status::NOTSUPP),
+    }
+    admit(c, &node, if make { WRITE } else { READ }).await?;
+    // That there are none is an answer only where there could be some.
+    let any = node.share.vfs.list_xattrs(node.id).await.map(drop);
+    any.map_err(|e| status(&e))?;
+    if !make && !node.share.vfs.has_streams(node.id).await.map_err(|e| status(&e))? {
+        return Err(Status::NOENT);
+    }
+    c.go(Place::Attributes(node));
+    Ok(())
+}
+
+/// Whether a node is a named attribute itself.
+pub(super) fn is_attribute(node: &Node<'_>) -> bool {
+    node.share.vfs.stream_of(node.id).is_some()
+}
+
+/// The attributes of `of`, for somebody who may do this with its data.
+async fn admit(c: &Compound<'_>, of: &Node<'_>, wanted: u32) -> Result<Attr, Status> {
+    let attr = of.attr().await?;
+    c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
+    of.admit(c.cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
+    Ok(attr)
+}
+
+/// [MS-FSCC] 2.1.5.3: what SMB can name, so that both see the same.
+fn spelled(name: &[u8]) -> Result<&[u8], Status> {
+    if name.iter().any(|b| matches!(b, b':' | b'\\')) { Err(Status::BADCHAR) } else { Ok(name) }
+}
+
+/// The attribute of this name.
+async fn find(of: &Node<'_>, name: &Text) -> Result<Attr, Status> {
+    let bytes = component(name)?;
+    let found = of.share.vfs.stream(of.id, bytes, false).await;
+    found.map(|(attr, _)| attr).map_err(|e| not_found(name, &e))
+}
+
+/// LOOKUP in the directory.
+pub(super) async fn look_up<'a>(c: &Compound<'a>, of: Node<'a>, name: &Text) -> Result<Place<'a>, Status> {
+    admit(c, &of, READ).await?;
+    Ok(Place::Node(Node { id: find(&of, name).await?.node, ..of }))
+}
+
+/// The attribute that an OPEN names. With `make` it is made where there is none, which is told.
+pub(super) async fn open<'a>(
+    c: &Compound<'a>,
+    of: Node<'a>,
+    name: &Text,
+    make: bool,
+) -> Result<(Node<'a>, bool), Status> {
+    let at = |attr: Attr| Node { id: attr.node, ..of };
+    match find(&of, name).await {
+        Err(Status::NOENT) if make => {}
+        found => return found.map(|attr| (at(attr), false)),
+    }
+    let name = spelled(new_component(name)?)?;
+    admit(c, &of, WRITE).await?;
+    let (attr, new) = of.share.vfs.stream(of.id, name, true).await.map_err(|e| status(&e))?;
+    Ok((at(attr), new))
+}
+
+/// REMOVE in the directory.
+pub(super) async fn remove(c: &Compound<'_>, of: &Node<'_>, name: &Text) -> Result<ChangeInfo, Status> {
+    let before = admit(c, of, WRITE).await?;
+    let victim = Node { id: find(of, name).await?.node, ..*of };
+    delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
+    of.share.vfs.remove_stream(of.id, component(name)?).await.map_err(|e| status(&e))?;
+    c.cx.server.files.forget(of.number, victim.id);
+    Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&of.attr().await?) })
+}
+
+/// RENAME within the directory; an attribute stays with its file.
+pub(super) async fn rename(
+    c: &Compound<'_>,
+    from: &Node<'_>,
+    to: &Node<'_>,
+    args: &Rename,
+) -> Result<RenameOk, Status> {
+    if (from.number, from.id) != (to.number, to.id) {
+        return Err(Status::XDEV);
+    }
+    let before = admit(c, from, WRITE).await?;
+    let moved = Node { id: find(from, &args.from).await?.node, ..*from };
+    let to = spelled(new_component(&args.to)?)?;
+    let vfs = &from.share.vfs;
+    match vfs.stream(from.id, to, false).await {
+        Ok((replaced, _)) if replaced.node != moved.id => {
+            let replaced = Node { id: replaced.node, ..*from };
+            delegations::pass(&replaced, Access::Handle, Rights::DELETE).await?;
+            c.cx.server.files.forget(from.number, replaced.id);
+        }
+        Ok(_) | Err(Error::NotFound) => {}
+        Err(e) => return Err(status(&e)),
+    }
+    delegations::pass(&moved, Access::Rename, Rights::DELETE).await?;
+    vfs.rename_stream(moved.id, to, true).await.map_err(|e| status(&e))?;
+    let info = ChangeInfo { atomic: false, before: change(&before), after: change(&from.attr().await?) };
+    Ok(RenameOk { from: info.clone(), to: info })
+}
+
+/// READDIR of the directory, from its `skip`th name on in the order of their bytes. `None` behind the last.
+pub(super) async fn list(
+    c: &Compound<'_>,
+    of: &Node<'_>,
+    skip: u64,
+    wanted: Bitmap,
+    mut add: impl FnMut(Entry) -> bool,
+) -> Result<bool, Status> {
+    admit(c, of, READ).await?;
+    let all = of.share.vfs.streams(of.id).await.map_err(|e| status(&e))?;
+    let first = usize::try_from(skip).unwrap_or(usize::MAX);
+    for (n, entry) in all.into_iter().enumerate().skip(first) {
+        let attr = match of.share.vfs.stream(of.id, &entry.name, false).await {
+            Ok((attr, _)) => attr,
+            // Gone since it was listed.
+            Err(Error::NotFound) => continue,
+            Err(e) => return Err(status(&e)),
+        };
+        let node = Node { id: attr.node, ..*of };
+        let attributes = attributes::of_node(c, &node, &attr, wanted).await?.fattr();
+        let name = Text(Bytes::from(entry.name));
+        if !add(Entry { cookie: n as u64 + 1, name, attributes }) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A number for an attribute, or (without a name) for the directory of them, that no file has by any likelihood.
+fn fileid(file: u64, name: Option<&[u8]>) -> u64 {
+    let mut bytes = file.to_be_bytes().to_vec();
+    bytes.extend(name.into_iter().flatten());
+    SipHasher24::new().hash(&bytes) | 1 << 63
+}
+
+/// Puts right what is an attribute's own, in values that are those of its file.
+pub(super) fn of_attribute(values: &mut Attributes, file: u64, name: &[u8]) {
+    own(values, FileType::NAMEDATTR, fileid(file, Some(name)), 1);
+}
+
+/// The same of the directory.
+pub(super) fn of_directory(values: &mut Attributes, file: u64) {
+    own(values, FileType::ATTRDIR, fileid(file, None), 2);
+    let Attributes { size, space_used, mode, .. } = values;
+    (*size, *space_used) = (size.map(|_| 0), space_used.map(|_| 0));
+    // Who may read it may look names up in it.
+    *mode = mode.map(|mode| mode & 0o666 | (mode & 0o444) >> 2);
+}
+
+fn own(values: &mut Attributes, kind: FileType, fileid: u64, links: u32) {
+    macro_rules! put {
+        ($($field:ident = $value:expr;)*) => {
+            $(if let Some(value) = &mut values.$field { *value = $value; })*
+        };
+    }
+    put! {
+        kind = kind;
+        fileid = fileid;
+        mounted_on_fileid = fileid;
+        numlinks = links;
+        named_attr = false;
+        case_insensitive = true;
+    }
+}
+
+/// Of the directory at `place`.
+pub(super) async fn values(c: &Compound<'_>, of: &Node<'_>, wanted: Bitmap) -> Result<Attributes, Status> {
+    let known = of.attr().await?;
+    let mut values = attributes::of_node(c, of, &known, wanted).await?;
+    of_directory(&mut values, known.fileid);
+    if wanted.has(attr::FILEHANDLE) {
+        values.filehandle = Some(Place::Attributes(*of).handle(c.cx).await?);
+    }
+    Ok(values)
+}
