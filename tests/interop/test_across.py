@@ -337,6 +337,53 @@ class Across(unittest.TestCase):
             return side.make_directory
         return lambda: getattr(side, verb)(*(int(argument) for argument in arguments))
 
+    def test_named_attributes_are_streams(self):
+        with weft.serving() as server:
+            (server.folder / "f").write_bytes(b"the file itself")
+            there = server.folder.parent / "stream"
+            client = nfs4.Client(server.ready["nfs_port"], "attributes")
+
+            def results(*ops):
+                """The reply behind the status of the last operation, and that."""
+                reply = client.run(*ops)
+                for op in ops[:-1]:
+                    client.check(reply, struct.unpack(">I", op[:4])[0])
+                return reply, reply.expect(struct.unpack(">I", ops[-1][:4])[0])
+
+            attributes = [*client.walk("data", "f"), nfs4.words(nfs4.OPENATTR, 1)]
+            # NFS makes one, SMB reads it.
+            owner = bytes(8) + nfs4.opaque(b"owner")
+            args = nfs4.words(0, 3, 0) + owner + nfs4.words(1, 1, 0, 0) + nfs4.words(0) + nfs4.opaque(b"notes")
+            reply, status = results(*attributes, nfs4.words(nfs4.OPEN) + args)
+            self.assertEqual(status, "ok")
+            stateid = reply.take(16)
+            notes = [*attributes, nfs4.words(nfs4.LOOKUP) + nfs4.opaque(b"notes")]
+            args = stateid + struct.pack(">QI", 0, 2) + nfs4.opaque(b"by NFS")
+            self.assertEqual(results(*notes, nfs4.words(nfs4.WRITE) + args)[1], "ok")
+            weft.smbclient(server, f'get f:notes "{there}"')
+            self.assertEqual(there.read_bytes(), b"by NFS")
+            # SMB makes one, NFS lists it, reads it and takes it away.
+            there.write_bytes(b"by SMB")
+            weft.smbclient(server, f'put "{there}" f:other')
+            reply, status = results(*attributes, nfs4.words(nfs4.READDIR) + bytes(16) + nfs4.words(0, 4096, 0))
+            self.assertEqual(status, "ok")
+            reply.take(8)
+            names = []
+            while reply.word():
+                reply.take(8)
+                names.append(reply.opaque())
+                self.assertEqual((reply.word(), reply.opaque()), (0, b""))
+            self.assertEqual((names, reply.word()), ([b"notes", b"other"], 1))
+            other = [*attributes, nfs4.words(nfs4.LOOKUP) + nfs4.opaque(b"other")]
+            read = nfs4.words(nfs4.READ) + nfs4.ANONYMOUS + struct.pack(">QI", 0, 100)
+            reply, status = results(*other, read)
+            self.assertEqual((status, reply.word(), reply.opaque()), ("ok", 1, b"by SMB"))
+            self.assertEqual(results(*attributes, nfs4.words(nfs4.REMOVE) + nfs4.opaque(b"other"))[1], "ok")
+            said = weft.smbclient(server, f'get f:other "{there}"', check=False)
+            self.assertIn("NT_STATUS_OBJECT_NAME_NOT_FOUND", said)
+            self.assertEqual((server.folder / "f").read_bytes(), b"the file itself")
+            client.hang_up()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -226,3 +226,26 @@ fn named_attributes_are_as_private_as_their_file() {
     assert_eq!(other.open_in(dir, "new", MADE()), Err(Status::ACCESS));
     assert_eq!(other.status(secret, read_op(Stateid::ANONYMOUS, 0, 1)), Status::ACCESS);
 }
+
+#[test]
+fn a_stream_that_is_to_go_with_its_last_close_takes_no_file_along() {
+    use weft_store::opens::{Opening, Rights};
+    let server = server();
+    let c = Modern::new(&server, "a");
+    let (file, _) = c.open("f", share::BOTH, 0);
+    let dir = c.attributes_of(file, true).unwrap();
+    let (notes, stateid) = c.open_in(dir, "n", MADE()).unwrap();
+    let vfs = &server.shares[0].vfs;
+    let node = weft_machine::rt::block_on(async {
+        let file = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap();
+        vfs.stream(file.node, b"n", false).await.unwrap().0.node
+    })
+    .unwrap();
+    // An SMB client opens it to delete it, and is gone first.
+    let smb = vfs.opens().try_open(node, &Opening::new(Rights::ALL, Rights::ALL, vfs.opens().key())).unwrap();
+    smb.set_delete_on_close();
+    assert!(smb.close().is_none());
+    assert_eq!(c.status(notes, Op::Close(Close { seqid: 0, stateid })), Status::OK);
+    assert!(streams(&server).is_empty());
+    assert_eq!(c.at_root(&[Op::Lookup(text("f"))]).status, Status::OK);
+}
