@@ -53,7 +53,8 @@ pub(super) struct Handles {
     key: [u8; 16],
     /// Of each share by number.
     shares: Vec<[u8; 7]>,
-    known: [Mutex<HashMap<Key, NodeId>>; SHARDS],
+    /// `None`: it is gone, and whoever names it is told so without a search.
+    known: [Mutex<HashMap<Key, Option<NodeId>>>; SHARDS],
 }
 
 impl Handles {
@@ -67,7 +68,7 @@ impl Handles {
     }
 
     // A map's insert or clear leaves it usable even if it panicked.
-    fn shard(&self, stable: &Stable) -> MutexGuard<'_, HashMap<Key, NodeId>> {
+    fn shard(&self, stable: &Stable) -> MutexGuard<'_, HashMap<Key, Option<NodeId>>> {
         let spread = stable.0[0] ^ stable.0[8] ^ stable.0[16];
         self.known[spread as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,7 +79,7 @@ impl Handles {
             // They come back one by one when they are used.
             shard.clear();
         }
-        shard.insert(key, node);
+        shard.insert(key, Some(node));
     }
 
     fn sealed(&self, layout: u8, share: [u8; 7], stable: Stable, name: Option<u64>) -> Handle {
@@ -157,14 +158,25 @@ impl Handles {
         })
     }
 
-    fn known(&self, key: &Key) -> Option<NodeId> {
-        self.shard(&key.1).get(key).copied()
+    fn known(&self, key: &Key) -> Result<Option<NodeId>, Status> {
+        match self.shard(&key.1).get(key) {
+            Some(Some(node)) => Ok(Some(*node)),
+            Some(None) => Err(Status::STALE),
+            None => Ok(None),
+        }
+    }
+
+    /// A file has lost its last name, and nobody has it open.
+    pub fn gone(&self, number: usize, stable: Stable) {
+        if let Some(known) = self.shard(&stable).get_mut(&(number, stable, None)) {
+            *known = None;
+        }
     }
 
     /// The node that is this one.
     async fn node(&self, share: &Share, (number, stable): (usize, Stable)) -> Result<NodeId, Status> {
         let key = (number, stable, None);
-        if let Some(node) = self.known(&key) {
+        if let Some(node) = self.known(&key)? {
             return Ok(node);
         }
         let found = share.vfs.find(stable).await.map_err(|e| status(&e))?;
@@ -176,7 +188,7 @@ impl Handles {
     async fn attribute(&self, share: &Share, file: (usize, Stable), name: u64) -> Result<NodeId, Status> {
         let key = (file.0, file.1, Some(name));
         // The store forgets those that nobody holds.
-        if let Some(node) = self.known(&key).filter(|node| share.vfs.stream_of(*node).is_some()) {
+        if let Some(node) = self.known(&key)?.filter(|node| share.vfs.stream_of(*node).is_some()) {
             return Ok(node);
         }
         let base = self.node(share, file).await?;

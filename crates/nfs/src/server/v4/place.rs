@@ -3,7 +3,7 @@
 //!
 //! Spec: RFC 7530 7.3, RFC 8881 7.3. Owns: nothing. Does not: change anything; the root is the server's own.
 
-use weft_store::{Attr, Kind};
+use weft_store::{Attr, Error, Kind, Stable};
 use weft_wire::nfs4::{Handle, Status};
 
 use super::names::status;
@@ -91,6 +91,25 @@ pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
 }
 
 impl Node<'_> {
+    /// What its handles are made of, to be asked before a name of it goes; `None` for what has gone already.
+    pub async fn stable(&self) -> Option<Stable> {
+        self.share.vfs.stable(self.id).await.ok()
+    }
+
+    /// A name of this went away. Where that was the last one and nobody has it open, its handle is stale from now on, and not
+    /// only what is done with it (RFC 8881 18.19.3).
+    pub async fn unnamed(&self, cx: &Connection<'_>, stable: Option<Stable>) {
+        cx.server.files.forget(self.number, self.id);
+        let Some(stable) = stable else { return };
+        let nameless = match self.share.vfs.getattr(self.id).await {
+            Ok(attr) => attr.nlink == 0,
+            Err(e) => matches!(e, Error::Stale),
+        };
+        if nameless && !self.share.vfs.opens().is_open(self.id) {
+            cx.server.handles.gone(self.number, stable);
+        }
+    }
+
     /// Attributes; NFS4ERR_STALE for what is gone.
     pub async fn attr(&self) -> Result<Attr, Status> {
         self.share.vfs.getattr(self.id).await.map_err(|e| status(&e))

@@ -24,11 +24,12 @@ pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status>
     dir.admit_unmake(c.cx, &before, &found).await.map_err(|e| status(&e))?;
     let victim = Node { id: found.node, ..dir };
     delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
+    let stable = victim.stable().await;
     let done = match found.kind {
         Kind::Dir => vfs.rmdir(dir.id, bytes).await,
         _ => vfs.remove(dir.id, bytes).await,
     };
     done.map_err(|e| status(&e))?;
-    c.cx.server.files.forget(dir.number, found.node);
+    victim.unnamed(c.cx, stable).await;
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) })
 }

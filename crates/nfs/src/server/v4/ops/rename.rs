@@ -47,6 +47,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
     }
     .map_err(|e| status(&e))?;
     let replaced = replaced.filter(|attr| attr.node != moved.node);
+    let mut lost = None;
     if let Some(target) = &replaced {
         // RFC 8881 18.26.3: only like replaces like.
         if (target.kind == Kind::Dir) != (moved.kind == Kind::Dir) {
@@ -54,6 +55,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         }
         let target = Node { id: target.node, ..to };
         delegations::pass(&target, Access::Handle, Rights::DELETE).await?;
+        lost = Some((target, target.stable().await));
     }
     let moved = Node { id: moved.node, ..from };
     delegations::pass(&moved, Access::Rename, Rights::DELETE).await?;
@@ -61,8 +63,8 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
         Error::NotEmpty => Status::EXIST,
         e => status(&e),
     })?;
-    if let Some(target) = &replaced {
-        c.cx.server.files.forget(to.number, target.node);
+    if let Some((target, stable)) = lost {
+        target.unnamed(c.cx, stable).await;
     }
     let info = |before, after| ChangeInfo { atomic: false, before: change(before), after };
     let (from_after, to_after) = (change(&from.attr().await?), change(&to.attr().await?));

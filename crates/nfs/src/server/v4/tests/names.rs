@@ -295,6 +295,35 @@ fn renames_and_links() {
 }
 
 #[test]
+fn the_handle_of_what_is_gone_is_stale_unless_somebody_has_it_open() {
+    let server = server();
+    let mut old = Old::new(&server, "a");
+    let putfh = |handle| send(&server, call(0, 1, &[Op::Putfh(handle)])).status;
+    let remove = |name| send(&server, call(0, 1, &[Op::Putfh(root(&server)), Op::Remove(text(name))])).status;
+    let (file, stateid) = old.open("f", share::BOTH, 0);
+    let link = [Op::Putfh(file), Op::Savefh, Op::Putfh(root(&server)), Op::Link(text("l"))];
+    assert_eq!(old.run(&link).status, Status::OK);
+    assert_eq!(remove("f"), Status::OK);
+    assert_eq!(putfh(file), Status::OK, "it has another name");
+    assert_eq!(remove("l"), Status::OK);
+    assert_eq!(old.status(file, read_op(stateid, 0, 1)), Status::OK, "it is open");
+    // One that was replaced, and a directory.
+    let make = Handle::new(make(&server, b"replaced").as_bytes()).unwrap();
+    let mut answer = old.at_root(&[create("d", FileType::DIR), Op::Getfh]);
+    answer.ok::<CreateOk>(opnum::CREATE);
+    let folder = answer.ok(opnum::GETFH);
+    let (_, _) = old.open("new", share::BOTH, 0);
+    let rename = Op::Rename(Rename { from: text("new"), to: text("replaced") });
+    assert_eq!(old.at_root(&[Op::Savefh, rename]).status, Status::OK);
+    assert_eq!(remove("d"), Status::OK);
+    assert_eq!([putfh(make), putfh(folder)], [Status::STALE, Status::STALE]);
+    // The name means something else now.
+    let mut answer = old.at_root(&[create("d", FileType::DIR), Op::Getfh]);
+    answer.ok::<CreateOk>(opnum::CREATE);
+    assert_eq!(putfh(answer.ok(opnum::GETFH)), Status::OK);
+}
+
+#[test]
 fn a_change_that_is_asked_for_again_is_answered_as_the_first_time() {
     let server = server();
     let old = Old::new(&server, "a");
