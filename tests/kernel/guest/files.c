@@ -108,7 +108,11 @@ static void names(void) {
     if (reader == 0) {
         for (int i = 0; i < 60; i++) {
             char back[16] = {0};
-            int n, opened = open("saved", O_RDONLY);
+            int n, opened;
+            for (int tries = 0; (opened = open("saved", O_RDONLY)) < 0 && errno == ENOENT; tries++) {
+                CHECK(tries < 300);
+                usleep(20000);
+            }
             CHECK(opened >= 0 && read(opened, back, sizeof back) == 10 && sscanf(back, "version %d", &n) == 1);
             CHECK(close(opened) == 0);
         }
@@ -118,10 +122,11 @@ static void names(void) {
         char text[16];
         snprintf(text, sizeof text, "version %02d", i);
         put("saving", text);
-        /* The reader has it open now and then: who saves tries again. */
+        /* The reader has it open now and then: then Linux removes the old file first, which goes when the reader closes it and is
+           ENOENT to everybody until then. Who saves tries again. */
         for (int tries = 0; rename("saving", "saved") != 0; tries++) {
             int why = errno;
-            CHECK((why == EACCES || why == EBUSY || why == ETXTBSY) && tries < 300);
+            CHECK((why == EACCES || why == EBUSY || why == ETXTBSY || why == ENOENT) && tries < 300);
             usleep(20000);
         }
     }
