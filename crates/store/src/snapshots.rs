@@ -155,17 +155,26 @@ impl Pattern {
         }
     }
 
+    /// The folders whose names have a time, with it.
+    fn entries(
+        &self,
+        base: &OwnedFd,
+    ) -> io::Result<impl Iterator<Item = io::Result<(i64, std::fs::DirEntry)>> + '_> {
+        let dated = |entry: std::fs::DirEntry| {
+            let time = read(&self.name, entry.file_name().to_str()?)?;
+            match entry.file_type() {
+                Ok(kind) => kind.is_dir().then_some(Ok((time, entry))),
+                Err(e) => Some(Err(e)),
+            }
+        };
+        let entries = std::fs::read_dir(path_of(base))?;
+        Ok(entries.filter_map(move |entry| entry.map_or_else(|e| Some(Err(e)), dated)))
+    }
+
     fn list(&self) -> io::Result<Vec<i64>> {
         let Some(base) = self.base()? else { return Ok(Vec::new()) };
-        let mut times = Vec::new();
-        for entry in std::fs::read_dir(path_of(&base))? {
-            let entry = entry?;
-            if let Some(time) = entry.file_name().to_str().and_then(|name| read(&self.name, name))
-                && entry.file_type()?.is_dir()
-            {
-                times.push(time);
-            }
-        }
+        let mut times =
+            self.entries(&base)?.map(|entry| entry.map(|(time, _)| time)).collect::<io::Result<Vec<_>>>()?;
         times.sort_unstable_by(|a, b| b.cmp(a));
         times.dedup();
         times.truncate(MAX_LISTED);
@@ -174,12 +183,11 @@ impl Pattern {
 
     fn open(&self, time: i64) -> io::Result<Option<Dir>> {
         let Some(base) = self.base()? else { return Ok(None) };
-        for entry in std::fs::read_dir(path_of(&base))? {
-            let name = entry?.file_name();
-            if name.to_str().and_then(|name| read(&self.name, name)) != Some(time) {
-                continue;
-            }
-            if let Some(found) = beneath(&base, &Path::new(&name).join(&self.below))? {
+        for entry in self.entries(&base)? {
+            let (at, entry) = entry?;
+            if at == time
+                && let Some(found) = beneath(&base, &Path::new(&entry.file_name()).join(&self.below))?
+            {
                 return Dir::open(path_of(&found)).map(Some);
             }
         }

@@ -1,7 +1,7 @@
 //! A file of a mounted export: reads and writes, many at a time. One idea for all versions, which differ in [`Remote`].
 //!
-//! Spec: RFC 1813 3.3.6 (READ), 3.3.7 (WRITE), 3.3.21 (COMMIT); RFC 8881 18.22, 18.32, 18.3. Owns: the write verifier of what is not committed.
-//! Does not: cache, lock or append.
+//! Spec: RFC 1813 3.3.6 (READ), 3.3.7 (WRITE), 3.3.21 (COMMIT); RFC 8881 18.22, 18.32, 18.3.
+//! Owns: the write verifier of what is not committed. Does not: cache, lock or append.
 //!
 //! Buffers: a read of at most `max_read` bytes is handed up as it was received or placed, without a copy; a longer one
 //! is joined from pieces, counted. A written `Bytes` leaves as it is where payload travels inside the message, and is

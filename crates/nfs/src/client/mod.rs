@@ -1,8 +1,8 @@
 //! The client: one mounted export over any channel.
 //!
 //! What: [`Mount`], paths and handles; [`v4::Mount`], the same over a session of version 4.1; [`File`], reads and writes
-//! with many outstanding, for both; [`exports`]. Spec: RFC 1813, RFC 8881. Owns: the channel's replies. Does not: cache attributes or data, follow links, lock. It
-//! reconnects where it is told how: see [`Mount::keep_connected`].
+//! with many outstanding, for both; [`exports`]. Spec: RFC 1813, RFC 8881. Owns: the channel's replies. Does not: cache attributes or data,
+//! follow links, lock. It reconnects where it is told how: see [`Mount::keep_connected`].
 //!
 //! Everything here lives on the core that it was made on.
 

@@ -10,7 +10,8 @@
 //! ```
 //! The share is a hash of its name and the identity is the file's own, so a handle means the same after a restart if
 //! the key does. A named attribute (NFSv4) is told by its file and a hash of its name: one that is renamed has another handle
-//! when it is next looked up, and the old one holds as long as somebody has it open. The tag is SipHash-2-4 over what is before it: whoever guesses identities opens nothing.
+//! when it is next looked up, and the old one holds as long as somebody has it open. The tag is SipHash-2-4 over what is
+//! before it: whoever guesses identities opens nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

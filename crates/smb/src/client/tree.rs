@@ -202,9 +202,9 @@ impl Entry {
     /// Whether it is neither a file nor a directory: it names something else (a symbolic link, a junction), or is a socket, a
     /// pipe or a device. Other reparse points (files in the cloud, deduplicated ones) are read like any file.
     pub fn is_special(&self) -> bool {
-        // [MS-FSCC] 2.1.2.1: the bit of name surrogates; IO_REPARSE_TAG_NFS, AF_UNIX and LX_FIFO, LX_CHR, LX_BLK.
-        self.reparse_tag & 0x2000_0000 != 0
-            || matches!(self.reparse_tag, 0x8000_0014 | 0x8000_0023 | 0x8000_0024..=0x8000_0026)
+        use reparse::{AF_UNIX, LX_BLK, LX_CHR, LX_FIFO, NFS, SURROGATE};
+        self.reparse_tag & SURROGATE != 0
+            || matches!(self.reparse_tag, NFS | AF_UNIX | LX_FIFO | LX_CHR | LX_BLK)
     }
 }
 

@@ -16,11 +16,28 @@ use super::{Malformed, utf16};
 /// The most reparse data ([MS-FSA] 2.1.5.10.37).
 pub const MAX_DATA: usize = 16_384;
 
-const SYMLINK: u32 = 0xA000_000C;
-const MOUNT_POINT: u32 = 0xA000_0003;
-const NFS: u32 = 0x8000_0014;
-const LX_SYMLINK: u32 = 0xA000_001D;
-const NFS_LINK: u64 = 0x014B_4E4C;
+/// IO_REPARSE_TAG_SYMLINK ([MS-FSCC] 2.1.2.1, as all tags).
+pub const SYMLINK: u32 = 0xA000_000C;
+/// IO_REPARSE_TAG_MOUNT_POINT.
+pub const MOUNT_POINT: u32 = 0xA000_0003;
+/// IO_REPARSE_TAG_NFS.
+pub const NFS: u32 = 0x8000_0014;
+/// IO_REPARSE_TAG_LX_SYMLINK.
+pub const LX_SYMLINK: u32 = 0xA000_001D;
+/// IO_REPARSE_TAG_DFS.
+pub const DFS: u32 = 0x8000_000A;
+/// IO_REPARSE_TAG_AF_UNIX.
+pub const AF_UNIX: u32 = 0x8000_0023;
+/// IO_REPARSE_TAG_LX_FIFO, _LX_CHR and _LX_BLK.
+pub const LX_FIFO: u32 = 0x8000_0024;
+/// See [`LX_FIFO`].
+pub const LX_CHR: u32 = 0x8000_0025;
+/// See [`LX_FIFO`].
+pub const LX_BLK: u32 = 0x8000_0026;
+/// The bit in tags of what names something else.
+pub const SURROGATE: u32 = 0x2000_0000;
+/// NFS_SPECFILE_LNK ([MS-FSCC] 2.1.2.6).
+pub const NFS_LINK: u64 = u64::from_le_bytes(*b"LNK\x01\0\0\0\0");
 const WHAT: Malformed = Malformed("reparse point");
 
 /// Where the reparse point leads, as people read it: a relative path with `/` between its names. `None` for one that

@@ -5,18 +5,15 @@
 //! whatever has the same name in the folder is hidden behind them.
 
 use weft_store::vfs::{Attr, NodeId};
-use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::fscc::directory;
 use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::{NtStatus, reparse};
 
 use super::opens::Open;
 use super::path::Path;
 use super::{attributes, create, resolve};
 use crate::server::context::{Failure, OpContext};
-
-/// IO_REPARSE_TAG_DFS.
-const REPARSE_TAG: u32 = 0x8000_000A;
 
 /// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED where a link leads elsewhere.
 pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus> {
@@ -76,7 +73,7 @@ fn entry(dir: &Attr, name: &str) -> directory::Entry {
         end_of_file: 0,
         allocation_size: 0,
         attributes: FileAttributes::DIRECTORY | FileAttributes::REPARSE_POINT,
-        ea_size: REPARSE_TAG,
+        ea_size: reparse::DFS,
         // Of no file; files do not have numbers that large.
         file_id: create::volume_id(name) | 1 << 63,
         short_name: String::new(),

@@ -13,6 +13,7 @@ use weft_store::opens::{Opening, Reach, Rights};
 use weft_store::vfs::{Attr, Exists, Kind, Make, NodeId, SetAttr, Special};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::reparse::{MAX_DATA, NFS, NFS_LINK, SYMLINK};
 use weft_wire::smb2::{NtStatus, utf16};
 
 use super::caching::Caching;
@@ -23,14 +24,9 @@ use super::opens::Open;
 use super::{status, symlink};
 use crate::server::context::{Failure, OpContext};
 
-/// IO_REPARSE_TAG_NFS.
-const NFS_TAG: u32 = 0x8000_0014;
-/// The most reparse data ([MS-FSA] 2.1.5.10.37).
-const MAX_DATA: usize = 16_384;
 /// ReparseTag, ReparseDataLength, Reserved.
 const HEAD: usize = 8;
 /// [MS-FSCC] 2.1.2.6: what there is, as its letters.
-const LINK: u64 = u64::from_le_bytes(*b"LNK\x01\0\0\0\0");
 const FIFO: u64 = u64::from_le_bytes(*b"FIFO\0\0\0\0");
 const SOCKET: u64 = u64::from_le_bytes(*b"SOCK\0\0\0\0");
 const CHARACTER: u64 = u64::from_le_bytes(*b"CHR\0\0\0\0\0");
@@ -39,8 +35,8 @@ const BLOCK: u64 = u64::from_le_bytes(*b"BLK\0\0\0\0\0");
 /// The tag of what is a reparse point.
 pub(super) fn tag(kind: Kind) -> Option<u32> {
     match kind {
-        Kind::Symlink => Some(symlink::REPARSE_TAG),
-        Kind::Special(_) => Some(NFS_TAG),
+        Kind::Symlink => Some(SYMLINK),
+        Kind::Special(_) => Some(NFS),
         Kind::File | Kind::Dir => None,
     }
 }
@@ -85,8 +81,8 @@ impl Wish {
     fn parse(input: &[u8]) -> Result<Wish, NtStatus> {
         let (tag, data) = split(input)?;
         match tag {
-            symlink::REPARSE_TAG => Ok(Wish::Link(symlink::parse(data)?)),
-            NFS_TAG => Wish::of_nfs(data),
+            SYMLINK => Ok(Wish::Link(symlink::parse(data)?)),
+            NFS => Wish::of_nfs(data),
             _ => Err(status::IO_REPARSE_TAG_INVALID),
         }
     }
@@ -98,7 +94,7 @@ impl Wish {
             (FIFO, []) => Ok(Wish::Special(Special::Fifo)),
             (SOCKET, []) => Ok(Wish::Special(Special::Socket)),
             (CHARACTER | BLOCK, [_, _, _, _, _, _, _, _]) => Err(NtStatus::ACCESS_DENIED),
-            (LINK, name) => {
+            (NFS_LINK, name) => {
                 let name = utf16::decode(name).map_err(|_| invalid)?;
                 Ok(Wish::Link(symlink::from_client(name, true)?))
             }
@@ -108,8 +104,8 @@ impl Wish {
 
     fn tag(&self) -> u32 {
         match self {
-            Wish::Link(_) => symlink::REPARSE_TAG,
-            Wish::Special(_) => NFS_TAG,
+            Wish::Link(_) => SYMLINK,
+            Wish::Special(_) => NFS,
         }
     }
 }
@@ -264,7 +260,7 @@ mod tests {
 
     fn nfs(data: &[u8]) -> Vec<u8> {
         let len = (data.len() as u16).to_le_bytes();
-        [&NFS_TAG.to_le_bytes()[..], &len, &[0, 0], data].concat()
+        [&NFS.to_le_bytes()[..], &len, &[0, 0], data].concat()
     }
 
     #[test]

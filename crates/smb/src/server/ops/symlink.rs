@@ -10,13 +10,11 @@
 
 use weft_store::vfs::{Error, NodeId, Vfs};
 use weft_wire::smb2::error::{self, ERROR_ID_DEFAULT, ErrorContext};
-use weft_wire::smb2::{Dialect, NtStatus, utf16};
+use weft_wire::smb2::{Dialect, NtStatus, reparse, utf16};
 
 use super::{path, status};
 use crate::server::context::Failure;
 
-/// IO_REPARSE_TAG_SYMLINK.
-pub(super) const REPARSE_TAG: u32 = 0xA000_000C;
 const ERROR_TAG: u32 = 0x4C4D_5953;
 const FLAG_RELATIVE: u32 = 1;
 /// How Windows begins an absolute target.
@@ -122,7 +120,7 @@ fn error_data(target: &Target, rest: &[Vec<u8>]) -> Vec<u8> {
     let mut data = Vec::with_capacity(16 + names.len());
     data.extend((12 + names.len() as u32).to_le_bytes());
     data.extend(ERROR_TAG.to_le_bytes());
-    data.extend(REPARSE_TAG.to_le_bytes());
+    data.extend(reparse::SYMLINK.to_le_bytes());
     data.extend(len(names.len()));
     data.extend(len(unparsed));
     data.extend(names);

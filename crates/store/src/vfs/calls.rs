@@ -1,0 +1,503 @@
+//! The typed calls of a share's file system, one for each operation, and what each of them tells others.
+//!
+//! Owns: nothing by itself; a [`Vfs`] shares the backend, the table of opens, who watches, and the known streams. Does not: carry
+//! out an operation; that is the backend's. Errors: those of the backend, and [`Error::Stale`] for streams that are gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::streams::Streams;
+use super::watch::Witness;
+use super::{
+    Action, Attr, Backend, Beside, DOS_XATTR, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
+    OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
+};
+use crate::backend::ReadOnly;
+use crate::opens::{Access, Key, Opens, Refused};
+
+/// How deep a name may lie for what is below a directory to be found.
+const MAX_DEPTH: usize = 1024;
+
+/// A share's file system, with a typed call for each operation, the table of its opens, and who watches it. Cloning
+/// shares all three. It may act in somebody's name, who then keeps what he caches of the directories that he changes.
+#[derive(Clone)]
+pub struct Vfs {
+    backend: Arc<dyn Backend>,
+    opens: Arc<Opens>,
+    watches: Arc<Watches>,
+    /// In whose name it acts.
+    key: Option<Key>,
+    streams: Arc<Streams>,
+    /// How often a security descriptor has changed.
+    descriptors: Arc<AtomicU64>,
+}
+
+macro_rules! expect {
+    ($outcome:expr, $pattern:pat => $value:expr) => {
+        match $outcome {
+            $pattern => $value,
+            other => unreachable!("backend answered {other:?}"),
+        }
+    };
+}
+
+impl Vfs {
+    /// A file system over `backend`.
+    pub fn new(backend: impl Backend + 'static) -> Vfs {
+        Vfs {
+            backend: Arc::new(backend),
+            opens: Arc::default(),
+            watches: Arc::default(),
+            key: None,
+            streams: Arc::default(),
+            descriptors: Arc::default(),
+        }
+    }
+
+    /// The same file system, changed in the name of whoever caches directories by this key.
+    #[must_use]
+    pub fn in_name_of(&self, key: Option<Key>) -> Vfs {
+        Vfs { key, ..self.clone() }
+    }
+
+    /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
+    pub fn children_changed(&self, dir: NodeId) {
+        if self.opens.caches_directories() {
+            // Nobody waits: who listed it a moment ago saw it as it was.
+            let _ = self.opens.recall(dir, self.key, Access::Children);
+        }
+    }
+
+    /// Takes what others cache of the directory of a file whose content has changed: its size and times are in the listing.
+    /// For protocols whose writers have no handle that they close.
+    pub async fn content_changed(&self, node: NodeId) {
+        if self.opens.caches_directories()
+            && let Ok((dir, _)) = self.place(node).await
+        {
+            self.children_changed(dir);
+        }
+    }
+
+    /// Who has what open, of every protocol.
+    pub fn opens(&self) -> &Arc<Opens> {
+        &self.opens
+    }
+
+    /// Moves on with every change of a security descriptor: who has seen one looks again.
+    pub fn descriptors(&self) -> u64 {
+        self.descriptors.load(Ordering::Acquire)
+    }
+
+    /// "dir" or "ram".
+    pub fn kind(&self) -> &'static str {
+        self.backend.kind()
+    }
+
+    /// The same file system, with the same opens, for those who may change nothing.
+    #[must_use]
+    pub fn read_only(self) -> Vfs {
+        Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
+    }
+
+    /// Whether nothing can be changed in it.
+    pub fn is_read_only(&self) -> bool {
+        self.backend.is_read_only()
+    }
+
+    fn witness(&self) -> Witness {
+        Witness { backend: self.backend.clone(), watches: self.watches.clone() }
+    }
+
+    async fn named(&self, what: What, action: Action, dir: NodeId, name: &[u8]) {
+        self.children_changed(dir);
+        if self.watches.any() {
+            self.witness().named(what, action, dir, name).await;
+        }
+    }
+
+    async fn modified(&self, node: NodeId, what: What) {
+        self.content_changed(node).await;
+        if self.watches.any() && what != What::NONE {
+            self.witness().modified(node, what).await;
+        }
+    }
+
+    /// From now on until it is dropped, the watch collects what `filter` asks for about the names in `dir`, or in the
+    /// whole tree below it, whoever changes it.
+    pub async fn watch(&self, dir: NodeId, recursive: bool, filter: What) -> Result<Watch, Error> {
+        if self.getattr(dir).await?.kind != Kind::Dir {
+            return Err(Error::NotDir);
+        }
+        Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter))
+    }
+
+    /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.
+    pub fn end_watches(&self, dir: NodeId) {
+        if self.watches.any() {
+            self.watches.end(dir);
+        }
+    }
+
+    /// See [`Op::Lookup`].
+    pub async fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
+        let op = Op::Lookup { dir, name: name.to_vec(), fold_case };
+        Ok(expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr))
+    }
+
+    /// See [`Op::Getattr`].
+    pub async fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
+        if Streams::is_stream(node) {
+            return self.stream_attr(node).await;
+        }
+        Ok(expect!(self.backend.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
+    }
+
+    /// See [`Op::Setattr`].
+    pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr, Error> {
+        if Streams::is_stream(node) {
+            let stream = self.streams.find(node)?;
+            if let Some(size) = set.size {
+                stream.set_size(size).await?;
+                self.witness().stream(&stream, What::STREAM_SIZE | What::STREAM_WRITTEN).await;
+            }
+            let rest = SetAttr { size: None, ..set };
+            if rest != SetAttr::default() {
+                Box::pin(self.setattr(stream.base, rest)).await?;
+            }
+            return self.stream_attr(node).await;
+        }
+        let what = set.what();
+        let attr =
+            expect!(self.backend.submit(Op::Setattr { node, set }).await?, Outcome::Attr(attr) => attr);
+        self.modified(node, what).await;
+        Ok(attr)
+    }
+
+    /// See [`Op::Open`].
+    pub async fn open(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+        let file = match Streams::is_stream(node) {
+            true => self.streams.find(node)?.open(write).await?,
+            false => {
+                expect!(self.backend.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
+            }
+        };
+        Ok(if write { file.witnessed(self.witness()) } else { file })
+    }
+
+    /// See [`Op::Create`].
+    pub async fn create(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        make: Make,
+        exists: Exists,
+        set: SetAttr,
+    ) -> Result<(Attr, bool), Error> {
+        let truncates = set.size.is_some();
+        let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
+        let (attr, created) = expect!(
+            self.backend.submit(op).await?, Outcome::Created { attr, created } => (attr, created)
+        );
+        if created {
+            self.named(What::name_of(attr.kind), Action::Added, dir, name).await;
+        } else if truncates {
+            self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
+        }
+        Ok((attr, created))
+    }
+
+    /// See [`Op::Remove`].
+    pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        expect!(self.backend.submit(Op::Remove { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.named(What::FILE_NAME, Action::Removed, dir, name).await;
+        Ok(())
+    }
+
+    /// See [`Op::Rmdir`].
+    pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        expect!(self.backend.submit(Op::Rmdir { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.named(What::DIR_NAME, Action::Removed, dir, name).await;
+        Ok(())
+    }
+
+    /// See [`Op::Rename`].
+    pub async fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        replace: bool,
+    ) -> Result<(), Error> {
+        // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
+        let seen = if self.watches.any() {
+            let moved = self.lookup(from.0, from.1, false).await.map(|attr| attr.kind).ok();
+            let replaced = if replace { self.lookup(to.0, to.1, false).await.ok() } else { None };
+            Some((moved.unwrap_or(Kind::File), replaced))
+        } else {
+            None
+        };
+        let op = Op::Rename {
+            from: from.0,
+            from_name: from.1.to_vec(),
+            to: to.0,
+            to_name: to.1.to_vec(),
+            replace,
+        };
+        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        self.children_changed(from.0);
+        self.children_changed(to.0);
+        let Some((kind, replaced)) = seen else { return Ok(()) };
+        if let Some(replaced) = replaced {
+            self.named(What::name_of(replaced.kind), Action::Removed, to.0, to.1).await;
+        }
+        let what = What::name_of(kind);
+        let (gone, come) = match from.0 == to.0 {
+            true => (Action::RenamedFrom, Action::RenamedTo),
+            false => (Action::Removed, Action::Added),
+        };
+        self.named(what, gone, from.0, from.1).await;
+        self.named(what, come, to.0, to.1).await;
+        Ok(())
+    }
+
+    /// See [`Op::Link`].
+    pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        let op = Op::Link { node, dir, name: name.to_vec() };
+        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        self.named(What::FILE_NAME, Action::Added, dir, name).await;
+        Ok(())
+    }
+
+    /// See [`Op::Readlink`].
+    pub async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Error> {
+        Ok(expect!(self.backend.submit(Op::Readlink { node }).await?, Outcome::Target(target) => target))
+    }
+
+    /// See [`Op::Readdir`].
+    pub async fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
+        let op = Op::Readdir { dir, cookie, max, beside: false };
+        Ok(expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
+    }
+
+    /// As [`Vfs::readdir`], with what lies beside each file: one system call more for an entry.
+    pub async fn readdir_beside(
+        &self,
+        dir: NodeId,
+        cookie: u64,
+        max: usize,
+    ) -> Result<(Vec<Entry>, bool), Error> {
+        let op = Op::Readdir { dir, cookie, max, beside: true };
+        Ok(expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
+    }
+
+    /// See [`Op::Place`].
+    pub async fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+        let node = self.streams.base(node)?;
+        Ok(
+            expect!(self.backend.submit(Op::Place { node }).await?, Outcome::Place { dir, name } => (dir, name)),
+        )
+    }
+
+    /// See [`Op::Statfs`].
+    pub async fn statfs(&self) -> Result<Space, Error> {
+        Ok(expect!(self.backend.submit(Op::Statfs).await?, Outcome::Space(space) => space))
+    }
+
+    /// See [`Op::SyncDir`].
+    pub async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
+        expect!(self.backend.submit(Op::SyncDir { dir }).await?, Outcome::Done => ());
+        Ok(())
+    }
+
+    /// See [`Op::Hold`].
+    pub async fn hold(&self, node: NodeId) -> Result<Hold, Error> {
+        if Streams::is_stream(node) {
+            return self.streams.find(node)?.hold().await;
+        }
+        Ok(expect!(self.backend.submit(Op::Hold { node }).await?, Outcome::Held(hold) => hold))
+    }
+
+    /// See [`Op::GetXattr`]. [`Error::NoXattr`] when there is none, [`Error::NotSupported`] where the file system, or a
+    /// node that is neither file nor directory, has none at all.
+    pub async fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
+        let node = self.streams.base(node)?;
+        let op = Op::GetXattr { node, name: name.to_vec() };
+        Ok(expect!(self.backend.submit(op).await?, Outcome::Value(value) => value))
+    }
+
+    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`], [`Error::NoSpace`] where the file system
+    /// takes less.
+    pub async fn set_xattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), Error> {
+        let node = self.streams.base(node)?;
+        let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
+        let done = self.backend.submit(op).await;
+        if name == crate::access::XATTR {
+            self.descriptors.fetch_add(1, Ordering::AcqRel);
+        }
+        expect!(done?, Outcome::Done => ());
+        if !name.starts_with(OWN_XATTRS) {
+            self.modified(node, What::XATTRS).await;
+        }
+        Ok(())
+    }
+
+    /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
+    pub async fn list_xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
+        let node = self.streams.base(node)?;
+        Ok(expect!(self.backend.submit(Op::ListXattrs { node }).await?, Outcome::Names(names) => names))
+    }
+
+    /// See [`Op::RemoveXattr`].
+    pub async fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
+        let node = self.streams.base(node)?;
+        let op = Op::RemoveXattr { node, name: name.to_vec() };
+        let done = self.backend.submit(op).await;
+        if name == crate::access::XATTR {
+            self.descriptors.fetch_add(1, Ordering::AcqRel);
+        }
+        expect!(done?, Outcome::Done => ());
+        if !name.starts_with(OWN_XATTRS) {
+            self.modified(node, What::XATTRS).await;
+        }
+        Ok(())
+    }
+
+    /// See [`Op::Beside`].
+    pub async fn beside(&self, node: NodeId) -> Result<Beside, Error> {
+        let node = self.streams.base(node)?;
+        Ok(expect!(self.backend.submit(Op::Beside { node }).await?, Outcome::Beside(beside) => beside))
+    }
+
+    /// Keeps DOS attributes and birth of a file; `before` is what was kept, for telling what changed.
+    /// [`Error::NotSupported`] where there are no extended attributes.
+    pub async fn set_dos(&self, node: NodeId, before: Option<Dos>, dos: Dos) -> Result<(), Error> {
+        self.set_xattr(node, DOS_XATTR, &dos.to_bytes(), SetXattr::Either).await?;
+        let before = before.unwrap_or_default();
+        let mut what = if before.attributes == dos.attributes { What::NONE } else { What::ATTRIBUTES };
+        if before.born != dos.born {
+            what |= What::BORN;
+        }
+        self.modified(node, what).await;
+        Ok(())
+    }
+
+    /// The node of a file's stream, found without regard to case; with `make` it is made when there is none, which is
+    /// told. A stream has the attributes of its file, a size and a number of its own; it is opened, held, read and
+    /// written as files are, and its number holds as long as somebody keeps a [`Hold`] or an [`OpenFile`] of it, and for
+    /// a while after it was looked up. [`Error::NotFound`] when there is none.
+    pub async fn stream(&self, base: NodeId, name: &[u8], make: bool) -> Result<(Attr, bool), Error> {
+        let (stream, made) = self.streams.look_up(&self.backend, base, name, make).await?;
+        if made {
+            let witness = self.witness();
+            witness.stream_named(base, name, What::STREAM_NAME, Action::StreamAdded).await;
+        }
+        Ok((self.stream_attr(stream.id).await?, made))
+    }
+
+    async fn stream_attr(&self, id: NodeId) -> Result<Attr, Error> {
+        let stream = self.streams.find(id)?;
+        let size = stream.size().await?;
+        let op = Op::Getattr { node: stream.base };
+        let base = expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr);
+        // Beside the file it takes what it takes, in units that nobody sees.
+        Ok(Attr { node: id, kind: Kind::File, size, allocated: size.next_multiple_of(8), ..base })
+    }
+
+    /// Whose stream a number is, and the stream's name; `None` for what is no stream.
+    pub fn stream_of(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
+        // The number tells first: most are no streams, and nothing need be looked up for those.
+        let stream = Streams::is_stream(node).then(|| self.streams.find(node).ok())??;
+        Some((stream.base, stream.name()))
+    }
+
+    /// Whether the opens of its streams let a file or directory be removed ([MS-FSA] 2.1.5.1.2.2: it goes with them).
+    pub fn may_remove_with_streams(&self, base: NodeId) -> Result<(), Refused> {
+        self.streams.of(base).into_iter().try_for_each(|stream| self.opens.may_remove(stream))
+    }
+
+    /// Whether somebody has something open below `dir`, at whatever depth.
+    pub async fn is_open_below(&self, dir: NodeId) -> bool {
+        for node in self.opens.open_nodes() {
+            let mut at = node;
+            for _ in 0..MAX_DEPTH {
+                // What has no name any more lies nowhere.
+                let Ok((parent, _)) = self.place(at).await else { break };
+                if parent == dir && node != dir {
+                    return true;
+                }
+                at = parent;
+            }
+        }
+        false
+    }
+
+    /// The file or directory that a number leads to: of a stream its file, of everything else itself.
+    pub fn base(&self, node: NodeId) -> NodeId {
+        self.streams.base(node).unwrap_or(node)
+    }
+
+    /// All named streams of a file or directory.
+    pub async fn streams(&self, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
+        self.streams.list(&*self.backend, base).await
+    }
+
+    /// Whether a file or directory has any named stream; what cannot have one has none.
+    pub async fn has_streams(&self, base: NodeId) -> Result<bool, Error> {
+        match self.streams.any(&*self.backend, base).await {
+            Err(Error::NotSupported) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Takes a stream away. Those who have it open keep its bytes.
+    pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
+        self.streams.remove(&*self.backend, base, name).await?;
+        self.witness().stream_named(base, name, What::STREAM_NAME, Action::StreamRemoved).await;
+        Ok(())
+    }
+
+    /// Gives the stream with this number another name; one of that name is replaced only with `replace`.
+    pub async fn rename_stream(&self, stream: NodeId, to: &[u8], replace: bool) -> Result<(), Error> {
+        let stream = self.streams.find(stream)?;
+        let from = stream.name();
+        self.streams.rename(&stream, to, replace).await?;
+        let witness = self.witness();
+        witness.stream_named(stream.base, &from, What::STREAM_NAME, Action::StreamRemoved).await;
+        witness.stream_named(stream.base, to, What::STREAM_NAME, Action::StreamAdded).await;
+        Ok(())
+    }
+
+    /// See [`Op::Stable`].
+    pub async fn stable(&self, node: NodeId) -> Result<Stable, Error> {
+        let node = self.streams.base(node)?;
+        Ok(expect!(self.backend.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
+    }
+
+    /// See [`Op::Find`]. [`Error::Stale`] when no file of the share is this one (any more).
+    pub async fn find(&self, stable: Stable) -> Result<Attr, Error> {
+        Ok(expect!(self.backend.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))
+    }
+}
+
+impl SetAttr {
+    /// What it changes, for who watches.
+    fn what(&self) -> What {
+        let mut what = What::NONE;
+        let mut add = |set: bool, more| {
+            if set {
+                what |= more;
+            }
+        };
+        add(self.size.is_some(), What::SIZE | What::WRITTEN);
+        add(self.mode.is_some(), What::ATTRIBUTES | What::SECURITY);
+        add(self.uid.is_some() || self.gid.is_some(), What::SECURITY);
+        add(self.atime.is_some(), What::READ);
+        add(self.mtime.is_some(), What::WRITTEN);
+        what
+    }
+}
