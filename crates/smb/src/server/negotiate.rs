@@ -236,6 +236,8 @@ fn contexts(
                 getrandom::fill(&mut salt).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
                 answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt: salt.into() });
             }
+            // No client may offer none (2.2.3.1.2), but some that shall not encrypt do, and take no 0 for an answer.
+            Context::Encryption(ciphers) if ciphers.is_empty() => {}
             Context::Encryption(ciphers) => {
                 profile.cipher =
                     CIPHERS.iter().find_map(|group| ciphers.iter().copied().find(|c| group.contains(c)));

@@ -118,11 +118,16 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         FileClass::POSITION => Info::fixed(|out| facts.position().emit(out)),
         FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
         FileClass::ALIGNMENT => Info::fixed(|out| file::Alignment::default().emit(out)),
-        // The name is empty (3.3.5.20.1), but clients count at least one character of it: Linux refuses 100 bytes.
-        FileClass::ALL => Info {
-            padded_len: file::All::PADDED_LEN,
-            ..Info::variable(file::All::PADDED_LEN, |out| facts.all().emit(out))
-        },
+        // A server should leave the name empty (3.3.5.20.1), as Windows has done since 2016. smbd and older Windows tell the
+        // path, and some clients (smb-rs) can read nothing else. What has no path any more has an empty one; clients count
+        // at least one character of that: Linux refuses 100 bytes.
+        FileClass::ALL => {
+            let name = path_of(open).await.map_or_else(|_| String::new(), |path| format!("\\{path}"));
+            Info {
+                padded_len: file::All::PADDED_LEN,
+                ..Info::variable(file::All::PADDED_LEN, |out| facts.all(name).emit(out))
+            }
+        }
         FileClass::NETWORK_OPEN => {
             let summary = attributes::summary(&attr, beside.dos, &open.name());
             Info::fixed(|out| NetworkOpen::from(summary).emit(out))
@@ -223,7 +228,7 @@ impl Facts<'_> {
         file::Position { current_byte_offset: self.open.position.load(Ordering::Relaxed) }
     }
 
-    fn all(&self) -> file::All {
+    fn all(&self, name: String) -> file::All {
         file::All {
             basic: self.basic(),
             standard: self.standard(),
@@ -232,7 +237,7 @@ impl Facts<'_> {
             ea: self.ea(),
             position: self.position(),
             mode: self.mode(),
-            // 3.3.5.20.1: the name is left empty.
+            name: file::Name { name },
             ..file::All::default()
         }
     }

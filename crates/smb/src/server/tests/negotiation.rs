@@ -109,6 +109,10 @@ fn algorithms_are_chosen() {
             assert!(response.contexts.contains(&Context::Encryption(vec![chosen])));
             assert_eq!(response.contexts.len(), 2, "no signing context was sent");
         }
+        // Who offers no cipher (smb-rs, told not to encrypt) does not understand that 0 is chosen.
+        let contexts = vec![preauth(), Context::Encryption(Vec::new())];
+        let response = world.connect().negotiate(Offer { contexts, ..Offer::default() }).await;
+        assert!(matches!(response.contexts[..], [Context::Preauth { .. }]), "{:?}", response.contexts);
         for (algorithms, chosen) in [
             (vec![SigningId::HMAC_SHA256, SigningId::AES_CMAC, SigningId::AES_GMAC], SigningId::AES_GMAC),
             (vec![SigningId::HMAC_SHA256], SigningId::HMAC_SHA256),

@@ -1,11 +1,12 @@
 //! QUERY_INFO, and SET_INFO but for names.
 
+use weft_store::vfs::NodeId;
 use weft_wire::smb2::fscc::file::{self, Basic, EndOfFile, Standard};
 use weft_wire::smb2::fscc::filesystem as fs;
 use weft_wire::smb2::fscc::security::{Ace, AceFlags, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::fscc::{FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
-use weft_wire::smb2::{Filetime, error, set_info};
+use weft_wire::smb2::{Filetime, error, set_info, utf16};
 
 use super::*;
 
@@ -85,19 +86,32 @@ pub(super) async fn set(
 }
 
 /// Linux's cifs counts a character of the name and refuses a reply of 100 bytes ("buffer length 100 smaller than minimum
-/// size 101"): it could not mount. Less than that structure, padding included, is too short, as it is for Windows.
+/// size 101"): it could not mount. Less than that structure, padding included, is too short, as it is for Windows. A name
+/// that does not fit is cut.
 #[test]
 fn all_information_is_as_long_as_the_structure_of_windows() {
     run(async |b| {
         b.put("file", b"12345").await;
+        b.mkdir("dir").await;
+        b.put("dir\\f", b"12345").await;
+        let root = b.open(&Wish::dir("")).await.unwrap();
+        let deep = b.open(&Wish::file("dir\\f")).await.unwrap();
         let file = b.open(&Wish::file("file")).await.unwrap();
-        for (limit, len) in [(104, 104), (4096, 104)] {
+        let (whole, cut) = (NtStatus::SUCCESS, NtStatus::BUFFER_OVERFLOW);
+        for (file, limit, status, len, name) in [
+            (root, 104, whole, 104, "\\\0"),
+            (file, 104, cut, 104, "\\f"),
+            (file, 4096, whole, 110, "\\file"),
+            (deep, 4096, whole, 112, "\\dir\\f"),
+        ] {
             let reply = query(&b, file, InfoType::FILE, FileClass::ALL.0, limit).await.unwrap();
-            assert_eq!(reply.status, NtStatus::SUCCESS, "{limit}");
+            assert_eq!(reply.status, status, "{name}");
             let buffer = Response::parse(&reply.message.into()).unwrap().buffer;
-            assert_eq!(buffer.len(), len, "{limit}");
-            assert!(buffer[96..].iter().all(|byte| *byte == 0), "an empty name");
+            assert_eq!((buffer.len(), &*utf16::decode(&buffer[100..]).unwrap()), (len, name));
         }
+        b.vfs.remove(NodeId::ROOT, b"file").await.unwrap();
+        let all = file_info(&b, file, FileClass::ALL).await.unwrap();
+        assert_eq!((all.len(), &all[96..]), (104, &[0; 8][..]), "what has no path has an empty one");
         let short = query(&b, file, InfoType::FILE, FileClass::ALL.0, 103).await;
         assert_eq!(short.err(), Some(NtStatus::INFO_LENGTH_MISMATCH));
     });
