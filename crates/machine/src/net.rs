@@ -282,6 +282,15 @@ impl Stream {
         self.poll_send_flagged(cx, from, true)
     }
 
+    /// Until it is taken back, a last segment that is not full waits for what is sent next, file ranges included (TCP_CORK; at
+    /// most 200 ms). Nothing where there are no segments.
+    pub fn hold(&self, on: bool) -> io::Result<()> {
+        match &self.0 {
+            Kind::Real(stream) => stream.hold(on),
+            Kind::Sim(_) => Ok(()),
+        }
+    }
+
     /// Whether [`Stream::poll_send_pieces`] takes pieces of mapped files.
     pub fn takes_mapped(&self) -> bool {
         matches!(self.0, Kind::Real(_))

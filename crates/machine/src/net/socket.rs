@@ -265,6 +265,14 @@ impl Stream {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    pub(super) fn hold(&self, on: bool) -> io::Result<()> {
+        match self.peer {
+            Some(_) => Ok(rustix::net::sockopt::set_tcp_cork(&self.fd, on)?),
+            // A local socket has no segments.
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn unacknowledged(&self) -> io::Result<usize> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open while `self` lives, and the kernel writes an int during the call (SIOCOUTQ, which

@@ -144,7 +144,7 @@ impl<F: Framing> Inner<F> {
         // What has begun to go out goes on; a cork holds back only what has not.
         let begun = std::mem::take(&mut tx.waiting);
         if begun || !tx.corked {
-            tx.drain(&self.stream, &self.pool);
+            tx.drain(&self.stream, &self.pool, false);
         }
         if tx.closing || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -154,7 +154,7 @@ impl<F: Framing> Inner<F> {
         let tx = &mut *self.tx.borrow_mut();
         tx.waker.clone_from(cx.waker());
         tx.waiting = false;
-        tx.drain(&self.stream, &self.pool);
+        tx.drain(&self.stream, &self.pool, false);
         if tx.sender.is_empty() || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -168,7 +168,7 @@ impl<F: Framing> Inner<F> {
                 let tx = &mut *self.tx.borrow_mut();
                 // The reader sleeps, so there is no batch that replies could wait for.
                 if std::mem::take(&mut tx.corked) {
-                    tx.drain(&self.stream, &self.pool);
+                    tx.drain(&self.stream, &self.pool, false);
                 }
                 if tx.closing { Poll::Ready(Ok(None)) } else { Poll::Pending }
             }
@@ -181,13 +181,13 @@ fn message(body: Bytes) -> Message {
 }
 
 impl Tx {
-    /// Sends as much as can be sent now. What cannot wakes the writer task later.
-    fn drain(&mut self, stream: &Rc<Stream>, pool: &Pool) {
+    /// Sends as much as can be sent now, and `more` soon. What cannot wakes the writer task later.
+    fn drain(&mut self, stream: &Rc<Stream>, pool: &Pool, more: bool) {
         if self.waiting || self.ended.is_some() {
             return;
         }
         let mut cx = Context::from_waker(&self.waker);
-        match self.sender.poll(&mut cx, stream, pool) {
+        match self.sender.poll(&mut cx, stream, pool, more) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(ending)) => self.end(ending),
             Poll::Pending => self.waiting = true,
@@ -270,7 +270,7 @@ impl<F: Framing> Channel for Framed<F> {
             Err(e) => return Sending::answered(Err(e)),
         };
         if !tx.corked || tx.sender.holds_enough() {
-            tx.drain(&self.0.stream, &self.0.pool);
+            tx.drain(&self.0.stream, &self.0.pool, tx.corked);
         }
         match tx.sender.sent.outcome(number) {
             Some(outcome) => Sending::answered(outcome.map_err(Error::Io)),
@@ -286,7 +286,7 @@ impl<F: Framing> Channel for Framed<F> {
         let tx = &mut *self.0.tx.borrow_mut();
         tx.corked = on;
         if !on {
-            tx.drain(&self.0.stream, &self.0.pool);
+            tx.drain(&self.0.stream, &self.0.pool, false);
         }
     }
 

@@ -96,6 +96,8 @@ pub(super) struct Sender {
     queued_bytes: usize,
     /// Of these in memory, queued since the last poll.
     fresh_bytes: usize,
+    /// Whether the stream holds its last segment back until it is full: more is on its way.
+    held: bool,
     /// Who waits for what.
     pub(super) sent: Sent,
     bytes: u64,
@@ -191,20 +193,37 @@ impl Sender {
         self.sent.wake_all();
     }
 
-    /// Sends until the queue is empty, or something has to be waited for.
+    /// Sends until the queue is empty, or something has to be waited for. With `more` there will be another call soon: the
+    /// stream may hold back what does not fill a segment.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         stream: &Rc<Stream>,
         pool: &Pool,
+        more: bool,
     ) -> Poll<Result<(), Ending>> {
         self.fresh_bytes = 0;
-        let result = self.poll_all(cx, stream, pool);
+        let mut result = self.poll_all(cx, stream, pool, more);
+        // What is waited for may be a disk: complete messages do not wait with it.
+        if result.is_pending()
+            && let Err(e) = self.hold(stream, false)
+        {
+            result = Poll::Ready(Err(e));
+        }
         self.sent.wake();
         result.map_err(|e| Ending::Io(e.kind()))
     }
 
-    fn poll_all(&mut self, cx: &mut Context<'_>, stream: &Rc<Stream>, pool: &Pool) -> Poll<io::Result<()>> {
+    fn poll_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Rc<Stream>,
+        pool: &Pool,
+        more: bool,
+    ) -> Poll<io::Result<()>> {
+        if more {
+            self.hold(stream, true)?;
+        }
         loop {
             if self.slow.is_some() {
                 ready!(self.poll_slow(cx))?;
@@ -212,9 +231,12 @@ impl Sender {
                 ready!(self.poll_batch(cx, stream))?;
             } else {
                 match self.items.front() {
-                    None => return Poll::Ready(Ok(())),
+                    None => return Poll::Ready(if more { Ok(()) } else { self.hold(stream, false) }),
                     Some(Item::Splice(range)) => {
                         let (stream, range) = (stream.clone(), range.clone());
+                        if self.sent.outstanding() > 1 {
+                            self.hold(&stream, true)?;
+                        }
                         self.slow =
                             Some(Slow::Splice(Box::pin(async move { stream.send_file(&range).await })));
                     }
@@ -222,6 +244,15 @@ impl Sender {
                 }
             }
         }
+    }
+
+    /// Each message would end with a segment of its own otherwise, which costs both kernels as much as a full one.
+    fn hold(&mut self, stream: &Stream, on: bool) -> io::Result<()> {
+        if self.held != on {
+            stream.hold(on)?;
+            self.held = on;
+        }
+        Ok(())
     }
 
     /// Takes the first `n` items out: the stream has them.

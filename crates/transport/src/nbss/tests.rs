@@ -515,6 +515,28 @@ fn a_corked_channel_does_not_hold_back_without_limit() {
 }
 
 #[test]
+fn segments_are_filled_while_a_cork_says_that_more_is_on_its_way() {
+    rt::block_on(async {
+        let (peer, ours) = streams().await;
+        let socket = ours.fd().expect("a real stream").try_clone_to_owned().unwrap();
+        let holds = || rustix::net::sockopt::tcp_cork(&socket).unwrap();
+        let a = Nbss::new(ours, Pool::new(64 << 20), Config::default());
+        a.cork(true);
+        let mut sends = vec![a.send(Outgoing::bytes(pattern(60_000, 0)))];
+        assert!(!holds(), "nothing has left yet");
+        sends.extend((1..3).map(|i| a.send(Outgoing::bytes(pattern(60_000, i)))));
+        assert!(holds(), "a segment of its own for what is left of the last message");
+        a.cork(false);
+        let len = 3 * (60_000 + nbss::HEADER_LEN);
+        let (sent, bytes) = futures_util::join!(join_all(sends), read_exactly(&peer, len));
+        assert!(sent.into_iter().all(|sent| sent.is_ok()));
+        assert!(!holds(), "the last message waits for nothing");
+        assert!(bytes == (0..3).flat_map(|i| frame(&pattern(60_000, i))).collect::<Vec<_>>());
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_peer_that_does_not_read_makes_senders_wait() {
     Sim::new(14).run(async {
         let (a, peer) = half().await;
