@@ -462,7 +462,10 @@ impl Connection {
         let mut handled = 0;
         while let Some(message) = next {
             match frame::read_at_once(self, &message.body) {
-                Some(Ok(())) => {}
+                Some(Ok(None)) => {}
+                Some(Ok(Some(answered))) => {
+                    self.start(frame::finish(self.clone(), answered), inflight).await;
+                }
                 Some(Err(reason)) => self.terminate(reason),
                 None => self.start(frame::handle(self.clone(), message.body), inflight).await,
             }

@@ -64,18 +64,23 @@ pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
     }
 }
 
-/// Carries out a message that is one READ, neither signed nor encrypted, to its end: most traffic is nothing else, it
-/// never waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple.
-pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Option<Result<(), Reason>> {
+/// Carries out a message that is one READ, signed or not, but not encrypted, to its end: most traffic is nothing else, it
+/// never waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple. An answer
+/// that has to be read before it is signed comes back, for [`finish`].
+pub(super) fn read_at_once(
+    connection: &Rc<Connection>,
+    message: &Bytes,
+) -> Option<Result<Option<Answered>, Reason>> {
     let header = Header::parse(message).ok()?;
-    let plain = Flags::PRIORITY_MASK.contains(header.flags)
+    let simple = (Flags::PRIORITY_MASK | Flags::SIGNED).contains(header.flags)
         && header.next_command == 0
         && message.len() <= SHORT_BYTES;
-    if header.command != Command::Read || !plain || !connection.is_negotiated() {
+    if header.command != Command::Read || !simple || !connection.is_negotiated() {
         return None;
     }
-    let session = connection.session(header.session_id)?;
-    if session.signing_required || session.encrypt || session.is_expired(rt::now) {
+    let binding = connection.binding(header.session_id)?;
+    let session = &binding.session;
+    if session.encrypt || session.is_expired(rt::now) {
         return None;
     }
     // What is to be compressed has to be read.
@@ -87,19 +92,27 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
     if tree.share.is_none() || tree.encrypted() {
         return None;
     }
+    // What is not as it should be is told where every request is verified.
+    let signed = header.flags.contains(Flags::SIGNED);
+    let proper =
+        if signed { binding.signing.verify(Sender::Client, message) } else { !session.signing_required };
+    if !proper {
+        return None;
+    }
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Some(Err(WRONG_MESSAGE_ID));
     }
+    let sign = signed.then(|| binding.signing.clone());
     let cx = OpContext {
         server: connection.server.clone(),
         connection: connection.clone(),
-        session,
+        session: session.clone(),
         tree,
         header,
         message: message.clone(),
         encrypted: false,
-        signed: None,
+        signed: sign.clone(),
         file_id: Cell::new(None),
         async_id: Cell::new(None),
         outstanding: RefCell::default(),
@@ -109,8 +122,19 @@ pub(super) fn read_at_once(connection: &Rc<Connection>, message: &Bytes) -> Opti
     let answer = ops::read(&cx);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree.id);
-    connection.send(outgoing::plain(reply, answer, connection.channel.limits().max_message));
-    Some(Ok(()))
+    let answered = Answered { header: reply, answer, sign, hash: None };
+    if answered.has_to_be_read() {
+        return Some(Ok(Some(answered)));
+    }
+    connection.send(outgoing::at_once(answered, connection.channel.limits().max_message));
+    Some(Ok(None))
+}
+
+/// Reads what [`read_at_once`] could not, and sends the answer.
+pub(super) async fn finish(connection: Rc<Connection>, answered: Answered) {
+    if let Err(reason) = send(&connection, vec![answered], None).await {
+        connection.terminate(reason);
+    }
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {

@@ -37,6 +37,15 @@ pub(super) struct Answered {
     pub hash: Option<Rc<RefCell<Preauth>>>,
 }
 
+impl Answered {
+    /// Whether the payload has to be in memory, to be signed, and may not be.
+    pub(super) fn has_to_be_read(&self) -> bool {
+        let Ok(reply) = &self.answer else { return false };
+        let unread = matches!(reply.payload, Some(Payload::File(_)));
+        self.sign.is_some() && (unread || reply.transform.is_some())
+    }
+}
+
 /// A response in pieces. On the wire: head, payload (unless it goes to segments), pad.
 struct Piece {
     header: Header,
@@ -249,10 +258,12 @@ pub(super) async fn compose(
     Ok(ready)
 }
 
-/// The message of one answer that is neither signed, encrypted nor hashed. Nothing of it has to be read first.
-pub(super) fn plain(header: Header, answer: Answer, max_message: usize) -> Ready {
-    let mut piece = Piece::new(Answered { header, answer, sign: None, hash: None }, false, max_message);
+/// The message of one answer that is neither encrypted nor hashed, and of which nothing has to be read first.
+pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
+    debug_assert!(!answered.has_to_be_read() && answered.hash.is_none());
+    let mut piece = Piece::new(answered, false, max_message);
     piece.complete(true);
+    piece.sign(&[]);
     let fallback = match &piece.payload {
         Some(Payload::File(_)) => vec![piece.header],
         _ => Vec::new(),
