@@ -64,7 +64,8 @@ impl From<Bytes> for Data {
     }
 }
 
-/// Reads items of a stream in order.
+/// Reads items of a stream in order. A clone begins where this one stands.
+#[derive(Clone)]
 pub struct Decoder {
     stream: Bytes,
     /// `at <= stream.len()`.

@@ -22,7 +22,7 @@ use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::caller::Caller;
-use super::duplicates::{MAX_ANSWER, Question};
+use super::duplicates::{MAX_ANSWER, Number, Question};
 use super::handles::Named;
 use super::line::Line;
 use super::watch::Watch;
@@ -177,7 +177,8 @@ impl<'a> Connection<'a> {
 
     /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
-        let place = self.server.duplicates.place(Question::of(self.host(), call, &[], &d));
+        let number = Number::of(self.host(), call);
+        let place = self.server.duplicates.place(Question::of(number, &[], &d));
         // Whoever asks again while the first request runs waits for its answer.
         let mut kept = place.lock().await;
         if let Some(answer) = &*kept {

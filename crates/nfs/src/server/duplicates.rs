@@ -6,7 +6,11 @@
 //!
 //! A request is told from others by the peer's host, its xid, what it calls and all of its bytes: clients repeat xids, some
 //! (pyNfsClient) within a second, and what only bears the number of another request must be carried out.
+//!
+//! Cost: the bytes of a compound are looked at only when its number is that of an answer that is kept, or its own answer is to
+//! be; hashing a WRITE of 8 KiB takes as long as copying it ten times over.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,18 +29,35 @@ pub(super) const MAX_ANSWER: usize = 1024;
 /// changes something without a number of its own, the longest being two names (RENAME) or a path (SYMLINK).
 const QUESTION_BYTES: usize = 8192;
 
-/// Which request.
+/// What a client calls a request: two requests that differ may share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Question {
+pub(super) struct Number {
     host: u64,
     xid: u32,
     procedure: (u32, u32, u32),
+}
+
+impl Number {
+    /// Of a call from this host.
+    pub fn of(host: &str, call: &Call) -> Number {
+        Number {
+            host: SipHasher24::new().hash(host.as_bytes()),
+            xid: call.xid,
+            procedure: (call.program, call.version, call.procedure),
+        }
+    }
+}
+
+/// Which request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Question {
+    number: Number,
     bytes: u64,
 }
 
 impl Question {
-    /// The call from this host whose arguments are `taken` and what is next in `d`.
-    pub fn of(host: &str, call: &Call, taken: &[u8], d: &Decoder) -> Question {
+    /// The call of this number whose arguments are `taken` and what is next in `d`.
+    pub fn of(number: Number, taken: &[u8], d: &Decoder) -> Question {
         let beside = d.peek_detached();
         let beside = &beside[..beside.len().min(QUESTION_BYTES)];
         let mut bytes = SipHasher24::new();
@@ -45,13 +66,16 @@ impl Question {
             bytes.write(piece);
         }
         bytes.write_usize(d.total());
-        Question {
-            host: SipHasher24::new().hash(host.as_bytes()),
-            xid: call.xid,
-            procedure: (call.program, call.version, call.procedure),
-            bytes: bytes.finish(),
-        }
+        #[cfg(test)]
+        HASHED.set(HASHED.get() + 1);
+        Question { number, bytes: bytes.finish() }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Requests whose bytes were hashed on this thread.
+    pub(super) static HASHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Where the answer of a request will be. Whoever holds it carries the request out, the others wait.
@@ -62,6 +86,21 @@ struct Table {
     places: HashMap<Question, Place>,
     /// In the order in which they came; each once.
     order: VecDeque<Question>,
+    /// How many of them bear each number.
+    numbers: HashMap<Number, usize>,
+}
+
+impl Table {
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        self.places.remove(&oldest);
+        if let Entry::Occupied(mut alike) = self.numbers.entry(oldest.number) {
+            *alike.get_mut() -= 1;
+            if *alike.get() == 0 {
+                alike.remove();
+            }
+        }
+    }
 }
 
 /// The cache.
@@ -71,7 +110,7 @@ pub(super) struct Duplicates {
 }
 
 impl Duplicates {
-    // Map and queue are changed together, and what is left when that panics is at worst kept for ever.
+    // Maps and queue are changed together, and what is left when that panics is at worst kept for ever.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,15 +121,19 @@ impl Duplicates {
         if let Some(place) = table.places.get(&question) {
             return place.clone();
         }
-        if table.order.len() >= MAX_KEPT
-            && let Some(oldest) = table.order.pop_front()
-        {
-            table.places.remove(&oldest);
+        if table.order.len() >= MAX_KEPT {
+            table.forget_oldest();
         }
         let place = Place::default();
         table.order.push_back(question);
+        *table.numbers.entry(question.number).or_default() += 1;
         table.places.insert(question, place.clone());
         place
+    }
+
+    /// Whether a request of this number has come before, perhaps another one.
+    pub fn knows(&self, number: Number) -> bool {
+        self.table().numbers.contains_key(&number)
     }
 
     /// The answer of a request that has come before and is answered.
@@ -104,5 +147,43 @@ impl Duplicates {
         if let Some(mut place) = self.place(question).try_lock() {
             *place = Some(answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_wire::rpc::Credential;
+
+    use super::*;
+
+    fn call(xid: u32) -> Call {
+        Call { xid, program: 100_003, version: 4, procedure: 1, credential: Credential::None }
+    }
+
+    fn question(xid: u32, bytes: &'static [u8]) -> Question {
+        Question::of(Number::of("host", &call(xid)), &[], &Decoder::new(Bytes::from_static(bytes)))
+    }
+
+    #[test]
+    fn a_number_is_known_as_long_as_an_answer_to_it_is_kept() {
+        let duplicates = Duplicates::default();
+        let known = |xid| duplicates.knows(Number::of("host", &call(xid)));
+        assert!(!known(7));
+        // Two requests of one number, and as many others as there is room for.
+        duplicates.keep(question(7, b"one"), Bytes::from_static(b"1"));
+        duplicates.keep(question(7, b"two"), Bytes::from_static(b"2"));
+        assert!(known(7) && !known(8) && !duplicates.knows(Number::of("other", &call(7))));
+        assert_eq!(duplicates.answer(&question(7, b"one")), Some(Bytes::from_static(b"1")));
+        assert_eq!(duplicates.answer(&question(7, b"two")), Some(Bytes::from_static(b"2")));
+        assert_eq!(duplicates.answer(&question(7, b"six")), None);
+        let rest = 100..100 + MAX_KEPT as u32;
+        for xid in rest.clone().take(MAX_KEPT - 1) {
+            duplicates.keep(question(xid, b"more"), Bytes::new());
+        }
+        assert_eq!(duplicates.answer(&question(7, b"one")), None);
+        assert!(known(7), "the second of that number is still kept");
+        duplicates.keep(question(rest.end, b"more"), Bytes::new());
+        assert!(!known(7) && known(100));
+        assert_eq!(duplicates.table().numbers.len(), MAX_KEPT);
     }
 }

@@ -23,7 +23,7 @@ use super::place::Place;
 use super::state::session::Kept;
 use super::state::{Client, Principal, Session};
 use crate::server::dispatch::{Connection, Node, Results};
-use crate::server::duplicates::{MAX_ANSWER, Question};
+use crate::server::duplicates::{MAX_ANSWER, Number, Question};
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -133,7 +133,7 @@ pub(in crate::server) async fn compound(
         Reply::GarbageArgs
     })?;
     // Sessions have numbers of their own.
-    let question = (head.minor == 0).then(|| Question::of(cx.host(), call, &head.tag.0, &d));
+    let asked = (head.minor == 0).then(|| (Number::of(cx.host(), call), head.tag.0.clone(), d.clone()));
     let mut reply = Body { tail: body, ..Body::default() };
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -143,7 +143,11 @@ pub(in crate::server) async fn compound(
         return Ok(reply.into_results());
     }
     cx.watch.called(call.version, head.minor, &call.credential);
-    if let Some(answer) = question.as_ref().and_then(|question| cx.server.duplicates.answer(question)) {
+    let duplicates = &cx.server.duplicates;
+    if let Some((number, tag, all)) = &asked
+        && duplicates.knows(*number)
+        && let Some(answer) = duplicates.answer(&Question::of(*number, tag, all))
+    {
         reply.tail.truncate(start);
         reply.tail.raw(&answer);
         return Ok(reply.into_results());
@@ -199,12 +203,12 @@ pub(in crate::server) async fn compound(
         };
         session.finish(slot, kept);
     }
-    if let Some(question) = question
+    if let Some((number, tag, all)) = asked
         && changes
         && reply.done.is_empty()
         && reply.tail.len() <= start + MAX_ANSWER
     {
-        cx.server.duplicates.keep(question, reply.tail.copy_from(start));
+        duplicates.keep(Question::of(number, &tag, &all), reply.tail.copy_from(start));
     }
     Ok(reply.into_results())
 }

@@ -1,6 +1,7 @@
 //! Names, attributes, listings.
 
 use super::*;
+use crate::server::duplicates::HASHED;
 use crate::server::tests::make;
 
 fn create(name: &str, kind: FileType) -> Op {
@@ -337,6 +338,32 @@ fn a_change_that_is_asked_for_again_is_answered_as_the_first_time() {
     // With a session the slot decides, not the transaction.
     let new = Modern::new(&server, "b");
     assert_eq!(new.at_root(&[make]).status, Status::EXIST);
+}
+
+#[test]
+fn a_request_of_minor_version_0_is_hashed_only_where_its_answer_is_kept_or_its_number_known() {
+    let server = server();
+    let mut old = Old::new(&server, "a");
+    let (file, stateid) = old.open("f", share::BOTH, 0);
+    let root = root(&server);
+    let hashed = |what: &[Op], xid| {
+        let before = HASHED.get();
+        let status = send(&server, numbered_call(xid, 0, 1, what)).status;
+        (HASHED.get() - before, status)
+    };
+    let write = [Op::Putfh(file), write_op(stateid, 0, &[7; 8192])];
+    let rename = |to| [Op::Putfh(root), Op::Savefh, Op::Rename(Rename { from: text("f"), to: text(to) })];
+    let (long, longer) = ("n".repeat(250) + "1", "n".repeat(250) + "2");
+    let back = Rename { from: text(&long), to: text("f") };
+    let back = [Op::Putfh(root), Op::Savefh, Op::Rename(back)];
+    assert_eq!(hashed(&write, 1 << 31), (0, Status::OK));
+    assert_eq!(hashed(&write, 1 << 31), (0, Status::OK), "nothing was kept");
+    assert_eq!(hashed(&rename(&long), 1 << 31), (1, Status::OK));
+    // The same once more, and with the number of the first: what differs in its last byte, and what is much shorter.
+    assert_eq!(hashed(&rename(&long), 1 << 31), (1, Status::OK));
+    assert_eq!(hashed(&back, (1 << 31) + 1), (1, Status::OK));
+    assert_eq!(hashed(&rename(&longer), 1 << 31), (2, Status::OK));
+    assert_eq!(hashed(&write, 1 << 31), (1, Status::OK));
 }
 
 #[test]
