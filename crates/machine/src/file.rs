@@ -19,6 +19,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use self::mapped::{FileMapping, Mapped};
 pub use self::mapped::{MappedRange, Piece};
+pub use self::memory::InMemory;
 use self::memory::Memory;
 use self::warm::Warm;
 use crate::buf::Window;
@@ -264,6 +265,7 @@ impl File {
             Err(e) => return Err(e.into()),
         };
         if let Some(memory) = &self.0.memory {
+            memory.reshaped();
             memory.written(at.saturating_add(n as u64));
         }
         Ok(Some(n))
@@ -293,6 +295,13 @@ impl File {
             return Ok(memory.len());
         }
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
+    }
+
+    /// What is known of a file in memory, without asking the system where nothing has changed that it alone knows;
+    /// `Unsupported` for any other file.
+    pub fn state_in_memory(&self) -> io::Result<InMemory> {
+        let memory = self.0.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        memory.state(self.0.fd.as_fd())
     }
 
     /// Counts a short read. Whether the file is mapped by now, so that ranges of it are better sent than read (see

@@ -19,6 +19,6 @@ pub mod sim;
 
 pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
-pub use file::{File, FileRange, MappedRange, Piece};
+pub use file::{File, FileRange, InMemory, MappedRange, Piece};
 pub use net::{Listener, Stream};
 pub use payload::Payload;

@@ -2,7 +2,11 @@
 //!
 //! The kernel's read of tmpfs goes page by page and costs half as much again as a copy from a mapping, and so does its write;
 //! sendfile, and writes to where there are no pages yet, use the descriptor as they do for any file.
-//! Owns: the length that everybody sees, and the mapping. Does not: own the descriptor (see the parent).
+//! Owns: the length that everybody sees, when the bytes were last changed (the kernel does not learn of a store into the
+//! mapping), and the mapping. Does not: own the descriptor (see the parent).
+//!
+//! Cost: which parts of the file have all of their pages is remembered, and so is what they take together. Both are known as
+//! long as nothing has added or taken any, so that neither a write over what is there nor a question is a system call.
 //!
 //! Invariant: length <= the memfd's size, and the memfd never shrinks. A mapped page past the end of its file would
 //! kill the process that touches it; therefore a truncation punches a hole and lowers the length only.
@@ -11,20 +15,91 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FallocateFlags;
 
 use crate::buf::{Mapping, Window};
 
-/// Shorter writes go to the descriptor: asking about their pages costs what the copy saves.
+/// Shorter writes whose pages are not known go to the descriptor: asking costs what the copy saves.
 const MAPPED_WRITE: usize = 4096;
+/// What one bit of [`Mapped::present`] stands for: two kilobytes of bits for a gigabyte.
+const CHUNK: usize = 64 << 10;
+/// Chunks of a word of bits.
+const BITS: usize = u64::BITS as usize;
 
 /// The part of a file in memory that a descriptor alone does not have.
 #[derive(Default)]
 pub(super) struct Memory {
     len: AtomicU64,
-    mapping: RwLock<Option<Mapping>>,
+    /// When the bytes were last changed, in nanoseconds since 1970: no two changes have the same, and zero is never.
+    changed: AtomicU64,
+    /// How often pages may have been added or taken.
+    reshaped: AtomicU64,
+    /// The bytes that the pages take, as of that many times.
+    taken: Mutex<Option<(u64, u64)>>,
+    mapped: RwLock<Mapped>,
+}
+
+/// Where it is mapped.
+#[derive(Default)]
+struct Mapped {
+    mapping: Option<Mapping>,
+    /// A bit for each chunk of the mapping whose pages were seen to exist, all of them. It is cleared by what takes pages away,
+    /// after they are gone and with nobody else here: whoever sets one holds the lock since before the kernel was asked.
+    present: Box<[AtomicU64]>,
+}
+
+impl Mapped {
+    fn len(&self) -> usize {
+        self.mapping.as_ref().map_or(0, Mapping::len)
+    }
+
+    /// How many bytes from `offset`, at most `len`, are known to lie in pages that exist.
+    fn known(&self, offset: usize, len: usize) -> usize {
+        let knows = |chunk: usize| {
+            let word = self.present.get(chunk / BITS).map_or(0, |word| word.load(Ordering::Relaxed));
+            word & (1 << (chunk % BITS)) != 0
+        };
+        let first = offset / CHUNK;
+        let known = (first..(offset + len).div_ceil(CHUNK)).take_while(|chunk| knows(*chunk)).count();
+        ((first + known) * CHUNK).saturating_sub(offset).min(len)
+    }
+
+    /// The same for what is not known, from the kernel.
+    fn ask(&self, mapping: &Mapping, offset: usize, len: usize) -> usize {
+        // About the whole chunk, so that the next write to it need not.
+        let chunk = offset / CHUNK;
+        if mapping.present(chunk * CHUNK, CHUNK) < CHUNK {
+            return mapping.present(offset, len);
+        }
+        if let Some(word) = self.present.get(chunk / BITS) {
+            word.fetch_or(1 << (chunk % BITS), Ordering::Relaxed);
+        }
+        ((chunk + 1) * CHUNK - offset).min(len)
+    }
+
+    /// Pages of this range may be gone.
+    fn forget(&mut self, range: Range<u64>) {
+        let (start, end) = (range.start / CHUNK as u64, range.end.div_ceil(CHUNK as u64));
+        let all = self.present.len() * BITS;
+        let within = |chunk: u64| usize::try_from(chunk).unwrap_or(usize::MAX).min(all);
+        for chunk in within(start)..within(end) {
+            *self.present[chunk / BITS].get_mut() &= !(1 << (chunk % BITS));
+        }
+    }
+}
+
+/// What is known of a file in memory, apart from its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InMemory {
+    /// Its length.
+    pub len: u64,
+    /// Bytes that its pages take.
+    pub allocated: u64,
+    /// When its bytes were last changed, since 1970; no two changes have the same time. Zero: never.
+    pub changed: Duration,
 }
 
 impl std::fmt::Debug for Memory {
@@ -39,9 +114,47 @@ impl Memory {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Bytes up to `end` have been written to the descriptor.
+    /// Bytes up to `end` have been written.
     pub fn written(&self, end: u64) {
         self.len.fetch_max(end, Ordering::AcqRel);
+        self.touched();
+    }
+
+    /// The bytes have been changed.
+    pub fn touched(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let later = |before: u64| Some(now.max(before.saturating_add(1)));
+        // It is never refused.
+        let _ = self.changed.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+    }
+
+    /// The descriptor was used for something that can have added pages.
+    pub fn reshaped(&self) {
+        self.reshaped.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It was used for something that can have taken the pages of `range` away.
+    pub fn lost(&self, range: Range<u64>) {
+        self.mapped_mut().forget(range);
+        self.reshaped();
+    }
+
+    /// What is known of it. Pages that reads of holes add are counted after the next change only.
+    pub fn state(&self, fd: BorrowedFd<'_>) -> io::Result<InMemory> {
+        let as_of = self.reshaped.load(Ordering::Acquire);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let allocated = match *taken {
+            Some((then, allocated)) if then == as_of => allocated,
+            _ => {
+                let blocks = rustix::fs::fstat(fd)?.st_blocks;
+                let allocated = u64::try_from(blocks).unwrap_or(0).saturating_mul(512);
+                *taken = Some((as_of, allocated));
+                allocated
+            }
+        };
+        let changed = Duration::from_nanos(self.changed.load(Ordering::Acquire));
+        Ok(InMemory { len: self.len(), allocated, changed })
     }
 
     /// Writes the beginning of `bytes`, as far as the file has pages for it already, and says how far. The rest is for the
@@ -67,17 +180,25 @@ impl Memory {
         let Ok(start) = usize::try_from(offset) else { return 0 };
         let inside = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = len.min(inside);
-        if len < MAPPED_WRITE {
+        if len == 0 {
             return 0;
         }
-        if self.mapped().as_ref().is_none_or(|mapping| mapping.len() < start + len) && self.map(fd).is_err() {
-            return 0;
+        let mut mapped = self.mapped();
+        if mapped.len() < start + len {
+            drop(mapped);
+            if len < MAPPED_WRITE || self.map(fd).is_err() {
+                return 0;
+            }
+            mapped = self.mapped();
         }
-        let mapping = self.mapped();
-        let Some(mapping) = &*mapping else { return 0 };
+        let Some(mapping) = &mapped.mapping else { return 0 };
         let mut done = 0;
         while done < len {
-            let present = mapping.present(start + done, len - done);
+            let present = match mapped.known(start + done, len - done) {
+                0 if len < MAPPED_WRITE => 0,
+                0 => mapped.ask(mapping, start + done, len - done),
+                known => known,
+            };
             if present == 0 || !copy(mapping, start + done, done..done + present) {
                 break;
             }
@@ -87,8 +208,12 @@ impl Memory {
     }
 
     // A mapping is replaced as a whole: whoever panicked left one behind or none.
-    fn mapped(&self) -> RwLockReadGuard<'_, Option<Mapping>> {
-        self.mapping.read().unwrap_or_else(PoisonError::into_inner)
+    fn mapped(&self) -> RwLockReadGuard<'_, Mapped> {
+        self.mapped.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mapped_mut(&self) -> RwLockWriteGuard<'_, Mapped> {
+        self.mapped.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Truncates or extends; what is cut off reads as zeros when the file grows again.
@@ -100,8 +225,11 @@ impl Memory {
         let before = self.len.swap(len, Ordering::AcqRel);
         if len < before && len < size {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(fd, hole, len, size - len)?;
+            let punched = rustix::fs::fallocate(fd, hole, len, size - len);
+            self.lost(len..size);
+            punched?;
         }
+        self.touched();
         Ok(())
     }
 
@@ -140,13 +268,13 @@ impl Memory {
         // In bounds of the length, thus of what the address space can hold.
         let start = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         loop {
-            let mapping = self.mapped();
-            if let Some(mapping) = &*mapping
+            let mapped = self.mapped();
+            if let Some(mapping) = &mapped.mapping
                 && copy(mapping, start, &into)
             {
                 return Ok(into.len());
             }
-            drop(mapping);
+            drop(mapped);
             self.map(fd)?;
         }
     }
@@ -155,9 +283,13 @@ impl Memory {
     fn map(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let wanted = usize::try_from(physical(fd)?).ok().and_then(usize::checked_next_power_of_two);
         let wanted = wanted.ok_or(io::ErrorKind::OutOfMemory)?.max(super::PAGE as usize);
-        let mut mapping = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
-        if mapping.as_ref().is_none_or(|mapping| mapping.len() < wanted) {
-            *mapping = Some(Mapping::new(fd.try_clone_to_owned()?, wanted)?);
+        let mut mapped = self.mapped_mut();
+        if mapped.len() < wanted {
+            let mapping = Some(Mapping::new(fd.try_clone_to_owned()?, wanted)?);
+            let mut present: Box<[AtomicU64]> =
+                (0..wanted.div_ceil(CHUNK).div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
+            present.iter_mut().zip(&mut mapped.present).for_each(|(new, old)| std::mem::swap(new, old));
+            *mapped = Mapped { mapping, present };
         }
         Ok(())
     }

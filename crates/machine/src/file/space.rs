@@ -68,7 +68,15 @@ impl File {
             loop {
                 match rustix::fs::fallocate(&file, flags, offset, len) {
                     Err(Errno::INTR) => {}
-                    other => return Ok(other?),
+                    other => {
+                        // Here, because whoever waits for the end may not wait that long; and after an error too, which may
+                        // have come half-way.
+                        if let Some(memory) = &file.0.memory {
+                            memory.lost(offset..offset.saturating_add(len));
+                            memory.touched();
+                        }
+                        return Ok(other?);
+                    }
                 }
             }
         })
@@ -137,9 +145,9 @@ impl File {
         let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
         let copied = rt::blocking(move || copy(&to, at + done, &src, from + done, len - done, backwards));
-        let copied = done + copied.await?;
-        self.grown(at + copied);
-        Ok(copied)
+        let copied = copied.await;
+        self.grown(at + done + copied.as_ref().unwrap_or(&0));
+        Ok(done + copied?)
     }
 
     /// Makes `[at, at + len)` of this file share the blocks of `source` from `from` on. `Unsupported` where the file
@@ -161,6 +169,7 @@ impl File {
 
     fn grown(&self, end: u64) {
         if let Some(memory) = &self.0.memory {
+            memory.reshaped();
             memory.written(end);
         }
     }

@@ -1,3 +1,5 @@
+use std::pin::Pin;
+
 use super::*;
 use crate::buf::Pool;
 use crate::net::Stream;
@@ -234,6 +236,75 @@ fn a_file_in_memory_is_written_over_in_place_where_it_has_pages_and_nowhere_else
         let mut by_descriptor = vec![0; all.len() + 1];
         assert_eq!(rustix::io::pread(&file, &mut by_descriptor, 0).expect("read"), all.len());
         assert!(by_descriptor[..all.len()] == all, "by the descriptor");
+    });
+}
+
+#[test]
+fn pages_that_a_file_in_memory_has_lost_are_not_taken_for_there() {
+    run(async {
+        const CHUNK: u64 = 64 << 10;
+        let file = File::in_memory("lost").expect("memfd");
+        let memory = file.0.memory.as_ref().expect("its own length");
+        let all = Bytes::from(vec![1; 5 * CHUNK as usize]);
+        let in_place = |offset, len| memory.write_at(file.as_fd(), offset, &all[..len]);
+        let lost_by_each_way: [Pin<Box<dyn Future<Output = io::Result<()>>>>; 4] = [
+            // Of the second and third chunk, a page each.
+            Box::pin(file.punch_hole(2 * CHUNK - 4096, 8192)),
+            Box::pin(file.zero_range(2 * CHUNK - 4096, 8192)),
+            Box::pin(async { file.set_len(2 * CHUNK - 4096).and_then(|()| file.set_len(5 * CHUNK)) }),
+            Box::pin(async { file.set_len(0).and_then(|()| file.set_len(5 * CHUNK)) }),
+        ];
+        for lost in lost_by_each_way {
+            // The longer file is mapped anew, and knows what it knew. Pages that the system has put aside come back with a write.
+            let mut again = 0;
+            while in_place(0, all.len()) < all.len() || in_place(2 * CHUNK, 10) < 10 {
+                again += 1;
+                assert!(again < 1000, "what was just written has no pages");
+                file.write_at(0, std::slice::from_ref(&all)).await.expect("write");
+            }
+            lost.await.expect("lost");
+            assert_eq!(in_place(2 * CHUNK - 4096, 4096), 0, "a page of the second chunk is gone");
+            assert_eq!(in_place(2 * CHUNK - 4096, 10), 0);
+            assert_eq!(in_place(2 * CHUNK, 4096), 0, "and one of the third");
+        }
+    });
+}
+
+#[test]
+fn a_file_in_memory_knows_what_it_takes_and_when_it_changed() {
+    run(async {
+        let file = File::in_memory("state").expect("memfd");
+        let pages = Bytes::from(vec![1; 4 * 4096]);
+        let state = || file.state_in_memory().expect("in memory");
+        let never = state();
+        assert_eq!((never.len, never.allocated, never.changed.as_nanos()), (0, 0, 0));
+        let mut last = never.changed;
+        let mut later = |what, len| {
+            let now = state();
+            assert!(now.changed > last, "{what}: each change has a later time");
+            last = now.changed;
+            let blocks = rustix::fs::fstat(&file).expect("it is there").st_blocks;
+            assert_eq!((now.len, now.allocated), (len, blocks as u64 * 512), "{what}");
+            assert_eq!(now, state());
+        };
+        for (at, len) in [(0, 4), (4, 8), (4, 8), (4, 8), (12, 16)] {
+            // Beyond the end, over what is there, through a gap.
+            file.write_at(at * 4096, std::slice::from_ref(&pages)).await.expect("write");
+            later("write", len * 4096);
+        }
+        file.punch_hole(4096, 8192).await.expect("punch");
+        later("hole", 16 * 4096);
+        file.allocate(0, 16 * 4096, true).await.expect("allocate");
+        later("allocate", 16 * 4096);
+        file.copy_from(16 * 4096, &file, 0, 4096).await.expect("copy");
+        later("copy", 17 * 4096);
+        file.set_len(4096).expect("cut");
+        later("cut", 4096);
+        let from = Pool::new(1 << 24).buf_from(&pages[..100]).expect("room").into_window();
+        file.place_at(7, &from).expect("placed");
+        later("place", 4096);
+        let disk = files_of(b"x")[1].clone();
+        assert_eq!(disk.state_in_memory().expect_err("on disk").kind(), io::ErrorKind::Unsupported);
     });
 }
 

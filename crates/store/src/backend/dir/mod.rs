@@ -15,8 +15,6 @@ mod sys;
 mod table;
 mod xattr;
 
-pub(super) use sys::times;
-
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
@@ -19,15 +19,18 @@ pub(super) const MAX_LINKS: usize = 1024;
 
 /// The server's clock, in the form of file times.
 pub(super) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+    since_1970(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn since_1970(time: Duration) -> Timestamp {
+    Timestamp { secs: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), nanos: time.subsec_nanos() }
 }
 
 /// What a node holds.
 pub(super) enum Body {
-    /// Bytes, made when they are first wanted: an empty file costs no descriptor. With it the change time of the
-    /// memfd when it was made; later ones are those of the file.
-    File(Option<(Arc<Data>, Timestamp)>),
+    /// Bytes, made when they are first wanted: an empty file costs no descriptor. With them the time of their last change when
+    /// the node's modification time was last set: after a later one it is that one's.
+    File(Option<(Arc<Data>, Duration)>),
     /// Entries.
     Dir(Entries),
     /// A target.
@@ -148,12 +151,13 @@ impl Node {
         };
         match &self.body {
             Body::File(None) | Body::Special(_) => {}
-            Body::File(Some((data, made))) => {
-                let stat = stat(data)?;
-                (attr.size, attr.allocated) = (stat.size, stat.allocated);
-                (attr.atime, attr.mtime) = (stat.atime, stat.mtime);
-                if stat.ctime != *made {
-                    attr.ctime = self.ctime.max(stat.ctime);
+            Body::File(Some((data, set_after))) => {
+                let found = data.file.state_in_memory()?;
+                (attr.size, attr.allocated) = (found.len, found.allocated);
+                let changed = since_1970(found.changed);
+                attr.ctime = self.ctime.max(changed);
+                if found.changed != *set_after {
+                    attr.mtime = changed;
                 }
             }
             Body::Dir(entries) => attr.nlink = entries.subdirs.saturating_add(2),
@@ -168,9 +172,7 @@ impl Node {
             Body::File(Some((data, _))) => Ok(data.clone()),
             Body::File(none) => {
                 let data = Arc::new(Data::new(usage.clone())?);
-                set_times(&data, Some(SetTime::To(self.atime)), Some(SetTime::To(self.mtime)))?;
-                let made = stat(&data)?.ctime;
-                *none = Some((data.clone(), made));
+                *none = Some((data.clone(), Duration::ZERO));
                 Ok(data)
             }
             Body::Dir(_) => Err(Error::IsDir),
@@ -185,8 +187,10 @@ impl Node {
         self.mode = set.mode.map_or(self.mode, |mode| mode & 0o7777);
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
-        if let Body::File(Some((data, _))) = &self.body {
-            set_times(data, set.atime, set.mtime)?;
+        if let Body::File(Some((data, set_after))) = &mut self.body
+            && set.mtime.is_some()
+        {
+            *set_after = data.file.state_in_memory()?.changed;
         }
         let time = |set: Option<SetTime>, old| match set {
             None => old,
@@ -200,33 +204,6 @@ impl Node {
         }
         Ok(())
     }
-}
-
-struct Stat {
-    size: u64,
-    allocated: u64,
-    atime: Timestamp,
-    mtime: Timestamp,
-    ctime: Timestamp,
-}
-
-fn stat(data: &Data) -> Result<Stat, Error> {
-    let s = rustix::fs::fstat(&data.file)?;
-    let time = |secs, nanos| Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) };
-    Ok(Stat {
-        size: data.file.len()?,
-        allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
-        atime: time(s.st_atime, s.st_atime_nsec),
-        mtime: time(s.st_mtime, s.st_mtime_nsec),
-        ctime: time(s.st_ctime, s.st_ctime_nsec),
-    })
-}
-
-fn set_times(data: &Data, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Error> {
-    if atime.is_none() && mtime.is_none() {
-        return Ok(());
-    }
-    Ok(rustix::fs::futimens(&data.file, &super::super::dir::times(atime, mtime))?)
 }
 
 /// All nodes.

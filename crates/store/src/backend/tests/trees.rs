@@ -102,9 +102,20 @@ fn attributes_are_set_and_kept() {
         assert!(attr.mtime >= f.mtime && attr.mtime < mtime);
         // A write moves the time of modification.
         let old = SetAttr { mtime: Some(SetTime::To(atime)), ..SetAttr::default() };
-        vfs.setattr(f.node, old).await.unwrap();
+        vfs.setattr(f.node, old.clone()).await.unwrap();
         put(&vfs, f.node, 0, b"x").await.unwrap();
         assert!(vfs.getattr(f.node).await.unwrap().mtime >= f.mtime);
+        // So does each over what is there, and a cut.
+        for size in [None, None, None, None, Some(5000)] {
+            let before = vfs.setattr(f.node, old.clone()).await.unwrap();
+            assert_eq!(before.mtime, atime);
+            match size {
+                None => put(&vfs, f.node, 0, &[7; 8192]).await.unwrap(),
+                size => drop(vfs.setattr(f.node, SetAttr { size, ..SetAttr::default() }).await.unwrap()),
+            }
+            let after = vfs.getattr(f.node).await.unwrap();
+            assert!(after.mtime >= f.mtime && after.ctime >= before.ctime, "{before:?} {after:?}");
+        }
         let d = dir(&vfs, ROOT, "d").await;
         let set = SetAttr { mode: Some(0o700), mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
         let attr = vfs.setattr(d.node, set).await.unwrap();
