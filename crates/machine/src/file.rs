@@ -312,11 +312,7 @@ impl File {
 
     fn mapping(&self) -> Option<&Arc<FileMapping>> {
         let open = &self.0;
-        match open.memory {
-            // It is read without a system call already.
-            Some(_) => None,
-            None => open.mapped.after_reads(open.fd.as_fd(), || self.len()),
-        }
+        open.mapped.after_reads(open.fd.as_fd(), || self.len())
     }
 
     /// Whether the size is zero now.
@@ -399,6 +395,10 @@ impl FileRange {
         let open = &self.file.0;
         let mapping = self.file.mapping()?;
         let found = MappedRange::new(mapping, self.offset, self.len)?;
+        if open.memory.is_some() {
+            // There is nothing to wait for.
+            return Some(found);
+        }
         let range = self.offset..self.offset.saturating_add(self.len as u64);
         let now = rt::now();
         if open.warm.knows(&range, now) {
