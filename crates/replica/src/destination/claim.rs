@@ -177,6 +177,7 @@ impl Destination {
             let mut core = self.core();
             core.fit_own();
             core.applied = base;
+            core.whole = 0;
             core.fork = core.fork.max(base);
             debug_assert!(core.session != Some(session) || core.state.eras == core.offered);
         }
@@ -217,7 +218,10 @@ impl Destination {
             self.fail(format!("the journal has failed: {e}"));
             return Err(Refusal::Io);
         }
-        self.core().damage = None;
+        {
+            let mut core = self.core();
+            (core.damage, core.whole) = (None, at);
+        }
         self.phase(Phase::ContinuouslyReplicating);
         Ok(())
     }

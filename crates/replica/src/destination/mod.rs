@@ -88,6 +88,8 @@ struct Core {
     offered_sizes: Vec<u64>,
     /// Everything through here is in the volumes.
     applied: u64,
+    /// Blocks that a resync has copied may be of writes up to here.
+    whole: u64,
     applied_ms: u64,
     waiting: usize,
     /// Blocks that are on their way into volumes, past the log.
@@ -157,6 +159,7 @@ impl Destination {
             offered: Vec::new(),
             offered_sizes: Vec::new(),
             applied,
+            whole: 0,
             applied_ms: 0,
             waiting: 0,
             storing: 0,

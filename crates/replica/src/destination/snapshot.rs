@@ -23,9 +23,16 @@ impl Destination {
                 self.side.members.len()
             )));
         }
-        self.drain().await?;
         // Nothing is applied while this is held.
-        let _turn = self.volumes.enter().await;
+        let _turn = loop {
+            self.drain().await?;
+            let turn = self.volumes.enter().await;
+            let core = self.core();
+            if core.applied >= core.whole {
+                break turn;
+            }
+            // A resync has ended meanwhile, and its blocks are of later writes than what is applied.
+        };
         let mut core = self.core();
         if !core.state.consistent {
             return Err(Error::State(

@@ -260,6 +260,11 @@ impl Source {
         });
         let after = drained.await?;
         self.checkpoint().await?;
+        // It may have been opened anew since, and have lost something: this side would give up for nobody.
+        let report = self.in_time(link.beat()).await?;
+        if !report.consistent || report.last != after {
+            return Err(Error::State("the destination does not follow at present: see its status"));
+        }
         let epoch = self.core().state.era().epoch + 1;
         let era = Era { epoch, tag, after };
         // First this side gives up, for good: whatever happens then, there are never two.

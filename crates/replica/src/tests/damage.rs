@@ -21,6 +21,26 @@ async fn write_some(world: &World, n: usize, count: u64) {
 }
 
 #[test]
+fn a_source_does_not_give_up_for_a_destination_that_has_lost_something() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        write_some(&world, 0, 20).await;
+        world.kill(1);
+        world.ruin_log(1).expect("its log holds something");
+        world.start_destination(1).await;
+        // The source has not heard of it yet.
+        let source = world.source(0);
+        assert_eq!(source.status().peers[0].phase, Phase::ContinuouslyReplicating);
+        source.switch(0, 5).await.expect_err("there is nobody to take over");
+        assert_eq!(world.role(0).await, Role::Source);
+        world.until_follows(0).await;
+        write_some(&world, 0, 5).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn a_destination_goes_on_before_the_damage_and_is_no_copy_until_it_has_caught_up() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;
