@@ -14,8 +14,14 @@ pub(crate) fn same(a: &Era, b: &Era) -> bool {
 pub(crate) struct Fork {
     /// The last sequence that both have.
     pub at: u64,
-    /// Whether this side has lived in an era that the other does not know.
+    /// Whether this side has lived under a source that the other does not know.
     pub own_era: bool,
+}
+
+/// Whether somebody was promoted behind the era of number `at`. A source that has only lost the end of its log, and begun an
+/// era of the same epoch, is who it was.
+fn promoted(eras: &[Era], at: usize) -> bool {
+    eras[at + 1..].iter().any(|era| era.epoch > eras[at].epoch)
 }
 
 /// Positions, in both, of the last era that both know.
@@ -29,7 +35,7 @@ pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
     let (i, j) = common(mine, theirs)?;
     let my_end = mine.get(i + 1).map_or(last, |next| next.after);
     let their_end = theirs.get(j + 1).map_or(u64::MAX, |next| next.after);
-    Some(Fork { at: my_end.min(their_end), own_era: i + 1 < mine.len() })
+    Some(Fork { at: my_end.min(their_end), own_era: promoted(mine, i) })
 }
 
 /// What a source of one history says to that of another, who takes it for its destination: who came later counts, unless both
@@ -38,13 +44,15 @@ pub(crate) fn refusal(mine: &[Era], theirs: &[Era]) -> Refusal {
     let Some(own) = mine.last().copied() else { return Refusal::Invalid };
     // Of the same partnership, and apart for so many eras that where they part is forgotten.
     let Some((i, j)) = common(mine, theirs) else { return Refusal::SplitBrain(own) };
-    let Some(parted) = mine.get(i + 1) else {
-        // The other knows all of this history, and more: this side learns of it by its own hello, or is about to give up.
+    if !promoted(mine, i) {
+        // The other knows all of this history but what was lost, and perhaps more: this side learns of it by its own hello,
+        // or is about to give up.
         return Refusal::Inconsistent;
-    };
-    // What the other wrote behind the point at which this side went on alone is missing here.
-    let by = Era { after: parted.after, ..own };
-    if j + 1 < theirs.len() { Refusal::SplitBrain(by) } else { Refusal::Fenced(by) }
+    }
+    // What the other wrote behind the point at which this side went on alone, or it did, is missing here.
+    let ends = mine.get(i + 1).into_iter().chain(theirs.get(j + 1)).map(|era| era.after);
+    let by = Era { after: ends.fold(u64::MAX, u64::min), ..own };
+    if promoted(theirs, j) { Refusal::SplitBrain(by) } else { Refusal::Fenced(by) }
 }
 
 #[cfg(test)]
@@ -67,6 +75,9 @@ mod tests {
         // Both were promoted.
         assert_eq!(at(&[first, era(2, 21, 4)], 9, &[first, era(2, 20, 5)]), Some((4, true)));
         assert_eq!(at(&[era(1, 11, 0)], 9, &[first]), None);
+        // The source has lost what was behind 5; so it has of what this side was told of before another was promoted.
+        assert_eq!(at(&[first], 7, &[first, era(1, 11, 5)]), Some((5, false)));
+        assert_eq!(at(&[first, era(1, 11, 5)], 9, &[first, era(2, 20, 7)]), Some((5, false)));
         // The oldest eras are forgotten: what is left still meets.
         assert_eq!(at(&[first, era(2, 20, 5)], 9, &[era(2, 20, 5), era(3, 30, 8)]), Some((8, false)));
     }
@@ -80,6 +91,15 @@ mod tests {
         // A rightful successor, before this side knows of it.
         assert_eq!(refusal(&[first], &[first, theirs]), Refusal::Inconsistent);
         assert_eq!(refusal(&[first], &[first]), Refusal::Inconsistent);
+        // One that was opened anew, and had lost the end of its log, is the same source.
+        let again = era(1, 11, 4);
+        assert_eq!(refusal(&[first, mine], &[first, again]), Refusal::Fenced(era(2, 20, 4)));
+        assert_eq!(refusal(&[first, era(1, 11, 6), mine], &[first]), Refusal::Fenced(era(2, 20, 6)));
+        assert_eq!(refusal(&[first, again], &[first, mine]), Refusal::Inconsistent);
+        assert_eq!(
+            refusal(&[first, mine], &[first, again, era(2, 30, 7)]),
+            Refusal::SplitBrain(era(2, 20, 4))
+        );
         // Where they part is forgotten.
         assert_eq!(refusal(&[era(40, 1, 9)], &[era(2, 11, 0)]), Refusal::SplitBrain(era(40, 1, 9)));
     }

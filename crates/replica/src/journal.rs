@@ -144,6 +144,7 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
         // Nothing was ever placed: whoever opens it needs not look for what would be behind its tail.
         closed: true,
         damaged: false,
+        ahead: false,
         log: format.tag,
         life: 1,
         tail: Tail { position: 0, sequence: 1, life: 1 },

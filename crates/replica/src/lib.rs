@@ -7,12 +7,13 @@
 //! # How a write travels
 //!
 //! ```text
-//!   submit ──► own log, durable ──┬─► peer's log, durable ──┐
-//!                                 └─► the volume ───────────┴─► answered (synchronous)
+//!   submit ──┬─► own log, durable ──► the volume ──┐
+//!            └─► peer's log, durable ──────────────┴─► answered (synchronous)
 //! ```
 //!
 //! A group of volumes has one log and one order; a single volume is a group of one. Writes that come together become durable
-//! together. Only what is durable in the source's own log is sent, so a destination never has what its source could forget.
+//! together. To a destination that writes wait for, records are sent while they are logged, so that both logs are flushed at
+//! once; to any other, when they are durable. A source that forgets in a crash what it has sent says so: it begins an era.
 //! The payload is hashed once on each side, and never copied: a record is a header and the caller's own buffers.
 //!
 //! # What is remembered
@@ -25,9 +26,11 @@
 //! # Histories
 //!
 //! A history is a row of eras, each written by one source. A promotion begins an era, with a higher epoch and a random tag,
-//! behind the last record that the new source has. A source is fenced by whoever knows a later era; what it has written
-//! behind the point where the histories part is *diverged*, and goes when it becomes a destination, which never happens
-//! by itself when somebody was told that it is safe.
+//! behind the last record that the new source has. A source that was opened anew, and may have lost what a destination has,
+//! begins one of the same epoch: it is the same source, and what the destination has behind that point goes as any other
+//! that is diverged. A source is fenced by whoever knows a later era; what it has written behind the point where the histories
+//! part is *diverged*, and goes when it becomes a destination, which never happens by itself when somebody was told that it
+//! is safe.
 #![forbid(unsafe_code)]
 
 mod bitmap;

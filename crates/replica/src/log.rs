@@ -285,7 +285,8 @@ impl Log {
         Ok(())
     }
 
-    fn recent(&self, sequence: u64) -> Option<Record> {
+    /// A record that is in memory: it may not be durable yet.
+    pub fn recent(&self, sequence: u64) -> Option<Record> {
         let ring = self.ring();
         let first = ring.recent.front()?.header.sequence;
         ring.recent.get(usize::try_from(sequence.checked_sub(first)?).ok()?).cloned()
@@ -344,6 +345,39 @@ impl Log {
             used -= entry.bytes;
             records -= 1;
             through = entry.header.sequence;
+        }
+        through
+    }
+
+    /// The last sequence of those that can go where the youngest `bytes` of records are to stay.
+    pub fn through_leaving(&self, bytes: u64) -> u64 {
+        let ring = self.ring();
+        let mut rest = bytes;
+        for entry in ring.entries.iter().rev() {
+            match rest.checked_sub(entry.header.record_len() as u64) {
+                Some(less) => rest = less,
+                None => return entry.header.sequence,
+            }
+        }
+        0
+    }
+
+    /// The last sequence that may be sent where at most `bytes` of records may be sent that are not durable yet.
+    pub fn through_ahead(&self, bytes: u64) -> u64 {
+        let ring = self.ring();
+        // Of the medium they cannot be read yet.
+        let kept = ring.recent.front().is_some_and(|oldest| oldest.header.sequence <= ring.durable + 1);
+        if !kept || ring.failed.is_some() {
+            return ring.durable;
+        }
+        // What is not durable are the last of the entries.
+        let undurable = (ring.next - 1 - ring.durable) as usize;
+        let (mut through, mut rest) = (ring.durable, bytes);
+        for entry in ring.entries.range(ring.entries.len().saturating_sub(undurable)..) {
+            match rest.checked_sub(entry.header.record_len() as u64) {
+                Some(less) => (through, rest) = (entry.header.sequence, less),
+                None => break,
+            }
         }
         through
     }

@@ -19,11 +19,15 @@ use weft_machine::Payload;
 use weft_wire::repl::control::{DIGEST, Era, Hello, Refusal, Report, Request, Response, Sync, Welcome};
 
 use crate::destination::Destination;
+use crate::journal::MIN_LOG_BYTES;
 use crate::record::Record;
 
 /// The most that one append carries, records with headers and padding, unless a single record is longer (which it is by
 /// a header at most).
 pub const APPEND_BYTES: usize = 4 << 20;
+/// Of records that a source sends before they are durable in its own log, as they lie there. A destination does not let go of so
+/// many of the youngest: should the source lose them, it has to name what they changed.
+pub const AHEAD_BYTES: u64 = MIN_LOG_BYTES / 8;
 /// The most that one call of [`Peer::write_blocks`] carries.
 pub const BLOCKS_BYTES: usize = 4 << 20;
 

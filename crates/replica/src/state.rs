@@ -7,7 +7,7 @@
 //!   0   8  "WeftRep\0"
 //!   8   4  layout version
 //!  12   4  flags: 1 source, 2 consistent, 4 gave up what only it had, 8 has held a copy, 16 the log was closed empty,
-//!          32 records of the log were lost
+//!          32 records of the log were lost, 64 records may have been sent before they were durable here
 //!  16   8  generation: the copy of the larger one counts; copy number = generation modulo 2
 //!  24  16  partnership
 //!  40   8  identity of the log
@@ -63,6 +63,8 @@ pub struct State {
     pub closed: bool,
     /// Its log has lost records that were applied, perhaps: until it is made equal again nobody can name what they changed.
     pub damaged: bool,
+    /// It is a source that may have sent records before they were durable in its own log: opened again it begins an era.
+    pub ahead: bool,
     /// Which log.
     pub log: u64,
     /// Openings of the log.
@@ -192,6 +194,14 @@ impl State {
         self.eras.last().copied().unwrap_or(Era { epoch: 0, tag: 0, after: 0 })
     }
 
+    /// The era that it lives in, where that began because the end of the log may have been lost.
+    pub fn restarted(&self) -> Option<Era> {
+        match self.eras.last_chunk::<2>() {
+            Some([before, era]) if before.epoch == era.epoch => Some(*era),
+            _ => None,
+        }
+    }
+
     /// Its volumes have these sizes from now on.
     pub fn resize(&mut self, sizes: &[u64]) {
         for (member, size) in self.members.iter_mut().zip(sizes) {
@@ -199,8 +209,10 @@ impl State {
         }
     }
 
-    /// Begins or adopts an era; the oldest is forgotten where there are too many.
+    /// Begins an era; the oldest is forgotten where there are too many. What came before ends where it begins: a copy that has
+    /// not got as far as an era that it knows of has nothing of it.
     pub fn push_era(&mut self, era: Era) {
+        self.eras.iter_mut().for_each(|earlier| earlier.after = earlier.after.min(era.after));
         self.eras.push(era);
         let many = self.eras.len().saturating_sub(MAX_ERAS);
         self.eras.drain(..many);
@@ -218,7 +230,7 @@ impl State {
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         let source = self.role == Role::Source;
-        let bits = [source, self.consistent, self.gave_up, self.holds, self.closed, self.damaged];
+        let bits = [source, self.consistent, self.gave_up, self.holds, self.closed, self.damaged, self.ahead];
         out.extend(flags(&bits).to_le_bytes());
         out.extend(self.generation.to_le_bytes());
         out.extend(self.partnership);
@@ -263,7 +275,7 @@ impl State {
             return Err(Damaged::Version(version));
         }
         let flags = u32::from_le_bytes(r.take()?);
-        if flags >= 64 {
+        if flags >= 128 {
             return Err(Damaged::Field("its flags"));
         }
         let (generation, partnership, log, life) = (r.u64()?, r.take()?, r.u64()?, r.u64()?);
@@ -315,6 +327,7 @@ impl State {
             holds: flags & 8 != 0,
             closed: flags & 16 != 0,
             damaged: flags & 32 != 0,
+            ahead: flags & 64 != 0,
             log,
             life,
             tail,
@@ -361,6 +374,7 @@ mod tests {
             holds: true,
             closed: true,
             damaged: true,
+            ahead: false,
             log: 1,
             life: 2,
             tail: Tail { position: 512, sequence: 4, life: 5 },
@@ -379,6 +393,20 @@ mod tests {
         assert_eq!(&bytes[24..48], b"0123456789abcdef\x01\0\0\0\0\0\0\0");
         assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
         assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
+    }
+
+    #[test]
+    fn an_era_that_was_not_reached_ends_where_the_next_begins() {
+        let mut state = state(1);
+        assert_eq!(state.restarted(), None);
+        state.push_era(Era { epoch: 3, tag: 9, after: 30 });
+        let after: Vec<u64> = state.eras.iter().map(|era| era.after).collect();
+        assert_eq!(after, [0, 30, 30]);
+        let again = Era { epoch: 3, tag: 10, after: 35 };
+        state.push_era(again);
+        (state.ahead, state.damaged) = (true, false);
+        assert_eq!(state.restarted(), Some(again));
+        assert_eq!(State::parse(&state.emit()), Ok(state));
     }
 
     #[test]

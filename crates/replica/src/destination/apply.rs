@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 
 use super::Destination;
 use crate::error::Error;
+use crate::peer::AHEAD_BYTES;
 use crate::record::Record;
 use crate::replay;
 use crate::scan::Damage;
@@ -136,22 +137,24 @@ impl Destination {
     pub(super) async fn checkpoint(&self) -> Result<(), Error> {
         // A resync that begins meanwhile may put other records in place of those that are about to go.
         let _turn = self.volumes.enter().await;
-        self.settle(|_| ()).await
+        self.settle(AHEAD_BYTES, |_| ()).await
     }
 
-    /// A checkpoint with a change of the state, durable together. The caller is in the gate of the volumes.
-    pub(super) async fn settle(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+    /// A checkpoint with a change of the state, durable together. The caller is in the gate of the volumes. The youngest records
+    /// stay, as many as the source may have lost in a crash after it had sent them: this side has to name what they changed.
+    pub(super) async fn settle(&self, leave: u64, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let applied = self.core().applied;
+        let through = if leave == 0 { applied } else { applied.min(self.log.through_leaving(leave)) };
         replay::flush(&self.side).await?;
         let _turn = self.journal.gate.enter().await;
         let state = {
             let mut core = self.core();
-            core.state.tail = self.log.tail_after(applied);
+            core.state.tail = self.log.tail_after(through);
             change(&mut core.state);
             core.state.clone()
         };
         self.journal.write_state(state).await?;
-        self.log.free_through(applied);
+        self.log.free_through(through);
         self.changed.notify();
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::{Fork, fork, same};
 use crate::journal::Journal;
+use crate::peer::AHEAD_BYTES;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
@@ -103,7 +104,8 @@ impl Destination {
         if era.epoch < state.promised.epoch {
             return Err(Refusal::Fenced(state.promised));
         }
-        if era.epoch == state.promised.epoch && era.tag != state.promised.tag && !state.gave_up {
+        let goes_on = hello.eras.iter().any(|known| same(known, &state.promised));
+        if era.epoch == state.promised.epoch && !goes_on && !state.gave_up {
             return Err(Refusal::SplitBrain(state.promised));
         }
         // Everything that was placed becomes durable, so it counts.
@@ -158,7 +160,8 @@ impl Destination {
         };
         let life = self.core().state.life + 1;
         let tail = Tail { position: self.log.tail_after(u64::MAX - 1).position, sequence: base + 1, life };
-        self.settle(|state| {
+        // Nothing stays that would be applied once more over the blocks to come; and the source, who is here, has all of it.
+        self.settle(0, |state| {
             state.eras = eras;
             state.resize(&sizes);
             state.consistent = false;
@@ -313,12 +316,13 @@ impl Destination {
             return Err(Error::State("the destination has something else than its source"));
         }
         let era = Era { epoch, tag, after: last };
-        self.settle(|state| {
+        self.settle(AHEAD_BYTES, |state| {
             state.role = Role::Source;
             state.consistent = true;
             state.holds = true;
             state.gave_up = false;
             state.damaged = false;
+            state.ahead = false;
             state.promised = era;
             state.push_era(era);
             // Whoever followed it, when it was a source before, is not known to follow it now.

@@ -517,6 +517,12 @@ impl Destination {
         self.core().damage
     }
 
+    /// Its history.
+    #[cfg(test)]
+    pub(crate) fn eras(&self) -> Vec<Era> {
+        self.core().state.eras.clone()
+    }
+
     /// How it is doing, now.
     pub fn status(&self) -> Status {
         let core = self.core();
@@ -570,7 +576,7 @@ impl Destination {
         self.drain().await?;
         let last = {
             let _turn = self.volumes.enter().await;
-            self.settle(|state| state.closed = true).await
+            self.settle(0, |state| state.closed = true).await
         };
         self.core().closing = true;
         self.fail("it was closed".into());

@@ -113,7 +113,8 @@ impl Source {
                 copied: first == First::Partner,
                 unprotected: first == First::Partner,
                 suspended: false,
-                covered: if first == First::Partner { after } else { 0 },
+                // What the log still has of the time before is sent again: a source may have lost it that had sent it.
+                covered: if first == First::Partner { after.min(fill.first - 1) } else { 0 },
             };
             let partner = Partner::new(&state, maps, self.side.wall.now_ms());
             if n == core.peers.len() {
@@ -323,7 +324,16 @@ impl Source {
             Some(Halt { phase: Phase::SplitBrain | Phase::Superseded, by: Some(by), .. }) => *by,
             _ => return Err(Error::State("there is no other source to overrule")),
         };
+        // The era begins behind what is there after a crash, too.
         let after = self.log.fill().last;
+        let durable = self
+            .log
+            .changed
+            .until(|| (self.log.fill().durable >= after || self.log.failure().is_some()).then_some(()));
+        durable.await;
+        if let Some(why) = self.log.failure() {
+            return Err(Error::Halted(why));
+        }
         let begin = |state: &mut crate::state::State| {
             let epoch = by.epoch.max(state.era().epoch).saturating_add(1);
             let era = Era { epoch, tag, after };
@@ -350,7 +360,8 @@ impl Source {
         let mut last = self.checkpoint().await;
         let fill = self.log.fill();
         if last.is_ok() && fill.first > fill.last {
-            last = self.persist(|state| state.closed = true).await;
+            // Nothing was lost that was sent.
+            last = self.persist(|state| (state.closed, state.ahead) = (true, false)).await;
         }
         self.halt(Phase::Suspended, "it was closed".into(), None);
         last

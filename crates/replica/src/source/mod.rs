@@ -137,6 +137,10 @@ struct Core {
     /// They fail: this side is no source any more.
     given_up: bool,
     closing: bool,
+    /// Records may be sent before they are durable here: the state says so, durably.
+    ahead: bool,
+    /// A destination has taken this era into its history since this side was opened.
+    known: bool,
     written_bytes: u64,
     log_wait: Duration,
 }
@@ -265,9 +269,16 @@ impl Source {
     /// opened ([`Error::Log`]): it may have answered what it has no more.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let opened = replay::open(&side, Role::Source, config.memory_bytes).await?;
-        let Opened { state, journal, log, damage } = opened;
+        let Opened { mut state, journal, log, damage } = opened;
         if let Some(damage) = damage {
             return Err(Error::Log(damage));
+        }
+        if std::mem::take(&mut state.ahead) {
+            // What comes now has the numbers of what was lost, which destinations may have.
+            let Era { epoch, .. } = state.era();
+            let era = Era { epoch, tag: restarted(state.log, state.life), after: log.fill().durable };
+            state.push_era(era);
+            state.promised = era;
         }
         let now = side.wall.now_ms();
         let mut peers = Vec::new();
@@ -292,6 +303,8 @@ impl Source {
             quiet: false,
             given_up: false,
             closing: false,
+            ahead: false,
+            known: false,
             written_bytes: 0,
             log_wait: Duration::ZERO,
         };
@@ -360,6 +373,14 @@ impl Source {
         self.changed.notify();
         self.log.changed.notify();
     }
+}
+
+/// The tag of an era that a source begins because it was opened anew: as random as the log's identity is (splitmix64).
+fn restarted(log: u64, life: u64) -> u64 {
+    let mut mixed = log ^ life.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// A volume of a source.

@@ -21,7 +21,7 @@ use weft_wire::repl::control::{Hello, Refusal, Sync, Welcome};
 use super::admin::GIVEN_UP;
 use super::{OnLoss, Partner, Source};
 use crate::error::Error;
-use crate::peer::{self, APPEND_BYTES, Link, Peer};
+use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
 use crate::scan::Damage;
 use crate::state::PeerState;
@@ -156,6 +156,11 @@ impl Source {
         let split = {
             let core = self.core();
             let fill = self.log.fill();
+            // Where the end of the log was lost, what came in its place is not what the other has there.
+            let after = match core.state.restarted() {
+                Some(era) if !core.known => by.after.min(era.after),
+                _ => by.after,
+            };
             let peers = || core.peers.iter().zip(&core.state.peers);
             // What one synchronous destination lacks was answered to nobody, unless it was left out.
             let strict = peers().any(|pair| match pair {
@@ -164,7 +169,7 @@ impl Source {
                 }
                 _ => false,
             });
-            certain || (fill.last > by.after && !strict)
+            certain || (fill.last > after && !strict)
         };
         let phase = if split { Phase::SplitBrain } else { Phase::Superseded };
         let why = match split {
@@ -256,6 +261,12 @@ impl Source {
             false => Vec::new(),
         };
         let last = welcome.last;
+        // What was sent before it was durable here is not relied on before it is.
+        let settled = self.log.changed.until(|| {
+            let fill = self.log.fill();
+            (fill.durable >= last.min(fill.last) || self.log.failure().is_some()).then_some(())
+        });
+        settled.await;
         let resync = {
             let mut core = self.core();
             let fill = self.log.fill();
@@ -315,6 +326,7 @@ impl Source {
             }
         };
         let Some((base, kind)) = resync else {
+            self.core().known = true;
             self.phase(n, Phase::ReplayingLog, None);
             self.caught_up(n);
             self.protect(n).await?;
@@ -324,6 +336,7 @@ impl Source {
         // It is not to be relied on until this is over.
         self.lost(n).await;
         self.in_time(link.begin(base, kind)).await?;
+        self.core().known = true;
         let damaged = match self.core().peer(n) {
             Ok((partner, _)) => {
                 partner.acked = base;
@@ -398,15 +411,45 @@ impl Source {
         self.journal.write_state(state).await
     }
 
-    /// Sends what becomes durable here, several appends at a time.
+    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered earlier.
+    fn is_awaited(&self, n: usize) -> bool {
+        self.core().peer(n).is_ok_and(|(partner, state)| {
+            state.mode == Mode::Synchronous && partner.consistent && !partner.lone && !state.suspended
+        })
+    }
+
+    /// Makes sure that it is remembered, before the first record is sent that is not durable here.
+    async fn allow_ahead(&self, n: usize) -> Result<(), Error> {
+        if self.core().ahead || !self.is_awaited(n) {
+            return Ok(());
+        }
+        self.persist(|state| state.ahead = true).await?;
+        self.core().ahead = true;
+        Ok(())
+    }
+
+    /// The last sequence that may be sent to this destination now.
+    fn sendable(&self, n: usize) -> u64 {
+        match self.core().ahead && self.is_awaited(n) {
+            true => self.log.through_ahead(AHEAD_BYTES),
+            false => self.log.fill().durable,
+        }
+    }
+
+    /// Sends what is logged here, several appends at a time: what is durable, and to whom writes wait for, what is becoming so.
     async fn stream(&self, n: usize, link: Link<'_>, mut cursor: u64) -> Result<Infallible, End> {
         let mut window = FuturesOrdered::new();
         loop {
-            while window.len() < APPENDS_IN_FLIGHT && self.log.fill().durable >= cursor {
-                let records = match self.gather(cursor).await {
+            self.allow_ahead(n).await?;
+            while window.len() < APPENDS_IN_FLIGHT && self.sendable(n) >= cursor {
+                let records = match self.gather(cursor, self.sendable(n)).await {
                     Err(Error::Log(damage)) => return Err(self.go_round(n, damage).await),
                     other => other?,
                 };
+                if records.is_empty() {
+                    // It has left the memory, and is not durable yet.
+                    break;
+                }
                 let last = cursor + records.len() as u64 - 1;
                 let bytes: u64 = records.iter().map(|record| record.header.payload_len() as u64).sum();
                 cursor = last + 1;
@@ -415,7 +458,7 @@ impl Source {
                     self.in_time(link.append(records)).await.map(|()| (last, count, bytes))
                 });
             }
-            let more = pin!(self.log.changed.until(|| (self.log.fill().durable >= cursor).then_some(())));
+            let more = pin!(self.log.changed.until(|| (self.sendable(n) >= cursor).then_some(())));
             let done = match (window.is_empty(), window.len() < APPENDS_IN_FLIGHT) {
                 (true, _) => {
                     more.await;
@@ -454,12 +497,18 @@ impl Source {
         End::Again
     }
 
-    /// Durable records from `cursor` on: at least one, as many as one append carries.
-    async fn gather(&self, cursor: u64) -> Result<Vec<Record>, Error> {
+    /// Records from `cursor` through `last`, as many as one append carries: at least one, where that is durable.
+    async fn gather(&self, cursor: u64, last: u64) -> Result<Vec<Record>, Error> {
         let durable = self.log.fill().durable;
         let (mut records, mut bytes) = (Vec::new(), 0);
-        for sequence in cursor..=durable {
-            let next = self.log.record(sequence).await?;
+        for sequence in cursor..=last {
+            let next = match sequence <= durable {
+                true => self.log.record(sequence).await?,
+                false => match self.log.recent(sequence) {
+                    Some(next) => next,
+                    None => break,
+                },
+            };
             bytes += next.header.record_len();
             if !records.is_empty() && bytes > APPEND_BYTES {
                 break;

@@ -10,6 +10,12 @@ use crate::state::PeerState;
 use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 
 impl Source {
+    /// Its history.
+    #[cfg(test)]
+    pub(crate) fn eras(&self) -> Vec<weft_wire::repl::control::Era> {
+        self.core().state.eras.clone()
+    }
+
     /// How it is doing, now.
     pub fn status(&self) -> Status {
         let core = self.core();

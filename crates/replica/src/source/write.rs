@@ -135,6 +135,10 @@ impl Source {
             Some(Ok(sequence))
         });
         let sequence = placed.await?;
+        if self.core().ahead {
+            // It is sent while it is logged.
+            self.log.changed.notify();
+        }
         if self.log.claim_writer() {
             rt::spawn(self.clone().write_log()).detach();
         }

@@ -95,6 +95,11 @@ impl Disk {
         platter.host += 1;
     }
 
+    /// Of what was not flushed nothing is there when the host dies.
+    pub fn forget(&self) {
+        self.platter().pending.clear();
+    }
+
     /// The sector there cannot be read any more, until it is written to.
     pub fn fail(&self, at: usize) {
         self.platter().failed.insert(at / SECTOR);

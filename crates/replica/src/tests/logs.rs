@@ -29,6 +29,7 @@ fn state(tail: Tail, life: u64) -> State {
         holds: true,
         closed: false,
         damaged: false,
+        ahead: false,
         log: 5,
         life,
         tail,
@@ -287,6 +288,27 @@ fn a_ring_goes_round_and_never_over_what_it_holds() {
             let fill = log.fill();
             assert_eq!((fill.first, fill.last), (oldest.into(), u64::from(next) - 1));
         }
+    });
+}
+
+#[test]
+fn what_is_sent_early_is_limited_and_as_much_is_kept() {
+    Sim::new(1).run(async {
+        let ring = Ring::new();
+        let (log, _) = ring.open(START, 1).await;
+        append(&log, 1, 1).await.expect("there is room");
+        for byte in 2..=4 {
+            log.place(record(byte, 1)).expect("there is room");
+        }
+        // Two sectors each.
+        let bytes = |sectors: u64| sectors * SECTOR as u64;
+        let ahead = |sectors| log.through_ahead(bytes(sectors));
+        assert_eq!((ahead(0), ahead(1), ahead(2), ahead(5), ahead(6), ahead(60)), (1, 1, 2, 3, 4, 4));
+        assert!(log.claim_writer());
+        while log.write_next().await.is_some() {}
+        assert_eq!(log.through_ahead(0), 4);
+        let through = |sectors| log.through_leaving(bytes(sectors));
+        assert_eq!((through(0), through(1), through(2), through(7), through(8)), (4, 4, 3, 1, 0));
     });
 }
 

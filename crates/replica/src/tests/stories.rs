@@ -54,6 +54,31 @@ pub(super) async fn write(block: &Arc<dyn Block>, offset: u64, len: usize, byte:
 }
 
 #[test]
+fn what_the_source_has_lost_of_what_it_sent_goes() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        // The first write is sent when it is durable, as all before it were.
+        write(&world.source(0).block(0), 0, 512, 1).await;
+        world.write_on(0, Duration::from_micros(100));
+        while world.destination(1).status().last <= world.source(0).status().last {
+            rt::sleep(Duration::from_micros(5)).await;
+        }
+        let had = world.destination(1).status().last;
+        world.nodes[0].journal.forget();
+        world.kill(0);
+        let source = world.start_source(0).await;
+        assert!(source.status().last < had, "nothing was lost");
+        // Other writes take the place of what was lost.
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        assert!(source.status().last < had, "what was lost has come back");
+        write(&source.block(1), 0, 8192, 2).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn the_first_copy_skips_what_is_empty() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use weft_machine::sim::with_rng;
 use weft_machine::{Pool, rt};
 use weft_store::block::{Block, BlockOp, Outcome};
+use weft_wire::repl::control::Era;
 
 use super::disk::Disk;
 use super::link::{Cable, Host, Link, Side as Runs};
@@ -37,6 +38,8 @@ pub struct Node {
 pub struct Model {
     base: Vec<Vec<u8>>,
     records: Vec<Record>,
+    /// What a source had placed, and perhaps sent, and lost in a crash: the era that it began then, and the records behind it.
+    lost: Option<(Era, Vec<Record>)>,
     /// Answered to a writer,
     pub answered: BTreeSet<u64>,
     /// and that while the source said that it was protected.
@@ -66,12 +69,76 @@ impl Model {
         self.protected.split_off(&(last + 1));
     }
 
+    /// A source has come back with everything through `last`, under this history: what was behind that it has lost.
+    fn lose_after(&mut self, eras: &[Era], last: u64) {
+        self.learn();
+        let restarted = eras.len() > 1 && eras[eras.len() - 2].epoch == eras[eras.len() - 1].epoch;
+        let era = eras[eras.len() - 1];
+        let known = self.lost.as_ref().is_some_and(|(other, _)| other.tag == era.tag);
+        if restarted && !known && era.after == last && last <= self.records.len() as u64 {
+            self.lost = Some((era, self.records[last as usize..].to_vec()));
+        }
+        self.forget_after(last);
+    }
+
+    /// Whether a host of this history that has everything through `last` has something that its source has lost: after which
+    /// sequence.
+    pub fn has_lost(&self, eras: &[Era], last: u64) -> Option<u64> {
+        let (era, _) = self.lost.as_ref()?;
+        let knows = eras.iter().any(|known| (known.epoch, known.tag) == (era.epoch, era.tag));
+        (last > era.after && !knows).then_some(era.after)
+    }
+
+    /// A host of this history was promoted: if it has what its source had lost, that happened, and what the source wrote
+    /// instead did not. Whether some of that was answered.
+    pub fn promoted(&mut self, eras: &[Era], last: u64) -> bool {
+        self.learn();
+        // Without the era that has just begun.
+        let at = self.has_lost(&eras[..eras.len() - 1], last);
+        let Some((_, lost)) = self.lost.take() else { return false };
+        let Some(at) = at else { return false };
+        let answered = self.answered.range(at + 1..).next().is_some();
+        assert_eq!(self.protected.range(at + 1..).next(), None, "protected by a copy that is further");
+        self.forget_after(at);
+        self.records.extend(lost);
+        answered
+    }
+
+    /// Every volume of a host of this history after `last`.
+    pub fn volumes_of(&mut self, eras: &[Era], last: u64) -> Vec<Vec<u8>> {
+        self.learn();
+        match self.has_lost(eras, last) {
+            None => self.volumes_at(last),
+            Some(at) => {
+                let (_, lost) = self.lost.as_ref().expect("something was lost");
+                assert!(last <= at + lost.len() as u64, "a host has {last}, which was never placed");
+                let records = self.records[..at as usize].iter().chain(lost);
+                Model::play(&self.base, records.take(last as usize))
+            }
+        }
+    }
+
+    /// The most that a host of this history can have.
+    fn most(&mut self, eras: &[Era]) -> u64 {
+        self.learn();
+        let placed = self.records.len() as u64;
+        let lost = self.lost.as_ref().map_or(0, |(era, lost)| era.after + lost.len() as u64);
+        match self.has_lost(eras, lost) {
+            Some(_) => lost,
+            None => placed,
+        }
+    }
+
     /// Every volume after `last`.
     pub fn volumes_at(&mut self, last: u64) -> Vec<Vec<u8>> {
         self.learn();
         assert!(last <= self.records.len() as u64, "a host has {last}, which was never placed");
-        let mut volumes = self.base.clone();
-        for record in &self.records[..last as usize] {
+        Model::play(&self.base, self.records[..last as usize].iter())
+    }
+
+    fn play<'a>(base: &[Vec<u8>], records: impl Iterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+        let mut volumes = base.to_vec();
+        for record in records {
             let at = record.header.offset as usize;
             let len = record.header.range_len() as usize;
             let range = &mut volumes[usize::from(record.header.member)][at..at + len];
@@ -286,6 +353,14 @@ impl World {
         }
     }
 
+    /// A source and its destination, where both run.
+    pub fn running(&self, source: usize, copy: usize) -> Option<(Arc<Source>, Arc<Destination>)> {
+        match (&*self.nodes[source].host.side.borrow(), &*self.nodes[copy].host.side.borrow()) {
+            (Runs::Source(source), Runs::Destination(copy)) => Some((source.clone(), copy.clone())),
+            _ => None,
+        }
+    }
+
     /// Opens a source, which has to hold everything that it has answered.
     pub async fn open_source(&self, n: usize) -> Arc<Source> {
         let source = Source::open(self.side(n), self.config.clone()).await.expect("it opens");
@@ -331,7 +406,7 @@ impl World {
             model.learn();
             let lost = model.answered.range(last + 1..).next().copied();
             assert_eq!(lost, None, "the source has forgotten what it has answered: it has {last}");
-            model.forget_after(last);
+            model.lose_after(&source.eras(), last);
             self.compare(
                 n,
                 &model.volumes_at(last),
@@ -363,9 +438,11 @@ impl World {
         let destination = self.start_destination_as_it_is(n).await;
         let status = destination.status();
         if status.consistent {
-            let expected = self.model.borrow_mut().volumes_at(status.last);
+            let eras = destination.eras();
+            let expected = self.model.borrow_mut().volumes_of(&eras, status.last);
             self.compare(n, &expected, &format!("the destination is no prefix at {}", status.last));
-            let lost = self.model.borrow().protected.range(status.last + 1..).next().copied();
+            let has = self.model.borrow().has_lost(&eras, status.last).unwrap_or(status.last);
+            let lost = self.model.borrow().protected.range(has + 1..).next().copied();
             assert_eq!(lost, None, "the destination has forgotten a protected write: it has {}", status.last);
         }
         destination
@@ -525,7 +602,7 @@ impl World {
             .members
             .iter()
             .map(|disk| Disk::new(vec![0; disk.content().len()], Duration::from_micros(10)).open());
-        let before = destination.status().applied;
+        let (before, eras) = (destination.status().applied, destination.eras());
         let pictures = destination.snapshot(stores.collect()).await?;
         let after = destination.status().applied;
         let mut volumes = Vec::new();
@@ -546,7 +623,10 @@ impl World {
                 expected[..both] == volume[..both]
             })
         };
-        let fits = (before..=after).any(|last| is(model.volumes_at(last)));
+        // It may have heard meanwhile that its source has lost something.
+        let now = destination.eras();
+        let mut is_at = |eras: &[Era], last| last <= model.most(eras) && is(model.volumes_of(eras, last));
+        let fits = (before..=after).any(|last| is_at(&eras, last) || is_at(&now, last));
         assert!(fits, "the picture is no prefix, {before} to {after}");
         Ok(())
     }

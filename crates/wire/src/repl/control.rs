@@ -34,7 +34,7 @@ const ASK: [u8; 4] = *b"WfRq";
 const TELL: [u8; 4] = *b"WfRs";
 
 /// A stretch of a history that one source wrote: since `after`, under this epoch. The tag, random, tells it from that of
-/// somebody who took the same number at the same time.
+/// somebody who took the same number at the same time, and from what the same source wrote before it lost the end of its log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Era {
     /// Counts the sources.
@@ -401,7 +401,7 @@ impl Request {
                 let (synchronous, adopt, sizes) = (r.flag()?, r.flag()?, take_sizes(r)?);
                 let count = r.count(MAX_ERAS, Era::LEN)?;
                 let eras: Vec<Era> = (0..count).map(|_| Era::take(r)).collect::<Result<_, _>>()?;
-                if eras.is_empty() || !eras.is_sorted_by(|a, b| a.epoch < b.epoch && a.after <= b.after) {
+                if eras.is_empty() || !eras.is_sorted_by(|a, b| a.epoch <= b.epoch && a.after <= b.after) {
                     return Err(Malformed::Field("the history"));
                 }
                 Request::Hello(Hello { partnership, first, last, synchronous, adopt, sizes, eras })
