@@ -324,8 +324,8 @@ impl Vfs {
         Ok(expect!(self.backend.submit(op).await?, Outcome::Value(value) => value))
     }
 
-    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`], [`Error::NoSpace`] where the file system
-    /// takes less.
+    /// See [`Op::SetXattr`]. [`Error::XattrTooBig`] beyond [`MAX_XATTR_VALUE`](super::MAX_XATTR_VALUE), [`Error::NoSpace`] where
+    /// the file system takes less.
     pub async fn set_xattr(
         &self,
         node: NodeId,
