@@ -1,8 +1,8 @@
 //! Calls from the server to a client, over one connection, from whatever core has something to say.
 //!
 //! What: [`Line`]: calls that wait to be sent, those that wait for their reply, and whose sessions used it.
-//! Spec: RFC 5531 section 8 (xid), RFC 8881 2.10.3.1 (the back channel). Owns: all three. Does not: send or receive, which the connection's own core does;
-//! know what is called.
+//! Spec: RFC 5531 section 8 (xid), RFC 8881 2.10.3.1 (the back channel). Owns: all three. Does not: send or receive, which the
+//! connection's own core does; know what is called.
 //!
 //! The connection looks for calls by one atomic; whoever calls wakes it.
 

@@ -335,15 +335,7 @@ impl Vfs {
     ) -> Result<(), Error> {
         let node = self.streams.base(node)?;
         let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
-        let done = self.backend.submit(op).await;
-        if name == crate::access::XATTR {
-            self.descriptors.fetch_add(1, Ordering::AcqRel);
-        }
-        expect!(done?, Outcome::Done => ());
-        if !name.starts_with(OWN_XATTRS) {
-            self.modified(node, What::XATTRS).await;
-        }
-        Ok(())
+        self.change_xattr(node, name, op).await
     }
 
     /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
@@ -356,6 +348,11 @@ impl Vfs {
     pub async fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Error> {
         let node = self.streams.base(node)?;
         let op = Op::RemoveXattr { node, name: name.to_vec() };
+        self.change_xattr(node, name, op).await
+    }
+
+    /// Carries out what sets or removes the attribute `name`, and tells who has to know.
+    async fn change_xattr(&self, node: NodeId, name: &[u8], op: Op) -> Result<(), Error> {
         let done = self.backend.submit(op).await;
         if name == crate::access::XATTR {
             self.descriptors.fetch_add(1, Ordering::AcqRel);
