@@ -122,7 +122,7 @@ mod tests {
     use weft_machine::{Pool, rt};
     use weft_store::backend::Ram;
     use weft_store::rules::{NOBODY, Squash};
-    use weft_store::{NodeId, Share, Vfs};
+    use weft_store::{Exists, Make, NodeId, Share, Special, Vfs};
     use weft_wire::mount::{self, DirPath, Export as Exported, List, MountResult, MountStatus};
     use weft_wire::nfs3::{self, *};
     use weft_wire::rpc::AuthSys;
@@ -215,6 +215,32 @@ mod tests {
         let asked = AccessArgs { object, access: 0x3f };
         let may: Outcome<AccessOk, AttrOnly> = call(&server, INSIDE, user(0), nfs::ACCESS, &asked).unwrap();
         assert_eq!(may.unwrap().access, access::READ | access::LOOKUP);
+    }
+
+    #[test]
+    fn pipes_are_written_to_by_whom_their_mode_allows() {
+        let ruled = Export { read_only: true, squash: Some(Squash::None), ..Export::default() };
+        let server = server(ruled);
+        let allowed = |share: usize, mode, uid| {
+            let vfs = &server.shares[share].vfs;
+            let name = format!("{mode:o}-{uid}");
+            let set = weft_store::SetAttr { mode: Some(mode), ..Default::default() };
+            let what = Make::Special(Special::Fifo);
+            let making = vfs.create(NodeId::ROOT, name.as_bytes(), what, Exists::Fail, set);
+            let (pipe, _) = rt::block_on(making).unwrap().unwrap();
+            let asked = AccessArgs { object: handle_of(&server, share, pipe.node), access: 0x3f };
+            let may: Outcome<AccessOk, AttrOnly> =
+                call(&server, INSIDE, user(uid), nfs::ACCESS, &asked).unwrap();
+            may.unwrap().access
+        };
+        let written = access::MODIFY | access::EXTEND;
+        // On what is only read, too: a pipe is of the client that opens it.
+        for share in [0, 1] {
+            assert_eq!(allowed(share, 0o666, 5), access::READ | written);
+            assert_eq!(allowed(share, 0o622, 5), written);
+            assert_eq!(allowed(share, 0o644, 5), access::READ);
+        }
+        assert_eq!(allowed(0, 0o600, 0), access::READ | written);
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> 
             add(WRITE, access::MODIFY | access::EXTEND);
             add(EXECUTE, access::EXECUTE);
         }
-        Kind::Symlink | Kind::Special(_) => {}
+        // Clients open pipes, sockets and devices themselves and have only our word for who may.
+        Kind::Special(_) => add(WRITE, access::MODIFY | access::EXTEND),
+        Kind::Symlink => {}
     }
     Ok(AccessOk { attributes: Some(node.attributes(&attr)), access: args.access & possible })
 }
