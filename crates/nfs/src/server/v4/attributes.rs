@@ -360,6 +360,22 @@ pub(super) fn is_delegated(mask: Bitmap) -> bool {
     !mask.and(DELEGATED).is_empty()
 }
 
+/// Leaves out the times of a delegation that the file has already. Linux says both with each delegation that it gives
+/// back, changed or not; set again they would change the file's change time.
+pub(super) fn drop_known(changes: &mut Changes, attr: &Attr) {
+    let known = |bit, told: Option<store::SetTime>, now: Timestamp| {
+        changes.mask.has(bit) && told == Some(store::SetTime::To(now))
+    };
+    let accessed = known(attr::TIME_DELEG_ACCESS, changes.set.atime, attr.atime);
+    let modified = known(attr::TIME_DELEG_MODIFY, changes.set.mtime, attr.mtime);
+    if accessed {
+        changes.set.atime = None;
+    }
+    if modified {
+        changes.set.mtime = None;
+    }
+}
+
 /// A user or group by number; names mean nothing here (NFS4ERR_BADOWNER).
 fn id(text: &Text) -> Result<u32, Status> {
     let text = super::names::utf8(text)?;

@@ -27,7 +27,7 @@ pub async fn setattr(c: &mut Compound<'_>, args: &Setattr) -> (Status, Bitmap) {
 
 async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
     let place = c.place()?;
-    let changes = changes(&args.attributes, c.minor, false)?;
+    let mut changes = changes(&args.attributes, c.minor, false)?;
     let node = place.writable()?;
     if named::is_attribute(&node) && !changes.mask.without(SIZE).is_empty() {
         return Err(Status::ATTRNOTSUPP);
@@ -47,6 +47,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
             // RFC 9754: only who keeps the times says what they are.
             let state = io::state(c, &node, &args.stateid)?.ok_or(Status::BAD_STATEID)?;
             state.delegation().filter(|right| right.times).ok_or(Status::INVAL)?;
+            attributes::drop_known(&mut changes, &attr);
         }
         delegations::clear(c, &node, Access::Write).await?;
     }

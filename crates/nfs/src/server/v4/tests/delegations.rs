@@ -230,6 +230,36 @@ fn what_a_writer_has_made_of_a_file_is_asked_and_not_guessed() {
 }
 
 #[test]
+fn times_that_come_back_as_they_were_change_nothing() {
+    story(async {
+        let server = server();
+        let a = Live::new(&server, "a").await;
+        let access = share::BOTH | share::WANT_WRITE_DELEG | share::WANT_DELEG_TIMESTAMPS;
+        let (file, opened) = a.open(&server, "f", access).await;
+        let delegation = write_of(&opened.delegation);
+        let wanted = Bitmap::of(&[attr::CHANGE, attr::TIME_ACCESS, attr::TIME_METADATA, attr::TIME_MODIFY]);
+        let attributes = async || {
+            let fattr: Fattr = a.at(file, Op::Getattr(wanted)).await.ok(opnum::GETATTR);
+            Attributes::parse(&fattr).unwrap()
+        };
+        let before = attributes().await;
+        let told = |time_deleg_access, time_deleg_modify| {
+            let attributes = Attributes { time_deleg_access, time_deleg_modify, ..Attributes::default() };
+            Op::Setattr(Setattr { stateid: delegation, attributes: attributes.fattr() })
+        };
+        let (accessed, modified) = (before.time_access, before.time_modify);
+        assert_eq!(a.at(file, told(accessed, modified)).await.status, Status::OK);
+        assert_eq!(attributes().await, before);
+        // One of them is another: the change time tells.
+        let later = Time { seconds: modified.unwrap().seconds + 1, ..modified.unwrap() };
+        assert_eq!(a.at(file, told(accessed, Some(later))).await.status, Status::OK);
+        let after = attributes().await;
+        assert_eq!((after.time_access, after.time_modify), (accessed, Some(later)));
+        assert_ne!(after.time_metadata, before.time_metadata);
+    });
+}
+
+#[test]
 fn names_and_other_protocols_recall_it_too() {
     story(async {
         let server = server();
