@@ -224,18 +224,19 @@ pub(super) async fn set(
     let new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
     let token = token_of(cx);
     let attr = open.vfs.getattr(open.node).await?;
-    if !matches!(attr.kind, Kind::File | Kind::Dir) {
-        return Err(NtStatus::NOT_SUPPORTED.into());
-    }
-    // What a POSIX client writes when it sets a mode: a list that says nothing else.
+    // What a POSIX client writes when it sets a mode: a list that says nothing else. Pipes and sockets have one, too.
     if let Some(mode) = mode_of(&new.dacl)
         && what == SecurityInformation::DACL
+        && attr.kind != Kind::Symlink
         && cx.connection.negotiated().posix
     {
         let mode = attributes::settable_mode(mode, attr.kind == Kind::Dir);
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         access::chmod::set(&open.vfs, &attr, set).await?;
         return Ok(());
+    }
+    if !matches!(attr.kind, Kind::File | Kind::Dir) {
+        return Err(NtStatus::NOT_SUPPORTED.into());
     }
     let mut descriptor = access::look(&open.vfs, &attr, token).await?.descriptor;
     if what.contains(SecurityInformation::OWNER) {

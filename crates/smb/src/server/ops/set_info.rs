@@ -242,8 +242,13 @@ fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
     }
 }
 
-/// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12).
-fn check_target(open: &Open, (target, dos): (&Attr, Option<Dos>), replace: bool) -> Result<(), NtStatus> {
+/// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12). A directory may be where it `gives_way`.
+fn check_target(
+    open: &Open,
+    (target, dos): (&Attr, Option<Dos>),
+    replace: bool,
+    gives_way: bool,
+) -> Result<(), NtStatus> {
     if !replace {
         return Err(NtStatus::OBJECT_NAME_COLLISION);
     }
@@ -252,10 +257,19 @@ fn check_target(open: &Open, (target, dos): (&Attr, Option<Dos>), replace: bool)
     }
     // To POSIX as well: Linux opens what it has replaced under the lease of what it was, but where it is refused removes it first.
     let in_use = open.vfs.opens().is_open(target.node);
-    if target.kind == Kind::Dir || attributes::is_readonly(target, dos) || in_use {
+    if (target.kind == Kind::Dir && !gives_way) || attributes::is_readonly(target, dos) || in_use {
         return Err(NtStatus::ACCESS_DENIED);
     }
     Ok(())
+}
+
+/// Whether a directory takes the place of another, as rename(2) has it: of one that is empty.
+async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Failure> {
+    if !replace || !open.is_posix() || (open.kind, target.kind) != (Kind::Dir, Kind::Dir) {
+        return Ok(false);
+    }
+    let (entries, _) = open.vfs.readdir(target.node, 0, 1).await?;
+    if entries.is_empty() { Ok(true) } else { Err(NtStatus::DIRECTORY_NOT_EMPTY.into()) }
 }
 
 /// [MS-FSA] 2.1.5.15.12.1: a stream gets another name.
@@ -268,7 +282,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
         && target.node != open.node
     {
         let dos = open.vfs.beside(base).await?.dos;
-        check_target(open, (&target, dos), replace)?;
+        check_target(open, (&target, dos), replace, false)?;
     }
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
@@ -324,8 +338,9 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             }
         }
         Some((target, spelled)) => {
+            let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
             let target = (target, vfs.beside(target.node).await?.dos);
-            check_target(open, target, wish.replace_if_exists)?;
+            check_target(open, target, wish.replace_if_exists, gives_way)?;
             security::may_delete(cx, vfs, target, to.dir).await?;
             vfs.rename(source, (to.dir, spelled), true).await?;
             if *spelled != to.name {
@@ -358,7 +373,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
             return Ok(());
         }
         let target = (target, vfs.beside(target.node).await?.dos);
-        check_target(open, target, wish.replace_if_exists)?;
+        check_target(open, target, wish.replace_if_exists, false)?;
         security::may_delete(cx, vfs, target, to.dir).await?;
         match vfs.remove(to.dir, spelled).await {
             Err(Error::NotFound) => {}

@@ -247,31 +247,57 @@ fn paths_as_linux_writes_them() {
     });
 }
 
+async fn rename(client: &mut Client, file: FileId, to: &str) -> NtStatus {
+    let mut buffer = Vec::new();
+    Rename { replace_if_exists: true, root_directory: 0, name: to.into() }.emit(&mut buffer);
+    let (info_type, class) = (InfoType::FILE, FileClass::RENAME.0);
+    let request =
+        set_info::Request { info_type, class, additional_information: 0, file, buffer: buffer.into() };
+    client.status(Command::SetInfo, |out| request.emit(out)).await
+}
+
 #[test]
 fn a_folder_moves_with_what_is_open_in_it() {
     let dir = tempfile::tempdir().unwrap();
     story(async {
         let world = served(dir.path(), true);
         let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
-        let rename = async |alice: &mut Client, file, to: &str| {
-            let mut buffer = Vec::new();
-            Rename { replace_if_exists: true, root_directory: 0, name: to.into() }.emit(&mut buffer);
-            let (info_type, class) = (InfoType::FILE, FileClass::RENAME.0);
-            let request = set_info::Request {
-                info_type,
-                class,
-                additional_information: 0,
-                file,
-                buffer: buffer.into(),
-            };
-            alice.status(Command::SetInfo, |out| request.emit(out)).await
-        };
         let (folder, ..) = open(&mut alice, "d", MKDIR, 0o755).await.unwrap();
         let (old, ..) = open(&mut alice, "d/old", CREATE, 0o644).await.unwrap();
         assert_eq!(rename(&mut alice, folder, "e").await, NtStatus::SUCCESS);
         assert_eq!(rename(&mut alice, old, "e/new").await, NtStatus::SUCCESS);
         assert_eq!(alice.write(old, b"data").await, NtStatus::SUCCESS);
         assert_eq!(std::fs::read(dir.path().join("e/new")).unwrap(), b"data");
+    });
+}
+
+#[test]
+fn a_folder_takes_the_place_of_one_that_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let world = served(dir.path(), true);
+        let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
+        for name in ["empty", "used", "full"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::write(dir.path().join("full/file"), b"").unwrap();
+        let (folder, ..) = open(&mut alice, "d", MKDIR, 0o755).await.unwrap();
+        let (file, ..) = open(&mut alice, "d/file", CREATE, 0o644).await.unwrap();
+        let (used, ..) = open(&mut alice, "used", OPEN, 0).await.unwrap();
+        assert_eq!(rename(&mut alice, folder, "full").await, NtStatus::DIRECTORY_NOT_EMPTY);
+        assert_eq!(rename(&mut alice, folder, "used").await, NtStatus::ACCESS_DENIED);
+        assert_eq!(rename(&mut alice, file, "empty").await, NtStatus::ACCESS_DENIED);
+        assert_eq!(alice.close(used).await, NtStatus::SUCCESS);
+        for name in ["empty", "used"] {
+            assert_eq!(rename(&mut alice, folder, name).await, NtStatus::SUCCESS);
+            assert!(dir.path().join(name).join("file").exists());
+        }
+        assert!(!dir.path().join("empty").exists());
+        // Others may not replace folders.
+        let (mut bob, _) = client(&world, None).await;
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        let (folder, ..) = open(&mut bob, "used", OPEN, 0).await.unwrap();
+        assert_eq!(rename(&mut bob, folder, "empty").await, NtStatus::ACCESS_DENIED);
     });
 }
 
@@ -383,8 +409,10 @@ fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
             let known = query(&mut alice, file).await.unwrap();
             assert_eq!((known.posix.mode, known.posix.reparse_tag), (mode(kind, 0o640), 0x8000_0014));
             assert_eq!(control(&mut alice, get, file, Vec::new()).await.unwrap(), nfs(what));
-            assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
             assert_eq!(mode_on_disk(dir.path(), name), 0o640);
+            assert_eq!(chmod(&mut alice, file, 0o604).await, NtStatus::SUCCESS);
+            assert_eq!(mode_on_disk(dir.path(), name), 0o604);
+            assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
         }
         // A link, and where it leads, as Linux writes it.
         let data = |target: &str| {
@@ -395,6 +423,8 @@ fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
         };
         let (file, ..) = open(&mut alice, "link", CREATE, 0o640).await.unwrap();
         control(&mut alice, set, file, data("d/../pipe")).await.unwrap();
+        // A link has no mode of its own.
+        assert_eq!(chmod(&mut alice, file, 0o604).await, NtStatus::NOT_SUPPORTED);
         assert_eq!(query(&mut alice, file).await.unwrap().posix.mode >> 12, FileType::Symlink as u32);
         assert_eq!(control(&mut alice, get, file, Vec::new()).await.unwrap(), data("d/../pipe"));
         assert_eq!(std::fs::read_link(dir.path().join("link")).unwrap().to_str(), Some("d/../pipe"));
