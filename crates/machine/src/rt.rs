@@ -5,6 +5,7 @@
 //! Owns: the loop of each core. Does not: migrate tasks between cores.
 
 mod cores;
+mod crowd;
 mod drain;
 mod poller;
 mod reactor;

@@ -327,6 +327,20 @@ impl Log {
         self.ring().failed.clone()
     }
 
+    /// Waits until everything up to `sequence` is durable, or `given_up` says why nobody waits any more. A log that has failed
+    /// says so in [`Log::failure`].
+    pub async fn durable_through<E>(
+        &self,
+        sequence: u64,
+        mut given_up: impl FnMut() -> Option<E>,
+    ) -> Result<(), E> {
+        let look = || match self.fill().durable >= sequence {
+            true => Some(Ok(())),
+            false => given_up().map(Err),
+        };
+        self.changed.until(look).await
+    }
+
     /// Whether it is more than half full: time to make room.
     pub fn is_filling(&self) -> bool {
         let ring = self.ring();

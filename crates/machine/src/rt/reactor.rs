@@ -21,6 +21,7 @@ use compio_driver::{DriverType, ProactorBuilder};
 use compio_runtime::fd::PollFd;
 use compio_runtime::{Runtime, RuntimeBuilder};
 
+use super::crowd::{self, Crowd};
 use super::spin::{SPIN_MAX, Spin};
 use super::{poller, readiness};
 
@@ -238,6 +239,7 @@ struct Core<'a> {
     /// compio's watch over `set` while the core sleeps.
     watch: PollFd<Rc<OwnedFd>>,
     spin: Spin,
+    crowd: Crowd,
     /// Turns of the loop and of its spins, for what is not done in each.
     turns: u32,
     /// When timers were last looked at.
@@ -263,6 +265,7 @@ impl<'a> Core<'a> {
             set,
             watch,
             spin: Spin::new(options.spin_max),
+            crowd: Crowd::new(),
             turns: 0,
             looked: Cell::new(Instant::now()),
             news_by_poller: false,
@@ -335,8 +338,9 @@ impl<'a> Core<'a> {
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);
         let mut now = start;
+        let (mut looked_about, mut crowded) = (start, false);
         let won = loop {
-            let last = now.duration_since(start) >= budget;
+            let last = crowded || now.duration_since(start) >= budget;
             let polls = TASK_POLLS.get();
             self.turns = self.turns.wrapping_add(1);
             if last {
@@ -364,12 +368,18 @@ impl<'a> Core<'a> {
             std::hint::spin_loop();
             if self.turns.is_multiple_of(TURNS_PER_CLOCK) {
                 now = Instant::now();
+                if now.duration_since(looked_about) >= crowd::LOOK_EVERY {
+                    looked_about = now;
+                    // Whoever waits for a processor is let go on: it may be the peer that this core waits for.
+                    crowded = self.crowd.waits();
+                }
             }
         };
         if budget.is_zero() {
             return won;
         }
-        if won {
+        // What came at last would have come by sleeping, and sooner.
+        if won && !crowded {
             self.spin.won();
             count(&self.counters.spins_won);
         } else {

@@ -45,13 +45,7 @@ impl Destination {
             .await?;
         // The claim is remembered before it is confirmed: no earlier source is listened to any more, whatever happens.
         let placed = self.log.fill().last;
-        self.log
-            .changed
-            .until(|| match self.log.fill().durable >= placed {
-                true => Some(Ok(())),
-                false => self.check(welcome.session).err().map(Err),
-            })
-            .await?;
+        self.log.durable_through(placed, || self.check(welcome.session).err()).await?;
         let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
         let promise = move |state: &mut State| {
             state.promised = era;

@@ -301,13 +301,7 @@ impl Destination {
             .await?;
         // Others may come next now.
         self.changed.notify();
-        self.log
-            .changed
-            .until(|| match self.log.fill().durable >= last {
-                true => Some(Ok(())),
-                false => self.check(session).err().map(Err),
-            })
-            .await
+        self.log.durable_through(last, || self.check(session).err()).await
     }
 
     /// Places as many records as follow what the log has, and find room.

@@ -326,11 +326,8 @@ impl Source {
         };
         // The era begins behind what is there after a crash, too.
         let after = self.log.fill().last;
-        let durable = self
-            .log
-            .changed
-            .until(|| (self.log.fill().durable >= after || self.log.failure().is_some()).then_some(()));
-        durable.await;
+        self.log.durable_through(after, || self.log.failure()).await.map_err(Error::Halted)?;
+        // It may have failed since, behind that.
         if let Some(why) = self.log.failure() {
             return Err(Error::Halted(why));
         }

@@ -262,11 +262,8 @@ impl Source {
         };
         let last = welcome.last;
         // What was sent before it was durable here is not relied on before it is.
-        let settled = self.log.changed.until(|| {
-            let fill = self.log.fill();
-            (fill.durable >= last.min(fill.last) || self.log.failure().is_some()).then_some(())
-        });
-        settled.await;
+        let sent = last.min(self.log.fill().last);
+        self.log.durable_through(sent, || self.log.failure()).await.map_err(Error::Halted)?;
         let resync = {
             let mut core = self.core();
             let fill = self.log.fill();

@@ -1,0 +1,90 @@
+//! Whether more threads want to run than there are processors.
+//!
+//! A core that polls while its peer waits for that very processor waits for itself: on two processors the threads of two
+//! servers and of their client took three times as long for a replicated write as threads that sleep at once.
+//! Owns: a descriptor of /proc/loadavg. Does not: decide what follows from it (see `reactor`).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// How long a spin goes on before it looks about, and from one look to the next: a look costs a microsecond.
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(10);
+
+/// What tells how many threads want to run.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    /// None where there is no such file: then there is never a crowd.
+    loadavg: Option<File>,
+    processors: usize,
+}
+
+impl Crowd {
+    pub(super) fn new() -> Crowd {
+        // SAFETY: a plain call that takes a number; errors are negative.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let processors = usize::try_from(online).unwrap_or(usize::MAX);
+        Crowd { loadavg: File::open("/proc/loadavg").ok(), processors }
+    }
+
+    /// True while somebody waits for a processor. The kernel counts all of the machine, so where a process may use a few of
+    /// many processors, whoever waits for those may go unseen.
+    pub(super) fn waits(&self) -> bool {
+        let Some(file) = &self.loadavg else { return false };
+        // "0.20 0.18 0.12 3/80 11206" (proc(5)).
+        let mut line = [0; 128];
+        let read = file.read_at(&mut line, 0).unwrap_or(0);
+        running(&line[..read]).is_some_and(|running| running > self.processors)
+    }
+}
+
+/// The threads that run or want to, of a line of /proc/loadavg.
+fn running(line: &[u8]) -> Option<usize> {
+    let field = line.split(|byte| *byte == b' ').nth(3)?;
+    let digits = field.split(|byte| *byte == b'/').next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_fourth_field_tells_who_runs() {
+        assert_eq!(running(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(running(b"112.20 90.18 80.12 117/8000 4194304\n"), Some(117));
+        for odd in [
+            &b""[..],
+            b"\n",
+            b"0.20 0.18 0.12",
+            b"0.20 0.18 0.12 /80",
+            b"0.20 0.18 0.12 x/80 1",
+            b"a b c \xff/1 2",
+        ] {
+            assert_eq!(running(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn busy_threads_are_a_crowd_once_they_are_more_than_the_processors() {
+        let crowd = Crowd::new();
+        assert!(!Crowd { loadavg: None, ..Crowd::new() }.waits());
+        assert!(!Crowd { processors: usize::MAX, ..Crowd::new() }.waits());
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..=crowd.processors {
+                scope.spawn(|| {
+                    while !end.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            while !crowd.waits() {
+                std::thread::yield_now();
+            }
+            end.store(true, Ordering::Relaxed);
+        });
+    }
+}
