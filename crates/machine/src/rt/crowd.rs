@@ -47,8 +47,6 @@ fn running(line: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
 
     #[test]
@@ -68,23 +66,23 @@ mod tests {
     }
 
     #[test]
-    fn busy_threads_are_a_crowd_once_they_are_more_than_the_processors() {
-        let crowd = Crowd::new();
-        assert!(!Crowd { loadavg: None, ..Crowd::new() }.waits());
-        assert!(!Crowd { processors: usize::MAX, ..Crowd::new() }.waits());
-        let end = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..=crowd.processors {
-                scope.spawn(|| {
-                    while !end.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
-            while !crowd.waits() {
-                std::thread::yield_now();
-            }
-            end.store(true, Ordering::Relaxed);
-        });
+    fn more_threads_than_processors_are_a_crowd() {
+        let path = std::env::temp_dir().join(format!("weft-crowd-{}", std::process::id()));
+        let crowd = |line: &str, processors| {
+            std::fs::write(&path, line).expect("a file");
+            Crowd { loadavg: Some(File::open(&path).expect("that file")), processors }.waits()
+        };
+        assert!(crowd("0.20 0.18 0.12 3/80 11206\n", 2));
+        assert!(!crowd("0.20 0.18 0.12 2/80 11206\n", 2));
+        assert!(!crowd("", 0), "nothing is known");
+        assert!(!Crowd { loadavg: None, processors: 0 }.waits());
+        std::fs::remove_file(&path).expect("it is there");
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_understood_where_it_says_anything() {
+        // This thread runs.
+        let crowd = Crowd { processors: 0, ..Crowd::new() };
+        assert_eq!(crowd.waits(), crowd.loadavg.is_some());
     }
 }
