@@ -337,7 +337,7 @@ pub fn dcerpc(data: &[u8]) {
     let _ = lsarpc::parse_get_user_name(data);
     let _ = samr::parse_lookup_names(data).is_ok() | samr::parse_lookup_ids(data).is_ok();
     let _ = samr::parse_lookup_domain(data).is_ok() | samr::parse_open_domain(data).is_ok();
-    let _ = samr::parse_open_user(data).is_ok() | samr::parse_query_display(data).is_ok();
+    let _ = samr::parse_open_account(data).is_ok() | samr::parse_query_display(data).is_ok();
 }
 
 /// Security descriptors; what was read is written and read again, as bytes and, where it has a text, as that.

@@ -69,6 +69,13 @@ class RpcClient(unittest.TestCase):
             self.assertRegex(self.ask(server, f"queryuser {weft.USER}"), rf"User Name\s+:\s+{weft.USER}")
             self.assertIn("name:[Builtin]", self.ask(server, "enumdomains"))
             self.assertIn(f"Account Name: {weft.USER}", self.ask(server, "getusername"))
+            # Passwords are anybody's choice, and last for ever.
+            for command in ["getdompwinfo", "querydominfo 1"]:
+                self.assertRegex(self.ask(server, command), r"(?i)min(imum |_)password(_| )length:?\s*:\s+0")
+            self.assertIn("Force Logoff:\t-1", self.ask(server, "querydominfo 3"))
+            self.assertIn("Group Name:\tNone", self.ask(server, "querygroup 513"))
+            self.assertIn("attr:[0x7]", self.ask(server, "querygroupmem 513"))
+            self.assertIn("NT_STATUS_NO_SUCH_GROUP", self.ask(server, "querygroup 514"))
             # SIDs outlive the server.
             before = self.ask(server, f"lookupnames {weft.USER}")
             server.crash()
@@ -159,8 +166,17 @@ class Impacket(unittest.TestCase):
             handle = samr.hSamrOpenUser(rpc, domain, userId=user["RelativeId"])["UserHandle"]
             for kind in [7, 8, 9, 16, 21]:
                 samr.hSamrQueryInformationUser2(rpc, handle, kind)
-            for kind in [1, 2, 5, 12]:
+            for kind in [*range(1, 10), 11, 12, 13]:
                 samr.hSamrQueryInformationDomain2(rpc, domain, kind)
+            of_user = samr.hSamrRidToSid(rpc, domain, user["RelativeId"])["Sid"].formatCanonical()
+            self.assertEqual(of_user, f"{sid.formatCanonical()}-{user['RelativeId']}")
+            group = samr.hSamrOpenGroup(rpc, domain, groupId=513)["GroupHandle"]
+            for kind in range(1, 6):
+                samr.hSamrQueryInformationGroup(rpc, group, kind)
+            members = samr.hSamrGetMembersInGroup(rpc, group)["Members"]["Members"]
+            self.assertEqual([member["Data"] for member in members], [user["RelativeId"]])
+            with self.assertRaisesRegex(DCERPCException, "STATUS_NO_SUCH_ALIAS"):
+                samr.hSamrOpenAlias(rpc, domain, aliasId=544)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "capturing on the loopback interface needs root")
@@ -172,7 +188,7 @@ class Dissected(unittest.TestCase):
         def talk():
             for command in [
                 "srvinfo", "netshareenum 502", f"lookupnames {weft.USER} nobody", "lookupsids S-1-1-0",
-                f"queryuser {weft.USER}", "enumdomains", "lsaquery",
+                f"queryuser {weft.USER}", "enumdomains", "lsaquery", "querydominfo 3", "querygroup 513", "getdompwinfo",
             ]:
                 said = client.ask(server, command, "--client-protection=sign")
                 self.assertNotEqual(said, "", command)

@@ -40,6 +40,14 @@ opnums! {
     LOOKUP_NAMES = 17;
     /// SamrLookupIdsInDomain.
     LOOKUP_IDS = 18;
+    /// SamrOpenGroup.
+    OPEN_GROUP = 19;
+    /// SamrQueryInformationGroup.
+    QUERY_GROUP = 20;
+    /// SamrGetMembersInGroup.
+    GET_MEMBERS_IN_GROUP = 25;
+    /// SamrOpenAlias.
+    OPEN_ALIAS = 27;
     /// SamrOpenUser.
     OPEN_USER = 34;
     /// SamrQueryInformationUser.
@@ -48,16 +56,22 @@ opnums! {
     GET_GROUPS_FOR_USER = 39;
     /// SamrQueryDisplayInformation.
     QUERY_DISPLAY = 40;
+    /// SamrGetUserDomainPasswordInformation.
+    GET_USER_PASSWORD_RULES = 44;
     /// SamrQueryInformationDomain2.
     QUERY_DOMAIN2 = 46;
     /// SamrQueryInformationUser2.
     QUERY_USER2 = 47;
+    /// SamrGetDomainPasswordInformation.
+    GET_PASSWORD_RULES = 56;
     /// SamrConnect2.
     CONNECT2 = 57;
     /// SamrConnect4.
     CONNECT4 = 62;
     /// SamrConnect5.
     CONNECT5 = 64;
+    /// SamrRidToSid.
+    RID_TO_SID = 65;
 }
 
 /// The most names or ids in one call ([MS-SAMR] 3.1.5.11.2: range 0 to 1000).
@@ -68,6 +82,8 @@ const ACCOUNT_CONTROL: u32 = 0x0000_0210;
 const GROUP_ATTRIBUTES: u32 = 7;
 /// Never ([MS-SAMR] 2.2.1.13).
 const NEVER: u64 = 0x7FFF_FFFF_FFFF_FFFF;
+/// A span of time, so the other way round ([MS-SAMR] 2.2.2.2): for ever.
+const FOR_EVER: u64 = 1 << 63;
 /// "Domain Users", which on a host by itself is called None.
 pub const PRIMARY_GROUP: u32 = 513;
 
@@ -107,8 +123,8 @@ pub fn parse_open_domain(stub: &[u8]) -> Result<(Handle, Sid), Malformed> {
     Ok((handle, r.sid()?))
 }
 
-/// The input of SamrOpenUser: which id.
-pub fn parse_open_user(stub: &[u8]) -> Result<(Handle, u32), Malformed> {
+/// The input of SamrOpenUser, SamrOpenGroup and SamrOpenAlias: which id.
+pub fn parse_open_account(stub: &[u8]) -> Result<(Handle, u32), Malformed> {
     let mut r = Reader::new(stub);
     let handle = r.handle()?;
     r.u32()?;
@@ -171,8 +187,30 @@ pub fn emit_domain_sid(sid: Option<&Sid>) -> Vec<u8> {
     w.finish()
 }
 
+/// The answer of SamrRidToSid.
+pub fn emit_sid(sid: &Sid) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.parameter(|w| w.sid(sid));
+    w.u32(0);
+    w.finish()
+}
+
+/// The answer of the two that ask which passwords may be set: any; there are no rules here.
+pub fn emit_password_rules() -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u16(0);
+    w.align(4);
+    w.u32(0);
+    w.u32(0);
+    w.finish()
+}
+
 /// `STATUS_NO_SUCH_DOMAIN`.
 pub const NO_SUCH_DOMAIN: NtStatus = NtStatus(0xC000_00DF);
+/// `STATUS_NO_SUCH_GROUP`.
+pub const NO_SUCH_GROUP: NtStatus = NtStatus(0xC000_0066);
+/// `STATUS_NO_SUCH_ALIAS`.
+pub const NO_SUCH_ALIAS: NtStatus = NtStatus(0xC000_0151);
 /// `STATUS_NO_SUCH_USER`.
 pub const NO_SUCH_USER: NtStatus = NtStatus(0xC000_0064);
 
@@ -283,41 +321,107 @@ fn emit_class<'a>(class: u16, status: NtStatus, write: impl FnOnce(&mut Writer<'
     w.finish()
 }
 
-/// The answer of SamrQueryInformationDomain for a domain with this name and so many users.
+/// The answer of SamrQueryInformationDomain ([MS-SAMR] 2.2.3) for a domain with this name and so many users.
 pub fn emit_domain(class: u16, name: &str, users: usize) -> Vec<u8> {
-    let status =
-        if [1, 2, 5, 12].contains(&class) { NtStatus::SUCCESS } else { NtStatus::INVALID_INFO_CLASS };
+    let status = match class {
+        1..=9 | 11..=13 => NtStatus::SUCCESS,
+        _ => NtStatus::INVALID_INFO_CLASS,
+    };
     emit_class(class, status, |w| match class {
-        // Passwords: no rules here; they are the configuration's.
+        // Passwords: of any length, none remembered, any of them at once and for ever; they are the configuration's.
         1 => {
             w.u32(0);
             w.u32(0);
-            w.old_u64(0);
+            w.old_u64(FOR_EVER);
             w.old_u64(0);
         }
-        2 => {
-            // Nobody is logged off by force: a span of time, so the other way round.
-            w.old_u64(1 << 63);
-            w.counted_string("");
-            w.counted_string(name);
-            w.counted_string("");
-            w.old_u64(1);
-            // Enabled; primary.
-            w.u32(1);
-            w.u32(3);
-            w.u8(0);
-            w.count(users);
-            w.u32(0);
-            w.u32(0);
-        }
+        2 => emit_general(name, users, w),
+        // Nobody is logged off by force.
+        3 => w.old_u64(FOR_EVER),
+        // A remark, and whom it is a copy of: nobody.
+        4 | 6 => w.counted_string(""),
         5 => w.counted_string(name),
-        // Lockout: never.
+        // Its primary; enabled.
+        7 => w.u32(PRIMARY),
+        9 => w.u32(ENABLED),
+        // Changed once, when it was made, which nobody remembers.
+        8 => {
+            w.old_u64(1);
+            w.old_u64(0);
+        }
+        13 => {
+            w.old_u64(1);
+            w.old_u64(0);
+            w.old_u64(0);
+        }
+        11 => {
+            emit_general(name, users, w);
+            emit_lockout(w);
+        }
+        _ => emit_lockout(w),
+    })
+}
+
+/// DOMAIN_SERVER_ROLE ([MS-SAMR] 2.2.3.2).
+const PRIMARY: u32 = 3;
+/// DOMAIN_SERVER_ENABLE_STATE ([MS-SAMR] 2.2.3.1).
+const ENABLED: u32 = 1;
+
+/// SAMPR_DOMAIN_GENERAL_INFORMATION ([MS-SAMR] 2.2.3.10).
+fn emit_general<'a>(name: &'a str, users: usize, w: &mut Writer<'a>) {
+    w.old_u64(FOR_EVER);
+    w.counted_string("");
+    w.counted_string(name);
+    w.counted_string("");
+    w.old_u64(1);
+    w.u32(ENABLED);
+    w.u32(PRIMARY);
+    w.u8(0);
+    w.count(users);
+    // Groups: the one that everybody is in. Aliases: none.
+    w.u32(1);
+    w.u32(0);
+}
+
+/// SAMPR_DOMAIN_LOCKOUT_INFORMATION ([MS-SAMR] 2.2.3.15): never.
+fn emit_lockout(w: &mut Writer<'_>) {
+    w.u64(0);
+    w.u64(0);
+    w.u16(0);
+}
+
+/// The answer of SamrQueryInformationGroup ([MS-SAMR] 2.2.4) for a group with this name and so many members.
+pub fn emit_group(class: u16, name: &str, members: usize) -> Vec<u8> {
+    let status = if (1..=5).contains(&class) { NtStatus::SUCCESS } else { NtStatus::INVALID_INFO_CLASS };
+    emit_class(class, status, |w| match class {
+        2 => w.counted_string(name),
+        3 => w.u32(GROUP_ATTRIBUTES),
+        4 => w.counted_string(""),
         _ => {
-            w.u64(0);
-            w.u64(0);
-            w.u16(0);
+            w.counted_string(name);
+            w.u32(GROUP_ATTRIBUTES);
+            w.count(members);
+            w.counted_string("");
         }
     })
+}
+
+/// The answer of SamrGetMembersInGroup.
+pub fn emit_members(members: &[Account]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.parameter(|w| {
+        w.count(members.len());
+        w.pointer(|w| {
+            w.count(members.len());
+            members.iter().for_each(|member| w.u32(member.rid));
+        });
+        w.pointer(|w| {
+            w.count(members.len());
+            members.iter().for_each(|_| w.u32(GROUP_ATTRIBUTES));
+        });
+    });
+    w.u32(0);
+    w.finish()
 }
 
 /// The answer of SamrQueryInformationUser.

@@ -95,6 +95,8 @@ pub(super) enum Object {
     Domain(Sid),
     /// A user of the host's domain, by relative id.
     User(u32),
+    /// The group that they are all in.
+    Everybody,
 }
 
 /// The handles that were given out.

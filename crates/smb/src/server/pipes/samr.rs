@@ -33,6 +33,16 @@ fn user<'a>(accounts: &'a Accounts, handles: &Handles, handle: Handle) -> Result
     account.ok_or(FaultStatus::CONTEXT_MISMATCH)
 }
 
+/// The one group, that of everybody: [`PRIMARY_GROUP`].
+const EVERYBODY: &str = "None";
+
+fn everybody(handles: &Handles, handle: Handle) -> Result<(), FaultStatus> {
+    match handles.find(handle)? {
+        Object::Everybody => Ok(()),
+        _ => Err(FaultStatus::CONTEXT_MISMATCH),
+    }
+}
+
 pub(super) fn call(
     caller: &Caller<'_>,
     handles: &mut Handles,
@@ -83,7 +93,7 @@ pub(super) fn call(
         }
         samr::ENUMERATE_GROUPS => {
             let (own, _) = domain(accounts, handles, samr::parse_handle_and_word(stub)?.0)?;
-            let none = [Account { name: "None".into(), rid: PRIMARY_GROUP }];
+            let none = [Account { name: EVERYBODY.into(), rid: PRIMARY_GROUP }];
             samr::emit_enumeration(if own { &none } else { &[] })
         }
         samr::ENUMERATE_ALIASES => {
@@ -100,7 +110,7 @@ pub(super) fn call(
             let id = |name: &String| match accounts.find(name) {
                 _ if !own => None,
                 Some(account) => Some((account.rid, SidUse::User)),
-                None => name.eq_ignore_ascii_case("None").then_some((PRIMARY_GROUP, SidUse::Group)),
+                None => name.eq_ignore_ascii_case(EVERYBODY).then_some((PRIMARY_GROUP, SidUse::Group)),
             };
             samr::emit_ids(&names.iter().map(id).collect::<Vec<_>>())
         }
@@ -110,12 +120,33 @@ pub(super) fn call(
             let name = |rid: &u32| match accounts.users.iter().find(|account| account.rid == *rid) {
                 _ if !own => None,
                 Some(account) => Some((account.name.clone(), SidUse::User)),
-                None => (*rid == PRIMARY_GROUP).then(|| ("None".to_owned(), SidUse::Group)),
+                None => (*rid == PRIMARY_GROUP).then(|| (EVERYBODY.to_owned(), SidUse::Group)),
             };
             samr::emit_names(&ids.iter().map(name).collect::<Vec<_>>())
         }
+        samr::OPEN_GROUP => {
+            let (handle, rid) = samr::parse_open_account(stub)?;
+            let (own, _) = domain(accounts, handles, handle)?;
+            match own && rid == PRIMARY_GROUP {
+                true => lsarpc::emit_handle(handles.open(Object::Everybody)?, NtStatus::SUCCESS),
+                false => lsarpc::emit_handle(Handle::default(), samr::NO_SUCH_GROUP),
+            }
+        }
+        samr::QUERY_GROUP => {
+            let (handle, class) = samr::parse_query(stub)?;
+            everybody(handles, handle)?;
+            samr::emit_group(class, EVERYBODY, accounts.users.len())
+        }
+        samr::GET_MEMBERS_IN_GROUP => {
+            everybody(handles, Reader::new(stub).handle()?)?;
+            samr::emit_members(&accounts.users)
+        }
+        samr::OPEN_ALIAS => {
+            domain(accounts, handles, samr::parse_open_account(stub)?.0)?;
+            lsarpc::emit_handle(Handle::default(), samr::NO_SUCH_ALIAS)
+        }
         samr::OPEN_USER => {
-            let (handle, rid) = samr::parse_open_user(stub)?;
+            let (handle, rid) = samr::parse_open_account(stub)?;
             let (own, _) = domain(accounts, handles, handle)?;
             match own && accounts.users.iter().any(|account| account.rid == rid) {
                 true => lsarpc::emit_handle(handles.open(Object::User(rid))?, NtStatus::SUCCESS),
@@ -129,6 +160,23 @@ pub(super) fn call(
         samr::GET_GROUPS_FOR_USER => {
             user(accounts, handles, Reader::new(stub).handle()?)?;
             samr::emit_groups()
+        }
+        samr::GET_USER_PASSWORD_RULES => {
+            user(accounts, handles, Reader::new(stub).handle()?)?;
+            samr::emit_password_rules()
+        }
+        // [MS-SAMR] 3.1.5.13.3: no handle, and the name that comes in its place is ignored.
+        samr::GET_PASSWORD_RULES => samr::emit_password_rules(),
+        samr::RID_TO_SID => {
+            let (handle, rid) = samr::parse_handle_and_word(stub)?;
+            let domain = match handles.find(handle)? {
+                Object::Domain(sid) => sid,
+                Object::User(_) | Object::Everybody => &accounts.host.sid,
+                Object::SamServer | Object::Policy => return Err(FaultStatus::CONTEXT_MISMATCH),
+            };
+            let mut sid = domain.clone();
+            sid.sub_authorities.push(rid);
+            samr::emit_sid(&sid)
         }
         samr::QUERY_DISPLAY => {
             let (handle, class, first, most) = samr::parse_query_display(stub)?;
