@@ -4,8 +4,11 @@
 //! Owns: nothing. Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
 //! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
 //!
-//! A POSIX name may hold characters that SMB reserves: see [`spelling`]. Names that are not UTF-8 have no spelling in SMB:
+//! A POSIX name may hold characters that SMB reserves: see [`spelling`]; one may also hold their stand-ins themselves, and is
+//! found by them as long as there is none that they stand for. Names that are not UTF-8 have no spelling in SMB:
 //! they are left out of listings.
+
+use std::borrow::Cow;
 
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::spelling::{self, is_reserved};
@@ -111,6 +114,14 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     }
 }
 
+/// A name of the store as it travelled, where it did in disguise: an older server, or a Mac, may have kept it like that.
+pub(super) fn in_disguise(name: &[u8]) -> Option<Vec<u8>> {
+    match spelling::to_wire(std::str::from_utf8(name).ok()?) {
+        Cow::Owned(name) => Some(name.into_bytes()),
+        Cow::Borrowed(_) => None,
+    }
+}
+
 /// A name of the store as SMB shows it; `None` when SMB cannot spell it.
 pub(super) fn from_store(name: &[u8]) -> Option<String> {
     Some(spelling::to_wire(std::str::from_utf8(name).ok()?).into_owned())
@@ -197,7 +208,9 @@ mod tests {
         let shown = from_store(&name).unwrap();
         assert!(!shown.chars().any(is_reserved));
         assert_eq!(to_store(&shown).unwrap(), name);
+        assert_eq!(in_disguise(&name), Some(shown.into_bytes()));
         assert_eq!(from_store(b"plain"), Some("plain".into()));
+        assert_eq!(in_disguise(b"plain"), None);
         assert_eq!(from_store(b"\xff"), None);
         // No disguise for what would lead elsewhere.
         assert_eq!(to_store("\u{f02f}").unwrap(), "\u{f02f}".as_bytes());

@@ -6,7 +6,7 @@
 use weft_store::vfs::{Attr, Error, Kind, NodeId, Vfs};
 use weft_wire::smb2::NtStatus;
 
-use super::path::Path;
+use super::path::{self, Path};
 use super::{status, symlink};
 use crate::server::context::Failure;
 
@@ -34,6 +34,13 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
     let mut dir = NodeId::ROOT;
     for (i, name) in before.iter().enumerate() {
         let attr = match vfs.lookup(dir, name, !exact).await {
+            Err(Error::NotFound) => match path::in_disguise(name) {
+                Some(name) => vfs.lookup(dir, &name, !exact).await,
+                None => Err(Error::NotFound),
+            },
+            other => other,
+        };
+        let attr = match attr {
             Err(Error::NotFound | Error::NotDir | Error::Stale) => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
             }
@@ -45,22 +52,31 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
-    let found = match exact {
-        false => find(vfs, dir, last).await?,
-        true => match vfs.lookup(dir, last, false).await {
-            Ok(attr) => Some((attr, last.clone())),
-            Err(Error::NotFound) => None,
-            Err(Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
-            Err(e) => return Err(e.into()),
-        },
-    };
-    Ok(Resolved { dir, name: last.clone(), found })
+    Ok(Resolved { dir, name: last.clone(), found: look(vfs, dir, last, exact).await? })
 }
 
 /// What is called `name`, in whatever case, and how it is spelled.
 pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    look(vfs, dir, name, false).await
+}
+
+/// What is called so, or what is called by the stand-ins of its characters.
+async fn look(vfs: &Vfs, dir: NodeId, name: &[u8], exact: bool) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    match (spelled(vfs, dir, name, exact).await?, path::in_disguise(name)) {
+        (None, Some(name)) => spelled(vfs, dir, &name, exact).await,
+        (found, _) => Ok(found),
+    }
+}
+
+async fn spelled(
+    vfs: &Vfs,
+    dir: NodeId,
+    name: &[u8],
+    exact: bool,
+) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
     match vfs.lookup(dir, name, false).await {
         Ok(attr) => return Ok(Some((attr, name.to_vec()))),
+        Err(Error::NotFound) if exact => return Ok(None),
         Err(Error::NotFound) => {}
         // The directory went away since.
         Err(Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),

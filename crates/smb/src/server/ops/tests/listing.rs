@@ -177,6 +177,32 @@ fn foreign_names() {
         .unwrap();
 }
 
+/// Whoever wrote them kept the disguise: what is listed can be opened, and is in the way of what would be called the same.
+#[test]
+fn names_that_are_kept_in_disguise() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("d\u{f025}")).unwrap();
+    std::fs::write(folder.path().join("d\u{f025}/a\u{f022}b"), "kept").unwrap();
+    let story = async |b: Bench| {
+        for (dir, shown) in [("", "d\u{f025}"), ("d\u{f025}", "a\u{f022}b")] {
+            assert_eq!(names(&b, dir, "?*").await.unwrap().last().map(|name| &name[..]), Some(shown));
+        }
+        // In whatever case.
+        for name in ["d\u{f025}\\a\u{f022}b", "D\u{f025}\\A\u{f022}B"] {
+            let file = b.open(&Wish::file(name)).await.unwrap();
+            assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"kept");
+        }
+        let again = Wish { disposition: CreateDisposition::Create, ..Wish::file("d\u{f025}\\a\u{f022}b") };
+        assert_eq!(status(b.open(&again).await), NtStatus::OBJECT_NAME_COLLISION);
+        // What it stands for comes first, as soon as it is there.
+        std::fs::write(folder.path().join("d\u{f025}/a:b"), "meant").unwrap();
+        let file = b.open(&Wish::file("d\u{f025}\\a\u{f022}b")).await.unwrap();
+        assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"meant");
+    };
+    rt::block_on(story(Bench::with(Dir::open(folder.path()).unwrap().into(), Dialect::V3_1_1, false)))
+        .unwrap();
+}
+
 #[test]
 fn what_changes_between_two_requests_is_listed_as_it_is() {
     run(async |b| {
