@@ -319,8 +319,11 @@ impl Dir {
             Err(e) => return Err(e.into()),
         };
         let attr = self.seen(&stat, dir, name)?;
-        // The umask took bits away; setting them is a second call only where somebody asked for them.
-        let set = SetAttr { mode: set.mode.filter(|mode| mode & 0o7777 != attr.mode), ..set };
+        // The umask took bits away, and an owner that is set takes the set-id bits; setting them is a second call only where
+        // somebody asked for them.
+        let owned = set.uid.is_some() || set.gid.is_some();
+        let lost = |mode: &u32| mode & 0o7777 != attr.mode || (owned && mode & 0o6000 != 0);
+        let set = SetAttr { mode: set.mode.filter(lost), ..set };
         if set == SetAttr::default() {
             return Ok((attr, true));
         }

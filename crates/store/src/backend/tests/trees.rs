@@ -337,3 +337,17 @@ fn space_is_told() {
         assert!(space.files_free <= space.files);
     });
 }
+
+#[test]
+fn who_owns_what_is_made_takes_no_bits_of_its_mode() {
+    each(async |vfs| {
+        let known = file(&vfs, ROOT, "known").await;
+        let (uid, gid) = (Some(known.uid), Some(known.gid));
+        for mode in [0o4755, 0o2755, 0o6711, 0o640] {
+            let set = SetAttr { mode: Some(mode), uid, gid, ..SetAttr::default() };
+            let name = format!("{mode:o}");
+            let (made, _) = vfs.create(ROOT, name.as_bytes(), Make::File, Exists::Fail, set).await.unwrap();
+            assert_eq!(made.mode, mode);
+        }
+    });
+}
