@@ -172,14 +172,30 @@ impl Caller {
         Ok(())
     }
 
-    /// What a new node is made with: it is the caller's, where the server decides.
+    /// The same attributes without the set-group-id bit, where it would lend a group that is none of the caller's
+    /// (POSIX chmod).
+    pub fn settable(&self, attr: &Attr, set: SetAttr) -> SetAttr {
+        let group = set.gid.unwrap_or(attr.gid);
+        self.lending(group, set)
+    }
+
+    fn lending(&self, group: u32, set: SetAttr) -> SetAttr {
+        let lends = !self.decides || self.uid == 0 || self.in_group(group);
+        SetAttr { mode: set.mode.map(|mode| if lends { mode } else { mode & !0o2000 }), ..set }
+    }
+
+    /// What a new node is made with: it is the caller's, where the server decides. Who is not root makes nothing for
+    /// others, whatever owner he asks for; knfsd passes over that wish, too, since clients are about that send it.
     pub fn owned(&self, set: SetAttr, dir: &Attr) -> SetAttr {
         if !self.decides {
             return set;
         }
+        let root = self.uid == 0;
         // A directory with the set-group-id bit hands its group down.
-        let gid = if dir.mode & 0o2000 != 0 { dir.gid } else { self.gid };
-        SetAttr { uid: set.uid.or(Some(self.uid)), gid: set.gid.or(Some(gid)), ..set }
+        let given = if dir.mode & 0o2000 != 0 { dir.gid } else { self.gid };
+        let uid = set.uid.filter(|_| root).unwrap_or(self.uid);
+        let gid = set.gid.filter(|gid| root || self.in_group(*gid)).unwrap_or(given);
+        self.lending(gid, SetAttr { uid: Some(uid), gid: Some(gid), ..set })
     }
 }
 
@@ -267,5 +283,31 @@ mod tests {
         let sticky = attr(Kind::Dir, 0o1777, 0, 0);
         assert!(caller(10, 1).check_unmake(&sticky, &file).is_ok());
         assert!(caller(11, 1).check_unmake(&sticky, &file).is_err());
+    }
+    #[test]
+    fn nobody_makes_what_is_anothers_or_lends_a_group_of_others() {
+        let asked = |uid, gid, mode| SetAttr { uid, gid, mode: Some(mode), ..SetAttr::default() };
+        let user = Caller::of(&sys(10, 20, &[30]), DECIDES);
+        let root = Caller::of(&sys(0, 0, &[]), Policy { squash_root: false, ..DECIDES });
+        let (plain, handing) = (attr(Kind::Dir, 0o777, 0, 40), attr(Kind::Dir, 0o2777, 0, 40));
+        let made = |caller: &Caller, dir: &Attr, set| {
+            let set = caller.owned(set, dir);
+            (set.uid.unwrap(), set.gid.unwrap(), set.mode.unwrap())
+        };
+        assert_eq!(made(&user, &plain, asked(Some(0), Some(0), 0o4755)), (10, 20, 0o4755));
+        assert_eq!(made(&user, &plain, asked(None, Some(30), 0o2755)), (10, 30, 0o2755));
+        assert_eq!(made(&user, &handing, asked(None, None, 0o2755)), (10, 40, 0o755));
+        assert_eq!(made(&root, &handing, asked(Some(5), Some(6), 0o6755)), (5, 6, 0o6755));
+        assert_eq!(made(&root, &handing, asked(None, None, 0o2755)), (0, 40, 0o2755));
+        // Likewise of what is there, folders among them.
+        for kind in [Kind::File, Kind::Dir] {
+            let mode = |caller: &Caller, group, gid| {
+                caller.settable(&attr(kind, 0o755, 10, group), asked(None, gid, 0o3777)).mode.unwrap()
+            };
+            assert_eq!(mode(&user, 40, None), 0o1777);
+            assert_eq!(mode(&user, 40, Some(30)), 0o3777);
+            assert_eq!(mode(&user, 20, None), 0o3777);
+            assert_eq!(mode(&root, 40, None), 0o3777);
+        }
     }
 }

@@ -42,6 +42,7 @@ async fn change(
     set: weft_store::SetAttr,
 ) -> Result<(), Error> {
     cx.caller.check_set(before, &set)?;
+    let set = cx.caller.settable(before, set);
     node.admit(cx, before, guard::setting(&set)).await?;
     if set.size.is_some() {
         cx.caller.check_data(before, WRITE)?;
