@@ -1,7 +1,7 @@
 //! The receiving half: bytes become segments, and segments are placed.
 //!
 //! Spec: RFC 5044 4.4 and 6 (FPDUs), RFC 5041 7.1 (checks before placement), RFC 5040 5 and 7.2.
-//! Owns: the staging ring, posted receive buffers. Does not: place anything that was not checked.
+//! Owns: posted receive buffers. Does not: place anything that was not checked.
 //!
 //! Operation: the place of a segment's payload is known once its header is there; the rest of it is then received right
 //! into it: `recv_slots` gives the place as the first slot. With CRCs, that is done for Read Responses and for regions to
@@ -14,6 +14,7 @@
 //! receive buffer ever shows bytes that the peer did not send.
 
 mod marked;
+mod ring;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -24,6 +25,7 @@ use weft_wire::rdmap::{self, Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, Rea
 use weft_wire::{ddp, ddp::Header};
 
 use self::marked::Marked;
+use self::ring::Ring;
 use super::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
 use super::connection::{Connection, PendingRead, State};
 use super::regions::{Place, Regions};
@@ -173,7 +175,7 @@ impl Rx {
 
     /// Whether the stream would be cut in the middle of something if it ended now.
     pub(super) fn inside_fpdu(&self) -> bool {
-        self.ring.len > 0
+        self.ring.len() > 0
             || !matches!(self.phase, Phase::Header)
             || self.marked.as_ref().is_some_and(|marked| !marked.is_empty())
     }
@@ -199,7 +201,7 @@ impl Connection {
     /// nothing is awaited from but messages. Cheaper, for whoever asks often.
     pub(super) fn recv_room(&mut self) -> Option<&mut [u8]> {
         let one = matches!(self.rx.phase, Phase::Header)
-            && self.rx.ring.len == 0
+            && self.rx.ring.len() == 0
             && self.is_all_staged()
             && self.rx.marked.is_none();
         if !one {
@@ -410,7 +412,7 @@ impl Connection {
         match self.rx.phase {
             Phase::Header => self.step_header(now),
             Phase::Payload { segment, placed, mut crc } => {
-                let n = (segment.payload - placed).min(self.rx.ring.len);
+                let n = (segment.payload - placed).min(self.rx.ring.len());
                 self.rx.ring.checksum(n, &mut crc);
                 self.place_staged(&segment, placed, 0, n).map_err(|f| (f, Some(segment.refused())))?;
                 self.rx.ring.consume(n);
@@ -424,7 +426,7 @@ impl Connection {
             }
             Phase::Trailer { segment, mut crc } => {
                 let pad = mpa::pad(segment.ulpdu);
-                if self.rx.ring.len < pad + CRC_LEN {
+                if self.rx.ring.len() < pad + CRC_LEN {
                     return Ok(false);
                 }
                 self.rx.ring.checksum(pad, &mut crc);
@@ -463,7 +465,7 @@ impl Connection {
         let staged = match target {
             Target::Control => true,
             // A short rest is not worth a receive of its own.
-            Target::Sink(_) => self.rx.crc && whole - self.rx.ring.len.min(whole) < DIRECT_MIN,
+            Target::Sink(_) => self.rx.crc && whole - self.rx.ring.len().min(whole) < DIRECT_MIN,
             Target::Region(place) if self.regions.is_fill(place) => false,
             _ => self.rx.crc,
         };
@@ -495,7 +497,7 @@ impl Connection {
 
     /// Whether the ring holds so many bytes; if not, how many it lacks is noted for the next receive.
     fn has(&mut self, bytes: usize) -> bool {
-        self.rx.lacking = bytes.saturating_sub(self.rx.ring.len);
+        self.rx.lacking = bytes.saturating_sub(self.rx.ring.len());
         self.rx.lacking == 0
     }
 
@@ -772,113 +774,4 @@ fn in_sequence(h: &ddp::Untagged, msn: u32, mo: usize) -> Result<(), Fault> {
         return Err(Fault::InvalidOffset);
     }
     Ok(())
-}
-
-/// Received bytes that have no place yet.
-struct Ring {
-    buf: Buf,
-    head: usize,
-    len: usize,
-}
-
-impl Ring {
-    fn new(mut buf: Buf) -> Ring {
-        buf.set_len(buf.capacity());
-        Ring { buf, head: 0, len: 0 }
-    }
-
-    /// Up to `limit` bytes of free room, in stream order.
-    fn free(&mut self, limit: usize) -> (&mut [u8], &mut [u8]) {
-        let room = (self.buf.len() - self.len).min(limit);
-        let tail = (self.head + self.len) % self.buf.len();
-        let first = room.min(self.buf.len() - tail);
-        let (before, from_tail) = self.buf.split_at_mut(tail);
-        (&mut from_tail[..first], &mut before[..room - first])
-    }
-
-    /// Room from byte `at` of the empty ring on: for what will follow bytes that are put to its front first.
-    fn behind(&mut self, at: usize, limit: usize) -> &mut [u8] {
-        debug_assert!(self.len == 0 && self.head == 0);
-        let room = &mut self.buf[at..];
-        let len = room.len().min(limit);
-        &mut room[..len]
-    }
-
-    /// The `n` bytes that were received there come next; what was put to the front is used up.
-    fn take_behind(&mut self, at: usize, n: usize) {
-        if n > 0 {
-            assert!(self.len == 0, "bytes before these");
-            self.head = at;
-            self.len = n;
-        }
-    }
-
-    /// Copies out what was received there.
-    fn peek_behind(&self, at: usize, to: &mut [u8]) {
-        let len = to.len();
-        to.copy_from_slice(&self.buf[at..at + len]);
-    }
-
-    /// Adds a few bytes.
-    fn put(&mut self, bytes: &[u8]) {
-        let (first, second) = self.free(bytes.len());
-        let (a, b) = bytes.split_at(first.len());
-        first.copy_from_slice(a);
-        second.copy_from_slice(b);
-        self.commit(bytes.len());
-    }
-
-    fn commit(&mut self, n: usize) {
-        self.len += n;
-        assert!(self.len <= self.buf.len(), "more received than there was room for");
-    }
-
-    /// The bytes `[at, at + len)`, which must be there, in at most two parts.
-    fn slices(&self, at: usize, len: usize) -> (&[u8], &[u8]) {
-        assert!(at + len <= self.len);
-        let start = (self.head + at) % self.buf.len();
-        let first = len.min(self.buf.len() - start);
-        (&self.buf[start..start + first], &self.buf[..len - first])
-    }
-
-    /// Copies out what there is from `at` on, without consuming it: for headers.
-    fn peek(&self, at: usize, to: &mut [u8]) -> usize {
-        let len = to.len().min(self.len.saturating_sub(at));
-        if len > 0 {
-            let (first, second) = self.slices(at, len);
-            to[..first.len()].copy_from_slice(first);
-            to[first.len()..len].copy_from_slice(second);
-        }
-        len
-    }
-
-    /// Takes the first `n` bytes into a CRC, if there is one.
-    fn checksum(&self, n: usize, crc: &mut Option<Crc>) {
-        if let Some(crc) = crc {
-            let (first, second) = self.slices(0, n);
-            crc.update(first);
-            crc.update(second);
-        }
-    }
-
-    /// Whether the field at `at` holds this CRC.
-    fn holds(&self, at: usize, crc: Crc) -> bool {
-        let mut field = [0; CRC_LEN];
-        self.peek(at, &mut field) == CRC_LEN && crc.field() == field
-    }
-
-    fn consume(&mut self, n: usize) {
-        assert!(n <= self.len);
-        self.len -= n;
-        self.head = (self.head + n) % self.buf.len();
-        if self.len == 0 {
-            // Begin again at the front, which is in the cache.
-            self.head = 0;
-        }
-    }
-
-    fn clear(&mut self) {
-        self.head = 0;
-        self.len = 0;
-    }
 }

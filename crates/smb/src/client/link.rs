@@ -1,13 +1,15 @@
 //! One connection: requests go out numbered, protected and paid for; responses find their waiters.
 //!
 //! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.5.19 (breaks), 3.2.4.24 (cancelling).
-//! Owns: the channel, the table of outstanding requests, the credits, the keys. A task per connection receives and
+//! Owns: the channel, the table of outstanding requests, the credits, the keys (see `protect`). A task per connection receives and
 //! hands each response straight to its waiter: one task switch for the receiver, one for the waiter. (Letting the
 //! waiters receive for each other saves the first, but a waiter that is not polled would then stop all others.)
 //! Does not: know what the commands mean.
 //!
 //! Errors: a response that breaks a rule or fails its signature ends the connection for all ([MS-SMB2] 3.2.5.1.3
 //! allows it, and nothing that follows could be trusted).
+
+mod protect;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -18,38 +20,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use weft_machine::Pool;
 use weft_machine::rt::{self, Task};
-use weft_machine::{Buf, Pool, buf};
-use weft_transport::{Channel, Outgoing, Part, To};
+use weft_transport::{Channel, Outgoing, Part};
 use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, cancel, compound, echo};
+
+pub(super) use protect::{Protection, Security};
 
 use super::credits::{Credits, Place};
 use super::error::Error;
 use super::leases::Leases;
 use super::region::Region;
 use crate::compression::Agreed;
-use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
 use crate::ids::IdMap;
-
-/// How a request is protected; its response must be protected alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protection {
-    /// Not at all.
-    None,
-    /// Signed.
-    Signed,
-    /// Encrypted.
-    Sealed,
-}
-
-/// The keys of the connection's session.
-pub(super) struct Security {
-    pub session_id: u64,
-    pub keys: SessionKeys,
-}
 
 /// A request, all but its numbers.
 #[derive(Clone)]
@@ -417,7 +403,14 @@ impl Shared {
             state.pending.insert(message_id, slot);
             (message_id, state.security.clone(), state.compression.clone().filter(|_| !payload.is_empty()))
         };
-        match self.protect(security.as_deref(), protection, message, payload, compression.as_deref()) {
+        match protect::protect(
+            &self.pool,
+            security.as_deref(),
+            protection,
+            message,
+            payload,
+            compression.as_deref(),
+        ) {
             Ok(outgoing) => Ok((message_id, outgoing)),
             Err(e) => {
                 // Its number is used up and will never be seen by the server, whose window then closes.
@@ -425,54 +418,6 @@ impl Shared {
                 Err(e)
             }
         }
-    }
-
-    /// Signs or encrypts.
-    fn protect(
-        &self,
-        security: Option<&Security>,
-        protection: Protection,
-        mut message: Vec<u8>,
-        payload: Bytes,
-        compression: Option<&Agreed>,
-    ) -> Result<Outgoing, Error> {
-        match (protection, security) {
-            (Protection::None, _) => {}
-            (Protection::Signed, Some(security)) => {
-                security.keys.signing.sign_parts(Sender::Client, &mut message, &[&payload]);
-            }
-            (Protection::Sealed, Some(security)) => {
-                // 3.1.4.3: compressed first.
-                return match compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
-                    Some(short) => self.seal(security, &short, &Bytes::new()),
-                    None => self.seal(security, &message, &payload),
-                };
-            }
-            _ => return Err(Error::Misuse("protection before a session is established")),
-        }
-        if let Some(short) = compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
-            return Ok(Outgoing::bytes(short));
-        }
-        let mut parts = Vec::with_capacity(2);
-        parts.push(Part::Bytes(message.into()));
-        if !payload.is_empty() {
-            parts.push(Part::Payload { data: payload.into(), to: To::Inline });
-        }
-        Ok(Outgoing { parts, ..Outgoing::default() })
-    }
-
-    fn seal(&self, security: &Security, message: &[u8], payload: &Bytes) -> Result<Outgoing, Error> {
-        let sealer = security.keys.sealer.as_ref().ok_or(Error::Misuse("no cipher was negotiated"))?;
-        let body = TRANSFORM_LEN + message.len();
-        let mut sealed = Room::new(&self.pool, body + payload.len());
-        sealed[TRANSFORM_LEN..body].copy_from_slice(message);
-        if !payload.is_empty() {
-            buf::copy(&mut sealed[body..], payload);
-        }
-        sealer
-            .seal(security.session_id, &mut sealed)
-            .map_err(|_| Error::Misuse("the session's nonces are used up; connect again"))?;
-        Ok(Outgoing::bytes(sealed.freeze()))
     }
 
     /// Ends the connection for everybody.
@@ -500,9 +445,10 @@ impl Shared {
         let state = &mut *self.state.borrow_mut();
         state.received += 1;
         let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
-        let frame = if sealed { self.open(state.security.as_deref(), &frame)? } else { frame };
+        let frame =
+            if sealed { protect::open(&self.pool, state.security.as_deref(), &frame)? } else { frame };
         let frame = match frame.starts_with(&MAGIC_COMPRESSED) {
-            true => self.decompress(state.compression.as_deref(), &frame)?,
+            true => protect::decompress(&self.pool, state.compression.as_deref(), &frame)?,
             false => frame,
         };
         if frame.is_empty() {
@@ -516,38 +462,6 @@ impl Shared {
         }
         Ok(())
     }
-
-    fn open(&self, security: Option<&Security>, frame: &Bytes) -> Result<Bytes, Error> {
-        let header = crypto::transform(frame)?;
-        // 3.2.5.1.1.1: a session that is not ours, or has no key.
-        let opener = security
-            .filter(|s| s.session_id == header.session_id)
-            .and_then(|s| s.keys.opener.as_ref())
-            .ok_or(Error::Tampered("encrypted for a session that is not ours"))?;
-        let mut plain = Room::new(&self.pool, header.original_message_size as usize);
-        opener.open(frame, &mut plain).map_err(|_| Error::Tampered("decryption failed"))?;
-        Ok(plain.freeze())
-    }
-
-    /// 3.2.5.1.1.2.
-    fn decompress(&self, agreed: Option<&Agreed>, frame: &Bytes) -> Result<Bytes, Error> {
-        let agreed =
-            agreed.ok_or(Error::Violation("a compressed message, but compression was not negotiated"))?;
-        // No answer is longer than the largest buffer.
-        let len = agreed.original_len(frame, buf::MAX_BUF).map_err(|corrupt| Error::Violation(corrupt.0))?;
-        let mut plain = Room::new(&self.pool, len);
-        agreed.decompress(frame, &mut plain).map_err(|corrupt| Error::Violation(corrupt.0))?;
-        Ok(plain.freeze())
-    }
-}
-
-/// A message and its payload compressed, where that makes them shorter.
-fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
-    let mut whole = Vec::with_capacity(message.len() + payload.len());
-    whole.extend_from_slice(message);
-    whole.resize(message.len() + payload.len(), 0);
-    buf::copy(&mut whole[message.len()..], payload);
-    agreed.compress(&whole, message.len())
 }
 
 impl State {
@@ -572,7 +486,7 @@ impl State {
             return Err(Error::Violation("a response of another command than its request"));
         }
         let interim = header.status == NtStatus::PENDING && header.async_id().is_some();
-        check_protection(self.security.as_deref(), slot.protection, &header, &message, sealed, interim)?;
+        protect::check(self.security.as_deref(), slot.protection, &header, &message, sealed, interim)?;
         self.credits.received(std::mem::take(&mut slot.charge), header.credits);
         if interim {
             slot.async_id = header.async_id();
@@ -591,41 +505,6 @@ impl State {
             }
             SlotState::Done(_) => Err(Error::Violation("two responses to one request")),
         }
-    }
-}
-
-/// 3.2.5.1.3 and 3.2.5.1.1: what was asked under protection must be answered under it.
-fn check_protection(
-    security: Option<&Security>,
-    asked: Protection,
-    header: &Header,
-    message: &[u8],
-    sealed: bool,
-    interim: bool,
-) -> Result<(), Error> {
-    match asked {
-        // The tag has been verified over all of it, and the signature field is not used.
-        _ if sealed => return Ok(()),
-        Protection::Sealed => return Err(Error::Tampered("an unencrypted answer to an encrypted request")),
-        // A server that does not know the session that a connection is to be bound to has nothing to sign with.
-        Protection::Signed if header.command == Command::SessionSetup && header.status.is_error() => {}
-        // 3.2.5.1.3: interim responses may go unsigned; they carry credits and an AsyncId, nothing else.
-        Protection::Signed if !interim && !header.flags.contains(Flags::SIGNED) => {
-            return Err(Error::Tampered("an unsigned answer to a signed request"));
-        }
-        _ => {}
-    }
-    match security {
-        // The set-up of a further channel verifies it with that channel's key, which is not here yet.
-        _ if header.command == Command::SessionSetup && header.status == NtStatus::SUCCESS => Ok(()),
-        Some(security) if header.flags.contains(Flags::SIGNED) => {
-            match security.keys.signing.verify(Sender::Server, message) {
-                true => Ok(()),
-                false => Err(Error::Tampered("wrong signature")),
-            }
-        }
-        // Before the session is established nobody can verify; the set-up verifies its last response itself.
-        _ => Ok(()),
     }
 }
 
@@ -758,53 +637,10 @@ impl Drop for Pending {
         }
         .emit(&mut message);
         cancel::Request.emit(&mut message);
-        if let Ok(outgoing) = shared.protect(security.as_deref(), protection, message, Bytes::new(), None) {
+        if let Ok(outgoing) =
+            protect::protect(&shared.pool, security.as_deref(), protection, message, Bytes::new(), None)
+        {
             drop(shared.channel.send(outgoing));
-        }
-    }
-}
-
-/// Memory for a sealed or an opened message: of the pool, or of the heap while the pool is empty, because the receiver
-/// must not wait for buffers that those who wait for it hold.
-enum Room {
-    Pool(Buf),
-    Heap(Vec<u8>),
-}
-
-impl Room {
-    fn new(pool: &Pool, len: usize) -> Room {
-        match (len <= buf::MAX_BUF).then(|| pool.try_alloc(len)).flatten() {
-            Some(mut buf) => {
-                buf.set_len(len);
-                Room::Pool(buf)
-            }
-            None => Room::Heap(vec![0; len]),
-        }
-    }
-
-    fn freeze(self) -> Bytes {
-        match self {
-            Room::Pool(buf) => buf.freeze(),
-            Room::Heap(vec) => vec.into(),
-        }
-    }
-}
-
-impl std::ops::Deref for Room {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Room::Pool(buf) => buf,
-            Room::Heap(vec) => vec,
-        }
-    }
-}
-
-impl std::ops::DerefMut for Room {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Room::Pool(buf) => buf,
-            Room::Heap(vec) => vec,
         }
     }
 }

@@ -24,7 +24,8 @@ use slab::Slab;
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Disconnect, Done, PostError, QueuePair, Work, WorkError};
 
-use super::engine::{Config, Engine, Event, Output, Role, Submission};
+use super::config::Config;
+use super::engine::{Engine, Event, Output, Role, Submission};
 use super::relay::Relay;
 use super::split;
 use crate::channel::{Ending, Error, Outgoing, Part, To};

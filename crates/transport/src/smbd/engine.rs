@@ -12,17 +12,17 @@
 //! (counted) into one buffer. Sent messages are sliced, never copied.
 //! Errors: `handle` fails once, with the reason why the connection must end.
 
+mod negotiate;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Time, buf};
 use weft_rdma::Stag;
-use weft_wire::smbd::{
-    DataTransfer, Malformed, NegotiateRequest, NegotiateResponse, RESPONSE_REQUESTED, VERSION,
-};
+use weft_wire::smbd::{DataTransfer, Malformed, NegotiateResponse, RESPONSE_REQUESTED};
 
+use super::config::Config;
 use crate::channel::Ending;
 
 /// [MS-SMBD] 3.1.4.1: how long the connecting side waits for the Negotiate Response.
@@ -33,17 +33,6 @@ pub const PASSIVE_NEGOTIATION: Duration = Duration::from_secs(5);
 pub const KEEPALIVE_ANSWER: Duration = Duration::from_secs(5);
 /// The connecting side has receives to announce from the start. It waits so long for a message to carry them.
 pub const FIRST_GRANT: Duration = Duration::from_millis(20);
-/// [MS-SMBD] 3.1.5.6, note 6: Windows refuses a PreferredSendSize above this.
-pub const MAX_PREFERRED_SEND: u32 = 8136;
-/// [MS-SMBD] 3.1.7.2: the buffer for a Negotiate message has at least this.
-pub const MIN_NEGOTIATE_BUFFER: u32 = 512;
-/// [MS-SMBD] 3.1.5.6: no side may receive less at a time.
-const MIN_RECEIVE: u32 = 128;
-/// [MS-SMBD] 3.1.5.6: no side may reassemble less.
-const MIN_FRAGMENTED: u32 = 131_072;
-/// A mebibyte as with Windows, and what SMB puts around it: on an encrypted session Linux sends WRITEs of 1 MiB and
-/// their headers as one message, whatever the limit, and fails with its own check of it.
-pub(super) const MAX_FRAGMENTED: u32 = (1 << 20) + 4096;
 /// Credits that any peer may hold. With one each, whoever sends is left with none and is owed one at once: two idle
 /// peers would pass that one credit to and fro for ever.
 const MIN_CREDITS: usize = 2;
@@ -54,26 +43,6 @@ const MAX_HELD_BYTES: usize = 4 << 20;
 const HEADERS_BYTES: usize = 4096;
 /// [MS-ERREF] 2.3: STATUS_NOT_SUPPORTED.
 const STATUS_NOT_SUPPORTED: u32 = 0xc000_00bb;
-
-/// What one side of a connection offers. The defaults are Windows' ([MS-SMBD] notes 3 and 8), with messages as long as
-/// Windows takes instead of 1364 bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Receives posted at a time at most: credits for the peer (two at least, and one more for the last credit's rule).
-    pub receive_credits: u16,
-    /// Credits wanted from the peer.
-    pub send_credits: u16,
-    /// Longest message sent, with its header, in bytes; negotiated down to what the peer receives.
-    pub max_send_size: u32,
-    /// Longest message received, with its header, in bytes; negotiated down to what the peer sends.
-    pub max_receive_size: u32,
-    /// Longest upper-layer message reassembled, in bytes.
-    pub max_fragmented_size: u32,
-    /// Most bytes moved by RDMA for one read or write.
-    pub max_read_write_size: u32,
-    /// Silence after which the peer is asked whether it is there.
-    pub keepalive_interval: Duration,
-}
 
 /// What negotiation gave ([MS-SMBD] 3.1.1.1); sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,34 +57,6 @@ pub struct Agreed {
     pub max_read_write: usize,
     /// Messages that may be sent now.
     pub send_credits: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            receive_credits: 255,
-            send_credits: 255,
-            max_send_size: MAX_PREFERRED_SEND,
-            max_receive_size: 8192,
-            max_fragmented_size: MAX_FRAGMENTED,
-            max_read_write_size: 8 << 20,
-            keepalive_interval: Duration::from_secs(120),
-        }
-    }
-}
-
-impl Config {
-    /// The nearest values that the protocol and the pool allow.
-    pub(crate) fn clamped(mut self) -> Config {
-        let largest = MAX_BUF as u32;
-        self.receive_credits = self.receive_credits.max(1);
-        self.send_credits = self.send_credits.max(1);
-        self.max_send_size = self.max_send_size.clamp(MIN_RECEIVE, MAX_PREFERRED_SEND);
-        self.max_receive_size = self.max_receive_size.clamp(MIN_NEGOTIATE_BUFFER, largest);
-        self.max_fragmented_size = self.max_fragmented_size.clamp(MIN_FRAGMENTED, largest);
-        self.max_read_write_size = self.max_read_write_size.min(largest);
-        self
-    }
 }
 
 /// Which side this is.
@@ -480,117 +421,6 @@ impl Engine {
             Phase::Established => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.2: keepalive without an answer")),
             _ => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.1: negotiation")),
         }
-    }
-}
-
-/// Negotiation.
-impl Engine {
-    /// 3.1.5.2.
-    fn negotiate_request(&mut self) -> Output {
-        let mut bytes = Vec::with_capacity(NegotiateRequest::LEN);
-        NegotiateRequest {
-            min_version: VERSION,
-            max_version: VERSION,
-            credits_requested: self.config.send_credits,
-            preferred_send_size: self.config.max_send_size,
-            max_receive_size: self.config.max_receive_size,
-            max_fragmented_size: self.config.max_fragmented_size,
-        }
-        .emit(&mut bytes);
-        control(bytes)
-    }
-
-    /// 3.1.5.3.
-    fn negotiate_response(&mut self) -> Output {
-        self.granted = self.posted.min(self.credit_ceiling());
-        let mut bytes = Vec::with_capacity(NegotiateResponse::LEN);
-        NegotiateResponse {
-            min_version: VERSION,
-            max_version: VERSION,
-            negotiated_version: VERSION,
-            credits_requested: self.config.send_credits,
-            credits_granted: self.granted as u16,
-            status: 0,
-            max_read_write_size: self.config.max_read_write_size,
-            preferred_send_size: self.max_send as u32,
-            max_receive_size: self.max_receive as u32,
-            max_fragmented_size: self.config.max_fragmented_size,
-        }
-        .emit(&mut bytes);
-        control(bytes)
-    }
-
-    /// 3.1.5.6.
-    fn received_request(&mut self, message: &[u8], now: Time) -> Result<(), Ending> {
-        let request = NegotiateRequest::parse(message).map_err(malformed)?;
-        if !(request.min_version..=request.max_version).contains(&VERSION) {
-            self.phase = Phase::Refusing;
-            return Ok(());
-        }
-        if request.credits_requested == 0 {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: CreditsRequested is zero"));
-        }
-        self.agree(
-            request.preferred_send_size,
-            request.max_receive_size,
-            request.max_fragmented_size,
-            request.credits_requested,
-            now,
-        )?;
-        self.phase = Phase::Answering;
-        Ok(())
-    }
-
-    /// 3.1.5.7.
-    fn received_response(&mut self, message: &[u8], now: Time) -> Result<(), Ending> {
-        let response = NegotiateResponse::parse(message).map_err(malformed)?;
-        if response.status != 0 {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: the peer refused to negotiate"));
-        }
-        if response.negotiated_version != VERSION {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: NegotiatedVersion is not 1.0"));
-        }
-        if response.credits_granted == 0 || response.credits_requested == 0 {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: no credits requested or granted"));
-        }
-        if response.preferred_send_size as usize > self.max_receive {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.7: PreferredSendSize exceeds our receives"));
-        }
-        self.agree(
-            response.preferred_send_size,
-            response.max_receive_size,
-            response.max_fragmented_size,
-            response.credits_requested,
-            now,
-        )?;
-        self.max_read_write = self.max_read_write.min(response.max_read_write_size as usize);
-        self.send_credits = response.credits_granted.into();
-        self.first_grant = Some(now + FIRST_GRANT);
-        self.phase = Phase::Established;
-        Ok(())
-    }
-
-    /// What both sides derive from the other's sizes.
-    fn agree(
-        &mut self,
-        preferred: u32,
-        receive: u32,
-        fragmented: u32,
-        credits: u16,
-        now: Time,
-    ) -> Result<(), Ending> {
-        if receive < MIN_RECEIVE {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: MaxReceiveSize below 128"));
-        }
-        if fragmented < MIN_FRAGMENTED {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.6: MaxFragmentedSize below 131072"));
-        }
-        self.max_receive = self.max_receive.min(preferred.max(MIN_RECEIVE) as usize);
-        self.max_send = self.max_send.min(receive as usize);
-        self.max_fragmented_send = (fragmented as usize).min(MAX_BUF);
-        self.target = credits.into();
-        self.deadline = now + self.config.keepalive_interval;
-        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@
 //! `send` alone.
 
 mod channel;
+pub mod config;
 mod driver;
 pub mod engine;
 mod relay;
@@ -19,7 +20,8 @@ mod set_up;
 mod split;
 
 pub use channel::Smbd;
-pub use engine::{Agreed, Config};
+pub use config::Config;
+pub use engine::Agreed;
 pub use set_up::{accept, connect};
 
 /// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which is TCP's and InfiniBand's.

@@ -12,8 +12,9 @@ use weft_rdma::{ConnectParams, Provider, Request};
 use weft_wire::smbd::ReadDepths;
 
 use super::channel::Smbd;
+use super::config::Config;
 use super::driver;
-use super::engine::{Config, Role};
+use super::engine::Role;
 use crate::channel::Error;
 
 /// RDMA Reads at a time, each way, that we agree to with a peer that says its depths in private data.

@@ -23,7 +23,7 @@ struct Net {
 }
 
 /// The longest message between two of us.
-const LONGEST: usize = engine::MAX_FRAGMENTED as usize;
+const LONGEST: usize = config::MAX_FRAGMENTED as usize;
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 impl Net {

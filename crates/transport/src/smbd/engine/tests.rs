@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use weft_machine::Pool;
 
+use weft_wire::smbd::{NegotiateRequest, VERSION};
+
+use super::super::config::MAX_FRAGMENTED;
 use super::*;
 
 /// A small generator of delays: the order of events must not depend on the host.

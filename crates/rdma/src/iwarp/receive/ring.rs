@@ -1,0 +1,120 @@
+//! The staging ring: bytes of the stream that have no place yet.
+//!
+//! Owns: its buffer. Does not: know what the bytes are.
+
+use weft_machine::Buf;
+use weft_wire::mpa::{CRC_LEN, Crc};
+
+/// Received bytes that have no place yet.
+pub(super) struct Ring {
+    buf: Buf,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    pub(super) fn new(mut buf: Buf) -> Ring {
+        buf.set_len(buf.capacity());
+        Ring { buf, head: 0, len: 0 }
+    }
+
+    /// Bytes that are there.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Up to `limit` bytes of free room, in stream order.
+    pub(super) fn free(&mut self, limit: usize) -> (&mut [u8], &mut [u8]) {
+        let room = (self.buf.len() - self.len).min(limit);
+        let tail = (self.head + self.len) % self.buf.len();
+        let first = room.min(self.buf.len() - tail);
+        let (before, from_tail) = self.buf.split_at_mut(tail);
+        (&mut from_tail[..first], &mut before[..room - first])
+    }
+
+    /// Room from byte `at` of the empty ring on: for what will follow bytes that are put to its front first.
+    pub(super) fn behind(&mut self, at: usize, limit: usize) -> &mut [u8] {
+        debug_assert!(self.len == 0 && self.head == 0);
+        let room = &mut self.buf[at..];
+        let len = room.len().min(limit);
+        &mut room[..len]
+    }
+
+    /// The `n` bytes that were received there come next; what was put to the front is used up.
+    pub(super) fn take_behind(&mut self, at: usize, n: usize) {
+        if n > 0 {
+            assert!(self.len == 0, "bytes before these");
+            self.head = at;
+            self.len = n;
+        }
+    }
+
+    /// Copies out what was received there.
+    pub(super) fn peek_behind(&self, at: usize, to: &mut [u8]) {
+        let len = to.len();
+        to.copy_from_slice(&self.buf[at..at + len]);
+    }
+
+    /// Adds a few bytes.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let (first, second) = self.free(bytes.len());
+        let (a, b) = bytes.split_at(first.len());
+        first.copy_from_slice(a);
+        second.copy_from_slice(b);
+        self.commit(bytes.len());
+    }
+
+    pub(super) fn commit(&mut self, n: usize) {
+        self.len += n;
+        assert!(self.len <= self.buf.len(), "more received than there was room for");
+    }
+
+    /// The bytes `[at, at + len)`, which must be there, in at most two parts.
+    pub(super) fn slices(&self, at: usize, len: usize) -> (&[u8], &[u8]) {
+        assert!(at + len <= self.len);
+        let start = (self.head + at) % self.buf.len();
+        let first = len.min(self.buf.len() - start);
+        (&self.buf[start..start + first], &self.buf[..len - first])
+    }
+
+    /// Copies out what there is from `at` on, without consuming it: for headers.
+    pub(super) fn peek(&self, at: usize, to: &mut [u8]) -> usize {
+        let len = to.len().min(self.len.saturating_sub(at));
+        if len > 0 {
+            let (first, second) = self.slices(at, len);
+            to[..first.len()].copy_from_slice(first);
+            to[first.len()..len].copy_from_slice(second);
+        }
+        len
+    }
+
+    /// Takes the first `n` bytes into a CRC, if there is one.
+    pub(super) fn checksum(&self, n: usize, crc: &mut Option<Crc>) {
+        if let Some(crc) = crc {
+            let (first, second) = self.slices(0, n);
+            crc.update(first);
+            crc.update(second);
+        }
+    }
+
+    /// Whether the field at `at` holds this CRC.
+    pub(super) fn holds(&self, at: usize, crc: Crc) -> bool {
+        let mut field = [0; CRC_LEN];
+        self.peek(at, &mut field) == CRC_LEN && crc.field() == field
+    }
+
+    pub(super) fn consume(&mut self, n: usize) {
+        assert!(n <= self.len);
+        self.len -= n;
+        self.head = (self.head + n) % self.buf.len();
+        if self.len == 0 {
+            // Begin again at the front, which is in the cache.
+            self.head = 0;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.head = 0;
+        self.len = 0;
+    }
+}

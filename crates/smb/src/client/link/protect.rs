@@ -1,0 +1,193 @@
+//! Signing and encrypting what is sent, opening and checking what is received.
+//!
+//! Spec: [MS-SMB2] 3.2.4.1.1, 3.2.4.1.8, 3.2.5.1.1, 3.2.5.1.3; compression: 3.1.4.3, 3.2.5.1.1.2.
+//! Owns: nothing; the keys are the session's. Buffers: a sealed or opened message is in one of the pool, or of the heap while
+//! the pool is empty.
+
+use bytes::Bytes;
+use weft_machine::{Buf, Pool, buf};
+use weft_transport::{Outgoing, Part, To};
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::{Command, Header, NtStatus};
+
+use crate::client::error::Error;
+use crate::compression::Agreed;
+use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
+
+/// How a request is protected; its response must be protected alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Protection {
+    /// Not at all.
+    None,
+    /// Signed.
+    Signed,
+    /// Encrypted.
+    Sealed,
+}
+
+/// The keys of the connection's session.
+pub(in crate::client) struct Security {
+    pub session_id: u64,
+    pub keys: SessionKeys,
+}
+
+/// Signs or encrypts.
+pub(super) fn protect(
+    pool: &Pool,
+    security: Option<&Security>,
+    protection: Protection,
+    mut message: Vec<u8>,
+    payload: Bytes,
+    compression: Option<&Agreed>,
+) -> Result<Outgoing, Error> {
+    match (protection, security) {
+        (Protection::None, _) => {}
+        (Protection::Signed, Some(security)) => {
+            security.keys.signing.sign_parts(Sender::Client, &mut message, &[&payload]);
+        }
+        (Protection::Sealed, Some(security)) => {
+            // 3.1.4.3: compressed first.
+            return match compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
+                Some(short) => seal(pool, security, &short, &Bytes::new()),
+                None => seal(pool, security, &message, &payload),
+            };
+        }
+        _ => return Err(Error::Misuse("protection before a session is established")),
+    }
+    if let Some(short) = compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
+        return Ok(Outgoing::bytes(short));
+    }
+    let mut parts = Vec::with_capacity(2);
+    parts.push(Part::Bytes(message.into()));
+    if !payload.is_empty() {
+        parts.push(Part::Payload { data: payload.into(), to: To::Inline });
+    }
+    Ok(Outgoing { parts, ..Outgoing::default() })
+}
+
+fn seal(pool: &Pool, security: &Security, message: &[u8], payload: &Bytes) -> Result<Outgoing, Error> {
+    let sealer = security.keys.sealer.as_ref().ok_or(Error::Misuse("no cipher was negotiated"))?;
+    let body = TRANSFORM_LEN + message.len();
+    let mut sealed = Room::new(pool, body + payload.len());
+    sealed[TRANSFORM_LEN..body].copy_from_slice(message);
+    if !payload.is_empty() {
+        buf::copy(&mut sealed[body..], payload);
+    }
+    sealer
+        .seal(security.session_id, &mut sealed)
+        .map_err(|_| Error::Misuse("the session's nonces are used up; connect again"))?;
+    Ok(Outgoing::bytes(sealed.freeze()))
+}
+
+/// Decrypts a frame (3.2.5.1.1.1).
+pub(super) fn open(pool: &Pool, security: Option<&Security>, frame: &Bytes) -> Result<Bytes, Error> {
+    let header = crypto::transform(frame)?;
+    // 3.2.5.1.1.1: a session that is not ours, or has no key.
+    let opener = security
+        .filter(|s| s.session_id == header.session_id)
+        .and_then(|s| s.keys.opener.as_ref())
+        .ok_or(Error::Tampered("encrypted for a session that is not ours"))?;
+    let mut plain = Room::new(pool, header.original_message_size as usize);
+    opener.open(frame, &mut plain).map_err(|_| Error::Tampered("decryption failed"))?;
+    Ok(plain.freeze())
+}
+
+/// Decompresses a frame (3.2.5.1.1.2).
+pub(super) fn decompress(pool: &Pool, agreed: Option<&Agreed>, frame: &Bytes) -> Result<Bytes, Error> {
+    let agreed =
+        agreed.ok_or(Error::Violation("a compressed message, but compression was not negotiated"))?;
+    // No answer is longer than the largest buffer.
+    let len = agreed.original_len(frame, buf::MAX_BUF).map_err(|corrupt| Error::Violation(corrupt.0))?;
+    let mut plain = Room::new(pool, len);
+    agreed.decompress(frame, &mut plain).map_err(|corrupt| Error::Violation(corrupt.0))?;
+    Ok(plain.freeze())
+}
+
+/// A message and its payload compressed, where that makes them shorter.
+fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = Vec::with_capacity(message.len() + payload.len());
+    whole.extend_from_slice(message);
+    whole.resize(message.len() + payload.len(), 0);
+    buf::copy(&mut whole[message.len()..], payload);
+    agreed.compress(&whole, message.len())
+}
+
+/// 3.2.5.1.3 and 3.2.5.1.1: what was asked under protection must be answered under it.
+pub(super) fn check(
+    security: Option<&Security>,
+    asked: Protection,
+    header: &Header,
+    message: &[u8],
+    sealed: bool,
+    interim: bool,
+) -> Result<(), Error> {
+    match asked {
+        // The tag has been verified over all of it, and the signature field is not used.
+        _ if sealed => return Ok(()),
+        Protection::Sealed => return Err(Error::Tampered("an unencrypted answer to an encrypted request")),
+        // A server that does not know the session that a connection is to be bound to has nothing to sign with.
+        Protection::Signed if header.command == Command::SessionSetup && header.status.is_error() => {}
+        // 3.2.5.1.3: interim responses may go unsigned; they carry credits and an AsyncId, nothing else.
+        Protection::Signed if !interim && !header.flags.contains(Flags::SIGNED) => {
+            return Err(Error::Tampered("an unsigned answer to a signed request"));
+        }
+        _ => {}
+    }
+    match security {
+        // The set-up of a further channel verifies it with that channel's key, which is not here yet.
+        _ if header.command == Command::SessionSetup && header.status == NtStatus::SUCCESS => Ok(()),
+        Some(security) if header.flags.contains(Flags::SIGNED) => {
+            match security.keys.signing.verify(Sender::Server, message) {
+                true => Ok(()),
+                false => Err(Error::Tampered("wrong signature")),
+            }
+        }
+        // Before the session is established nobody can verify; the set-up verifies its last response itself.
+        _ => Ok(()),
+    }
+}
+
+/// Memory for a sealed or an opened message: of the pool, or of the heap while the pool is empty, because the receiver
+/// must not wait for buffers that those who wait for it hold.
+enum Room {
+    Pool(Buf),
+    Heap(Vec<u8>),
+}
+
+impl Room {
+    fn new(pool: &Pool, len: usize) -> Room {
+        match (len <= buf::MAX_BUF).then(|| pool.try_alloc(len)).flatten() {
+            Some(mut buf) => {
+                buf.set_len(len);
+                Room::Pool(buf)
+            }
+            None => Room::Heap(vec![0; len]),
+        }
+    }
+
+    fn freeze(self) -> Bytes {
+        match self {
+            Room::Pool(buf) => buf.freeze(),
+            Room::Heap(vec) => vec.into(),
+        }
+    }
+}
+
+impl std::ops::Deref for Room {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Room::Pool(buf) => buf,
+            Room::Heap(vec) => vec,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Room::Pool(buf) => buf,
+            Room::Heap(vec) => vec,
+        }
+    }
+}
