@@ -19,10 +19,12 @@ pub(super) async fn close(server: &Server, state: &State) {
             if let Some(right) = state.delegation() {
                 right.give_back();
             }
-            let open = {
+            let (open, locks) = {
                 let mut held = state.held_mut();
-                held.hold.take().and(held.open.take())
+                (held.hold.take().and(held.open.take()), std::mem::take(&mut held.locks))
             };
+            // They have this open, and it would have them for ever.
+            drop(locks);
             if let Some(open) = open {
                 close_open(&share.vfs, open).await;
             }

@@ -67,12 +67,11 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
 
 /// Everything of an owner that nobody will confirm.
 async fn forget(c: &Compound<'_>, client: &Client, turn: &mut Turn) {
-    for state in std::mem::take(&mut turn.states) {
+    for state in std::mem::take(turn).states() {
         c.cx.server.states.leave(&state);
         client.mine().states.remove(&state.other);
         close(c.cx.server, &state).await;
     }
-    *turn = Turn::default();
 }
 
 async fn carry_out(
@@ -381,11 +380,9 @@ async fn acquire(
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
     let node = &found.node;
-    let known = turn
-        .states
-        .iter()
-        .find(|state| (state.share, state.node) == (node.number, node.id) && !state.has_ended());
-    match known.cloned() {
+    let known =
+        turn.states().find(|state| (state.share, state.node) == (node.number, node.id) && !state.has_ended());
+    match known {
         Some(state) => {
             widen(c, node, &state, wanted).await?;
             Ok(state)
@@ -399,7 +396,7 @@ async fn acquire(
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
             let state = states.enter(client.lease.clone(), node.number, node.id, kind);
             client.mine().states.insert(state.other, state.clone());
-            turn.states.push(state.clone());
+            turn.opened(&state);
             Ok(state)
         }
     }
@@ -520,7 +517,7 @@ impl Compound<'_> {
 
     /// The next request of an owner: its last CLOSE will not be asked again.
     pub fn forget_closed(&self, client: &Client, turn: &mut Turn) {
-        if let Some(closed) = turn.closed.take() {
+        if let Some(closed) = turn.closed.take().and_then(|closed| closed.upgrade()) {
             self.cx.server.states.leave(&closed);
             client.mine().states.remove(&closed.other);
         }

@@ -126,11 +126,11 @@ pub async fn close(c: &mut Compound<'_>, n: u32, args: &Close) -> Status {
             c.cx.server.states.drop_locks(lock);
         }
         close::close(c.cx.server, state).await;
-        turn.states.retain(|known| known.other != state.other);
+        turn.forget(state);
         if c.minor == 0 {
             // It is still known by name, so that the CLOSE can be asked again.
             state.end();
-            turn.closed = Some(state.clone());
+            turn.closed = Some(Arc::downgrade(state));
             return Ok(state.changed());
         }
         c.cx.server.states.leave(state);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
@@ -38,10 +38,10 @@ pub struct Turn {
     /// `None` before the first request.
     seqid: Option<u32>,
     last: Option<Answered>,
-    /// Opens.
-    pub states: Vec<Arc<State>>,
-    /// An open that is closed, and is known only so that the CLOSE can be asked again.
-    pub closed: Option<Arc<State>>,
+    /// Opens. Its client has them, and they have it: when the client goes they go.
+    states: Vec<Weak<State>>,
+    /// An open that is closed, and is known to the client only so that the CLOSE can be asked again.
+    pub closed: Option<Weak<State>>,
 }
 
 /// An answer that is given again to the same question.
@@ -64,6 +64,20 @@ pub enum Turned {
 }
 
 impl Turn {
+    /// Its opens.
+    pub fn states(&self) -> impl Iterator<Item = Arc<State>> {
+        self.states.iter().filter_map(Weak::upgrade)
+    }
+
+    pub fn opened(&mut self, state: &Arc<State>) {
+        self.states.push(Arc::downgrade(state));
+    }
+
+    /// Forgets one, and those that are gone.
+    pub fn forget(&mut self, gone: &State) {
+        self.states.retain(|known| known.upgrade().is_some_and(|known| known.other != gone.other));
+    }
+
     /// RFC 7530 9.1.7: the last one again, the next one, or NFS4ERR_BAD_SEQID.
     pub fn check(&self, seqid: u32, op: u32) -> Result<Turned, Status> {
         let Some(known) = self.seqid else { return Ok(Turned::Next) };
@@ -127,7 +141,7 @@ impl Owner {
 
     /// Whether nothing hangs on it. One whose turn is taken is busy.
     pub fn is_idle(&self) -> bool {
-        self.turn.try_lock().is_some_and(|turn| turn.states.is_empty())
+        self.turn.try_lock().is_some_and(|turn| turn.states().next().is_none())
     }
 }
 

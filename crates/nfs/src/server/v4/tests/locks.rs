@@ -139,3 +139,39 @@ fn with_sessions_locks_need_no_numbers() {
     assert_eq!(a.run(&[Op::FreeStateid(Stateid { seqid: 0, ..held })]).status, Status::BAD_STATEID);
     assert_eq!(b.status(file, lock(true, 0, 1, first(0, open_b, 0, "l"))), Status::OK);
 }
+
+/// Found by the fuzzer: an open and its owner had one another, and so had an open and the locks under it. Of a client
+/// that came back as another one, or never, they stayed, with the open file.
+#[test]
+fn what_a_client_held_is_freed_when_it_is_gone() {
+    let server = server();
+    let held = |client| -> Vec<_> {
+        let client = server.states.known_client(client).unwrap();
+        let mine = client.mine();
+        mine.states.values().map(Arc::downgrade).collect()
+    };
+
+    let mut old = Old::new(&server, "old");
+    let (file, opened) = old.open("f", share::BOTH, 0);
+    let locker = first(old.seqid, opened, old.id, "locks");
+    assert_eq!(old.status(file, lock(true, 0, 5, locker)), Status::OK);
+    old.seqid += 1;
+    let (other, closed) = old.open("g", share::READ, 0);
+    assert_eq!(old.status(other, Op::Close(Close { seqid: old.seqid, stateid: closed })), Status::OK);
+    let states = held(old.id);
+    assert_eq!(states.len(), 3, "an open, its locks, and a CLOSE that could be asked again");
+    let again = old.setclientid("old", *b"second--");
+    assert_eq!(old.run(&[Op::SetclientidConfirm(again)]).status, Status::OK);
+    assert!(states.iter().all(|state| state.upgrade().is_none()));
+
+    let new = Modern::new(&server, "new");
+    let (file, opened) = new.open("f", share::BOTH, 0);
+    assert_eq!(new.status(file, lock(true, 9, 5, first(0, opened, 0, "locks"))), Status::OK);
+    let states = held(new.id);
+    assert_eq!(states.len(), 2);
+    let mut answer = send(&server, call(1, 1, &[exchange_id("new", *b"reboots-", 0)]));
+    let known: ExchangeIdOk = answer.ok(opnum::EXCHANGE_ID);
+    let made = send(&server, call(1, 1, &[create_session(known.client, known.sequence, channel())]));
+    assert_eq!(made.status, Status::OK);
+    assert!(states.iter().all(|state| state.upgrade().is_none()));
+}
