@@ -3,8 +3,9 @@
 //! Spec: none. The fuzzers of `fuzz/` run them for hours; the test below runs them for a second over the same corpus, so
 //! that they stay alive. Owns: nothing. Does not: exist in a build that is neither a test nor a fuzzer's.
 //!
-//! An input is a [`Script`]: its bytes decide what happens, one after the other, and an end of it reads as zeros. So every
-//! input means something, and a small change of it is a small change of what happens.
+//! An input is a [`Script`]: its bytes decide what happens, one after the other.
+
+pub(crate) use weft_machine::sim::Script;
 
 pub use crate::iwarp::{fpdu_stream, mpa_setup};
 pub use crate::shm::shm_rings;
@@ -15,61 +16,6 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets of this crate.
 pub const TARGETS: &[Target] =
     &[("mpa_setup", mpa_setup), ("fpdu_stream", fpdu_stream), ("shm_rings", shm_rings)];
-
-/// Decisions, read from bytes.
-pub(crate) struct Script<'a>(&'a [u8]);
-
-impl<'a> Script<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Script<'a> {
-        Script(bytes)
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn byte(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
-    }
-
-    pub(crate) fn flag(&mut self) -> bool {
-        self.byte() & 1 == 1
-    }
-
-    /// True for one byte in `n`, 0 among them.
-    pub(crate) fn one_in(&mut self, n: u8) -> bool {
-        self.byte().is_multiple_of(n)
-    }
-
-    pub(crate) fn word(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
-    }
-
-    pub(crate) fn long(&mut self) -> u64 {
-        let mut long = [0; 8];
-        let bytes = self.bytes(8);
-        long[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(long)
-    }
-
-    /// A number below `n`, which is not 0 and fits in 16 bits.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        let drawn = if n <= 256 { usize::from(self.byte()) } else { usize::from(self.word()) };
-        drawn % n
-    }
-
-    /// The next bytes, as many as there are up to `n`.
-    pub(crate) fn bytes(&mut self, n: usize) -> &'a [u8] {
-        let (bytes, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        bytes
-    }
-
-    /// All that is left.
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-}
 
 #[cfg(test)]
 mod tests {

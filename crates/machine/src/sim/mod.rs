@@ -9,6 +9,7 @@ mod executor;
 mod faults;
 pub(crate) mod net;
 mod rng;
+mod script;
 mod trace;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub(crate) use executor::{Task, active, current};
 pub use faults::{Cut, CutHow, Faults, Side};
 pub use rng::Rng;
+pub use script::Script;
 
 use executor::World;
 
