@@ -4,6 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod memory;
 pub mod server;

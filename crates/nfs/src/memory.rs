@@ -3,8 +3,11 @@
 //! Spec: the contract is [`weft_transport::Channel`]. Owns: nothing; each test has queues of its own.
 //! Does not: answer anything.
 
+#[cfg(test)]
 use bytes::Bytes;
+#[cfg(test)]
 use weft_machine::Payload;
+#[cfg(test)]
 use weft_transport::{Outgoing, Part};
 
 /// The methods of a `Channel` that are the same in all tests: NFS names no segments where a call comes as one record.
@@ -41,6 +44,7 @@ macro_rules! without_rdma {
 pub(crate) use without_rdma;
 
 /// The bytes of a message as a record carries them.
+#[cfg(test)]
 pub(crate) fn record(message: Outgoing) -> Bytes {
     let mut body = Vec::new();
     for part in message.parts {

@@ -15,6 +15,8 @@ mod duplicates;
 mod durable;
 mod export;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod guard;
 mod handles;
 mod line;
