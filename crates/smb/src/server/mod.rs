@@ -250,5 +250,7 @@ impl Server {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod tests;
+#[cfg(fuzzing)]
+pub use tests::fuzz::smb_server;

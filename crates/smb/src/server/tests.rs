@@ -1,14 +1,27 @@
 //! Stories of a server and of clients that follow the rules, stretch them, or break them, under virtual time.
 
+#[cfg(test)]
 mod channels;
+#[cfg(test)]
 mod compound;
+#[cfg(test)]
 mod compressed;
+#[cfg(test)]
 mod damage;
+#[cfg(test)]
 mod flow;
+pub mod fuzz;
+#[cfg(test)]
 mod handles;
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "fuzzers use some of it"))]
 mod harness;
+#[cfg(test)]
 mod negotiation;
+#[cfg(test)]
 mod persistent;
+#[cfg(test)]
 mod posix;
+#[cfg(test)]
 mod protection;
+#[cfg(test)]
 mod sessions;

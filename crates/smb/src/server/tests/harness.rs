@@ -140,6 +140,11 @@ impl Wire {
         self.stalled_wakers.take().into_iter().for_each(Waker::wake);
     }
 
+    /// Whether a message waits to be received.
+    pub fn is_answered(&self) -> bool {
+        !self.answers.borrow().is_empty()
+    }
+
     /// Requests that the server has not taken.
     pub fn unreceived(&self) -> usize {
         self.requests.borrow().len()

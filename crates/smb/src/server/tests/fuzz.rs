@@ -1,0 +1,410 @@
+//! Clients without manners that know what they do: requests that are well-formed, name what exists, and make no sense.
+//!
+//! Spec: [MS-SMB2]. Owns: a server over memory, and clients made by hand (`harness`).
+//! Does not: check what an honest client is told; the stories do. Exists in the builds of tests and fuzzers alone.
+//!
+//! An input is a [`Script`]. Requests (`requests` makes them) name files, keys and leases that earlier answers named, come
+//! alone and in compounds, in order and not, signed, encrypted, again and damaged, from two channels of one session and
+//! from another user; time passes, breaks are acknowledged or not, requests are cancelled, connections end. Checked: no
+//! panic, every request is answered once when it has had its time or is cancelled (or its connection ends), answers can
+//! be read, sessions end with their last channel, another client is served afterwards, and no buffer is lost.
+
+mod requests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft_machine::sim::{Script, Sim};
+use weft_machine::{Pool, rt};
+use weft_store::backend::Ram;
+use weft_store::{Share, Vfs};
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::header::Flags;
+use weft_wire::smb2::oplock_break::{Acknowledgment, Notification};
+use weft_wire::smb2::{
+    Command, FileId, Guid, HEADER_LEN, Header, Id, NtStatus, cancel, compound, create, ioctl,
+};
+
+use super::harness::*;
+use crate::crypto;
+use crate::server::Limits;
+
+/// A name, as in `fuzz/`, and what runs under it.
+#[cfg(test)]
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets of the server.
+#[cfg(test)]
+pub const TARGETS: &[Target] = &[("smb_server", smb_server)];
+
+const MAX_ACTS: usize = 120;
+/// Two channels of one session, and one of another user.
+const CLIENTS: usize = 3;
+/// Of each kind of thing that can be named; the oldest are forgotten.
+const MAX_KNOWN: usize = 12;
+/// Longer than anything of ours waits for a client: a break, a durable handle, a resilient one.
+const PATIENCE: Duration = Duration::from_secs(1200);
+const SHARE_BYTES: u64 = 1 << 20;
+/// Compounds that are sent later than they are made.
+const MAX_HELD: usize = 4;
+
+thread_local! {
+    // One for all inputs: making a pool is as much work as a short script.
+    static POOL: Pool = Pool::new(64 << 20);
+}
+
+/// A script of clients without manners.
+pub fn smb_server(data: &[u8]) {
+    let pool = POOL.with(Pool::clone);
+    let mut script = Script::new(data);
+    Sim::new(u64::from(script.byte())).time_limit(Duration::from_secs(1 << 20)).run(async {
+        let mut room = Room::new(&pool).await;
+        let mut acts = 0;
+        while !script.is_over() && acts < MAX_ACTS {
+            room.act(&mut script).await;
+            acts += 1;
+        }
+        room.end().await;
+    });
+    assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
+}
+
+/// Things that can be named, the latest last.
+struct Known<T>(VecDeque<T>);
+
+impl<T> Default for Known<T> {
+    fn default() -> Known<T> {
+        Known(VecDeque::new())
+    }
+}
+
+impl<T: Clone> Known<T> {
+    fn learn(&mut self, thing: T) {
+        self.0.push_back(thing);
+        if self.0.len() > MAX_KNOWN {
+            self.0.pop_front();
+        }
+    }
+
+    fn pick(&self, script: &mut Script<'_>) -> Option<T> {
+        (!self.0.is_empty()).then(|| self.0[script.below(self.0.len())].clone())
+    }
+}
+
+/// What clients have been told.
+#[derive(Default)]
+struct Knowledge {
+    files: Known<FileId>,
+    /// Of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
+    tokens: Known<Bytes>,
+    breaks: Known<Acknowledgment>,
+}
+
+/// A request without its answer.
+struct Asked {
+    command: Command,
+    /// Since STATUS_PENDING.
+    async_id: Option<u64>,
+}
+
+/// A client, and what it waits for.
+struct Place {
+    client: Client,
+    /// Tree of the pipes; that of the share is the client's own.
+    pipes: u32,
+    open: BTreeMap<u64, Asked>,
+    held: Vec<Vec<u8>>,
+    sent: Known<Vec<u8>>,
+}
+
+struct Room {
+    world: World,
+    places: Vec<Place>,
+    known: Knowledge,
+}
+
+impl Room {
+    async fn new(pool: &Pool) -> Room {
+        let world = World::with(|config| {
+            config.pool = pool.clone();
+            config.shares = vec![Share::new("Data", Vfs::new(Ram::new(SHARE_BYTES)))];
+            config.limits = Limits {
+                opens: 64,
+                credits: 128,
+                compound: 8,
+                max_io: 64 << 10,
+                trees: 8,
+                channels: 4,
+                ..Limits::default()
+            };
+        });
+        let world = World { pool: pool.clone(), ..world };
+        let mut room = Room { world, places: Vec::new(), known: Knowledge::default() };
+        for at in 0..CLIENTS {
+            let place = room.enter(at).await;
+            room.places.push(place);
+        }
+        let client = &mut room.places[0].client;
+        for (name, options) in
+            [("d", CreateOptions::DIRECTORY_FILE), ("a", CreateOptions::NONE), (r"d\a", CreateOptions::NONE)]
+        {
+            room.known.files.learn(client.open(name, options).await);
+        }
+        room
+    }
+
+    /// A client for this place that has logged on and sees the share.
+    async fn enter(&mut self, at: usize) -> Place {
+        let mut client = self.world.connect();
+        // Both channels are one client's; the other user is on another machine.
+        let guid: Guid = [9 + (at as u8 / 2); 16];
+        client.negotiate(Offer { guid, ..Offer::default() }).await;
+        let mut bound = false;
+        if at == 1
+            && let Some(first) = self.places.first()
+            && first.client.material.is_some()
+        {
+            bound = client.bind(&first.client).await.is_ok();
+        }
+        let mut pipes = 0;
+        if bound {
+            let first = &self.places[0];
+            (client.tree, pipes) = (first.client.tree, first.pipes);
+        } else {
+            if at == 1 {
+                // What a refused binding leaves of a connection is of no use.
+                client.wire.hang_up();
+                client = self.world.connect();
+                client.negotiate(Offer { guid, ..Offer::default() }).await;
+            }
+            client.log_on(["alice", "alice", "bob"][at], PASSWORD).await.expect("a log-on");
+            client.tree().await;
+            let (header, _) = client.tree_connect(r"\\server\IPC$").await;
+            if header.status == NtStatus::SUCCESS {
+                pipes = header.tree_id().expect("a tree");
+            }
+        }
+        Place { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Known::default() }
+    }
+
+    async fn act(&mut self, script: &mut Script<'_>) {
+        let at = script.below(CLIENTS);
+        match script.byte() % 32 {
+            0 => {
+                if script.rarely(4) {
+                    // Another one takes its place when the server has seen it.
+                    self.places[at].client.wire.hang_up();
+                }
+            }
+            1 => {
+                let seconds = *script.one_of(&[1, 20, 36, 130]);
+                self.settle(Duration::from_secs(seconds)).await;
+            }
+            2 => {
+                let place = &mut self.places[at];
+                if let Some(message) = place.sent.pick(script).filter(|_| script.rarely(4)) {
+                    place.client.wire.send(message);
+                }
+            }
+            3 => {
+                let place = &mut self.places[at];
+                if let Some(mut message) = place.sent.pick(script) {
+                    damage(&mut message, script);
+                    place.client.wire.send(message);
+                }
+            }
+            4 | 5 => self.places[at].cancel(script),
+            6 => {
+                if let Some(message) = self.places[at].held.pop() {
+                    self.places[at].client.wire.send(message);
+                }
+            }
+            _ => self.places[at].ask(&self.known, script),
+        }
+        // Requests pile up now and then.
+        if script.byte() % 4 != 3 {
+            self.settle(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Time passes, and what was answered is looked at.
+    async fn settle(&mut self, time: Duration) {
+        rt::sleep(time).await;
+        for at in 0..self.places.len() {
+            while self.places[at].client.wire.is_answered() {
+                let place = &mut self.places[at];
+                let message = place.client.wire.recv(&place.client.pool).await.expect("there is one");
+                place.hear(message, &mut self.known);
+            }
+            if self.places[at].client.wire.closed_by_server.get() {
+                self.places[at] = self.enter(at).await;
+            }
+        }
+    }
+
+    async fn end(&mut self) {
+        for place in &mut self.places {
+            place.held.drain(..).for_each(|message| place.client.wire.send(message));
+        }
+        // Breaks that nobody acknowledges, and what waits behind them.
+        self.settle(Duration::from_secs(200)).await;
+        // Each lets others go on that waited, which may wait for a break in turn.
+        for _ in 0..2 {
+            for place in &self.places {
+                place.open.iter().for_each(|(id, asked)| place.cancel_one(*id, asked));
+            }
+            self.settle(Duration::from_secs(200)).await;
+        }
+        for place in &self.places {
+            let open: Vec<_> =
+                place.open.iter().map(|(id, asked)| (id, asked.command, asked.async_id)).collect();
+            assert!(open.is_empty(), "never answered: {open:?}");
+        }
+        assert!(self.world.client().await.is_served().await, "nobody else is served");
+        self.places.iter().for_each(|place| place.client.wire.hang_up());
+        rt::sleep(PATIENCE).await;
+        // That of the client that was served last has nobody who hangs up.
+        assert!(self.world.server.session_count() <= 1, "sessions outlive their channels");
+    }
+}
+
+impl Place {
+    /// A request or a compound of them; sent, or held back.
+    fn ask(&mut self, known: &Knowledge, script: &mut Script<'_>) {
+        let client = &mut self.client;
+        let count = if script.rarely(3) { 1 + script.below(4) } else { 1 };
+        // A client that asks without credits is one that the server parts with.
+        if client.credits < 2 * count as u64 {
+            return;
+        }
+        let (tree, sequence) = (client.tree, client.sequence);
+        if script.rarely(8) {
+            client.tree = self.pipes;
+        }
+        client.replay = script.rarely(16);
+        if script.rarely(32) {
+            client.sequence = script.word();
+        }
+        let related = count > 1 && !script.rarely(4);
+        let mut requests = Vec::new();
+        for at in 0..count {
+            let id = client.next_id;
+            let request = requests::request(client, known, related && at > 0, script);
+            let command = Header::parse(&request).expect("made here").command;
+            client.credits -= client.next_id - id;
+            self.open.insert(id, Asked { command, async_id: None });
+            requests.push(request);
+        }
+        (client.tree, client.sequence, client.replay) = (tree, sequence, false);
+        let mut message = link(requests, related);
+        match script.byte() % 8 {
+            0 => sign_each(client.keys.as_ref().expect("logged on"), &mut message),
+            1 => message = client.sealed(&message),
+            _ => {}
+        }
+        self.sent.learn(message.clone());
+        match self.held.len() < MAX_HELD && script.rarely(8) {
+            true => self.held.push(message),
+            false => client.wire.send(message),
+        }
+    }
+
+    fn cancel(&self, script: &mut Script<'_>) {
+        if !self.open.is_empty() {
+            let at = script.below(self.open.len());
+            let (id, asked) = self.open.iter().nth(at).expect("one of them");
+            self.cancel_one(*id, asked);
+        }
+    }
+
+    /// CANCEL has no number of its own and costs nothing.
+    fn cancel_one(&self, id: u64, asked: &Asked) {
+        let mut header = Header { credit_charge: 0, ..Header::request(Command::Cancel, id) };
+        header.session_id = self.client.session;
+        header.id = Id::tree(self.client.tree);
+        if let Some(id) = asked.async_id {
+            header.id = Id::Async(id);
+            header.flags |= Flags::ASYNC_COMMAND;
+        }
+        let mut message = header.to_bytes().to_vec();
+        cancel::Request.emit(&mut message);
+        self.client.wire.send(message);
+    }
+
+    fn hear(&mut self, mut message: Bytes, known: &mut Knowledge) {
+        if message.starts_with(&[0xFD]) {
+            let header = crypto::transform(&message).expect("a header that can be read");
+            let mut plain = vec![0; header.original_message_size as usize];
+            let opener = self.client.keys.as_ref().and_then(|keys| keys.opener.as_ref()).expect("a cipher");
+            opener.open(&message, &mut plain).expect("encrypted with our key");
+            message = plain.into();
+        }
+        for response in compound::split(message) {
+            let response = response.expect("a compound that can be split");
+            let header = Header::parse(&response).expect("a header that can be read");
+            assert!(header.is_response());
+            self.client.credits += u64::from(header.credits);
+            if header.message_id == u64::MAX {
+                known.breaks.learn(acknowledgment(&Notification::parse(&response).expect("a break")));
+                continue;
+            }
+            if header.status == NtStatus::PENDING {
+                if let Some(asked) = self.open.get_mut(&header.message_id) {
+                    asked.async_id = header.async_id();
+                }
+                continue;
+            }
+            // `None`: the answer to a damaged message that has another number.
+            let Some(asked) = self.open.remove(&header.message_id) else { continue };
+            if header.status == NtStatus::SUCCESS && asked.command == header.command {
+                learn(header.command, &response, known);
+            }
+        }
+    }
+}
+
+/// What a client that keeps the rules would answer.
+fn acknowledgment(notification: &Notification) -> Acknowledgment {
+    match *notification {
+        Notification::Oplock { level, file } => Acknowledgment::Oplock { level, file },
+        Notification::Lease { key, new, .. } => Acknowledgment::Lease { key, state: new },
+    }
+}
+
+/// What an answer names.
+fn learn(command: Command, response: &Bytes, known: &mut Knowledge) {
+    match command {
+        Command::Create => {
+            let response = create::Response::parse(response).expect("CREATE's answer");
+            known.files.learn(response.file);
+        }
+        Command::Ioctl => {
+            let response = ioctl::Response::parse(response).expect("IOCTL's answer");
+            let token = match response.code {
+                ioctl::CtlCode::SRV_REQUEST_RESUME_KEY => response.output.get(..24),
+                ioctl::CtlCode::OFFLOAD_READ => response.output.get(16..528),
+                _ => None,
+            };
+            token.into_iter().for_each(|token| known.tokens.learn(Bytes::copy_from_slice(token)));
+        }
+        _ => {}
+    }
+}
+
+/// Some bytes behind what says where it belongs are others.
+fn damage(message: &mut [u8], script: &mut Script<'_>) {
+    for _ in 0..=script.below(3) {
+        let at = if script.rarely(4) { 0 } else { HEADER_LEN };
+        let at = at + script.below(message.len() - at);
+        message[at] = match script.byte() % 4 {
+            0 => 0,
+            1 => u8::MAX,
+            2 => message[at] ^ 1 << (script.byte() % 8),
+            _ => script.byte(),
+        };
+    }
+}
+
+#[cfg(test)]
+mod smoke;
