@@ -319,6 +319,9 @@ impl Dir {
             Err(e) => return Err(e.into()),
         };
         let attr = self.seen(&stat, dir, name)?;
+        // A directory has the set-group-id bit of the one it is made in, as mkdir(2) has it.
+        let inherited = if *make == Make::Dir { attr.mode & 0o2000 } else { 0 };
+        let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
         // The umask took bits away, and an owner that is set takes the set-id bits; setting them is a second call only where
         // somebody asked for them.
         let owned = set.uid.is_some() || set.gid.is_some();

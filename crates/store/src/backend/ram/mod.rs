@@ -115,8 +115,11 @@ impl Ram {
             Make::Special(special) => (Body::Special(special), super::FILE_MODE),
         };
         let is_dir = matches!(body, Body::Dir(_));
-        let node = tree.add(dir, name, body, mode)?;
+        // A directory has the set-group-id bit of the one it is made in, as mkdir(2) has it.
+        let inherited = if is_dir { tree.node(dir)?.attr(dir)?.mode & 0o2000 } else { 0 };
+        let node = tree.add(dir, name, body, mode | inherited)?;
         let set = super::with_verifier(set, exists);
+        let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
         // A new file is empty; it needs no bytes to say so.
         let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
         let made = tree.node_mut(node)?.set(&set, &self.0.usage);

@@ -351,3 +351,18 @@ fn who_owns_what_is_made_takes_no_bits_of_its_mode() {
         }
     });
 }
+
+#[test]
+fn folders_inherit_the_set_group_id_bit() {
+    each(async |vfs| {
+        let above = dir(&vfs, ROOT, "above").await;
+        let wish = |mode| SetAttr { mode, ..SetAttr::default() };
+        vfs.setattr(above.node, wish(Some(0o2775))).await.unwrap();
+        let made = async |name: &[u8], make, mode| {
+            vfs.create(above.node, name, make, Exists::Fail, wish(mode)).await.unwrap().0.mode
+        };
+        assert_eq!(made(b"plain", Make::Dir, None).await & 0o2000, 0o2000);
+        assert_eq!(made(b"asked", Make::Dir, Some(0o750)).await, 0o2750);
+        assert_eq!(made(b"file", Make::File, Some(0o750)).await, 0o750);
+    });
+}
