@@ -327,7 +327,13 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     }
     let source = (from.0, &from.1[..]);
     match &to.found {
-        None => vfs.rename(source, (to.dir, &to.name), false).await?,
+        None => match vfs.rename(source, (to.dir, &to.name), false).await {
+            // As Windows answers it: the place is in a directory that is in use, by this very open. To POSIX it is invalid.
+            Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
+                return Err(NtStatus::SHARING_VIOLATION.into());
+            }
+            other => other?,
+        },
         Some((target, spelled)) if target.node == open.node => {
             if (to.dir, spelled) == (from.0, &from.1) {
                 // Only the case changes.
