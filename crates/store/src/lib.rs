@@ -10,6 +10,7 @@ pub mod backend;
 pub mod block;
 pub mod opens;
 pub mod rules;
+pub mod set_id;
 pub mod snapshots;
 pub mod vfs;
 pub mod volume;

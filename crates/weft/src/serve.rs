@@ -137,7 +137,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Starts the threads that do everything for others.
 fn start_cores(args: &Serve) -> Result<Cores, Failure> {
+    weft_store::set_id::leave_to_the_kernel()?;
     let n = match args.cores {
         Some(0) => return Err("--cores must be at least 1".into()),
         Some(n) => n,

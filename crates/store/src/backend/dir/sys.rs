@@ -15,6 +15,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 
 use super::folds::Stamp;
+use crate::set_id;
 use crate::vfs::{Attr, Kind, NodeId, SetTime, Special, Stable, Timestamp};
 
 /// How openat2 may resolve: one component, no link of any kind, not out of the directory.
@@ -215,7 +216,9 @@ impl Proc {
     }
 
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
-        rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty())
+        let set = || rustix::fs::chmodat(&self.0, DecInt::new(fd.as_raw_fd()), mode, AtFlags::empty());
+        // Of a group that this process is not in, the kernel would leave it out without a word.
+        if mode.contains(Mode::SGID) { set_id::allowed(set) } else { set() }
     }
 
     pub(super) fn utimens(&self, fd: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {

@@ -366,3 +366,31 @@ fn folders_inherit_the_set_group_id_bit() {
         assert_eq!(made(b"file", Make::File, Some(0o750)).await, 0o750);
     });
 }
+
+#[test]
+fn who_writes_to_a_set_id_file_takes_its_bits() {
+    // Of a thread of its own: it gives something up.
+    let story = || {
+        crate::set_id::leave_to_the_kernel().unwrap();
+        each(async |vfs| {
+            if vfs.kind() != "dir" {
+                return;
+            }
+            let made = file(&vfs, ROOT, "f").await;
+            let open = vfs.open(made.node, true).await.unwrap();
+            let lent = |gid| SetAttr { mode: Some(0o6755), gid, ..SetAttr::default() };
+            let now = async || vfs.getattr(made.node).await.unwrap().mode;
+            assert_eq!(vfs.setattr(made.node, lent(None)).await.unwrap().mode, 0o6755);
+            open.write(0, &[Bytes::from_static(b"x")]).await.unwrap();
+            assert_eq!(now().await, 0o755);
+            assert_eq!(vfs.setattr(made.node, lent(None)).await.unwrap().mode, 0o6755);
+            vfs.setattr(made.node, SetAttr { size: Some(5), ..SetAttr::default() }).await.unwrap();
+            assert_eq!(now().await, 0o755);
+            // A group that this process is not in may be lent all the same, by whoever may say so.
+            if crate::is_root() {
+                assert_eq!(vfs.setattr(made.node, lent(Some(12345))).await.unwrap().mode, 0o6755);
+            }
+        });
+    };
+    std::thread::spawn(story).join().unwrap();
+}
