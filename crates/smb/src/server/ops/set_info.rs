@@ -328,7 +328,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     let source = (from.0, &from.1[..]);
     match &to.found {
         None => match vfs.rename(source, (to.dir, &to.name), false).await {
-            // As Windows answers it: the place is in a directory that is in use, by this very open. To POSIX it is invalid.
+            // As smbd answers it: the place is in a directory that is in use, by this very open. To POSIX it is invalid.
             Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
                 return Err(NtStatus::SHARING_VIOLATION.into());
             }
