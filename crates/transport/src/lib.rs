@@ -9,6 +9,7 @@
 mod channel;
 pub mod datagram;
 mod framed;
+mod memory;
 pub mod nbss;
 pub mod record;
 pub mod rpcrdma;

@@ -126,6 +126,8 @@ pub enum Unusable {
         /// Which rule it broke.
         why: &'static str,
     },
+    /// An RDMA_ERROR that says nothing readable: say nothing. An answer to an error could be answered by another.
+    Error,
 }
 
 fn segment(d: &mut Decoder) -> Result<Segment, Malformed> {
@@ -198,7 +200,7 @@ impl Header {
             MSG => Body::Msg(chunks(&mut d).map_err(unusable)?),
             NOMSG => Body::NoMsg(chunks(&mut d).map_err(unusable)?),
             DONE => Body::Done,
-            ERROR => Body::Error(error(&mut d).map_err(unusable)?),
+            ERROR => Body::Error(error(&mut d).map_err(|_| Unusable::Error)?),
             MSGP => return Err(unusable(Malformed("RFC 8166 4.6.1: RDMA_MSGP"))),
             _ => return Err(unusable(Malformed("RFC 8166 4.2.4: unknown rdma_proc"))),
         };

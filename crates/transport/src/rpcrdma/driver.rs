@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
-use weft_machine::{Buf, Payload, Pool};
+use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
 use super::requester::{Prepared, Requester, Shape, prepare, refusal};
@@ -29,6 +29,7 @@ use super::{Config, distant};
 use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
 };
+use crate::memory::poll_buffers;
 
 /// Work that waits for room in the send queue; more is a peer that does not take what it asked for. All credits with the
 /// longest chunk lists make 64 * 168 pieces.
@@ -66,6 +67,8 @@ pub(super) struct State {
     closing: bool,
     pub(super) ended: Option<Ending>,
     completions: Vec<Completion>,
+    /// Wakes whoever drives when the state machine's deadline may have come; never later than that.
+    timer: Option<(Time, LocalBoxFuture<'static, ()>)>,
 }
 
 /// A message that waits for credits, for the send queue, or for those before it.
@@ -120,6 +123,7 @@ impl RpcRdma {
             closing: false,
             ended: None,
             completions: Vec::new(),
+            timer: None,
         };
         let inner = Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) };
         Rc::new(RpcRdma(Rc::new(inner)))
@@ -137,6 +141,7 @@ impl Inner {
     pub(super) fn drive(self: &Rc<Self>, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         loop {
+            state.pull(cx, &self.pool);
             state.advance(cx, self);
             if state.ended.is_some() {
                 return;
@@ -163,12 +168,12 @@ impl Inner {
                 Poll::Ready(Ok(())) => {}
                 // What the completions brought has to move before anybody sleeps.
                 Poll::Pending if progress => {}
-                Poll::Pending => return,
+                Poll::Pending => return state.watch_the_clock(cx, self),
             }
         }
     }
 
-    /// Like `drive`, without a task to wake: what needs one is left to the next that waits.
+    /// Like `drive`, without a task to wake: what needs one, as a wait for buffers does, is left to the next that waits.
     fn try_advance(&self) {
         let state = &mut *self.state.borrow_mut();
         state.advance(&mut Context::from_waker(Waker::noop()), self);
@@ -202,7 +207,6 @@ impl Inner {
 
 impl State {
     fn advance(&mut self, cx: &mut Context<'_>, inner: &Inner) {
-        self.pull(cx, &inner.pool);
         self.send_unsent(cx, inner);
         self.post(inner);
         let drained = self.unsent.is_empty() && self.preparing.is_none() && self.out.work.is_empty();
@@ -214,22 +218,26 @@ impl State {
     /// Finds buffers for calls whose chunks wait to be pulled.
     fn pull(&mut self, cx: &mut Context<'_>, pool: &Pool) {
         let Role::Responder(responder) = &mut self.role else { return };
-        'calls: while let Some(wanted) = responder.wanted() {
-            let mut bufs = Vec::with_capacity(wanted.len());
-            for len in wanted {
-                match pool.try_alloc(len) {
-                    Some(buf) => bufs.push(buf),
-                    None => {
-                        // What it holds goes back while it waits, or two such calls could block each other.
-                        drop(bufs);
-                        if pool.poll_alloc(cx, len).is_pending() {
-                            return;
-                        }
-                        continue 'calls;
-                    }
-                }
+        while let Some(wanted) = responder.wanted() {
+            let Poll::Ready(bufs) = poll_buffers(pool, cx, &wanted) else { return };
+            responder.provide(bufs, rt::now(), &mut self.out);
+        }
+    }
+
+    /// Ends a connection whose peer is late, or sees to it that `cx` is woken in time.
+    fn watch_the_clock(&mut self, cx: &mut Context<'_>, inner: &Inner) {
+        let Role::Responder(responder) = &self.role else { return };
+        while let Some(deadline) = responder.deadline() {
+            if deadline <= rt::now() {
+                return self.end(Ending::TimedOut("RDMA Reads of a call's chunks"), inner);
             }
-            responder.provide(bufs, &mut self.out);
+            // Deadlines only move on: a timer that is early is set again when it has run.
+            let (_, timer) =
+                self.timer.get_or_insert_with(|| (deadline, Box::pin(rt::sleep_until(deadline))));
+            if timer.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            self.timer = None;
         }
     }
 
@@ -394,6 +402,7 @@ impl State {
         for sent in self.sends.drain().chain(preparing).chain(unsent) {
             sent.finish(Err(ending.at_sender()));
         }
+        self.timer = None;
         self.ended = Some(ending);
         inner.wake_reader();
     }

@@ -29,6 +29,12 @@ use requester::Requester;
 pub(crate) use responder::CallTicket;
 use responder::{REVERSE_CREDITS, Responder};
 
+/// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments, and so for
+/// any link's bandwidth; what comes after waits with its client.
+const MAX_PULL_BYTES: usize = MAX_BUF;
+/// The part of the pool that one connection's Reads may hold.
+const PULL_PART: usize = 4;
+
 /// What a side offers and accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -135,10 +141,16 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
         credits: config.credits,
         max_message: config.max_message,
         max_payload: config.max_payload,
+        pull_bytes: pull_bytes(&pool),
         remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
         leaves_payload: qp.caps().reads_into_files,
     };
     Ok(RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms))))
+}
+
+/// What the Reads of one connection may hold of `pool` at a time.
+fn pull_bytes(pool: &Pool) -> usize {
+    (pool.limit_bytes() / PULL_PART).min(MAX_PULL_BYTES)
 }
 
 #[cfg(test)]

@@ -8,22 +8,28 @@
 //! and beside it the payload of its one other Read chunk. Where payload can go from the peer's memory straight to where it
 //! belongs it is left there, and pulled when it is asked for.
 //! Calls to the client go by Send alone, and its replies are shown as messages (RFC 8167).
-//! Errors: a header or a chunk list that breaks a rule is answered with RDMA_ERROR; the connection goes on.
+//! Errors: a header or a chunk list that breaks a rule, or asks for more memory than a connection may hold, is answered with
+//! RDMA_ERROR; the connection goes on.
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Buf, Payload, buf};
+use weft_machine::{Buf, Payload, Time, buf};
 use weft_rdma::{Segment, Stag, Work};
 use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, Unusable, VERSION, WriteChunk};
 use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+use crate::memory::counted_sum;
 
+/// How long the Reads of one call may take, from the moment they are posted. All that a connection may pull at a time comes in
+/// this time at 5 Mbit/s; a peer that is slower or silent gives its buffers back by losing the connection.
+pub(super) const PULL_LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of a header without chunks.
 const HEADER_BYTES: usize = 28;
 /// msg_type of an RPC message (RFC 5531 section 9).
@@ -51,6 +57,8 @@ pub(super) struct Terms {
     pub max_message: usize,
     /// Largest payload that is pulled.
     pub max_payload: usize,
+    /// Bytes of the pool that Reads may hold at a time, counted in whole size classes. A call that needs more alone is refused.
+    pub pull_bytes: usize,
     /// Whether Send with Invalidate was agreed.
     pub remote_invalidation: bool,
     /// Whether payload beside a whole stream stays with the peer until it is asked for.
@@ -97,6 +105,18 @@ struct Pull {
     gathers: [Gather; 2],
     /// Reads that have not finished.
     left: usize,
+    /// Bytes of the pool that its buffers take.
+    counted: usize,
+    /// When the Reads have to be done; set when they are posted.
+    deadline: Time,
+}
+
+impl Pull {
+    fn new(goal: Goal, gathers: [Gather; 2]) -> Pull {
+        let left = gathers.iter().map(|gather| gather.segments.len()).sum();
+        let counted = counted_sum(gathers.iter().flat_map(Gather::wanted));
+        Pull { goal, gathers, left, counted, deadline: Time::ZERO }
+    }
 }
 
 /// One chunk on its way here.
@@ -118,8 +138,7 @@ impl Gather {
 
     /// Buffers that it needs: one for each Read, behind one for the whole where there are several.
     fn wanted(&self) -> impl Iterator<Item = usize> {
-        let whole = (self.segments.len() > 1).then(|| self.len());
-        whole.into_iter().chain(self.segments.iter().map(|s| s.len as usize))
+        buffers(&self.segments)
     }
 
     /// The `n`th Read is here.
@@ -140,6 +159,13 @@ impl Gather {
     }
 }
 
+/// Lengths of the buffers that a chunk of these segments is pulled into.
+fn buffers(segments: &[Segment]) -> impl Iterator<Item = usize> {
+    let len = |segment: &Segment| segment.len as usize;
+    let whole = (segments.len() > 1).then(|| segments.iter().map(len).sum());
+    whole.into_iter().chain(segments.iter().map(len))
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub(super) struct Responder {
@@ -148,6 +174,8 @@ pub(super) struct Responder {
     waiting: VecDeque<Pull>,
     /// What Reads are posted for.
     pulling: slab::Slab<Pull>,
+    /// Bytes of the pool that these hold; at most `terms.pull_bytes`.
+    pulling_bytes: usize,
     /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
     /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
     unanswered: u32,
@@ -216,7 +244,7 @@ impl Responder {
     pub fn new(terms: Terms) -> Responder {
         debug_assert!(terms.credits > 0);
         let (waiting, pulling) = (VecDeque::new(), slab::Slab::new());
-        Responder { terms, waiting, pulling, unanswered: 0, reverse: Reverse::default() }
+        Responder { terms, waiting, pulling, pulling_bytes: 0, unanswered: 0, reverse: Reverse::default() }
     }
 
     /// A message arrived.
@@ -240,8 +268,9 @@ impl Responder {
                 self.call(xid, chunks, Some(stream), out)
             }
             Ok((Header { xid, body: Body::NoMsg(chunks), .. }, _)) => self.call(xid, chunks, None, out),
-            // RFC 8166 4.6.2, 4.2.4: silently discarded.
-            Ok((Header { body: Body::Done | Body::Error(_), .. }, _)) | Err(Unusable::Short) => {}
+            // RFC 8166 4.6.2, 4.2.4, 4.5: silently discarded.
+            Ok((Header { body: Body::Done | Body::Error(_), .. }, _))
+            | Err(Unusable::Short | Unusable::Error) => {}
             Err(Unusable::Version { xid, version }) => {
                 self.refuse(xid, version, ErrorCode::Version { low: VERSION, high: VERSION }, out);
             }
@@ -314,10 +343,9 @@ impl Responder {
                 out.left = Some(Left { body, payload: reads.payload, ticket });
             }
             (Ok(reads), inline) => {
-                let left = reads.stream.len() + reads.payload.len();
                 let detached = reads.position != 0;
                 let gathers = [Gather::new(reads.stream), Gather::new(reads.payload)];
-                self.waiting.push_back(Pull { goal: Goal::Call { ticket, inline, detached }, gathers, left });
+                self.waiting.push_back(Pull::new(Goal::Call { ticket, inline, detached }, gathers));
             }
         }
     }
@@ -346,18 +374,22 @@ impl Responder {
         if total(&reads.payload) > self.terms.max_payload as u64 + 3 {
             return Err("payload chunk above the limit");
         }
+        // Before anything is allocated: a call that can never be pulled is not waited with.
+        if counted_sum(buffers(&reads.stream).chain(buffers(&reads.payload))) > self.terms.pull_bytes {
+            return Err("chunks that need more memory than a connection may hold");
+        }
         Ok(())
     }
 
     /// Pulls payload that was left with the peer.
     pub fn fetch(&mut self, payload: Vec<Segment>, fetched: Rc<Fetched>) {
-        let left = payload.len();
         let gathers = [Gather::default(), Gather::new(payload)];
-        self.waiting.push_back(Pull { goal: Goal::Payload(fetched), gathers, left });
+        self.waiting.push_back(Pull::new(Goal::Payload(fetched), gathers));
     }
 
     /// The connection has ended: nothing that is waited for comes any more.
     pub fn abandon(&mut self) {
+        self.pulling_bytes = 0;
         for pull in self.waiting.drain(..).chain(self.pulling.drain()) {
             if let Goal::Payload(fetched) = pull.goal {
                 fetched.finish(None);
@@ -366,15 +398,25 @@ impl Responder {
     }
 
     /// The buffers that the oldest waiting call needs, all at once: one that held some while it waits for others could
-    /// starve its siblings for ever.
+    /// starve its siblings for ever. `None` while those before it hold this connection's share.
     pub fn wanted(&self) -> Option<Vec<usize>> {
         let pull = self.waiting.front()?;
+        if self.pulling_bytes.saturating_add(pull.counted) > self.terms.pull_bytes {
+            return None;
+        }
         Some(pull.gathers.iter().flat_map(Gather::wanted).collect())
     }
 
+    /// When the oldest Reads have to be done.
+    pub fn deadline(&self) -> Option<Time> {
+        self.pulling.iter().map(|(_, pull)| pull.deadline).min()
+    }
+
     /// They are here, in that order: the call's Reads go out.
-    pub fn provide(&mut self, bufs: Vec<Buf>, out: &mut Out) {
+    pub fn provide(&mut self, bufs: Vec<Buf>, now: Time, out: &mut Out) {
         let Some(mut pull) = self.waiting.pop_front() else { return };
+        pull.deadline = now + PULL_LIMIT;
+        self.pulling_bytes += pull.counted;
         let entry = self.pulling.vacant_entry();
         let mut bufs = bufs.into_iter();
         let mut id = id::READ | (entry.key() as u64) << READ_INDEX_BITS;
@@ -405,6 +447,7 @@ impl Responder {
         pull.left -= 1;
         if pull.left == 0 {
             let pull = self.pulling.remove(key);
+            self.pulling_bytes -= pull.counted;
             self.assembled(pull, out);
         }
     }

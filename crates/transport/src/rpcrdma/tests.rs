@@ -30,6 +30,7 @@ fn server_of(qp: Rc<FakeQp>, pool: &Pool, config: Config, peer: PrivateData) -> 
         credits: config.credits,
         max_message: config.max_message,
         max_payload: config.max_payload,
+        pull_bytes: pull_bytes(pool),
         remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
         leaves_payload: qp.caps().reads_into_files,
     };

@@ -2,7 +2,7 @@
 //!
 //! Work is carried out when it is posted. Nothing waits for anything, so every test is a sequence of calls.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -40,6 +40,8 @@ struct End {
     /// Work posted since the last poll.
     posted: usize,
     did: Vec<Did>,
+    /// Reads that the peer does not answer.
+    unanswered: Vec<(u64, Buf, Segment)>,
 }
 
 impl End {
@@ -63,7 +65,9 @@ impl End {
 
     fn end(&mut self, why: Disconnect) {
         self.ended.get_or_insert(why);
-        for (id, _) in std::mem::take(&mut self.recvs) {
+        let recvs = std::mem::take(&mut self.recvs).into_iter().map(|(id, _)| id);
+        let reads = std::mem::take(&mut self.unanswered).into_iter().map(|(id, _, _)| id);
+        for id in recvs.chain(reads).collect::<Vec<_>>() {
             self.complete(id, Err(WorkError::Flushed));
         }
         if let Some(waker) = self.waker.take() {
@@ -79,12 +83,17 @@ pub struct FakeQp {
     max_send_work: usize,
     /// Whether it reads into files and lends what lies in this pool.
     pub reaches: RefCell<Option<Pool>>,
+    /// Whether its Reads wait for [`FakeQp::answer_reads`].
+    pub reads_wait: Cell<bool>,
 }
 
 /// A connected pair whose send queues take `max_send_work` pieces of work between two polls.
 pub fn pair(max_send_work: usize) -> (Rc<FakeQp>, Rc<FakeQp>) {
     let ends: Rc<RefCell<[End; 2]>> = Rc::default();
-    let end = |me| Rc::new(FakeQp { ends: ends.clone(), me, max_send_work, reaches: RefCell::default() });
+    let end = |me| {
+        let (reaches, reads_wait) = Default::default();
+        Rc::new(FakeQp { ends: ends.clone(), me, max_send_work, reaches, reads_wait })
+    };
     (end(0), end(1))
 }
 
@@ -101,6 +110,15 @@ impl FakeQp {
             _ => None,
         });
         sends.collect()
+    }
+
+    /// The peer answers the Reads of this end that waited.
+    pub fn answer_reads(&self) {
+        self.reads_wait.set(false);
+        let waited = std::mem::take(&mut self.ends.borrow_mut()[self.me].unanswered);
+        for (id, into, from) in waited {
+            assert_eq!(self.carry_out(Work::Read { id, into, from }), None);
+        }
     }
 
     /// Regions that the peer can reach now.
@@ -170,6 +188,7 @@ impl FakeQp {
                     mine.complete(id, Ok(Done::Written));
                 }
             }
+            Work::Read { id, into, from } if self.reads_wait.get() => mine.unanswered.push((id, into, from)),
             Work::Read { id, mut into, from } => {
                 mine.did.push(Did::Read { from });
                 match peer.place(from, Access::RemoteRead) {

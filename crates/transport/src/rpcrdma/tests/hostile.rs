@@ -1,6 +1,8 @@
 //! Peers that keep to no rule.
 
 use proptest::prelude::*;
+use weft_machine::rt;
+use weft_machine::sim::Sim;
 use weft_wire::rpcrdma::{Segment as Wire, WriteChunk};
 
 use super::*;
@@ -15,8 +17,12 @@ struct Raw {
 
 impl Raw {
     fn new() -> Raw {
+        Raw::with_pool(64 << 20)
+    }
+
+    fn with_pool(bytes: usize) -> Raw {
         let (peer, server_qp) = pair(1024);
-        let pool = Pool::new(64 << 20);
+        let pool = Pool::new(bytes);
         let server = server_of(server_qp.clone(), &pool, Config::default(), PrivateData::default());
         peer.post_receives(64, &pool);
         Raw { server, server_qp, peer, pool }
@@ -105,7 +111,14 @@ fn versions_and_procedures_of_others() {
     raw.peer.send_raw(words(&[7, 1, 1, 2, 0, 0, 0, 0, 0]));
     assert!(raw.shown().is_none());
     assert_eq!(raw.error(), Some(ErrorCode::Chunk));
-    for ignored in [&[7, 1, 1, 3, 0, 0, 0][..], &[7, 1, 1, 4, 2], &[7, 1, 1], &[]] {
+    let errors: [&[u32]; 5] = [
+        &[7, 1, 1, 4, 2],
+        &[7, 1, 1, 4, 1, 1, 1],
+        &[7, 2, 1, 4, 1, 2, 2],
+        &[7, 1, 1, 4, 1],
+        &[7, 1, 1, 4, 9, 0, 0],
+    ];
+    for ignored in [&[7, 1, 1, 3, 0, 0, 0][..], &[7, 1, 1], &[]].into_iter().chain(errors) {
         raw.peer.send_raw(words(ignored));
         assert!(raw.shown().is_none());
         assert_eq!(raw.error(), None, "{ignored:?}");
@@ -125,6 +138,95 @@ fn a_chunk_of_many_pieces_is_gathered_in_order() {
     let shown = raw.shown().unwrap();
     assert_eq!(shown.body, call);
     assert_eq!(shown.detached.unwrap().here().unwrap(), "hello\0\0\0");
+}
+
+/// A call that lies in two segments of `len` bytes each; the peer has nothing there.
+fn in_two_segments(xid: u32, len: u32) -> Header {
+    let segment = |handle| (0, Wire { handle, length: len, offset: 0 });
+    nomsg(xid, reads(&[segment(666), segment(667)]))
+}
+
+#[test]
+fn calls_whose_reads_are_never_answered_hold_a_share_of_the_pool_and_end_in_time() {
+    Sim::new(1).run(async {
+        let raw = Raw::with_pool(64 << 20);
+        let before = raw.pool.in_use_bytes();
+        raw.server_qp.reads_wait.set(true);
+        for xid in 0..127 {
+            raw.call(in_two_segments(xid, 256 << 10), &[]);
+            assert!(raw.shown().is_none());
+        }
+        let held = raw.pool.in_use_bytes() - before;
+        assert!((1 << 20..=16 << 20).contains(&held), "{held}");
+        let begun = rt::now();
+        assert!(matches!(raw.server.recv().await, Err(Error::TimedOut(_))));
+        assert_eq!(rt::now().since(begun), responder::PULL_LIMIT);
+        drop((raw.server, raw.peer, raw.server_qp));
+        assert_eq!(raw.pool.in_use_bytes(), 0);
+    });
+}
+
+#[test]
+fn calls_beyond_the_share_are_pulled_when_those_before_them_are_here() {
+    let raw = Raw::new();
+    raw.server_qp.reads_wait.set(true);
+    let access = weft_rdma::Access::RemoteRead;
+    let call = |xid| [words(&[xid, 0]).to_vec(), vec![5; (1 << 20) - 8]].concat();
+    for xid in 0..12 {
+        let halves =
+            call(xid).chunks(512 << 10).map(|half| (0, raw.region(half, access))).collect::<Vec<_>>();
+        raw.call(nomsg(xid, reads(&halves)), &[]);
+    }
+    // Two MiB each, of the sixteen that a connection may hold.
+    assert!(raw.shown().is_none());
+    raw.server_qp.answer_reads();
+    assert_eq!(raw.server_qp.did().len(), 2 * 8);
+    for xid in 0..12 {
+        assert_eq!(raw.shown().expect("a call").body, call(xid));
+    }
+}
+
+#[test]
+fn a_call_waits_for_all_of_its_buffers_at_once() {
+    Sim::new(2).run(async {
+        let raw = Raw::with_pool(16 << 20);
+        let access = weft_rdma::Access::RemoteRead;
+        let call = [words(&[7, 0]).to_vec(), vec![5; 512 << 10]].concat();
+        let halves = [&call[..256 << 10], &call[256 << 10..]].map(|half| (0, raw.region(half, access)));
+        // One size class is missing: 1 MiB for the whole, 256 and 512 KiB for what is read.
+        let sum = (1 << 20) + (256 << 10) + (512 << 10);
+        let mut taken: Vec<Buf> = Vec::new();
+        while raw.pool.limit_bytes() - raw.pool.in_use_bytes() >= sum {
+            taken.extend(raw.pool.try_alloc(4096));
+        }
+        let full = raw.pool.in_use_bytes();
+        raw.call(nomsg(7, reads(&halves)), &[]);
+        for _ in 0..3 {
+            // Each of these is one poll, which comes back.
+            assert!(raw.shown().is_none());
+            assert_eq!(raw.pool.in_use_bytes(), full);
+        }
+        let shown = rt::timeout(std::time::Duration::from_secs(9), async {
+            let waiting = raw.server.recv();
+            taken.clear();
+            waiting.await
+        });
+        assert_eq!(shown.await.unwrap().unwrap().unwrap().body, call);
+    });
+}
+
+#[test]
+fn a_call_beyond_its_connections_share_is_refused_before_anything_is_allocated() {
+    let raw = Raw::with_pool(16 << 20);
+    // Many small segments: each takes a buffer, besides the whole.
+    let segment = |_| (0, Wire { handle: 666, length: 6200, offset: 0 });
+    let payload = |_| (8, Wire { handle: 666, length: 33_000, offset: 0 });
+    let list: Vec<_> = (0..130).map(segment).chain((0..30).map(payload)).collect();
+    raw.call(nomsg(7, reads(&list)), &[]);
+    assert!(raw.shown().is_none());
+    assert_eq!(raw.error(), Some(ErrorCode::Chunk));
+    assert!(raw.server_qp.did().iter().all(|did| !matches!(did, Did::Read { .. })));
+    raw.still_serves();
 }
 
 #[test]
