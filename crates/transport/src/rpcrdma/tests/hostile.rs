@@ -168,22 +168,24 @@ fn calls_whose_reads_are_never_answered_hold_a_share_of_the_pool_and_end_in_time
 
 #[test]
 fn calls_beyond_the_share_are_pulled_when_those_before_them_are_here() {
-    let raw = Raw::new();
-    raw.server_qp.reads_wait.set(true);
-    let access = weft_rdma::Access::RemoteRead;
-    let call = |xid| [words(&[xid, 0]).to_vec(), vec![5; (1 << 20) - 8]].concat();
-    for xid in 0..12 {
-        let halves =
-            call(xid).chunks(512 << 10).map(|half| (0, raw.region(half, access))).collect::<Vec<_>>();
-        raw.call(nomsg(xid, reads(&halves)), &[]);
-    }
-    // Two MiB each, of the sixteen that a connection may hold.
-    assert!(raw.shown().is_none());
-    raw.server_qp.answer_reads();
-    assert_eq!(raw.server_qp.did().len(), 2 * 8);
-    for xid in 0..12 {
-        assert_eq!(raw.shown().expect("a call").body, call(xid));
-    }
+    Sim::new(3).run(async {
+        let raw = Raw::new();
+        raw.server_qp.reads_wait.set(true);
+        let access = weft_rdma::Access::RemoteRead;
+        let call = |xid| [words(&[xid, 0]).to_vec(), vec![5; (1 << 20) - 8]].concat();
+        for xid in 0..12 {
+            let halves =
+                call(xid).chunks(512 << 10).map(|half| (0, raw.region(half, access))).collect::<Vec<_>>();
+            raw.call(nomsg(xid, reads(&halves)), &[]);
+        }
+        // Two MiB each, of the sixteen that a connection may hold.
+        assert!(raw.shown().is_none());
+        raw.server_qp.answer_reads();
+        assert_eq!(raw.server_qp.did().len(), 2 * 8);
+        for xid in 0..12 {
+            assert_eq!(raw.shown().expect("a call").body, call(xid));
+        }
+    });
 }
 
 #[test]
