@@ -71,6 +71,16 @@ pub struct Acceptor {
     server_challenge: [u8; 8],
     wrapping: Wrapping,
     state: State,
+    refused: Refused,
+}
+
+/// What the log may tell of a refusal; comes from the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Who a ticket is of.
+    pub principal: Option<String>,
+    /// What the mechanism says.
+    pub detail: Option<String>,
 }
 
 /// How the client wraps NTLM messages; known from its first token.
@@ -117,7 +127,8 @@ impl Acceptor {
     /// Starts. `name` is the server's NetBIOS-like name; `server_challenge` must be random.
     pub fn new(users: Arc<Users>, name: Arc<str>, server_challenge: [u8; 8]) -> Acceptor {
         let (wrapping, state) = (Wrapping::Unknown, State::WaitNegotiate);
-        Acceptor { users, tickets: None, name, server_challenge, wrapping, state }
+        let refused = Refused::default();
+        Acceptor { users, tickets: None, name, server_challenge, wrapping, state, refused }
     }
 
     /// The same; tickets for what is in the keytab are taken, too.
@@ -164,6 +175,11 @@ impl Acceptor {
             }
             Wrapping::Bare | Wrapping::Unknown => Vec::new(),
         }
+    }
+
+    /// What the log may tell after an error.
+    pub fn refused(&self) -> &Refused {
+        &self.refused
     }
 
     /// The user that the client's next token claims to prove, when it is the token that proves one.
@@ -232,16 +248,17 @@ impl Acceptor {
         let Wrapping::Spnego { mech_types, mic_required } = &self.wrapping else {
             return Err(AuthError::Unexpected("Kerberos without SPNEGO"));
         };
-        let kerberos = |e: weft_kerberos::Error| {
-            tracing::debug!("Kerberos: {e}");
-            AuthError::LogonFailure
+        let refused = &mut self.refused;
+        let mut kerberos = |e: weft_kerberos::Error| {
+            refused.detail = Some(e.to_string());
+            AuthError::Ticket
         };
         let (mut context, login, token, mech) = match state {
             State::WaitMic { context, login } => (context, login, None, None),
             State::Kerberos { mut context, mech, named } => {
                 let token = resp.response_token.ok_or(AuthError::Unexpected("no responseToken"))?;
                 let name = (!named).then_some(mech);
-                match context.step(&token).map_err(kerberos)? {
+                match context.step(&token).map_err(&mut kerberos)? {
                     weft_kerberos::Step::Continue(token) => {
                         self.state = State::Kerberos { context, mech, named: true };
                         let resp = NegTokenResp {
@@ -258,14 +275,10 @@ impl Acceptor {
                             .then(|| self.users.find(&client.name))
                             .flatten();
                         let Some((user, _)) = known else {
-                            tracing::warn!(
-                                "refused: {}@{} has a ticket but is no user here",
-                                client.name,
-                                client.realm
-                            );
-                            return Err(AuthError::LogonFailure);
+                            self.refused.principal = Some(format!("{}@{}", client.name, client.realm));
+                            return Err(AuthError::Stranger);
                         };
-                        let session_key = key.first_chunk::<16>().ok_or(AuthError::LogonFailure)?;
+                        let session_key = key.first_chunk::<16>().ok_or(AuthError::Ticket)?;
                         let session_key = Zeroizing::new(*session_key);
                         let login = Login { user: user.clone(), session_key, full_key: key, lifetime };
                         (context, login, Some(token).filter(|token| !token.is_empty()), name)
@@ -276,7 +289,7 @@ impl Acceptor {
         };
         let proven = match &resp.mech_list_mic {
             Some(mic) if context.verify(mech_types, mic) => true,
-            Some(_) => return Err(AuthError::LogonFailure),
+            Some(_) => return Err(AuthError::Ticket),
             None => false,
         };
         let first = token.is_some() || mech.is_some();

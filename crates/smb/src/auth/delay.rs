@@ -1,28 +1,44 @@
-//! How long a log-on waits before its password is looked at, so that passwords are not guessed by trying.
+//! How long a log-on waits before its password is checked, so that passwords cannot be guessed by trying.
 //!
 //! Spec: none; [MS-SMB2] leaves it to the server.
-//! Owns: a count of failures per user name and per address, at most [`MOST`] of each, and forgets them after
-//! [`MEMORY`]. Does not: lock anybody out, know whether a user exists, or sleep: the caller does.
+//! Owns: counts of failures per (user, source), per source and per user, at most [`MOST`] of each, forgotten after
+//! [`MEMORY`]. Does not: know whether a user exists, or sleep: the caller does.
 //!
-//! Attempts for one name, or from one address, are given times one after the other: many connections at once try no
-//! more than one does. The wait comes before the password is looked at, so that hanging up early saves nothing. An
-//! address from which the user has logged on before does not wait for the failures of others.
+//! Failures are charged to the source that made them, so an attacker cannot lock a user out:
+//!
+//! | who tries | what it waits for |
+//! |---|---|
+//! | a user who has logged on from this source, without a failure since | nothing |
+//! | a source without failures | nothing; [`UNDER_ATTACK`] while others fail for this user. Never refused |
+//! | a source with failures | its turn: attempts of a source, and of a source for one user, run one after the other, at growing distances. Refused when the queue is longer than [`PATIENCE`] |
+//!
+//! The wait comes before the check, so hanging up early saves nothing, and between the end of the wait and the verdict
+//! nothing else runs on that core, so parallel connections gain nothing over one. Guessing from many addresses costs an address for
+//! each further guess: once a user has [`USER_FREE`] failures a source has one free guess for that user and then waits, and
+//! each guess occupies a connection for [`UNDER_ATTACK`].
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weft_machine::Time;
 
 use super::keys;
+use super::source::Source;
 
-/// Entries of each kind; of more, those that failed longest ago are forgotten.
-const MOST: usize = 4096;
-/// Failures that cost nothing: people mistype.
+/// Entries of each kind; of more, those that failed longest ago are forgotten. An entry has less than 100 bytes.
+const MOST: usize = 16_384;
+/// Failures of a user from one source that cost nothing: people mistype.
 const FREE: u32 = 4;
-/// The wait after the first failure that does; doubles with each further one.
+/// Failures from one source, whoever they are for, that cost nothing: several people may share an address.
+const SOURCE_FREE: u32 = 16;
+/// Failures for a user from all sources after which a single one from a source costs time.
+const USER_FREE: u32 = 16;
+/// What a log-on from a source without failures waits for while a user has more than [`USER_FREE`] failures from others.
+/// Short enough for people and clients, long enough that a guess costs a connection.
+const UNDER_ATTACK: Duration = Duration::from_secs(1);
+/// The wait after the first failure that costs; doubles with each further one.
 const FIRST: Duration = Duration::from_millis(500);
 /// The longest distance between two attempts.
 const LONGEST: Duration = Duration::from_secs(15);
@@ -32,125 +48,145 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// After so long without a failure it is forgotten.
 const MEMORY: Duration = Duration::from_secs(900);
 
-/// Too many attempts are waiting already.
+/// Too many attempts of this source are waiting already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowded;
 
 /// The failures of a server's clients.
 #[derive(Default)]
-pub struct Delays(Mutex<Tables>);
+pub struct Delays {
+    tables: Mutex<Tables>,
+    /// Names come from the network and may be long: the tables keep keyed hashes of them.
+    names: RandomState,
+}
+
+/// The keyed hash of a user's name.
+type UserKey = u64;
 
 #[derive(Default)]
 struct Tables {
-    users: HashMap<Arc<str>, Failures>,
+    users: HashMap<UserKey, Failures>,
     sources: HashMap<Source, Failures>,
-    /// Who has logged on from where, and when last.
-    known: HashMap<(Arc<str>, Source), Time>,
-}
-
-/// Where a connection comes from: an IPv4 address, the first half of an IPv6 one (which one host may change at will), or
-/// whatever else the transport calls its peer.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Source {
-    Ip(IpAddr),
-    Other(Arc<str>),
-}
-
-impl Source {
-    fn of(peer: &str) -> Source {
-        let ip = peer.parse::<SocketAddr>().map(|addr| addr.ip()).or_else(|_| peer.parse());
-        match ip.map(|ip| ip.to_canonical()) {
-            Ok(IpAddr::V6(ip)) => Source::Ip(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into()),
-            Ok(ip) => Source::Ip(ip),
-            Err(_) => Source::Other(peer.into()),
-        }
-    }
+    pairs: HashMap<(UserKey, Source), Failures>,
+    /// Who has logged on from where without a failure since, and when last.
+    known: HashMap<(UserKey, Source), Time>,
 }
 
 #[derive(Clone, Copy)]
 struct Failures {
     count: u32,
     last: Time,
-    /// When the next attempt may be looked at.
+    /// When the next attempt may be checked.
     next: Time,
 }
 
 impl Failures {
-    /// The time of one more attempt.
-    fn slot(&mut self, now: Time) -> Time {
-        if self.count <= FREE || now - self.last > MEMORY {
-            return now;
-        }
+    /// The time of one more attempt, where `free` failures cost nothing.
+    fn slot(&mut self, free: u32, now: Time) -> Time {
         let at = self.next.max(now);
-        self.next = at + self.distance();
+        self.next = after(at, self.distance(free));
         at
     }
 
-    fn distance(&self) -> Duration {
-        FIRST.saturating_mul(1 << (self.count - FREE - 1).min(16)).min(LONGEST)
+    fn distance(&self, free: u32) -> Duration {
+        match self.count.checked_sub(free.saturating_add(1)) {
+            Some(beyond) => FIRST.saturating_mul(1u32.checked_shl(beyond).unwrap_or(u32::MAX)).min(LONGEST),
+            None => Duration::ZERO,
+        }
+    }
+
+    fn is_remembered(&self, now: Time) -> bool {
+        now.since(self.last) <= MEMORY
     }
 }
 
+/// Nothing here is close to the end of time (584 years).
+fn after(time: Time, by: Duration) -> Time {
+    Time::from_nanos(time.as_nanos().saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+}
+
 impl Delays {
-    /// How long an attempt to log on as `user` from `peer` has to wait.
-    pub fn enter(&self, user: &str, peer: &str, now: Time) -> Result<Duration, Crowded> {
-        let (user, source) = (Arc::from(keys::upper(user)), Source::of(peer));
+    /// How long an attempt to log on as `user` from `source` has to wait.
+    pub fn enter(&self, user: &str, source: Source, now: Time) -> Result<Duration, Crowded> {
+        let pair = (self.key(user), source);
         let tables = &mut *self.lock();
-        let known = tables.known.contains_key(&(Arc::clone(&user), source.clone()));
-        let mut at = now;
-        let entries = [
-            tables.users.get_mut(&user).filter(|_| !known),
-            tables.sources.get_mut(&source).filter(|_| !known),
-        ];
-        for failures in entries.into_iter().flatten() {
-            let before = *failures;
-            at = at.max(failures.slot(now));
-            if at - now > PATIENCE {
-                *failures = before;
-                return Err(Crowded);
+        if tables.known.contains_key(&pair) {
+            return Ok(Duration::ZERO);
+        }
+        let attacked = tables.is_attacked(pair.0, now);
+        let mut at = if attacked { after(now, UNDER_ATTACK) } else { now };
+        let free = if attacked { 0 } else { FREE };
+        // Both queues or none: who is refused takes no place.
+        let mut of_source = tables.sources.get(&source).copied().filter(|of| of.is_remembered(now));
+        let mut of_pair = tables.pairs.get(&pair).copied().filter(|of| of.is_remembered(now));
+        for (failures, free) in [(&mut of_source, SOURCE_FREE), (&mut of_pair, free)] {
+            if let Some(failures) = failures {
+                at = at.max(failures.slot(free, now));
             }
         }
-        Ok(at - now)
+        let wait = at.since(now);
+        if wait > PATIENCE {
+            return Err(Crowded);
+        }
+        if let Some(failures) = of_source {
+            tables.sources.insert(source, failures);
+        }
+        if let Some(failures) = of_pair {
+            tables.pairs.insert(pair, failures);
+        }
+        Ok(wait)
     }
 
     /// It was the wrong password, or there is no such user.
-    pub fn failed(&self, user: &str, peer: &str, now: Time) {
-        let (user, source) = (Arc::from(keys::upper(user)), Source::of(peer));
+    pub fn failed(&self, user: &str, source: Source, now: Time) {
+        let pair = (self.key(user), source);
         let tables = &mut *self.lock();
-        tables.known.remove(&(Arc::clone(&user), source.clone()));
-        count(&mut tables.users, user, now);
-        count(&mut tables.sources, source, now);
+        tables.known.remove(&pair);
+        count(&mut tables.users, pair.0, USER_FREE, now);
+        count(&mut tables.sources, source, SOURCE_FREE, now);
+        let free = if tables.is_attacked(pair.0, now) { 0 } else { FREE };
+        count(&mut tables.pairs, pair, free, now);
     }
 
-    /// It was the right one: this user's and this address's failures are forgiven.
-    pub fn succeeded(&self, user: &str, peer: &str, now: Time) {
-        let (user, source) = (Arc::from(keys::upper(user)), Source::of(peer));
+    /// It was the right one: this user's failures from this source are forgiven. Those of the source for other users are not,
+    /// or one password would buy guesses at all others; nor are those of other sources for this user.
+    pub fn succeeded(&self, user: &str, source: Source, now: Time) {
+        let pair = (self.key(user), source);
         let tables = &mut *self.lock();
-        tables.sources.remove(&source);
-        tables.users.remove(&user);
+        tables.pairs.remove(&pair);
         make_room(&mut tables.known, now, |last| *last);
-        tables.known.insert((user, source), now);
+        tables.known.insert(pair, now);
+    }
+
+    fn key(&self, user: &str) -> UserKey {
+        self.names.hash_one(keys::upper(user))
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         // Each change leaves the tables whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn count<K: Clone + Eq + Hash>(table: &mut HashMap<K, Failures>, key: K, now: Time) {
+impl Tables {
+    fn is_attacked(&self, user: UserKey, now: Time) -> bool {
+        self.users
+            .get(&user)
+            .is_some_and(|failures| failures.count > USER_FREE && failures.is_remembered(now))
+    }
+}
+
+fn count<K: Clone + Eq + Hash>(table: &mut HashMap<K, Failures>, key: K, free: u32, now: Time) {
     if !table.contains_key(&key) {
         make_room(table, now, |failures| failures.last);
     }
     let failures = table.entry(key).or_insert(Failures { count: 0, last: now, next: now });
-    if now - failures.last > MEMORY {
+    if !failures.is_remembered(now) {
         failures.count = 0;
     }
     failures.count = failures.count.saturating_add(1);
     failures.last = now;
-    if failures.count == FREE + 1 {
-        failures.next = now + failures.distance();
-    }
+    failures.next = failures.next.max(after(now, failures.distance(free)));
 }
 
 /// Forgets what is old, and of what is left the oldest quarter, once the table is full.
@@ -158,7 +194,7 @@ fn make_room<K: Clone + Eq + Hash, V>(table: &mut HashMap<K, V>, now: Time, last
     if table.len() < MOST {
         return;
     }
-    table.retain(|_, value| now - last(value) <= MEMORY);
+    table.retain(|_, value| now.since(last(value)) <= MEMORY);
     if table.len() < MOST {
         return;
     }
@@ -176,76 +212,116 @@ mod tests {
         Time::ZERO + Duration::from_secs(seconds)
     }
 
-    fn fail(delays: &Delays, times: u32, user: &str, peer: &str) {
-        (0..times).for_each(|_| delays.failed(user, peer, at(1000)));
+    fn from(n: u32) -> Source {
+        Source::V4((0x0a00_0000 + n).into())
+    }
+
+    fn fail(delays: &Delays, times: u32, user: &str, source: Source) {
+        (0..times).for_each(|_| delays.failed(user, source, at(1000)));
     }
 
     #[test]
     fn the_first_failures_are_free_then_each_costs_twice_as_much() {
         let delays = Delays::default();
-        fail(&delays, FREE, "eve", "10.0.0.1:999");
-        assert_eq!(delays.enter("eve", "10.0.0.1:998", at(1000)), Ok(Duration::ZERO));
-        fail(&delays, 1, "Eve", "10.0.0.1:1");
-        assert_eq!(delays.enter("EVE", "10.0.0.9:1", at(1000)), Ok(FIRST), "by name");
-        assert_eq!(delays.enter("bob", "10.0.0.1:5", at(1000)), Ok(FIRST), "by address");
-        assert_eq!(delays.enter("bob", "10.0.0.2:5", at(1000)), Ok(Duration::ZERO));
-        fail(&delays, 20, "eve", "10.0.0.1:1");
-        assert_eq!(delays.enter("eve", "10.0.0.3:1", at(1500)), Ok(Duration::ZERO), "rested");
-        assert_eq!(delays.enter("eve", "10.0.0.3:1", at(1500)), Ok(LONGEST));
+        fail(&delays, FREE, "eve", from(1));
+        assert_eq!(delays.enter("eve", from(1), at(1000)), Ok(Duration::ZERO));
+        fail(&delays, 1, "Eve", from(1));
+        assert_eq!(delays.enter("EVE", from(1), at(1000)), Ok(FIRST));
+        assert_eq!(delays.enter("bob", from(1), at(1000)), Ok(Duration::ZERO), "another user there");
+        assert_eq!(delays.enter("eve", from(2), at(1000)), Ok(Duration::ZERO), "the user elsewhere");
+        fail(&delays, 9, "eve", from(1));
+        assert_eq!(delays.enter("eve", from(1), at(1500)), Ok(Duration::ZERO), "rested");
+        assert_eq!(delays.enter("eve", from(1), at(1500)), Ok(LONGEST));
+    }
+
+    #[test]
+    fn a_source_that_tries_many_users_waits_for_each() {
+        let delays = Delays::default();
+        (0..=SOURCE_FREE).for_each(|n| delays.failed(&format!("user{n}"), from(1), at(1000)));
+        assert_eq!(delays.enter("bob", from(1), at(1000)), Ok(FIRST));
+        assert_eq!(delays.enter("bob", from(2), at(1000)), Ok(Duration::ZERO));
     }
 
     #[test]
     fn many_connections_at_once_try_no_faster_than_one() {
         let delays = Delays::default();
-        fail(&delays, 30, "eve", "10.0.0.1:1");
-        let waits: Vec<_> =
-            (0..10).map(|n| delays.enter("eve", &format!("10.1.0.{n}:1"), at(1500))).collect();
-        assert_eq!(waits[..2], [Ok(Duration::ZERO), Ok(LONGEST)]);
+        fail(&delays, 30, "eve", from(1));
+        let waits: Vec<_> = (0..10).map(|_| delays.enter("eve", from(1), at(1014))).collect();
+        assert_eq!(waits[..2], [Ok(Duration::from_secs(1)), Ok(Duration::from_secs(16))]);
         assert!(waits[2..].iter().all(|wait| *wait == Err(Crowded)));
         // The refused ones have taken no place.
-        assert_eq!(delays.enter("eve", "10.1.0.1:1", at(1530)), Ok(Duration::ZERO));
+        assert_eq!(delays.enter("eve", from(1), at(1044)), Ok(UNDER_ATTACK));
+    }
+
+    /// Twelve addresses that tried wrong passwords used to lock everybody out, at every address.
+    #[test]
+    fn a_source_without_failures_is_never_refused() {
+        let delays = Delays::default();
+        for round in 0..100 {
+            (0..5000).for_each(|n| delays.failed("alice", from(n), at(1000 + round)));
+            // Nor do attempts that wait delay each other.
+            for fresh in 0..50 {
+                let source = from(1_000_000 + 50 * round as u32 + fresh);
+                assert_eq!(delays.enter("alice", source, at(1000 + round)), Ok(UNDER_ATTACK));
+            }
+        }
+    }
+
+    #[test]
+    fn guessing_from_many_sources_costs_a_source_for_each_guess() {
+        let delays = Delays::default();
+        // Each source spends its free guesses; then the user is under attack, and one failure is enough to wait.
+        (0..10).for_each(|n| fail(&delays, 2, "alice", from(n)));
+        let waits: Vec<_> = (0..10).map(|n| delays.enter("alice", from(n), at(1000))).collect();
+        assert!(waits.iter().all(|wait| wait.is_ok_and(|wait| wait >= UNDER_ATTACK)), "{waits:?}");
+        fail(&delays, 5, "alice", from(1));
+        assert!(delays.enter("alice", from(1), at(1000)).unwrap_or(LONGEST) > Duration::from_secs(8));
     }
 
     #[test]
     fn who_has_been_here_before_does_not_wait_for_others() {
         let delays = Delays::default();
-        delays.succeeded("alice", "10.0.0.7:1", at(1));
-        fail(&delays, 40, "alice", "10.6.6.6:1");
-        assert_eq!(delays.enter("alice", "10.0.0.7:2", at(1000)), Ok(Duration::ZERO));
-        assert!(delays.enter("alice", "10.0.0.8:2", at(1000)).unwrap() > Duration::ZERO);
+        delays.succeeded("alice", from(7), at(1));
+        fail(&delays, 40, "alice", from(6));
+        fail(&delays, 40, "bob", from(7));
+        assert_eq!(delays.enter("alice", from(7), at(1000)), Ok(Duration::ZERO));
+        assert_eq!(delays.enter("alice", from(8), at(1000)), Ok(UNDER_ATTACK));
         // Unless the failures are its own.
-        delays.failed("alice", "10.0.0.7:2", at(1000));
-        assert!(delays.enter("alice", "10.0.0.7:2", at(1000)).unwrap_or(LONGEST) > Duration::ZERO);
+        delays.failed("alice", from(7), at(1000));
+        assert!(delays.enter("alice", from(7), at(1000)).unwrap_or(LONGEST) > Duration::ZERO);
+    }
+
+    #[test]
+    fn one_right_password_does_not_buy_guesses_at_others() {
+        let delays = Delays::default();
+        for _ in 0..20 {
+            delays.failed("alice", from(1), at(1000));
+            delays.succeeded("mallory", from(1), at(1000));
+        }
+        assert!(delays.enter("alice", from(1), at(1000)).unwrap_or(LONGEST) > Duration::from_secs(8));
     }
 
     #[test]
     fn failures_are_forgotten() {
         let delays = Delays::default();
-        fail(&delays, 40, "eve", "10.0.0.1:1");
+        fail(&delays, 40, "eve", from(1));
         let later = at(1000) + MEMORY + FIRST;
-        assert_eq!([(); 3].map(|()| delays.enter("eve", "10.0.0.1:1", later)), [Ok(Duration::ZERO); 3]);
-        delays.failed("eve", "10.0.0.1:1", later);
-        assert_eq!([(); 3].map(|()| delays.enter("eve", "10.0.0.1:1", later)), [Ok(Duration::ZERO); 3]);
-    }
-
-    #[test]
-    fn addresses_of_one_ipv6_host_are_one() {
-        assert_eq!(Source::of("[2001:db8::1]:5"), Source::of("[2001:db8::ffff]:6"));
-        assert_ne!(Source::of("[2001:db8::1]:5"), Source::of("[2001:db8:0:1::1]:5"));
-        assert_eq!(Source::of("[::ffff:10.0.0.1]:5"), Source::of("10.0.0.1:7"));
-        assert_eq!(Source::of("pid 4 of this host"), Source::Other("pid 4 of this host".into()));
+        assert_eq!([(); 3].map(|()| delays.enter("eve", from(1), later)), [Ok(Duration::ZERO); 3]);
+        delays.failed("eve", from(1), later);
+        assert_eq!([(); 3].map(|()| delays.enter("eve", from(1), later)), [Ok(Duration::ZERO); 3]);
     }
 
     #[test]
     fn the_tables_are_bounded() {
         let delays = Delays::default();
         for n in 0..3 * MOST {
-            let peer = format!("10.{}.{}.{}:1", n >> 16, n >> 8 & 255, n & 255);
-            delays.failed(&format!("user{n}"), &peer, at(n as u64 / 100));
-            delays.succeeded(&format!("good{n}"), &peer, at(n as u64 / 100));
+            delays.failed(&format!("user{n}"), from(n as u32), at(n as u64 / 100));
+            delays.succeeded(&format!("good{n}"), from(n as u32), at(n as u64 / 100));
         }
+        let newest = delays.key(&format!("user{}", 3 * MOST - 1));
         let tables = delays.lock();
-        assert!(tables.users.len() <= MOST && tables.sources.len() <= MOST && tables.known.len() <= MOST);
-        assert!(tables.users.contains_key(format!("USER{}", 3 * MOST - 1).as_str()));
+        let lens = [tables.users.len(), tables.sources.len(), tables.pairs.len(), tables.known.len()];
+        assert!(lens.iter().all(|len| *len <= MOST), "{lens:?}");
+        assert!(tables.users.contains_key(&newest));
     }
 }

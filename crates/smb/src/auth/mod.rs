@@ -9,6 +9,7 @@ mod acceptor;
 mod delay;
 mod initiator;
 mod keys;
+mod source;
 mod ticketed;
 mod tickets;
 
@@ -18,9 +19,10 @@ use std::sync::Arc;
 use weft_wire::{ntlm, spnego};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-pub use acceptor::{Acceptor, Login, Step};
+pub use acceptor::{Acceptor, Login, Refused, Step};
 pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
+pub use source::Source;
 pub use ticketed::{TicketError, Ticketed};
 pub use weft_kerberos::Keytab;
 
@@ -65,8 +67,14 @@ pub enum AuthError {
     #[error("the client answered with NTLMv1, which is not accepted")]
     Obsolete,
     /// Unknown user, wrong password, or a message integrity code that does not fit.
-    #[error("logon failure")]
+    #[error("unknown user or wrong password")]
     LogonFailure,
+    /// Kerberos does not accept the ticket.
+    #[error("the Kerberos ticket was not accepted")]
+    Ticket,
+    /// The ticket is valid, but its user is none of ours.
+    #[error("the Kerberos ticket is of nobody who may log on here")]
+    Stranger,
 }
 
 /// Who may log on. Names are compared without regard to case ([MS-NLMP] 3.2.5.1.2).

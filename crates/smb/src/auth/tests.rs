@@ -439,7 +439,12 @@ fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
     for who in ["nobody@R", "alice@OTHER", "alice/admin@R", "no ticket"] {
         let (token, _) = init(&[KERBEROS], Some(who));
         let mut acceptor = with_tickets();
-        assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure, "{who}");
+        let said = (refused(acceptor.step(&token, NOW)), acceptor.refused().clone());
+        let expected = match who {
+            "no ticket" => (AuthError::Ticket, Refused { detail: Some("no ticket".into()), principal: None }),
+            _ => (AuthError::Stranger, Refused { principal: Some(who.into()), detail: None }),
+        };
+        assert_eq!(said, expected);
         assert!(acceptor.step(&token, NOW).is_err(), "it has ended");
     }
     let (token, _) = init(&[KERBEROS], Some("alice@R"));

@@ -35,6 +35,7 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
+use crate::auth::Source;
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub(super) server: Arc<Server>,
     /// For logs.
     pub(super) peer: String,
+    /// Who failed log-ons are charged to.
+    pub(super) source: Source,
     /// 3.1.1: the hash over NEGOTIATE, where every session's chain begins.
     pub(super) preauth: Rc<RefCell<Preauth>>,
     pub(super) waiting: Waiting,
@@ -93,8 +96,10 @@ type Inflight = FuturesUnordered<LocalBoxFuture<'static, ()>>;
 
 impl Connection {
     pub(super) fn new(server: Arc<Server>, channel: Rc<dyn Channel>) -> Connection {
+        let peer = channel.peer();
         Connection {
-            peer: channel.peer(),
+            source: Source::of(&peer),
+            peer,
             preauth: Rc::default(),
             waiting: Waiting::default(),
             in_progress: RefCell::default(),

@@ -13,6 +13,7 @@ mod credits;
 pub mod dfs;
 mod frame;
 pub mod journal;
+mod logons;
 mod negotiate;
 mod notices;
 mod ops;
@@ -39,6 +40,7 @@ pub use about::{About, Served, SessionAbout, ShareAbout};
 use accounts::Accounts;
 use clients::Clients;
 use connection::Connection;
+use logons::Refusals;
 use session::Sessions;
 
 /// What READ, WRITE and transact can move at most: what SMB Direct peers and Windows use.
@@ -194,6 +196,7 @@ pub struct Server {
     pub(crate) accounts: Accounts,
     users: Arc<Users>,
     delays: Delays,
+    refusals: Refusals,
     name: Arc<str>,
     drain: Drain,
 }
@@ -216,6 +219,7 @@ impl Server {
             accounts,
             users,
             delays: Delays::default(),
+            refusals: Refusals::default(),
             name,
             drain: Drain::default(),
         })

@@ -4,6 +4,7 @@
 //! Owns: authentications in progress. Does not: look into tokens (see [`crate::auth`]).
 
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,11 @@ use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
+use super::logons::escaped;
 use super::negotiate::filetime;
-use super::session::{Binding, New, Refused, Session};
+use super::session::{self, Binding, New, Session};
 use super::status;
-use crate::auth::{Acceptor, AuthError, Crowded, Login, Step};
+use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
 /// An authentication between two of its legs.
@@ -83,7 +85,7 @@ async fn advance(
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let server = &connection.server;
     if server.config.require_encryption && connection.negotiated().profile.cipher.is_none() {
-        tracing::warn!(peer = %connection.peer, "refused: encryption is required and the client has no cipher of ours");
+        refuse(connection, None, "encryption is required and the client has no cipher of ours");
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let id = header.session_id;
@@ -159,6 +161,7 @@ async fn advance(
     if let Some(user) = &user {
         wait_for_turn(connection, user).await?;
     }
+    // No await from here to the verdict: attempts that run at the same time are no more than there are cores.
     // The chain takes in the request now, the response when it is emitted; the last response stays out.
     progress.preauth.borrow_mut().update(message);
     match progress.acceptor.step(&request.token, filetime().0) {
@@ -170,7 +173,9 @@ async fn advance(
             Ok(reply(NtStatus::MORE_PROCESSING_REQUIRED, SessionFlags::NONE, token))
         }
         Ok(Step::Done(token, login)) => {
-            server.delays.succeeded(&login.user, &connection.peer, rt::now());
+            if user.is_some() {
+                server.delays.succeeded(&login.user, connection.source, rt::now());
+            }
             match progress.purpose {
                 Purpose::New => {
                     established(connection, &request, id, login, &progress.preauth, token, leg).await
@@ -189,9 +194,14 @@ async fn advance(
                     progress.acceptor.unproven(),
                 ));
             }
-            tracing::warn!(peer = %connection.peer, "authentication failed: {e}");
+            let Refused { principal, detail } = progress.acceptor.refused();
+            let who = user.as_deref().or(principal.as_deref());
+            match detail {
+                Some(detail) => refuse(connection, who, format_args!("{e}: {}", escaped(detail))),
+                None => refuse(connection, who, e),
+            }
             if let (Some(user), AuthError::LogonFailure) = (&user, e) {
-                server.delays.failed(user, &connection.peer, rt::now());
+                server.delays.failed(user, connection.source, rt::now());
             }
             // 3.3.5.5.3: a session that fails to authenticate again is gone. One that somebody fails to bind to is not:
             // its other channels have done nothing.
@@ -205,18 +215,23 @@ async fn advance(
 
 /// Passwords are looked at no faster than [`crate::auth::Delays`] allows; requests of other sessions go on meanwhile.
 async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStatus> {
-    match connection.server.delays.enter(user, &connection.peer, rt::now()) {
+    match connection.server.delays.enter(user, connection.source, rt::now()) {
         Ok(Duration::ZERO) => {}
         Ok(wait) => {
-            tracing::warn!(peer = %connection.peer, "a log-on waits {} ms after failed ones", wait.as_millis());
+            tracing::debug!(peer = %connection.peer, user = %escaped(user), "a log-on waits {} ms after failed ones", wait.as_millis());
             rt::sleep(wait).await;
         }
         Err(Crowded) => {
-            tracing::warn!(peer = %connection.peer, "refused: too many log-ons wait after failed ones");
+            refuse(connection, Some(user), "too many log-ons of this source wait after failed ones");
             return Err(NtStatus::ACCOUNT_LOCKED_OUT);
         }
     }
     Ok(())
+}
+
+/// Tells the log who was not let in. `user` is what the client says.
+fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
+    connection.server.refusals.log(user, &connection.peer, reason, rt::now());
 }
 
 /// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order in which
@@ -287,7 +302,7 @@ async fn established(
     let server = &connection.server;
     let negotiated = connection.negotiated();
     if !connection.enter_client() {
-        tracing::warn!(peer = %connection.peer, "refused: the client speaks another dialect on another connection");
+        refuse(connection, Some(&login.user), "the client speaks another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     let (key, full_key) = (&login.session_key, &login.full_key);
@@ -320,9 +335,9 @@ async fn established(
             previous.end(&server.sessions).await;
         }
     }
-    tracing::debug!(
-        peer = %connection.peer,
+    tracing::info!(
         user = %session.user,
+        source = %connection.peer,
         dialect = %negotiated.dialect,
         signing = session.signing_required,
         encrypt,
@@ -342,9 +357,11 @@ fn reauthenticated(
 ) -> Answer {
     let session = &binding.session;
     if session.user != login.user {
+        refuse(connection, Some(&login.user), format_args!("the session is of {}", session.user));
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     expire(connection, session, login.lifetime);
+    tracing::info!(user = %session.user, source = %connection.peer, "authenticated again");
     leg.sign = Some(binding.signing.clone());
     Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
 }
@@ -359,24 +376,26 @@ fn bound(
     leg: &mut Leg,
 ) -> Answer {
     if session.user != login.user {
+        refuse(connection, Some(&login.user), format_args!("the session is of {}", session.user));
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
     if !connection.enter_client() {
+        refuse(connection, Some(&login.user), "the client speaks another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     let profile = &connection.negotiated().profile;
     let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
     let flags = session_flags(&session);
-    tracing::debug!(peer = %connection.peer, user = %session.user, "one more channel of a session");
+    tracing::info!(user = %session.user, source = %connection.peer, "one more channel of a session");
     connection.bind(session, signing.clone()).map_err(refused)?;
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
 }
 
-fn refused(why: Refused) -> NtStatus {
+fn refused(why: session::Refused) -> NtStatus {
     match why {
-        Refused::Ended => NtStatus::USER_SESSION_DELETED,
-        Refused::Full => {
+        session::Refused::Ended => NtStatus::USER_SESSION_DELETED,
+        session::Refused::Full => {
             tracing::warn!("limit reached: channels of a session");
             NtStatus::INSUFFICIENT_RESOURCES
         }

@@ -14,6 +14,8 @@ pub(super) fn of(error: &AuthError) -> NtStatus {
         AuthError::Ntlm(_) | AuthError::Spnego(_) | AuthError::Unexpected(_) => NtStatus::INVALID_PARAMETER,
         AuthError::NoMechanism => NtStatus::NOT_SUPPORTED,
         AuthError::Anonymous => NtStatus::ACCESS_DENIED,
-        AuthError::Obsolete | AuthError::LogonFailure => NtStatus::LOGON_FAILURE,
+        AuthError::Obsolete | AuthError::LogonFailure | AuthError::Ticket | AuthError::Stranger => {
+            NtStatus::LOGON_FAILURE
+        }
     }
 }

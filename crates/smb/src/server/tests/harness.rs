@@ -50,6 +50,8 @@ pub(super) struct Wire {
     pub max_rdma: Cell<Option<usize>>,
     /// What is sent arrives nowhere: nobody acknowledges it.
     pub hole: Cell<bool>,
+    /// Who the client is; shared memory of this host where nothing is said.
+    peer: String,
 }
 
 /// The server's end.
@@ -69,7 +71,7 @@ impl Channel for Pipe {
         "memory"
     }
     fn peer(&self) -> String {
-        "client".into()
+        self.0.peer.clone()
     }
     fn limits(&self) -> Carries {
         Carries { max_message: (1 << 20) + (64 << 10), max_rdma: self.0.max_rdma.get() }
@@ -228,7 +230,12 @@ impl World {
 
     /// A new connection, served by its own task.
     pub fn connect(&self) -> Client {
-        let wire = Rc::<Wire>::default();
+        self.connect_from("client")
+    }
+
+    /// The same from an address.
+    pub fn connect_from(&self, peer: &str) -> Client {
+        let wire = Rc::new(Wire { peer: peer.into(), ..Wire::default() });
         let (server, channel) = (self.server.clone(), Rc::new(Pipe(wire.clone())));
         rt::spawn(async move { server.serve(channel).await }).detach();
         Client {

@@ -10,6 +10,7 @@ use super::harness::*;
 use crate::crypto::Sender;
 use weft_machine::rt;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
@@ -368,4 +369,97 @@ fn passwords_cannot_be_guessed_by_trying() {
         world.client().await;
         assert_eq!(rt::now() - start, Duration::ZERO, "forgiven");
     });
+}
+
+/// Twelve sources of wrong passwords used to lock everybody out, with the right password and from wherever.
+#[test]
+fn nobody_is_locked_out_by_the_failures_of_others() {
+    story(async {
+        let world = World::new();
+        let attempt = |peer: String, password: &'static str| {
+            let world = world.clone();
+            async move {
+                let mut client = world.connect_from(&peer);
+                client.negotiate(Offer { guid: [3; 16], ..Offer::default() }).await;
+                client.log_on("alice", password).await.map(|_| ())
+            }
+        };
+        let attack = |round: u32| {
+            futures_util::future::join_all(
+                (0..60).map(|n| attempt(format!("10.6.{round}.{}:1", n % 12), "guess")),
+            )
+        };
+        for round in 0..3 {
+            for outcome in attack(round).await {
+                assert!(matches!(outcome, Err(NtStatus::LOGON_FAILURE | NtStatus::ACCOUNT_LOCKED_OUT)));
+            }
+        }
+        let start = rt::now();
+        let (_, owner) = futures_util::future::join(attack(3), attempt("10.0.0.7:1".into(), PASSWORD)).await;
+        assert_eq!(owner, Ok(()));
+        attempt("[2001:db8::7]:1".into(), PASSWORD).await.unwrap();
+        let begun = rt::now();
+        attempt("10.0.0.7:2".into(), PASSWORD).await.unwrap();
+        assert_eq!(rt::now() - begun, Duration::ZERO, "who was let in before does not wait");
+        assert!(begun - start < Duration::from_secs(30));
+    });
+}
+
+/// What is logged while `story` runs.
+fn logged(story: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, story);
+    let bytes = lines.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn who_logs_on_and_who_does_not_is_logged() {
+    let log = logged(|| {
+        story(async {
+            let world = World::new();
+            for (user, password, from) in [
+                ("Alice", PASSWORD, "10.0.0.7:1"),
+                ("alice", "wrong", "10.0.0.8:2"),
+                ("eve\nINFO logged on user=alice", "x", "10.0.0.9:3"),
+            ] {
+                let mut client = world.connect_from(from);
+                client.negotiate(Offer { guid: [3; 16], ..Offer::default() }).await;
+                assert_eq!(client.log_on(user, password).await.is_ok(), password == PASSWORD);
+            }
+            let mut client = world.connect_from("10.0.0.10:4");
+            client.negotiate(Offer { guid: [4; 16], ..Offer::default() }).await;
+            assert_eq!(as_nobody(&mut client).await, NtStatus::ACCESS_DENIED);
+        });
+    });
+    let lines: Vec<&str> =
+        log.lines().map(|line| line.split_once("server::").unwrap_or(("", line)).1).collect();
+    assert_eq!(lines.len(), 4, "{log}");
+    let has = |line: usize, parts: &[&str]| parts.iter().all(|part| lines[line].contains(part));
+    assert!(log.lines().next().unwrap().contains(" INFO "), "{log}");
+    assert!(has(0, &["logged on user=alice source=10.0.0.7:1 dialect=3.1.1"]), "{log}");
+    assert!(log.lines().skip(1).all(|line| line.contains(" WARN ")), "{log}");
+    assert!(
+        has(1, &["log-on refused: unknown user or wrong password", "user=\"alice\" source=10.0.0.8:2"]),
+        "{log}"
+    );
+    assert!(has(2, &[r#"user="eve\nINFO logged on user=alice" source=10.0.0.9:3"#]), "{log}");
+    assert!(has(3, &["log-on refused: anonymous access is not allowed", "source=10.0.0.10:4"]), "{log}");
 }
