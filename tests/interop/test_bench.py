@@ -172,6 +172,11 @@ class Own(unittest.TestCase):
              "//local/bench/file"],
             ["iozone", *SHORT[:4], "--transport", "tcp", "-i", "0", "-i", "1", "-r", "64k", "-s", "1m", "-t", "2", "-F",
              "nfs://local/bench/1", "nfs://local/bench/2"],
+            # As printed in the papers, their placeholders filled in. --file-size only keeps the test short.
+            ["sqlio", *SHORT[:4], "--transport", "shm", "--folder", "//local/bench",
+             *"-T100 -s20 -t1 -BN -LSi -dz testfile.dat -o40 -b8".split()],
+            ["iozone", *SHORT[:4], "--transport", "tcp", "--folder", "nfs://local/bench", "--file-size", "1M",
+             *"-n -i 1 -M -c -e -w -I -+u -t 16 -s 1g -r 32K".split()],
         ]:
             path = self.path / f"{line[0]}.json"
             bench(line[0], "--out", path, *line[1:])
@@ -181,6 +186,7 @@ class Own(unittest.TestCase):
         self.assertIn("diskspd's -X is not known", bench("diskspd", "-b8K", "-X", "//local/bench/file", status=1))
         self.assertIn("sqlio's -x", bench("sqlio", "-kR", "-x", "//local/bench/file", status=1))
         self.assertIn("a path of this host", bench("diskspd", "-b8K", "/tmp/file", status=1))
+        self.assertIn("--folder", bench("iozone", "-i", "1", "-t", "2", status=1))
 
     def test_a_file_of_the_users_is_read_and_never_written(self):
         with weft.serving() as server:

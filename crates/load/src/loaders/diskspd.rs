@@ -1,7 +1,7 @@
 //! diskspd's command line: `-b8K -w0 -r -o10 -t2 -d20 //HOST/SHARE/FILE`.
 //!
-//! Follows diskspd's own description of its flags. Owns: nothing. Does not: bind threads to processors, or keep clients from
-//! caching: Weft's have no cache.
+//! Follows diskspd's own description of its flags. Threads are not bound to processors, and `-h` changes nothing: Weft's
+//! clients have no cache.
 
 use std::time::Duration;
 
@@ -127,8 +127,27 @@ mod tests {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
+    /// The paper's line, with its placeholders filled in: two threads for each of 20 targets, ten operations of each.
     #[test]
-    fn the_papers_command_line_is_taken_as_it_is() {
+    fn the_papers_command_line_is_taken_verbatim() {
+        let targets: Vec<String> = (1..=20).map(|n| format!(r"\\192.0.2.1\share\testfile{n}.dat")).collect();
+        for (writes, mix) in [(0, Mix::Read), (100, Mix::Write), (50, Mix::Percent(50))] {
+            for kib in [2, 4, 8, 16, 32, 64, 128, 256u32] {
+                let line = format!("-b{kib}K -w{writes} -l -r -o10 -W20 -d20 -t2 -h {}", targets.join(" "));
+                let understood = parsed(&line).unwrap();
+                let job = &understood.jobs[0];
+                assert_eq!((&job.sizes[..], &job.mixes[..]), (&[kib << 10][..], &[mix][..]));
+                assert_eq!((job.threads, job.queue_depth, job.files), (40, 10, 20), "400 outstanding");
+                assert_eq!(job.order, Order::Random);
+                assert_eq!(job.timing.warm_up, Duration::from_secs(20));
+                assert_eq!(job.timing.duration, Duration::from_secs(20));
+                assert_eq!(understood.targets, targets);
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_command_line_has_the_loaders_defaults() {
         let understood = parsed("-b8K -w0 -r -o10 -t2 -d20 -h -L //nas/share/file").unwrap();
         assert_eq!(understood.targets, ["//nas/share/file"]);
         assert!(!understood.creates);

@@ -9,7 +9,9 @@ use super::{LoaderError, Understood, block, number, size, timing};
 use crate::job::Job;
 use crate::workload::{Mix, Order};
 
-const KNOWN: &str = "-a -c -C -e -f -F -i -I -o -O -q -r -R -s -t -w -y -+n";
+const KNOWN: &str = "-a -c -C -e -f -F -i -I -M -n -o -O -q -r -R -s -t -w -y -+n -+u";
+/// More streams than one client keeps in flight.
+const MAX_STREAMS: u32 = 1024;
 /// Record sizes of -a, in KiB.
 const RECORDS_KIB: std::ops::RangeInclusive<u32> = 4..=16384;
 
@@ -64,7 +66,13 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
             "-w" if attached.is_empty() => {
                 notes.push("-w: files that are made are removed in any case".into())
             }
-            "-C" | "-R" | "-O" | "-+n" if attached.is_empty() => {}
+            "-M" if attached.is_empty() => {
+                notes.push("-M: the report names the machine in any case".into());
+            }
+            "-+u" if attached.is_empty() => {
+                notes.push("-+u: the report shows processor time in any case".into());
+            }
+            "-n" | "-C" | "-R" | "-O" | "-+n" if attached.is_empty() => {}
             "-b" => {
                 return Err(LoaderError::Conflict(
                     "-b writes a spreadsheet: --out FILE.csv in front of the command line does",
@@ -73,8 +81,16 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
             _ => return Err(LoaderError::Flag { loader: "iozone", flag: arg.clone(), known: KNOWN }),
         }
     }
+    let wants = "a number of streams, 1 to 1024";
+    if let Some(count) = streams.filter(|count| !(1..=MAX_STREAMS).contains(count)) {
+        return Err(LoaderError::Value { flag: "-t".into(), value: count.to_string(), wants });
+    }
     if targets.is_empty() {
-        return Err(LoaderError::NoTarget);
+        // Streams have a file each, everything else one that all use.
+        targets = match streams {
+            Some(streams) => (0..streams).map(|number| format!("iozone.DUMMY.{number}")).collect(),
+            None => vec!["iozone.tmp".to_owned()],
+        };
     }
     if automatic {
         let powers = (0..).map(|n| RECORDS_KIB.start() << n).take_while(|kib| kib <= RECORDS_KIB.end());
@@ -129,8 +145,26 @@ mod tests {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
+    /// The paper's line, with its two placeholders filled in.
     #[test]
-    fn the_papers_command_line_is_taken_as_it_is() {
+    fn the_papers_command_line_is_taken_verbatim() {
+        for (test, mix) in [(0, Mix::Write), (1, Mix::Read)] {
+            for kib in [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096u32] {
+                let line = format!("-n -i {test} -M -c -e -w -I -+u -t 16 -s 1g -r {kib}K");
+                let understood = parsed(&line).unwrap();
+                let [job] = &understood.jobs[..] else { panic!("{understood:?}") };
+                assert_eq!((&job.sizes[..], &job.mixes[..]), (&[kib << 10][..], &[mix][..]));
+                assert_eq!((job.queue_depth, job.files, job.streams), (16, 16, true));
+                assert_eq!((job.file_bytes, job.order), (1 << 30, Order::Sequential));
+                assert_eq!(understood.targets.len(), 16);
+                assert_eq!(understood.targets[15], "iozone.DUMMY.15");
+                job.check().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn files_may_be_named() {
         let understood =
             parsed("-i 0 -i 1 -r 64k -s 16m -t 3 -c -e -w -F nfs://h/e/1 nfs://h/e/2 nfs://h/e/3").unwrap();
         let [write, read] = &understood.jobs[..] else { panic!("{understood:?}") };
@@ -163,7 +197,8 @@ mod tests {
             ("-r", "-r takes a value"),
             ("-b out.xls -f x", "--out FILE.csv"),
             ("stray", "iozone's stray"),
-            ("-i 0", "name the file at the end"),
+            ("-t 0 -i 0", "-t takes a number of streams"),
+            ("-t 1025 -i 0", "-t takes a number of streams"),
         ] {
             let said = parsed(line).unwrap_err().to_string();
             assert!(said.contains(part), "{line}: {said}");

@@ -51,6 +51,9 @@ pub(crate) enum BenchCommand {
 
 const AS_ELSEWHERE: &str = "Options of weft come first, then the command line as it is. The file's server may be `local`:\n  \
 weft bench diskspd --out report.html -b8K -w30 -r -o10 -t2 -d20 -c64M //local/bench/file\n\n\
+The papers' own lines work as printed; --folder says where their files are:\n  \
+weft bench sqlio --folder //nas/share -T100 -s20 -t1 -BN -LSi -dz testfile.dat -o40 -b8\n  \
+weft bench iozone --folder nfs://nas/export -n -i 1 -M -c -e -w -I -+u -t 16 -s 1g -r 32K\n\n\
 A file that does not exist is made and removed again; one that exists is never written to.";
 
 /// `weft bench run`.
@@ -77,6 +80,10 @@ pub(crate) struct LoaderOf {
     pub server: ServerOf,
     #[command(flatten)]
     pub measuring: Measuring,
+    /// Folder of files that the command line names without a server (sqlio's -dz, iozone without -F): //HOST/SHARE/FOLDER,
+    /// or a URL
+    #[arg(long, value_name = "URL")]
+    pub folder: Option<String>,
     /// The command line, as that loader takes it
     #[arg(value_name = "LINE", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub line: Vec<String>,

@@ -1,6 +1,6 @@
 //! Workloads of the user's own: job files, and the command lines of other loaders.
 //!
-//! Owns: nothing. Does not: read them (see `weft_load::jobfile` and `weft_load::loaders`).
+//! `weft_load::jobfile` and `weft_load::loaders` read them; what they name is found here.
 
 use std::process::ExitCode;
 
@@ -81,7 +81,10 @@ pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure
         Loader::Iozone => ("iozone", iozone::parse(&args.line)?),
     };
     let Understood { jobs, targets, creates, notes } = understood;
-    let urls = targets.iter().map(|target| url(target)).collect::<Result<Vec<Url>, Failure>>()?;
+    let urls = targets
+        .iter()
+        .map(|target| url(&within(args.folder.as_deref(), target)))
+        .collect::<Result<Vec<Url>, Failure>>()?;
     let Some(first) = urls.first() else { return Err("name the file at the end: //HOST/SHARE/FILE".into()) };
     if let Some(other) = urls.iter().find(|url| !is_beside(url, first)) {
         return Err(
@@ -99,6 +102,18 @@ pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure
     session(&title, &host, &args.server, &args.measuring, "", notes, assignments)
 }
 
+/// A name without a server is one of a file in `folder`.
+fn within(folder: Option<&str>, target: &str) -> String {
+    let is_bare = !target.contains("://") && !target.starts_with(['/', '\\']);
+    let Some(folder) = folder.filter(|_| is_bare) else { return target.to_owned() };
+    // The options of a URL stay behind its path.
+    let (path, options) = match folder.split_once('?').filter(|_| folder.contains("://")) {
+        Some((path, options)) => (path, format!("?{options}")),
+        None => (folder, String::new()),
+    };
+    format!("{}/{target}{options}", path.trim_end_matches(['/', '\\']))
+}
+
 /// `//HOST/SHARE/FILE`, `\\HOST\SHARE\FILE`, or a URL.
 fn url(target: &str) -> Result<Url, Failure> {
     let text = target.replace('\\', "/");
@@ -107,7 +122,7 @@ fn url(target: &str) -> Result<Url, Failure> {
         None => text,
     };
     let url = Url::parse(&text)?.ok_or_else(|| {
-        format!("{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE")
+        format!("{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE, or its folder with --folder")
     })?;
     match url.path.is_empty() {
         true => Err(format!("{target:?} names no file: //HOST/SHARE/FILE").into()),
@@ -155,6 +170,16 @@ mod tests {
         let nfs = url("nfs://[::1]:2049/%2Fa%2Fb/f?mountport=1&rdmaport=2").unwrap();
         assert_eq!(root(&nfs), "nfs://[::1]:2049/%2Fa%2Fb?mountport=1&rdmaport=2");
         assert_eq!(root(&url("nfs://nas/x/f?vers=4.1").unwrap()), "nfs://nas:2049/x?vers=4.1");
+        for (folder, full) in [
+            ("//nas/share", "//nas/share/f"),
+            (r"\\nas\share\", r"\\nas\share/f"),
+            ("nfs://nas/x/?mountport=1", "nfs://nas/x/f?mountport=1"),
+        ] {
+            assert_eq!(within(Some(folder), "f"), full);
+        }
+        assert_eq!(within(Some("//nas/share"), "//other/share/f"), "//other/share/f");
+        assert_eq!(within(None, "f"), "f");
+        assert!(url("f").unwrap_err().to_string().contains("--folder"));
         assert!(url("/mnt/file").unwrap_err().to_string().contains("a path of this host"));
         assert!(url("//nas/share").unwrap_err().to_string().contains("names no file"));
     }

@@ -224,15 +224,7 @@ pub(super) fn figure(section: &Section, panel: &Panel, points: &[&Point], row: &
         return None;
     }
     let as_bars = sizes.len() == 1 || section.picture == Picture::Table;
-    let rules = published::of(section.picture, row.measure, Kind::Value)
-        .filter(|p| p.size.is_none_or(|size| sizes.contains(&size)))
-        .map(|p| Rule {
-            value: p.value,
-            label: format!("{}, other hardware", p.label),
-            class: "published",
-            category: p.size.and_then(|size| sizes.iter().position(|s| *s == size)),
-        })
-        .collect();
+    let rules = published_rules(section.picture, row.measure, Kind::Value, points, &sizes);
     let title = format!("{}: {}", panel.title(), row.measure.name());
     let label = |size: &u32| if as_bars { size_label(u64::from(*size)) } else { short_size(*size) };
     let description = series.iter().map(|s| {
@@ -270,19 +262,39 @@ pub(super) fn figure(section: &Section, panel: &Panel, points: &[&Point], row: &
         sizes.iter().enumerate().filter_map(of).collect()
     };
     if !as_bars {
-        html.push_str(&strip(section.picture, row, &title, &main.across, &names, &ratios));
+        let mut rules = vec![Rule { value: 1.0, label: String::new(), class: "one", category: None }];
+        rules.extend(published_rules(section.picture, row.measure, Kind::Ratio, points, &sizes));
+        html.push_str(&strip(&title, &main.across, &names, rules, &ratios));
     }
     let _ = write!(html, "{}</figure>", numbers(&names, &sizes, unit, &find));
     Some(html)
 }
 
+/// What was published of some of `points`, each beside the one block size that it is about, or as a line across all.
+fn published_rules(
+    picture: Picture,
+    measure: Measure,
+    kind: Kind,
+    points: &[&Point],
+    sizes: &[u32],
+) -> Vec<Rule> {
+    published::of(picture, measure, kind)
+        .filter(|p| points.iter().any(|point| p.scope.covers(&point.work)))
+        .map(|p| Rule {
+            value: p.value,
+            label: format!("{}, other hardware", p.label),
+            class: "published",
+            category: p.scope.size().and_then(|size| sizes.iter().position(|s| *s == size)),
+        })
+        .collect()
+}
+
 /// The ratios against TCP under a chart; empty where there is nothing to divide.
 fn strip(
-    picture: Picture,
-    row: &Row,
     title: &str,
     across: &Across,
     names: &[String],
+    rules: Vec<Rule>,
     ratios: &dyn Fn(&str) -> Vec<(usize, Spread)>,
 ) -> String {
     let Across::Categories(labels) = across else { return String::new() };
@@ -302,13 +314,6 @@ fn strip(
     if series.is_empty() {
         return String::new();
     }
-    let mut rules = vec![Rule { value: 1.0, label: String::new(), class: "one", category: None }];
-    rules.extend(published::of(picture, row.measure, Kind::Ratio).map(|p| Rule {
-        value: p.value,
-        label: format!("{}, other hardware", p.label),
-        class: "published",
-        category: None,
-    }));
     let description =
         series.iter().flat_map(|s| s.dots.first().map(|d| d.title.clone())).collect::<Vec<_>>().join(". ");
     let chart = Chart {
