@@ -19,6 +19,7 @@ need nbdkit nbdkit
 need fio fio
 need fusermount3 fuse3
 need debugfs e2fsprogs
+need setfacl acl
 [ -x /usr/sbin/rpcinfo ] || missing+=(rpcbind)
 [ -x /usr/sbin/showmount ] || missing+=(nfs-common)
 need openssl openssl

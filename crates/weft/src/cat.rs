@@ -3,7 +3,9 @@
 //! Owns: nothing. Does not: seek, verify or resume: there is nothing to read again in a pipe.
 
 use std::io::{Read, Write};
+use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
@@ -13,6 +15,8 @@ use weft_machine::{Pool, rt};
 use crate::Failure;
 use crate::args::{Cat, Put};
 use crate::connect::Remote;
+use crate::out::Stdout;
+use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::transfer::{CLIENT_BUFFERS, join, partial_name};
 use crate::url::Url;
 
@@ -23,15 +27,11 @@ const QUEUE_DEPTH: usize = 8;
 
 /// Runs `weft cat`.
 pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
-    let urls: Vec<_> = args
-        .urls
-        .iter()
-        .map(|text| Ok(Url::parse(text)?.ok_or("name a file: smb://HOST:PORT/SHARE/PATH or nfs://...")?))
-        .collect::<Result<_, Failure>>()?;
+    let urls: Vec<_> = args.urls.iter().map(|text| Url::of_file(text)).collect::<Result<_, Failure>>()?;
     rt::block_on(async {
         for url in &urls {
             let remote = Remote::connect(url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
-            print(&remote, url).await.map_err(|e| format!("{url}: {e}"))?;
+            print(&remote, &url.path, Box::new(Stdout)).await.map_err(|e| told(url, e))?;
             remote.close().await;
         }
         Ok::<_, Failure>(())
@@ -39,8 +39,18 @@ pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn print(remote: &Remote, url: &Url) -> Result<(), Failure> {
-    let file = remote.open(&url.path, false).await?;
+/// A closed pipe stays what it is: nobody needs to be told.
+pub(crate) fn told(url: &Url, failure: Failure) -> Failure {
+    if crate::out::ended_by_reader(&*failure) { failure } else { format!("{url}: {failure}").into() }
+}
+
+/// Writes a remote file to `out`, in order; how many bytes it was.
+pub(crate) async fn print(
+    remote: &Remote,
+    path: &str,
+    mut out: Box<dyn Write + Send>,
+) -> Result<u64, Failure> {
+    let file = remote.open(path, false).await?;
     let size = file.len().await?;
     let blocks = (0..size.div_ceil(BLOCK_BYTES)).map(|i| {
         let (file, offset) = (file.clone(), i * BLOCK_BYTES);
@@ -48,48 +58,65 @@ async fn print(remote: &Remote, url: &Url) -> Result<(), Failure> {
         async move { file.read(offset, len).await }
     });
     let mut blocks = stream::iter(blocks).buffered(QUEUE_DEPTH);
+    let mut copied = 0;
     while let Some(bytes) = blocks.next().await {
         let bytes: Bytes = bytes?;
+        copied += bytes.len() as u64;
         // Whoever reads the pipe may take his time; the connection is looked after meanwhile.
-        match rt::blocking(move || std::io::stdout().write_all(&bytes)).await {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            other => other?,
-        }
+        let written;
+        (out, written) = rt::blocking(move || {
+            let written = out.write_all(&bytes);
+            (out, written)
+        })
+        .await;
+        written?;
     }
-    rt::blocking(|| std::io::stdout().flush()).await?;
-    file.close().await
+    rt::blocking(move || out.flush()).await?;
+    file.close().await?;
+    match copied == size {
+        true => Ok(size),
+        false => Err(format!("the file became shorter while it was copied (at offset {copied})").into()),
+    }
 }
 
 /// Runs `weft put`.
 pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
-    let url = Url::parse(&args.url)?.ok_or("name a file: smb://HOST:PORT/SHARE/PATH or nfs://...")?;
-    if url.path.is_empty() || url.folder {
-        return Err(format!("{url} names no file").into());
-    }
-    let bytes = rt::block_on(async {
+    let url = Url::of_file(&args.url)?;
+    let stopped = stop_on_signals()?;
+    let work = async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
         if remote.is_folder(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
             return Err(format!("{url} is a folder: name a file in it, {url}/NAME").into());
         }
-        let (folder, name) = url.path.rsplit_once('/').unwrap_or(("", &url.path));
-        let partial = join(folder, &partial_name(name, ""));
-        let outcome = take(&remote, &partial, &url.path).await;
-        if outcome.is_err()
-            && let Err(e) = remote.remove(&partial).await
-        {
-            tracing::debug!("the partial file {partial} was not removed: {e}");
-        }
-        let bytes = outcome.map_err(|e| format!("{url}: {e}"))?;
+        let bytes = take(&remote, &url.path, &stopped).await.map_err(|e| format!("{url}: {e}"))?;
         remote.close().await;
         Ok::<_, Failure>(bytes)
-    })??;
+    };
+    let bytes = rt::block_on(until_stopped(&stopped, work))??;
     if args.json {
         say!("{}", serde_json::json!({"to": url.to_string(), "bytes": bytes}))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn take(remote: &Remote, partial: &str, target: &str) -> Result<u64, Failure> {
+/// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
+pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Failure> {
+    let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
+    let partial = join(folder, &partial_name(name, ""));
+    let taking = pin!(take_into(remote, &partial));
+    let outcome = match unless_stopped(stopped, taking).await {
+        Ok(bytes) => remote.replace(&partial, target).await.map(|()| bytes),
+        Err(e) => Err(e),
+    };
+    if outcome.is_err()
+        && let Err(e) = remote.remove(&partial).await
+    {
+        tracing::debug!("the partial file {partial} was not removed: {e}");
+    }
+    outcome
+}
+
+async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Failure> {
     let file = remote.create(partial).await?;
     let mut writing = FuturesUnordered::new();
     let mut offset = 0;
@@ -110,7 +137,6 @@ async fn take(remote: &Remote, partial: &str, target: &str) -> Result<u64, Failu
     }
     file.flush().await?;
     file.close().await?;
-    remote.rename(partial, target).await?;
     Ok(offset)
 }
 

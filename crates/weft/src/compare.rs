@@ -41,7 +41,7 @@ pub(crate) fn run(args: Compare) -> Result<ExitCode, Failure> {
         let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let names = [name(&args.before), name(&args.after)];
         let page = print::difference::page(&difference, &before, &after, [&names[0], &names[1]]);
-        std::fs::write(path, page).map_err(|e| format!("{}: {e}", path.display()))?;
+        crate::local::save(path, page.as_bytes())?;
         // Standard output may be the JSON.
         note!("wrote {}", path.display());
     }

@@ -34,6 +34,8 @@ use crate::when::When;
 const SMB_DIRECT_PORT: u16 = 5445;
 /// Default port of NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA_PORT: u16 = 20049;
+/// Symbolic links one behind the other.
+const MAX_LINKS: usize = 8;
 
 /// One name in a remote folder.
 pub(crate) struct RemoteEntry {
@@ -123,7 +125,10 @@ trait RemoteFolder {
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
-    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
+    /// Puts `from` in the place of `to`, which keeps what it has beside its content: see [`Remote::replace`].
+    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
+    /// Gives a file the spelling of its name that is used here.
+    fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
     fn describe(&self) -> String;
     fn agreed(&self) -> LocalBoxFuture<'_, Agreed>;
@@ -280,9 +285,16 @@ impl Remote {
         self.folder.remove(path).await
     }
 
-    /// Renames a file, replacing what has the new name.
-    pub(crate) async fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
-        self.folder.rename(from, to).await
+    /// Gives the file `to` the content of `from`, which is gone then. A file that is there keeps its mode, owner, ACLs, other
+    /// names and whatever else it has, as far as the protocol lets us see to that; a symbolic link is followed.
+    pub(crate) async fn replace(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let to = behind_links(self, to).await?;
+        self.folder.replace(from, &to).await
+    }
+
+    /// Spells the name of a file as `path` does, where upper and lower case are the same to the server.
+    pub(crate) async fn respell(&self, path: &str) -> Result<(), Failure> {
+        self.folder.respell(path).await
     }
 
     /// The connections that there are, each in a few words; empty where there is only ever one.
@@ -317,6 +329,38 @@ impl Remote {
             tracing::debug!("while closing: {e}");
         }
     }
+}
+
+/// What a path leads to, where a symbolic link has its name. Servers that follow links themselves show none.
+async fn behind_links(remote: &Remote, path: &str) -> Result<String, Failure> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        if !remote.stat(&path).await?.is_some_and(|stat| stat.special) {
+            return Ok(path);
+        }
+        let Some(target) = remote.target(&path).await? else { return Ok(path) };
+        path = followed(&path, &target)
+            .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside of the share"))?;
+    }
+    Err(format!("{path}: more than {MAX_LINKS} symbolic links, one behind the other").into())
+}
+
+/// Where a link at `path` leads within its share.
+fn followed(path: &str, target: &str) -> Option<String> {
+    let target = target.replace('\\', "/");
+    if target.starts_with('/') {
+        return None;
+    }
+    let mut names: Vec<&str> = path.split('/').collect();
+    names.pop();
+    for name in target.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()?),
+            name => names.push(name),
+        }
+    }
+    (!names.is_empty()).then(|| names.join("/"))
 }
 
 /// None is asked for where a ticket does.
@@ -438,6 +482,20 @@ impl Dial<'_> {
                     .push((Medium::Tcp, "no RDMA: the server does not announce it or it was not reachable"));
                 choices
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_no_further_than_their_share() {
+        assert_eq!(followed("a/b/link", "../c"), Some("a/c".into()));
+        assert_eq!(followed("link", "./d\\e"), Some("d/e".into()));
+        for (path, target) in [("link", "../x"), ("a/link", "/etc/passwd"), ("a/link", "..")] {
+            assert_eq!(followed(path, target), None, "{target}");
         }
     }
 }

@@ -11,12 +11,16 @@ use std::time::Instant;
 
 use serde_json::json;
 use weft_machine::{Pool, rt};
+use weft_rdma::Traffic;
 
 use crate::Failure;
-use crate::args::{Cp, Sync};
+use crate::args::{Cp, Sync, Transfer};
+use crate::cat;
 use crate::connect::Remote;
+use crate::local::{Destination, STANDARD};
+use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
-use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, stop_on_signals, store};
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, store};
 use crate::url::Url;
 
 /// Runs the command.
@@ -35,7 +39,7 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
         return sync::run_as(args, sync::Which::All, to);
     }
     let stopped = stop_on_signals()?;
-    rt::block_on(copy(&args, direction, stopped))??;
+    rt::block_on(until_stopped(&stopped, copy(&args, direction, stopped.clone())))??;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -74,58 +78,115 @@ async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Resu
     if !args.transfer.quiet {
         note!("{}", remote.describe());
     }
-    let plan = Plan::new(&args.transfer, stopped);
+    let plan = Plan::new(&args.transfer, stopped.clone());
     let started = Instant::now();
-    let (bytes, name) = match &direction {
+    let mut done =
+        Done { bytes: 0, name: String::new(), verified: !args.transfer.no_verify, to_stdout: false };
+    match &direction {
         Direction::Down(from, to) => {
             let target = if to.is_dir() { to.join(from.file_name()) } else { to.clone() };
-            let bytes =
-                fetch(&remote, &from.path, &target, &plan).await.map_err(|e| format!("{from}: {e}"))?;
-            (bytes, target.display().to_string())
+            let copied = match Destination::of(&target)? {
+                Destination::File(file) => {
+                    done.name = file.path().display().to_string();
+                    fetch(&remote, &from.path, file, &plan).await
+                }
+                Destination::Stream(stream) => {
+                    // What was written cannot be read again.
+                    done.verified = false;
+                    done.name = stream.name();
+                    done.to_stdout = stream.is_standard();
+                    let out = rt::blocking(move || stream.open()).await;
+                    let out = out.map_err(|e| format!("{}: {e}", done.name))?;
+                    unless_stopped(&stopped, cat::print(&remote, &from.path, out)).await
+                }
+            };
+            done.bytes = copied.map_err(|e| cat::told(from, e))?;
         }
         Direction::Up(from, to) => {
             let into_folder = to.path.is_empty() || to.folder || remote.is_folder(&to.path).await?;
-            let target = if into_folder { to.join(name_of(from)?) } else { to.clone() };
-            let bytes =
-                store(&remote, from, &target.path, &plan).await.map_err(|e| format!("{target}: {e}"))?;
-            (bytes, target.to_string())
+            let piped = from == Path::new(STANDARD);
+            let target = match into_folder {
+                true if piped => {
+                    return Err(format!("{to} is a folder: name the file in it, {to}/NAME").into());
+                }
+                true => to.join(name_of(from)?),
+                false => to.clone(),
+            };
+            let copied = match piped {
+                false => store(&remote, from, &target.path, &plan).await,
+                true => {
+                    done.verified = false;
+                    cat::take(&remote, &target.path, &stopped).await
+                }
+            };
+            done.bytes = copied.map_err(|e| format!("{target}: {e}"))?;
+            done.name = target.to_string();
         }
-    };
+    }
     let seconds = started.elapsed().as_secs_f64();
     plan.finish();
-    let traffic = remote.traffic();
-    let rdma_bytes = traffic.written.0 + traffic.placed.0 + traffic.read.0 + traffic.served.0;
-    let verified = !args.transfer.no_verify;
-    if args.transfer.json {
-        let outcome = json!({
-            "to": name, "bytes": bytes, "seconds": seconds, "verified": verified,
-            "transport": remote.transport(), "rdma_bytes": rdma_bytes,
-            "connections": remote.connections(), "lost_connections": remote.lost_connections(),
-            "reconnected": remote.losses(),
-        });
-        say!("{outcome}")?;
-    } else if !args.transfer.quiet {
-        let verified = if verified { "verified" } else { "not verified" };
-        say!(
-            "{name}: {bytes} bytes in {seconds:.2} s over {}, {verified}; {rdma_bytes} payload bytes moved by RDMA",
-            remote.transport()
-        )?;
+    done.report(&args.transfer, &remote, &plan, seconds)?;
+    remote.close().await;
+    Ok(())
+}
+
+/// What became of it.
+struct Done {
+    bytes: u64,
+    name: String,
+    verified: bool,
+    /// Standard output has the file: what is to be said goes to standard error.
+    to_stdout: bool,
+}
+
+impl Done {
+    fn report(&self, args: &Transfer, remote: &Remote, plan: &Plan, seconds: f64) -> Result<(), Failure> {
+        let Done { bytes, name, verified, to_stdout } = self;
+        let line = |text: String| {
+            if !to_stdout {
+                return say!("{text}");
+            }
+            note!("{text}");
+            Ok(())
+        };
+        let by_rdma = |t: Traffic| t.written.0 + t.placed.0 + t.read.0 + t.served.0;
+        let all = by_rdma(remote.traffic());
+        let of_copy = plan.copied.get().map_or(all, by_rdma);
+        let of_verification = all.saturating_sub(of_copy);
+        if args.json {
+            let outcome = json!({
+                "to": name, "bytes": bytes, "seconds": seconds, "verified": verified,
+                "transport": remote.transport(), "rdma_bytes": of_copy, "rdma_verify_bytes": of_verification,
+                "connections": remote.connections(), "lost_connections": remote.lost_connections(),
+                "reconnected": remote.losses(),
+            });
+            return Ok(line(outcome.to_string())?);
+        }
+        if args.quiet {
+            return Ok(());
+        }
+        let outcome = match verified {
+            true => format!(
+                "verified; by RDMA: {of_copy} bytes of the copy, {of_verification} of the verification"
+            ),
+            false => format!("not verified; by RDMA: {of_copy} bytes"),
+        };
+        line(format!("{name}: {bytes} bytes in {seconds:.2} s over {}, {outcome}", remote.transport()))?;
         let connections = remote.connections();
         if connections.len() > 1 || remote.lost_connections() > 0 {
             for connection in &connections {
-                say!("  {connection}")?;
+                line(format!("  {connection}"))?;
             }
         }
         match remote.lost_connections() {
             0 => {}
-            n => say!("  {n} lost on the way; what they had not answered went by the others")?,
+            n => line(format!("  {n} lost on the way; what they had not answered went by the others"))?,
         }
         if remote.losses() > 0 {
-            say!("  connected again {} times, and went on where it was", remote.losses())?;
+            line(format!("  connected again {} times, and went on where it was", remote.losses()))?;
         }
+        Ok(())
     }
-    remote.close().await;
-    Ok(())
 }
 
 /// The last component of a local path.

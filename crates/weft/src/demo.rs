@@ -2,7 +2,6 @@
 //!
 //! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
 
-use std::io::BufWriter;
 use std::process::{ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
@@ -53,14 +52,18 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
     crate::out::print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
-    std::fs::write(&args.out, print::html::render(&report))?;
+    crate::local::save(&args.out, print::html::render(&report).as_bytes())?;
     say!("\nwrote {}", args.out.display())?;
     if let Some(path) = &args.json {
-        print::json::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
+        let mut text = Vec::new();
+        print::json::write(&report, &mut text)?;
+        crate::local::save(path, &text)?;
         say!("wrote {}", path.display())?;
     }
     if let Some(path) = &args.csv {
-        print::csv::write(&report, BufWriter::new(std::fs::File::create(path)?))?;
+        let mut text = Vec::new();
+        print::csv::write(&report, &mut text)?;
+        crate::local::save(path, &text)?;
         say!("wrote {}", path.display())?;
     }
     server.service.stop()?;

@@ -21,6 +21,7 @@ mod exports;
 mod host;
 mod list;
 mod listen;
+mod local;
 mod logging;
 mod man;
 mod password;

@@ -2,8 +2,6 @@
 //!
 //! Owns: which ending of a name means which form. Does not: measure again.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -63,15 +61,12 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
 /// Writes `report` in the form that the name of `path` says.
 pub(crate) fn write(report: &Report, path: &Path) -> Result<(), Failure> {
     let form = Form::of(path)?;
-    let put = || -> std::io::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
-        match form {
-            Form::Html => out.write_all(print::html::render(report).as_bytes())?,
-            Form::Csv => print::csv::write(report, &mut out)?,
-            Form::Json => print::json::write(report, &mut out)?,
-            Form::Claims => out.write_all(print::claims::markdown(report).as_bytes())?,
-        }
-        out.flush()
-    };
-    put().map_err(|e| format!("{}: {e}", path.display()).into())
+    let mut out = Vec::new();
+    match form {
+        Form::Html => out.extend(print::html::render(report).into_bytes()),
+        Form::Csv => print::csv::write(report, &mut out)?,
+        Form::Json => print::json::write(report, &mut out)?,
+        Form::Claims => out.extend(print::claims::markdown(report).into_bytes()),
+    }
+    crate::local::save(path, &out)
 }

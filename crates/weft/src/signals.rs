@@ -4,10 +4,64 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use weft_machine::rt;
+
+use crate::Failure;
+
+/// How soon a signal is noticed.
+const ATTENTION: Duration = Duration::from_millis(50);
+/// How long a command may take after it to remove what it has half done: all told it ends within a second.
+const GRACE: Duration = Duration::from_millis(750);
+
+/// Set by SIGINT and SIGTERM from now on. The second of them ends the process, whatever that is waiting for.
+pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
+        signal_hook::flag::register(signal, stopped.clone())?;
+    }
+    Ok(stopped)
+}
+
+/// Carries out a command, which ends by itself soon after the flag is raised, or is dropped where it stands.
+pub(crate) async fn until_stopped<T>(
+    stopped: &AtomicBool,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let last = async {
+        raised(stopped).await;
+        rt::sleep(GRACE).await;
+    };
+    match select(pin!(work), pin!(last)).await {
+        Either::Left((done, _)) => done,
+        Either::Right(_) => Err("interrupted; the server does not answer".into()),
+    }
+}
+
+/// Carries out a step, which is dropped when the flag is raised.
+pub(crate) async fn unless_stopped<T>(
+    stopped: &AtomicBool,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match select(pin!(step), pin!(raised(stopped))).await {
+        Either::Left((done, _)) => done,
+        Either::Right(_) => Err("interrupted".into()),
+    }
+}
+
+/// Returns when the flag is raised.
+async fn raised(stopped: &AtomicBool) {
+    while !stopped.load(Ordering::Relaxed) {
+        rt::sleep(ATTENTION).await;
+    }
+}
 
 /// The signals that ask the process to end.
 pub(crate) struct Signals {

@@ -21,7 +21,9 @@ use crate::Failure;
 use crate::args::Sync;
 use crate::connect::Remote;
 use crate::copy::{Direction, name_of};
-use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, stop_on_signals, store};
+use crate::local::Destination;
+use crate::signals::{stop_on_signals, until_stopped};
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
 
@@ -57,7 +59,7 @@ pub(crate) fn run(args: Sync) -> Result<ExitCode, Failure> {
 pub(crate) fn run_as(args: Sync, which: Which, into: Into) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
     let stopped = stop_on_signals()?;
-    rt::block_on(sync(&args, direction, which, into, stopped))?
+    rt::block_on(until_stopped(&stopped, sync(&args, direction, which, into, stopped.clone())))?
 }
 
 /// Something in a folder, by its path from there.
@@ -87,6 +89,8 @@ struct Work {
     folders: Vec<String>,
     /// Files to copy, with their sizes.
     files: Vec<(String, u64)>,
+    /// Of them, those whose names the target spells in other cases.
+    respelled: BTreeSet<String>,
     /// What the target has and the source has not, contents first.
     extra: Vec<(String, bool)>,
     /// Files that are the same.
@@ -149,7 +153,12 @@ impl Work {
                 {
                     work.unchanged += 1;
                 }
-                _ => work.files.push((path.clone(), item.size)),
+                found => {
+                    if found.is_some_and(|(spelled, _)| last(spelled) != last(path)) {
+                        work.respelled.insert(path.clone());
+                    }
+                    work.files.push((path.clone(), item.size));
+                }
             }
         }
         if delete {
@@ -273,7 +282,16 @@ impl Ends {
         }
         let mut copies = stream::iter(&work.files)
             .take_while(|_| std::future::ready(!plan.is_stopped()))
-            .map(|(path, _)| async move { (path, self.copy(path, plan).await) })
+            .map(|(path, _)| async move {
+                let copied = self.copy(path, plan).await;
+                if copied.is_ok()
+                    && work.respelled.contains(path)
+                    && let Err(e) = self.remote.respell(&join(&self.there, path)).await
+                {
+                    return (path, Err(e));
+                }
+                (path, copied)
+            })
             .buffer_unordered(files);
         while let Some((path, outcome)) = copies.next().await {
             match outcome {
@@ -322,7 +340,14 @@ impl Ends {
         let (there, here) = (join(&self.there, path), self.here.join(path));
         match self.up {
             true => store(&self.remote, &here, &there, plan).await,
-            false => fetch(&self.remote, &there, &here, plan).await,
+            false => match Destination::of(&here)? {
+                Destination::File(target) if !target.is_device() => {
+                    fetch(&self.remote, &there, target, plan).await
+                }
+                Destination::File(_) | Destination::Stream(_) => {
+                    Err("a device or FIFO has this name here; weft cp writes to one that is named".into())
+                }
+            },
         }
     }
 
@@ -538,6 +563,7 @@ mod tests {
         let work = Work::between(&source, &target, Names::AnyCase, Which::Changed, true);
         // The new spelling arrives; the old one is not deleted after it, for it is the same file.
         assert_eq!(work.files, [("README".into(), 1), ("SAME".into(), 1)]);
+        assert_eq!(work.respelled, BTreeSet::from(["README".to_owned()]));
         assert_eq!((work.extra.len(), work.folders.len(), work.unchanged), (0, 0, 1));
         assert_eq!((work.clashes[0].0.as_str(), work.clashes.len()), ("Same", 1));
         let work = Work::between(&source, &target, Names::Exact, Which::Changed, true);

@@ -1,16 +1,15 @@
 //! One file there or back: pipelined, verified, resumable.
 //!
-//! A copy is written under a partial name beside its target and renamed when it is whole and verified; a failure, a
-//! signal or a lost connection leaves the old target as it was. With `--resume` the partial file stays then, its name
+//! A copy is written under a partial name beside its target and takes its place when it is whole and verified; a failure, a
+//! signal or a lost connection leaves the old target as it was. What the target has beside its content it keeps (`local`
+//! here, [`Remote::replace`] there). With `--resume` the partial file stays, its name
 //! says which version of the source it is of, and the next run goes on from where it ends.
-//! Owns: the partial file. Does not: know which protocol or transport carries the bytes.
+//! Owns: the partial file there. Does not: know which protocol or transport carries the bytes.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fs::TryLockError;
 use std::future::Future;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +19,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use indicatif::{ProgressBar, ProgressStyle};
 use weft_machine::{File, Pool};
+use weft_rdma::Traffic;
 
 use crate::Failure;
 use crate::args::Transfer;
 use crate::connect::{Remote, RemoteFile};
+use crate::local::Target;
 use crate::when::When;
 
 /// Memory for a client's payload buffers.
@@ -37,16 +38,6 @@ const PARTIAL_SUFFIX: &str = ".weft-partial";
 /// The longest name that file systems take, in bytes; in SMB's characters it is no longer.
 const MAX_NAME: usize = 255;
 
-/// Set by SIGINT and SIGTERM from now on. The second of them ends the process, whatever that is waiting for.
-pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
-        signal_hook::flag::register(signal, stopped.clone())?;
-    }
-    Ok(stopped)
-}
-
 /// How copies go about it.
 #[derive(Clone)]
 pub(crate) struct Plan {
@@ -59,6 +50,10 @@ pub(crate) struct Plan {
     /// Progress is of many files together: none of them starts it anew.
     pub(crate) many: bool,
     stopped: Arc<AtomicBool>,
+    /// What had moved when the copy was whole and its verification began.
+    pub(crate) copied: Rc<Cell<Option<Traffic>>>,
+    /// Whether a failure leaves the target as it was.
+    spares_target: Rc<Cell<bool>>,
     bar: ProgressBar,
 }
 
@@ -80,6 +75,8 @@ impl Plan {
             keep_times: false,
             many: false,
             stopped,
+            copied: Rc::default(),
+            spares_target: Rc::new(Cell::new(true)),
             bar,
         }
     }
@@ -145,9 +142,10 @@ impl Plan {
                 self.bar.inc(u64::from(len));
             }
             if self.is_stopped() {
-                return Err(match self.resume {
-                    true => "interrupted; the same command goes on from here",
-                    false => "interrupted; the partial copy is removed",
+                return Err(match (self.resume, self.spares_target.get()) {
+                    (_, false) => "interrupted; the target is written in part",
+                    (true, true) => "interrupted; the same command goes on from here",
+                    (false, true) => "interrupted; the partial copy is removed",
                 }
                 .into());
             }
@@ -196,46 +194,42 @@ pub(crate) fn is_partial(name: &str) -> bool {
 }
 
 /// Copies a remote file to `target`; gives its size.
-pub(crate) async fn fetch(remote: &Remote, path: &str, target: &Path, plan: &Plan) -> Result<u64, Failure> {
+pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Plan) -> Result<u64, Failure> {
     let found = remote.stat(path).await?.ok_or("no such file or folder")?;
     if found.folder {
         return Err("it is a folder: copy it with -r".into());
     }
     let source = remote.open(path, false).await?;
     let size = source.len().await?;
-    let partial = Partial::local(target, |name| plan.partial_name(name, size, found.modified))?;
-    let file = partial.open(plan.resume)?;
-    let first = plan.resume_at(file.len()?, size);
+    let draft = target.draft(|name| plan.partial_name(name, size, found.modified), plan.resume)?;
+    // Also where this future is dropped half-way.
+    draft.leave(plan.resume);
+    plan.spares_target.set(draft.spares_target());
+    let first = plan.resume_at(draft.begun()?, size);
+    let file = File::from(std::os::fd::OwnedFd::from(draft.file()?));
     plan.begin("copying", size);
-    let copied = async {
-        plan.each_block((first, size), true, |offset, len| {
-            let (source, file) = (source.clone(), file.clone());
-            async move {
-                let bytes = source.read(offset, len).await?;
-                if bytes.len() != len as usize {
-                    return Err(
-                        format!("the file became shorter while it was copied (at offset {offset})").into()
-                    );
-                }
-                Ok(file.write_at(offset, &[bytes]).await?)
+    plan.each_block((first, size), true, |offset, len| {
+        let (source, file) = (source.clone(), file.clone());
+        async move {
+            let bytes = source.read(offset, len).await?;
+            if bytes.len() != len as usize {
+                return Err(
+                    format!("the file became shorter while it was copied (at offset {offset})").into()
+                );
             }
-        })
-        .await?;
-        file.set_len(size)?;
-        file.sync(true).await?;
-        if plan.verify {
-            plan.begin("verifying", size);
-            compare(&source, &file, size, plan).await?;
+            Ok(file.write_at(offset, &[bytes]).await?)
         }
-        source.close().await
+    })
+    .await?;
+    draft.set_len(size)?;
+    file.sync(true).await?;
+    plan.copied.set(Some(remote.traffic()));
+    if plan.verify {
+        plan.begin("verifying", size);
+        compare(&source, &file, size, plan).await?;
     }
-    .await;
-    if let Err(failure) = copied {
-        partial.leave(plan.resume);
-        return Err(failure);
-    }
-    let modified = plan.keep_times.then_some(found.modified);
-    partial.keep(target, modified)?;
+    source.close().await?;
+    draft.finish(plan.keep_times.then_some(found.modified))?;
     Ok(size)
 }
 
@@ -244,9 +238,12 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
     // Looked at before it is opened: opening a FIFO would wait for somebody to write to it.
     let kind = std::fs::metadata(from).map_err(|e| format!("{}: {e}", from.display()))?;
     if !kind.is_file() {
-        let advice =
-            if kind.is_dir() { ": copy a folder with -r" } else { "; weft put takes what a pipe says" };
-        return Err(format!("{} is not a regular file{advice}", from.display()).into());
+        let shown = from.display();
+        return Err(match kind.is_dir() {
+            true => format!("{shown} is a folder: copy it with -r"),
+            false => format!("{shown} is not a regular file; weft cp - URL < {shown} copies what it gives"),
+        }
+        .into());
     }
     let local = std::fs::File::open(from).map_err(|e| format!("{}: {e}", from.display()))?;
     let kind = local.metadata()?;
@@ -268,6 +265,7 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
         })
         .await?;
         sink.flush().await?;
+        plan.copied.set(Some(remote.traffic()));
         // A server that was started again may have lost what it had not made durable.
         if plan.verify || sink.is_anew() {
             plan.begin("verifying", size);
@@ -277,7 +275,7 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
             sink.set_modified(modified).await?;
         }
         sink.close().await?;
-        remote.rename(&partial, target).await
+        remote.replace(&partial, target).await
     }
     .await;
     if outcome.is_err() && !plan.resume {
@@ -318,83 +316,6 @@ async fn read_block(file: &File, pool: &Pool, offset: u64, len: u32) -> Result<B
     Ok(window.try_into_buf().expect("nobody else holds this window").freeze())
 }
 
-/// A local file under its partial name; removed unless it is kept.
-struct Partial {
-    path: PathBuf,
-    kept: Cell<bool>,
-}
-
-impl Partial {
-    fn local(target: &Path, partial_name: impl FnOnce(&str) -> String) -> Result<Partial, Failure> {
-        let name = target.file_name().and_then(|n| n.to_str());
-        let name = name.ok_or_else(|| format!("{} does not name a file", target.display()))?;
-        Ok(Partial { path: target.with_file_name(partial_name(name)), kept: Cell::new(false) })
-    }
-
-    /// Empty, or as an earlier run left it; of this process alone until it is closed. Another copy to the same target would
-    /// write into what this one has verified.
-    fn open(&self, resume: bool) -> Result<File, Failure> {
-        let told = |e: std::io::Error| format!("{}: {e}", self.path.display());
-        let mut options = std::fs::File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = loop {
-            let file = options.open(&self.path).map_err(told)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    // It is the other's to remove.
-                    self.kept.set(true);
-                    return Err(
-                        format!("another copy to this file is under way ({})", self.path.display()).into()
-                    );
-                }
-                // A file system without locks.
-                Err(TryLockError::Error(e)) => {
-                    tracing::debug!("{} cannot be locked: {e}", self.path.display())
-                }
-            }
-            // Whoever had the lock may have given the file its name meanwhile.
-            let ours = file.metadata().map_err(told)?;
-            match std::fs::metadata(&self.path) {
-                Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
-                Ok(_) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(told(e).into()),
-            }
-        };
-        if !resume {
-            file.set_len(0).map_err(told)?;
-        }
-        Ok(File::from(std::os::fd::OwnedFd::from(file)))
-    }
-
-    /// After a failure: stays for the next run, if there is to be one.
-    fn leave(&self, resume: bool) {
-        self.kept.set(resume);
-    }
-
-    fn keep(&self, target: &Path, modified: Option<When>) -> Result<(), Failure> {
-        if let Some(time) = modified.and_then(When::to_system) {
-            let file = std::fs::File::options().write(true).open(&self.path)?;
-            file.set_modified(time)?;
-        }
-        std::fs::rename(&self.path, target).map_err(|e| format!("{}: {e}", target.display()))?;
-        self.kept.set(true);
-        Ok(())
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if !self.kept.get()
-            && let Err(e) = std::fs::remove_file(&self.path)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!("{} was not removed: {e}", self.path.display());
-        }
-    }
-}
-
 /// A path of a share.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
@@ -417,23 +338,5 @@ mod tests {
         }
         let names = ["a", "b"].map(|end| partial_name(&format!("{}{end}", "n".repeat(254)), ""));
         assert_ne!(names[0], names[1]);
-    }
-
-    #[test]
-    fn two_copies_to_one_target_do_not_meet_in_one_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let target = folder.path().join("target");
-        let partial = || Partial::local(&target, |name| partial_name(name, "")).unwrap();
-        let (first, second) = (partial(), partial());
-        let file = first.open(false).unwrap();
-        assert!(second.open(false).err().unwrap().to_string().contains("under way"));
-        drop(second);
-        assert!(first.path.exists(), "it is not the second's to remove");
-        first.keep(&target, None).unwrap();
-        drop(file);
-        // What the first has finished nobody writes to any more.
-        let third = partial();
-        third.open(false).unwrap();
-        assert!(target.exists() && third.path.exists());
     }
 }

@@ -80,6 +80,19 @@ impl Url {
         }
     }
 
+    /// The same for what must be a file of a server.
+    pub(crate) fn of_file(text: &str) -> Result<Url, crate::Failure> {
+        let url = Url::parse(text)?.ok_or_else(|| {
+            format!("{text} is no URL; name a file of a server: smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH")
+        })?;
+        match url.path.is_empty() || url.folder {
+            true => {
+                Err(format!("{url} names no file; add its path: {}/FILE", text.trim_end_matches('/')).into())
+            }
+            false => Ok(url),
+        }
+    }
+
     /// The same, also where no share is named.
     pub(crate) fn parse_server(text: &str) -> Result<Option<Url>, UrlError> {
         let (scheme, rest, default_port) = match text.split_once("://") {

@@ -84,7 +84,7 @@ impl Error {
         matches!(self, Error::Transport(_) | Error::Closed | Error::TimedOut)
     }
 
-    /// Whether what was to be replaced or removed is protected: read-only perhaps, see [`super::Tree::make_writable`].
+    /// Whether what was to be replaced or removed is protected: read-only perhaps, see [`super::Tree::set_read_only`].
     pub fn is_protected(&self) -> bool {
         matches!(self.status(), Some(NtStatus::ACCESS_DENIED | NtStatus::CANNOT_DELETE))
     }

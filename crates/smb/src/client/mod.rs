@@ -6,6 +6,7 @@
 //! Runs on one core: clones share by `Rc`. Needs a running [`weft_machine::rt`] loop.
 
 mod connections;
+mod copy;
 mod credits;
 mod dfs;
 mod error;

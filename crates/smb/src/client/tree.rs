@@ -353,17 +353,21 @@ impl Tree {
         self.delete(path, CreateOptions::DIRECTORY_FILE).await
     }
 
-    /// Takes the read-only attribute off a file; whether it had one.
-    pub async fn make_writable(&self, path: &str) -> Result<bool, Error> {
+    /// Sets or clears the read-only attribute of a file; whether that changed anything.
+    pub async fn set_read_only(&self, path: &str, to: bool) -> Result<bool, Error> {
         let access = AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES;
         let file = self.open(path, OpenOptions::anything(access)).await?;
         let before = file.opened_as().attributes;
-        let read_only = before.contains(FileAttributes::READONLY);
-        let cleared = match read_only {
+        let changes = before.contains(FileAttributes::READONLY) != to;
+        let set = match changes {
             false => Ok(()),
             true => {
+                let wanted = match to {
+                    true => before | FileAttributes::READONLY,
+                    false => before.without(FileAttributes::READONLY),
+                };
                 // No attributes at all would leave them as they are ([MS-FSA] 2.1.5.15.2).
-                let attributes = match before.without(FileAttributes::READONLY) {
+                let attributes = match wanted {
                     FileAttributes::NONE => FileAttributes::NORMAL,
                     attributes => attributes,
                 };
@@ -372,7 +376,7 @@ impl Tree {
             }
         };
         file.close().await?;
-        cleared.map(|()| read_only)
+        set.map(|()| changes)
     }
 
     async fn delete(&self, path: &str, options: CreateOptions) -> Result<(), Error> {
@@ -405,6 +409,20 @@ impl Tree {
         let renamed = file.set_info(FileClass::RENAME, |out| rename.emit(out)).await;
         file.close().await?;
         renamed
+    }
+
+    /// Gives the file `to` the content and the time of last write of `from`. It keeps everything else: its identity, links,
+    /// owner, ACL, attributes and streams. The server copies by itself where it can.
+    pub async fn overwrite(&self, from: &str, to: &str) -> Result<(), Error> {
+        let source = self.open(from, OpenOptions::read()).await?;
+        let target = self.open(to, OpenOptions::write()).await?;
+        let found = source.opened_as();
+        target.copy_from(&source, found.len).await?;
+        target.set_len(found.len).await?;
+        target.flush().await?;
+        target.set_times(None, Some(found.modified)).await?;
+        target.close().await?;
+        source.close().await
     }
 
     /// How much space there is.

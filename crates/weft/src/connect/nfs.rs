@@ -8,12 +8,13 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
 use weft_machine::Stream;
 use weft_machine::net::CONNECT_LIMIT;
 use weft_nfs::client::{
-    AuthSys, Credential, File, FileType, MAX_LINES, Mount, Options, SetAttributes, SetTime, Status, Time, v4,
+    Attributes, AuthSys, Credential, File, FileType, MAX_LINES, Mount, Options, SetAttributes, SetTime,
+    Status, Time, v4,
 };
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
@@ -23,6 +24,11 @@ use crate::Failure;
 use crate::providers;
 use crate::url::{NfsVersion, Url};
 use crate::when::When;
+
+/// One READ and WRITE of a copy from file to file.
+const BLOCK_BYTES: u64 = 1 << 20;
+/// Of them outstanding at a time.
+const QUEUE_DEPTH: usize = 8;
 
 /// Connects and mounts the export.
 pub(super) async fn connect(
@@ -274,8 +280,25 @@ impl RemoteFolder for Export {
         async move { Ok(either!(&self.mount, mount => mount.remove(path).await)?) }.boxed_local()
     }
 
-    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
-        async move { Ok(either!(&self.mount, mount => mount.rename(from, to).await)?) }.boxed_local()
+    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+        async move {
+            match either!(&self.mount, mount => mount.stat(to).await) {
+                // Its other names must see the new content, and so must the owner that we cannot give the new one.
+                Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
+                    note!("weft: {to} is written in place: it has other names, or an owner or mode that cannot be kept");
+                    return self.overwrite(from, to).await;
+                }
+                Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
+                _ => {}
+            }
+            Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
+        }
+        .boxed_local()
+    }
+
+    fn respell<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        // Another spelling is another name.
+        async { Ok(()) }.boxed_local()
     }
 
     fn traffic(&self) -> Traffic {
@@ -315,6 +338,64 @@ impl RemoteFolder for Export {
 }
 
 impl Export {
+    /// Gives a file the mode and owner of another; false where the server does not let us.
+    async fn take_attributes(&self, path: &str, of: &Attributes) -> Result<bool, Failure> {
+        let ours = either!(&self.mount, mount => mount.stat(path).await)?;
+        let set = SetAttributes {
+            // What was made set-id was the old content.
+            mode: (ours.mode & 0o7777 != of.mode & 0o1777).then_some(of.mode & 0o1777),
+            uid: (ours.uid != of.uid).then_some(of.uid),
+            gid: (ours.gid != of.gid).then_some(of.gid),
+            ..SetAttributes::default()
+        };
+        if (set.mode, set.uid, set.gid) == (None, None, None) {
+            return Ok(true);
+        }
+        let done = match &self.mount {
+            Mounted::V3(mount) => match mount.lookup(path).await {
+                Ok((file, _)) => mount.setattr(file, set).await,
+                Err(e) => Err(e),
+            },
+            Mounted::V4(mount) => mount.setattr(path, &set).await,
+        };
+        match done {
+            Ok(()) => Ok(true),
+            Err(e) if e.status().is_some() => {
+                tracing::debug!("{path} does not get the owner and mode of what it replaces: {e}");
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Copies the content of one file into another, and removes the first.
+    async fn overwrite(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let (source, target) = match &self.mount {
+            Mounted::V3(mount) => (mount.open(from).await?, mount.open(to).await?),
+            Mounted::V4(mount) => (mount.open(from, false).await?, mount.open(to, true).await?),
+        };
+        let found = source.stat().await?;
+        let blocks = (0..found.size.div_ceil(BLOCK_BYTES)).map(|i| {
+            let (source, target, offset) = (&source, &target, i * BLOCK_BYTES);
+            async move {
+                let bytes = source.read(offset, BLOCK_BYTES.min(found.size - offset) as usize).await?;
+                target.write(offset, bytes).await
+            }
+        });
+        let mut copying = stream::iter(blocks).buffer_unordered(QUEUE_DEPTH);
+        while let Some(copied) = copying.next().await {
+            copied?;
+        }
+        drop(copying);
+        target.set_len(found.size).await?;
+        let mtime = SetTime::Client(found.mtime);
+        target.set(SetAttributes { mtime, ..SetAttributes::default() }).await?;
+        target.commit().await?;
+        target.close().await?;
+        source.close().await?;
+        Ok(either!(&self.mount, mount => mount.remove(from).await)?)
+    }
+
     fn version(&self) -> &'static str {
         match &self.mount {
             Mounted::V3(_) => "3",

@@ -154,6 +154,37 @@ impl SmbShare {
         Ok(spelling::to_wire(&self.path.of(path)?).into_owned())
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let rename = async || {
+            let renamed = self.share.with_knowing(async |tree, again| {
+                match tree.rename(from, to, true).await {
+                    // Carried out, and the connection lost before the answer came.
+                    Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => Ok(()),
+                    other => other,
+                }
+            });
+            renamed.await
+        };
+        self.despite_read_only(to, rename().await, rename).await
+    }
+
+    /// Copies the content of `from` into `to` on the server, so that `to` keeps all that it has, and removes `from`.
+    async fn overwrite(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let copy = async || self.share.with(async |tree| tree.overwrite(from, to).await).await;
+        match copy().await {
+            Err(e) if refused(&e) => {
+                if !self.share.with(async |tree| tree.set_read_only(to, false).await).await? {
+                    return Err(e);
+                }
+                let copied = copy().await;
+                self.share.with(async |tree| tree.set_read_only(to, true).await).await?;
+                copied?;
+            }
+            done => done?,
+        }
+        self.share.with_knowing(async |tree, again| gone(tree.remove(from).await, again)).await
+    }
+
     /// Tries again when what is at `path` was read-only, as `mv -f` and `rm -f` see it: who may change the folder may
     /// replace what is in it.
     async fn despite_read_only(
@@ -162,10 +193,9 @@ impl SmbShare {
         done: Result<(), Failure>,
         again: impl AsyncFnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let refused = |e: &Failure| e.downcast_ref::<Error>().is_some_and(Error::is_protected);
         match done {
             Err(e) if refused(&e) => {
-                match self.share.with(async |tree| tree.make_writable(path).await).await {
+                match self.share.with(async |tree| tree.set_read_only(path, false).await).await {
                     Ok(true) => again().await,
                     // Something else was in the way.
                     Ok(false) | Err(_) => Err(e),
@@ -262,22 +292,30 @@ impl RemoteFolder for SmbShare {
         .boxed_local()
     }
 
-    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
         async move {
             let (from, to) = (&self.on_wire(from)?, &self.on_wire(to)?);
-            let rename = async || {
-                let renamed = self.share.with_knowing(async |tree, again| {
-                    match tree.rename(from, to, true).await {
-                        // Carried out, and the connection lost before the answer came.
-                        Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => {
-                            Ok(())
-                        }
-                        other => other,
-                    }
-                });
-                renamed.await
-            };
-            self.despite_read_only(to, rename().await, rename).await
+            if self.share.with(async |tree| found(tree.stat(to).await)).await?.is_none() {
+                return self.rename(from, to).await;
+            }
+            match self.overwrite(from, to).await {
+                // Nobody may write to it, and who may change the folder may replace it.
+                Err(e) if refused(&e) => {
+                    note!(
+                        "weft: {to} cannot be written to: it is replaced, and loses its owner and permissions"
+                    );
+                    self.rename(from, to).await
+                }
+                done => done,
+            }
+        }
+        .boxed_local()
+    }
+
+    fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        async move {
+            let path = &self.on_wire(path)?;
+            self.share.with(async |tree| tree.rename(path, path, true).await).await
         }
         .boxed_local()
     }
@@ -333,6 +371,10 @@ impl RemoteFolder for SmbShare {
     fn close(&self) -> Answer<'_, ()> {
         async move { Ok(self.share.life().session.logoff().await?) }.boxed_local()
     }
+}
+
+fn refused(e: &Failure) -> bool {
+    e.downcast_ref::<Error>().is_some_and(Error::is_protected)
 }
 
 /// `None` when there is nothing.

@@ -196,7 +196,7 @@ fn finish(
     if let Some(path) = &args.json {
         let verdicts: Vec<_> = lines.iter().map(Comparison::verdict).collect();
         let report = json!({ "environment": environment, "lines": lines, "verdicts": verdicts });
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+        crate::local::save(path, (serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
         writeln!(out, "wrote {}", path.display())?;
     }
     let short: Vec<_> = lines.iter().map(Comparison::verdict).filter(|verdict| !verdict.holds).collect();

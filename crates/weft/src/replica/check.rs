@@ -69,7 +69,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     let all = json!({ "host": args.host, "mode": mode, "steps": report.steps, "because": report.verdict.because,
         "measured": measured, "there": there.as_ref().ok() });
     if let Some(path) = &args.html {
-        std::fs::write(path, page(&report)).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        crate::local::save(path, page(&report).as_bytes())?;
     }
     match args.json {
         true => say!("{all}")?,

@@ -1,0 +1,438 @@
+//! A local file that a command writes: what is there already keeps its mode, owner, ACLs and extended attributes.
+//!
+//! New content goes into a draft beside the file, which takes the file's place when it is whole. Where that would lose
+//! something (other hard links, an owner that we cannot set) the draft is copied into the file at the end; where the folder
+//! takes no draft the file itself is written. Symbolic links are followed: what they lead to is written. FIFOs and
+//! character devices take the bytes in order.
+//! Owns: the draft, which goes when it is not kept. Does not: know where the bytes come from.
+
+use std::cell::Cell;
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, Gid, Uid, XattrFlags};
+
+use crate::Failure;
+use crate::when::When;
+
+/// Symbolic links one behind the other: as many as Linux follows.
+const MAX_LINKS: usize = 40;
+/// Longest list of attribute names, and longest value: the kernel's limits (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+const MAX_XATTR_BYTES: usize = 64 << 10;
+/// Attributes that vouch for content, which is new: as a write does, a replacement drops them, and the set-id bits.
+const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
+/// The name of standard output and input.
+pub(crate) const STANDARD: &str = "-";
+
+/// Where a command writes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// Takes bytes in order, and cannot be read again.
+    Stream(Stream),
+    /// A file, or a block device.
+    File(Target),
+}
+
+/// Standard output, a FIFO or a character device.
+#[derive(Debug)]
+pub(crate) struct Stream(Option<PathBuf>);
+
+/// A file that is there, or will be.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// Behind all links.
+    path: PathBuf,
+    existing: Option<Metadata>,
+    /// The path leads through /proc: the file is the one that somebody has open, whatever its name.
+    through_proc: bool,
+}
+
+impl Destination {
+    /// What `path` names. `-` is standard output.
+    pub(crate) fn of(path: &Path) -> Result<Destination, Failure> {
+        if path == Path::new(STANDARD) {
+            return Ok(Destination::Stream(Stream(None)));
+        }
+        let shown = path.display();
+        let existing = match std::fs::metadata(path) {
+            Ok(existing) => Some(existing),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(format!("{shown}: {e}").into()),
+        };
+        if let Some(kind) = existing.as_ref().map(Metadata::file_type) {
+            if kind.is_dir() {
+                return Err(format!("{shown} is a folder; name a file in it").into());
+            }
+            if kind.is_socket() {
+                return Err(format!(
+                    "{shown} is a socket, which cannot be opened for writing; `weft cat URL | socat - UNIX-CONNECT:{shown}` sends to it"
+                )
+                .into());
+            }
+            if kind.is_fifo() || kind.is_char_device() {
+                return Ok(Destination::Stream(Stream(Some(path.to_owned()))));
+            }
+        }
+        let (behind, through_proc) = behind_links(path)?;
+        // A link of /proc/PID/fd shows a name that may be another file's by now.
+        let path = if through_proc { path.to_owned() } else { behind };
+        Ok(Destination::File(Target { path, existing, through_proc }))
+    }
+}
+
+/// The file that a path leads to, which need not exist, and whether /proc was on the way.
+fn behind_links(path: &Path) -> Result<(PathBuf, bool), Failure> {
+    let mut at = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let folder = at.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if folder.canonicalize().is_ok_and(|folder| folder.starts_with("/proc")) {
+            return Ok((at, true));
+        }
+        match std::fs::read_link(&at) {
+            Ok(target) => at = folder.join(target),
+            // No link, or nothing.
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotFound) => {
+                return Ok((at, false));
+            }
+            Err(e) => return Err(format!("{}: {e}", at.display()).into()),
+        }
+    }
+    Err(format!("{}: more than {MAX_LINKS} symbolic links, one behind the other", path.display()).into())
+}
+
+impl Stream {
+    /// Whether it is standard output by the name of `-`.
+    pub(crate) fn is_standard(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// How users call it.
+    pub(crate) fn name(&self) -> String {
+        match &self.0 {
+            None => "standard output".to_owned(),
+            Some(path) => path.display().to_string(),
+        }
+    }
+
+    /// Opens it; a FIFO waits here for its reader.
+    pub(crate) fn open(&self) -> io::Result<Box<dyn Write + Send>> {
+        Ok(match &self.0 {
+            None => Box::new(crate::out::Stdout),
+            // Should it be a terminal, it must not become ours.
+            Some(path) => {
+                let flags = rustix::fs::OFlags::NOCTTY.bits() as i32;
+                Box::new(File::options().write(true).custom_flags(flags).open(path)?)
+            }
+        })
+    }
+}
+
+impl Target {
+    /// Its path, behind all links.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a device of blocks: its length is given.
+    pub(crate) fn is_device(&self) -> bool {
+        self.existing.as_ref().is_some_and(|existing| existing.file_type().is_block_device())
+    }
+
+    /// Where its new content is written. `name` makes the draft's name of the file's; `resume`: what an earlier run left in
+    /// it stays.
+    pub(crate) fn draft(self, name: impl FnOnce(&str) -> String, resume: bool) -> Result<Draft, Failure> {
+        let shown = self.path.display().to_string();
+        let file_name = self.path.file_name().and_then(|name| name.to_str());
+        let file_name = file_name.ok_or_else(|| format!("{shown} does not name a file"))?;
+        if self.through_proc || self.is_device() {
+            let why = if self.is_device() { "it is a device" } else { "it is somebody's open file" };
+            return self.in_place(why);
+        }
+        let path = self.path.with_file_name(name(file_name));
+        let file = match lock(&path, self.existing.is_some(), !resume) {
+            Ok(file) => file,
+            Err(LockError::Io(e)) if self.existing.is_some() && is_closed_folder(&e) => {
+                return self.in_place("its folder takes no new files");
+            }
+            Err(e) => return Err(e.told(&path)),
+        };
+        let mut draft = Draft { path: Some(path), file, target: self, copied: None, kept: Cell::new(false) };
+        if let Some(existing) = &draft.target.existing {
+            draft.copied = draft.obstacle(existing);
+        }
+        if let Some(why) = draft.copied {
+            draft.target.check_writable(why)?;
+        }
+        Ok(draft)
+    }
+
+    /// Nothing lies beside it: what is written is there at once.
+    fn in_place(self, why: &'static str) -> Result<Draft, Failure> {
+        self.check_writable(why)?;
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(&self.path);
+        let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(format!("{}: another copy to this file is under way", self.path.display()).into());
+            }
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        note!("weft: {} is written in place, because {why}", self.path.display());
+        Ok(Draft { path: None, file, target: self, copied: None, kept: Cell::new(false) })
+    }
+
+    /// Whether its content may be written, where it is not to be replaced.
+    fn check_writable(&self, why: &str) -> Result<(), Failure> {
+        let shown = self.path.display();
+        rustix::fs::accessat(CWD, &self.path, Access::WRITE_OK | Access::READ_OK, AtFlags::EACCESS).map_err(
+            |e| format!("{shown} cannot be written ({e}), nor replaced without loss, because {why}").into(),
+        )
+    }
+}
+
+/// The folder does not let us make files.
+fn is_closed_folder(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// The new content of a file on its way.
+pub(crate) struct Draft {
+    /// Beside the target; `None` where that itself is written.
+    path: Option<PathBuf>,
+    file: File,
+    target: Target,
+    /// Why it is copied into the target and does not take its place.
+    copied: Option<&'static str>,
+    kept: Cell<bool>,
+}
+
+impl Draft {
+    /// What to write to, and read again.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// How much of an earlier run is in it.
+    pub(crate) fn begun(&self) -> io::Result<u64> {
+        if self.path.is_none() { Ok(0) } else { Ok(self.file.metadata()?.len()) }
+    }
+
+    /// Cuts off what an earlier content had behind this length. A device has the length that it has, and must hold it.
+    pub(crate) fn set_len(&self, len: u64) -> Result<(), Failure> {
+        if !self.target.is_device() {
+            return Ok(self.file.set_len(len)?);
+        }
+        let holds = (&self.file).seek(SeekFrom::End(0))?;
+        match holds < len {
+            true => Err(format!("{} holds {holds} bytes, not {len}", self.target.path.display()).into()),
+            false => Ok(()),
+        }
+    }
+
+    /// After a failure: stays for the next run, if there is to be one.
+    pub(crate) fn leave(&self, resume: bool) {
+        self.kept.set(resume);
+    }
+
+    /// Whether a failure leaves the target as it was.
+    pub(crate) fn spares_target(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whole and verified: it becomes the target.
+    pub(crate) fn finish(&self, modified: Option<When>) -> Result<(), Failure> {
+        let shown = self.target.path.display();
+        let time = modified.and_then(When::to_system);
+        let Some(path) = &self.path else {
+            time.map_or(Ok(()), |time| self.file.set_modified(time))?;
+            return Ok(());
+        };
+        let obstacle = match (self.copied, &self.target.existing) {
+            (Some(why), _) => Some(why),
+            (None, Some(existing)) => self.take_attributes(existing),
+            (None, None) => None,
+        };
+        time.map_or(Ok(()), |time| self.file.set_modified(time))?;
+        let renamed = match obstacle {
+            Some(why) => Err(why),
+            None => match std::fs::rename(path, &self.target.path) {
+                Ok(()) => Ok(()),
+                // Something is mounted on it, or its folder lets nobody but owners replace files.
+                Err(e) if self.target.existing.is_some() && !is_full(&e) => {
+                    tracing::debug!("{shown} is not replaced: {e}");
+                    Err("the system does not let it be replaced")
+                }
+                Err(e) => return Err(format!("{shown}: {e}").into()),
+            },
+        };
+        match renamed {
+            Ok(()) => self.kept.set(true),
+            Err(why) => {
+                note!("weft: {shown} is written in place, because {why}");
+                self.copy_into(time).map_err(|e| {
+                    // It is all that there is of the new content.
+                    self.kept.set(true);
+                    format!("{shown}: {e}; the whole new content is in {}", path.display())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_into(&self, time: Option<std::time::SystemTime>) -> io::Result<()> {
+        let mut target = File::options().write(true).open(&self.target.path)?;
+        (&self.file).seek(SeekFrom::Start(0))?;
+        let len = io::copy(&mut &self.file, &mut target)?;
+        target.set_len(len)?;
+        target.sync_data()?;
+        time.map_or(Ok(()), |time| target.set_modified(time))
+    }
+
+    /// Why the draft cannot take the place of `existing`, as far as that is known before anything is written.
+    fn obstacle(&self, existing: &Metadata) -> Option<&'static str> {
+        if existing.nlink() > 1 {
+            return Some("it has other names (hard links)");
+        }
+        let ours = match self.file.metadata() {
+            Ok(ours) => ours,
+            Err(_) => return Some("its owner cannot be kept"),
+        };
+        let uid = (ours.uid() != existing.uid()).then(|| Uid::from_raw(existing.uid()));
+        let gid = (ours.gid() != existing.gid()).then(|| Gid::from_raw(existing.gid()));
+        if uid.is_none() && gid.is_none() {
+            return None;
+        }
+        rustix::fs::fchown(&self.file, uid, gid).is_err().then_some("its owner and group cannot be kept")
+    }
+
+    /// Gives the draft what the file has; why not, where that does not work.
+    fn take_attributes(&self, existing: &Metadata) -> Option<&'static str> {
+        if let Err(e) = copy_xattrs(&self.target.path, &self.file) {
+            tracing::debug!("{}: extended attributes: {e}", self.target.path.display());
+            return Some("its extended attributes cannot be kept");
+        }
+        // Last: an ACL that was set has changed the group's bits.
+        let mode = std::fs::Permissions::from_mode(existing.mode() & 0o1777);
+        self.file.set_permissions(mode).is_err().then_some("its mode cannot be kept")
+    }
+}
+
+/// No space: copying would find none either.
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.as_ref().filter(|_| !self.kept.get())
+            && let Err(e) = std::fs::remove_file(path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{} was not removed: {e}", path.display());
+        }
+    }
+}
+
+/// Makes the attributes of `to` those of `from`, but for the ones of its content.
+fn copy_xattrs(from: &Path, to: &File) -> io::Result<()> {
+    let list = |listed: rustix::io::Result<Vec<u8>>| match listed {
+        Ok(names) => Ok(names),
+        // A file system without any.
+        Err(rustix::io::Errno::OPNOTSUPP) => Ok(Vec::new()),
+        Err(e) => Err(io::Error::from(e)),
+    };
+    let names = |all: &[u8]| -> Vec<Vec<u8>> {
+        let names = all.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        names.filter(|name| !OF_CONTENT.contains(name)).map(<[u8]>::to_vec).collect()
+    };
+    let had = names(&list(filled(|buf| rustix::fs::listxattr(from, buf)))?);
+    let has = names(&list(filled(|buf| rustix::fs::flistxattr(to, buf)))?);
+    for name in has.iter().filter(|name| !had.contains(name)) {
+        rustix::fs::fremovexattr(to, &name[..])?;
+    }
+    for name in &had {
+        let value = filled(|buf| rustix::fs::getxattr(from, &name[..], buf))?;
+        if filled(|buf| rustix::fs::fgetxattr(to, &name[..], buf)).ok().as_ref() != Some(&value) {
+            rustix::fs::fsetxattr(to, &name[..], &value, XattrFlags::empty())?;
+        }
+    }
+    Ok(())
+}
+
+fn filled(call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buf = vec![0; MAX_XATTR_BYTES];
+    let len = call(&mut buf)?;
+    buf.truncate(len);
+    Ok(buf)
+}
+
+/// Why there is no draft.
+enum LockError {
+    Io(io::Error),
+    UnderWay,
+}
+
+impl LockError {
+    fn told(self, path: &Path) -> Failure {
+        let path = path.display();
+        match self {
+            LockError::Io(e) => format!("{path}: {e}").into(),
+            LockError::UnderWay => format!("another copy to this file is under way ({path})").into(),
+        }
+    }
+}
+
+/// Opens or makes a draft for this process alone: another copy to the same file would write into what this one has
+/// verified. What replaces a file is nobody else's to read before it has that file's mode.
+fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(if replaces { 0o600 } else { 0o666 });
+    // A link of that name is not ours.
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    let file = loop {
+        let file = options.open(path).map_err(LockError::Io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LockError::UnderWay),
+            // A file system without locks.
+            Err(TryLockError::Error(e)) => tracing::debug!("{} cannot be locked: {e}", path.display()),
+        }
+        // Whoever had the lock may have given the file its name meanwhile.
+        let ours = file.metadata().map_err(LockError::Io)?;
+        match std::fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(LockError::Io(e)),
+        }
+    };
+    if empty {
+        file.set_len(0).map_err(LockError::Io)?;
+    }
+    Ok(file)
+}
+
+/// Writes a file whole, such as a report: what was there before stays until the new one is.
+pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
+    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    match Destination::of(path)? {
+        Destination::Stream(stream) => {
+            let mut out = stream.open().map_err(|e| told(&e))?;
+            out.write_all(contents).and_then(|()| out.flush())?;
+        }
+        Destination::File(target) => {
+            let draft = target.draft(|name| crate::transfer::partial_name(name, ""), false)?;
+            let written = draft.file().and_then(|mut file| file.write_all(contents));
+            written.map_err(|e| told(&e))?;
+            draft.set_len(contents.len() as u64)?;
+            draft.finish(None)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
