@@ -2,7 +2,7 @@
 //! their descriptors.
 //!
 //! What: the primitives of `rdma::shm`, safe to use against a peer that scribbles over everything it can map.
-//! Spec: unix(7) SCM_RIGHTS and SO_PEERCRED, memfd_create(2) with seals, eventfd(2).
+//! Spec: unix(7) SCM_RIGHTS and SO_PEERCRED, memfd_create(2) with seals.
 //! Owns: mappings and descriptors. Does not: know verbs, or keep a same-user peer from spoiling *data*: it can
 //! always write what it maps. It can never make us read or write outside a mapping.
 
@@ -13,7 +13,7 @@ mod socket;
 mod words;
 
 pub use dir::{runtime_dir, secure_dir};
-pub use doorbell::{Doorbell, Sleeper};
+pub use doorbell::{Doorbell, Ringer, Sleeper};
 pub use ring::{Consumer, Full, Producer};
 pub use socket::{PathListener, Received, Socket, check_same_user};
 pub use words::{Words, adopt};

@@ -132,8 +132,7 @@ fn no_news_is_slept_through() {
     let (_, _, mut producer, mut consumer) = ring();
     let words = Words::create("test", 1).unwrap();
     let (mine, theirs) = (Sleeper::new(words.clone()), Sleeper::new(words));
-    let bell = Doorbell::new().unwrap();
-    let their_bell = Doorbell::adopt(bell.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let (bell, their_bell) = Doorbell::new().unwrap();
     let sender = std::thread::spawn(move || {
         for n in 0..SLOTS {
             while producer.push([n, 0]) == Err(Full) {
@@ -157,7 +156,7 @@ fn no_news_is_slept_through() {
                 1,
                 "slept through slot {expected}"
             );
-            bell.silence();
+            assert!(bell.silence().unwrap());
         }
         mine.awake();
     }
@@ -168,28 +167,53 @@ fn no_news_is_slept_through() {
 fn a_bell_rings_once_per_sleep() {
     let words = Words::create("test", 1).unwrap();
     let (mine, theirs) = (Sleeper::new(words.clone()), Sleeper::new(words));
-    let bell = Doorbell::new().unwrap();
-    assert!(!theirs.wake(&bell));
-    assert!(!bell.silence());
+    let (bell, ringer) = Doorbell::new().unwrap();
+    assert!(!theirs.wake(&ringer));
+    assert!(!bell.silence().unwrap());
     mine.announce();
-    assert!(theirs.wake(&bell));
-    assert!(!theirs.wake(&bell), "the second of a burst costs no system call");
-    assert!(bell.silence());
-    assert!(!bell.silence());
+    assert!(theirs.wake(&ringer));
+    assert!(!theirs.wake(&ringer), "the second of a burst costs no system call");
+    assert!(bell.silence().unwrap());
+    assert!(!bell.silence().unwrap());
 }
 
 #[test]
-fn a_bell_that_may_block_is_refused() {
-    let (_reader, writer) = rustix::pipe::pipe().unwrap();
-    assert_eq!(Doorbell::adopt(writer).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
-    // What does not block can be rung, whatever it is, as often as one likes.
+fn nothing_that_could_block_its_ringer_is_adopted() {
     let (_reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-    let bell = Doorbell::adopt(writer).unwrap();
-    (0..20_000).for_each(|_| bell.ring());
-    let full = Doorbell::new().unwrap();
-    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    full.ring();
-    assert!(full.silence());
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let (seqpacket, _peer) = Socket::pair().unwrap();
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for fd in [writer, eventfd, seqpacket.as_fd().try_clone_to_owned().unwrap(), tcp.into()] {
+        assert_eq!(Ringer::adopt(fd).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+    }
+}
+
+/// The peer has the same description of what we ring: it makes that blocking and fills it up.
+#[test]
+fn a_peer_cannot_make_ringing_wait() {
+    let (bell, passed) = Doorbell::new().unwrap();
+    let ringer = Ringer::adopt(passed.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&passed).unwrap();
+    rustix::fs::fcntl_setfl(&passed, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    assert!(
+        !rustix::fs::fcntl_getfl(&ringer).unwrap().contains(rustix::fs::OFlags::NONBLOCK),
+        "one description"
+    );
+    let full = rustix::net::SendFlags::DONTWAIT;
+    while rustix::net::send(&passed, &[0; 4096], full).is_ok() {}
+    let (done, rung) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        (0..1000).for_each(|_| ringer.ring());
+        done.send(ringer).unwrap();
+    });
+    let ringer = rung.recv_timeout(std::time::Duration::from_secs(20)).expect("ringing waits for the peer");
+    // Nor does silencing: what it filled is taken out a piece at a time.
+    assert!(bell.silence().unwrap());
+    while bell.silence().unwrap() {}
+    assert!(!bell.silence().unwrap());
+    // A bell that nobody can ring says so.
+    drop((passed, ringer));
+    assert_eq!(bell.silence().unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
 #[test]
@@ -236,7 +260,7 @@ fn only_memory_that_cannot_shrink_is_adopted() {
     let unsealed = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 4096).unwrap();
     assert!(adopt(unsealed, 4096, 4096).is_err());
-    let bell = Doorbell::new().unwrap();
+    let (bell, _ringer) = Doorbell::new().unwrap();
     assert!(adopt(bell.as_fd().try_clone_to_owned().unwrap(), 1, 4096).is_err());
     assert!(rustix::fs::ftruncate(memfd("test", 4096).unwrap(), 0).is_err(), "ours are sealed");
 }

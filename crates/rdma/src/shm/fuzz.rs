@@ -13,9 +13,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::net::{SendFlags, Shutdown};
 use weft_machine::buf::memfd;
 use weft_machine::net::Readable;
-use weft_machine::shm::{Doorbell, Producer, Socket, Words};
+use weft_machine::shm::{Doorbell, Producer, Ringer, Socket, Words};
 use weft_machine::{Buf, File, FileRange, Payload, Pool, rt};
 
 use super::layout::{Half, RECV_SLOTS, REGION_WORDS, REGIONS, SEGMENT_WORDS, SLOT_WORDS, Side, halves};
@@ -69,7 +70,10 @@ struct Peer {
     other: Half,
     posted: Producer<SLOT_WORDS>,
     news: Producer<SLOT_WORDS>,
-    bell: OwnedFd,
+    /// Nobody silences it.
+    _own_bell: Doorbell,
+    /// What rings the other side's.
+    bell: Ringer,
     slab: OwnedFd,
 }
 
@@ -96,14 +100,14 @@ impl World {
     fn new(pool: &Pool) -> World {
         let (ours, theirs) = Socket::pair().expect("a socket");
         let segment = Words::create("fuzz", SEGMENT_WORDS).expect("memory");
-        let our_bell = Doorbell::new().expect("an eventfd");
-        let bell = our_bell.as_fd().try_clone_to_owned().expect("a descriptor");
+        let (our_bell, bell) = Doorbell::new().expect("sockets");
+        let (own_bell, their_bell) = Doorbell::new().expect("sockets");
         let parts = Parts {
             side: Side::Connecting,
             link: Readable::new(ours).expect("a core"),
             segment: segment.clone(),
             our_bell,
-            their_bell: Doorbell::new().expect("an eventfd"),
+            their_bell,
             pool: pool.clone(),
             slabs: PeerSlabs::default(),
             caps: Config { max_regions: MAX_REGIONS, ..Config::default() }.caps(),
@@ -120,7 +124,17 @@ impl World {
         bystander.fill(FILL);
         World {
             qp: Some(qp),
-            peer: Some(Peer { socket: theirs, segment, own, other, posted, news, bell, slab }),
+            peer: Some(Peer {
+                socket: theirs,
+                segment,
+                own,
+                other,
+                posted,
+                news,
+                _own_bell: own_bell,
+                bell,
+                slab,
+            }),
             pool: pool.clone(),
             file: FileRange { file: File::in_memory("fuzz").expect("memory"), offset: 0, len: 100 },
             regions: Vec::new(),
@@ -382,12 +396,11 @@ impl Peer {
                 let message = Message::Accept { ird: 1, ord: 1, private_data };
                 let _ = self.socket.send(&message.emit(), &[self.bell.as_fd()]);
             }
-            2 => {
-                let _ = rustix::io::write(&self.bell, &(u64::MAX - 1).to_ne_bytes());
+            2 => while rustix::net::send(&self.bell, &[1; 4096], SendFlags::DONTWAIT).is_ok() {},
+            3 => {
+                let _ = rustix::net::shutdown(&self.bell, Shutdown::Both);
             }
-            _ => {
-                let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-            }
+            _ => self.bell.ring(),
         }
     }
 }

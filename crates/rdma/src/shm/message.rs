@@ -5,8 +5,8 @@
 //! ```text
 //! magic "weft-shm" | version:32 | kind:32 | ird:16 | ord:16 | number:32 | private data ...
 //!
-//! kind 1 request   private data          control segment, doorbell of the connecting side
-//!      2 accept    private data          doorbell of the accepting side
+//! kind 1 request   private data          control segment, what rings the connecting side's bell
+//!      2 accept    private data          what rings the accepting side's bell
 //!      3 reject    private data          -
 //!      4 slab      number of the slab    slab
 //! ```
@@ -16,7 +16,7 @@
 use bytes::Bytes;
 
 /// Grows with any change of this layout, of the control segment's or of the rules between the two sides.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"weft-shm";
 const HEADER: usize = 24;
 /// Private data of a request or its answer (`ConnectParams::private_data`).

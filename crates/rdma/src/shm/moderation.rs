@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use weft_machine::shm::{Doorbell, Sleeper};
+use weft_machine::shm::{Ringer, Sleeper};
 use weft_machine::{Time, rt};
 
 /// Two or three transfers of 512 KiB.
@@ -19,13 +19,13 @@ const INTERVAL: Duration = Duration::from_micros(150);
 /// The bell of the peer, rung with moderation.
 pub(super) struct Moderated {
     sleeping: Sleeper,
-    bell: Doorbell,
+    bell: Ringer,
     owed: Cell<bool>,
     last: Cell<Option<Time>>,
 }
 
 impl Moderated {
-    pub(super) fn new(sleeping: Sleeper, bell: Doorbell) -> Moderated {
+    pub(super) fn new(sleeping: Sleeper, bell: Ringer) -> Moderated {
         Moderated { sleeping, bell, owed: Cell::new(false), last: Cell::new(None) }
     }
 
@@ -64,14 +64,13 @@ impl Drop for Moderated {
 
 #[cfg(test)]
 mod tests {
-    use weft_machine::shm::Words;
+    use weft_machine::shm::{Doorbell, Words};
 
     use super::*;
 
     fn bell() -> (Moderated, Sleeper, Doorbell) {
         let words = Words::create("bell-test", 4096).unwrap();
-        let ours = Doorbell::new().unwrap();
-        let theirs = Doorbell::adopt(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap()).unwrap();
+        let (ours, theirs) = Doorbell::new().unwrap();
         (Moderated::new(Sleeper::new(words.clone()), theirs), Sleeper::new(words), ours)
     }
 
@@ -80,18 +79,18 @@ mod tests {
         rt::block_on(async {
             let (moderated, peer, bell) = bell();
             moderated.news();
-            assert!(!bell.silence(), "an awake peer is not disturbed");
+            assert!(!bell.silence().unwrap(), "an awake peer is not disturbed");
             peer.announce();
             moderated.news();
-            assert!(bell.silence());
+            assert!(bell.silence().unwrap());
             // It slept again at once, and there is more.
             peer.announce();
             moderated.news();
-            assert!(!bell.silence(), "too soon");
+            assert!(!bell.silence().unwrap(), "too soon");
             moderated.look();
-            assert!(bell.silence(), "but the loop settles it");
+            assert!(bell.silence().unwrap(), "but the loop settles it");
             moderated.look();
-            assert!(!bell.silence(), "once");
+            assert!(!bell.silence().unwrap(), "once");
         })
         .unwrap();
     }
@@ -102,16 +101,16 @@ mod tests {
             let (moderated, peer, bell) = bell();
             peer.announce();
             moderated.news();
-            assert!(bell.silence());
+            assert!(bell.silence().unwrap());
             peer.announce();
             moderated.news();
             peer.awake();
             moderated.look();
-            assert!(!bell.silence());
+            assert!(!bell.silence().unwrap());
             peer.announce();
             moderated.news();
             drop(moderated);
-            assert!(bell.silence(), "the end settles what is owed");
+            assert!(bell.silence().unwrap(), "the end settles what is owed");
         })
         .unwrap();
     }

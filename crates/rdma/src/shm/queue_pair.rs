@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
-use weft_machine::shm::{Consumer, Doorbell, Producer, Sleeper, Socket, Words};
+use weft_machine::shm::{Consumer, Doorbell, Producer, Ringer, Sleeper, Socket, Words};
 use weft_machine::{Buf, File, Pool, Window};
 
 use self::work::{FileWrite, Stop, check};
@@ -46,7 +46,7 @@ pub(super) struct Parts {
     pub(super) link: Readable<Socket>,
     pub(super) segment: Words,
     pub(super) our_bell: Doorbell,
-    pub(super) their_bell: Doorbell,
+    pub(super) their_bell: Ringer,
     pub(super) pool: Pool,
     pub(super) slabs: PeerSlabs,
     pub(super) caps: Caps,
@@ -63,7 +63,6 @@ struct Inner {
     stall_limit: Duration,
     peer: String,
     link: Readable<Socket>,
-    bell: Rc<Readable<Doorbell>>,
     inbox: Rc<Inbox>,
     reach: Reach,
     /// Ours: set when we take nothing more.
@@ -194,7 +193,6 @@ impl ShmQueuePair {
             stall_limit: parts.stall_limit,
             peer: parts.peer,
             link: parts.link,
-            bell: Rc::new(Readable::new(parts.our_bell)?),
             inbox: inbox.clone(),
             reach: Reach::new(hazard, theirs.ended, theirs.regions),
             ended,
@@ -205,7 +203,7 @@ impl ShmQueuePair {
             state: RefCell::new(state),
         });
         let watch = Watch {
-            _bell: rt::spawn(answer_bell(inner.bell.clone(), inbox.clone())),
+            _bell: rt::spawn(answer_bell(Readable::new(parts.our_bell)?, inbox.clone())),
             _link: rt::spawn(watch_link(Rc::downgrade(&inner))),
             _poller: rt::register_poller(inbox),
         };
@@ -216,17 +214,19 @@ impl ShmQueuePair {
     pub(super) fn link(&self) -> &Socket {
         self.0.link.inner()
     }
-
-    pub(super) fn bell(&self) -> &Doorbell {
-        self.0.bell.inner()
-    }
 }
 
 /// Passes the bell on to whoever waits for completions.
-async fn answer_bell(bell: Rc<Readable<Doorbell>>, inbox: Rc<Inbox>) {
+async fn answer_bell(bell: Readable<Doorbell>, inbox: Rc<Inbox>) {
     while let Ok(()) = bell.readable().await {
-        bell.inner().silence();
+        let silenced = bell.inner().silence();
         inbox.poll();
+        // A peer that lets go of the bell wakes us no more; whether it is gone itself is for its socket to say.
+        if silenced.is_err() {
+            return;
+        }
+        // One that rings without a pause does not keep this core from its other tasks.
+        rt::yield_now().await;
     }
 }
 

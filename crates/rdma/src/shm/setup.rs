@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::Readable;
-use weft_machine::shm::{Doorbell, PathListener, Socket, Words, adopt};
+use weft_machine::shm::{Doorbell, PathListener, Ringer, Socket, Words, adopt};
 use weft_machine::{Pool, rt};
 
 use super::layout::{SEGMENT_BYTES, SEGMENT_WORDS, Side};
@@ -120,7 +120,7 @@ impl crate::Incoming for ShmIncoming {
                 ord,
                 private_data,
                 segment,
-                bell: Doorbell::adopt(bell)?,
+                bell: Ringer::adopt(bell)?,
                 peer,
             };
             Ok(Box::new(request) as Box<dyn crate::Request>)
@@ -136,7 +136,7 @@ struct ShmRequest {
     ord: u16,
     private_data: Bytes,
     segment: Words,
-    bell: Doorbell,
+    bell: Ringer,
     peer: String,
 }
 
@@ -159,11 +159,12 @@ impl crate::Request for ShmRequest {
             let (ird, ord) = wanted(&params, &self.config);
             let ord = ord.min(self.ird);
             let caps = Caps { ird: ird.min(self.ord), ord, ..self.config.caps() };
+            let (our_bell, ringer) = Doorbell::new()?;
             let qp = ShmQueuePair::new(Parts {
                 side: Side::Accepting,
                 link: self.link,
                 segment: self.segment,
-                our_bell: Doorbell::new()?,
+                our_bell,
                 their_bell: self.bell,
                 pool: self.pool,
                 slabs: PeerSlabs::default(),
@@ -176,7 +177,7 @@ impl crate::Request for ShmRequest {
             }
             // Only now may the peer send: its answer comes after the buffers in the ring.
             let answer = Message::Accept { ird, ord, private_data }.emit();
-            qp.link().send(&answer, &[qp.bell().as_fd()])?;
+            qp.link().send(&answer, &[ringer.as_fd()])?;
             Ok(qp as Rc<dyn QueuePair>)
         })
     }
@@ -203,9 +204,11 @@ pub(super) async fn connect(
     let socket = within(config.setup_limit, "shm connect", open(config, addr)).await?;
     let link = Readable::new(socket)?;
     let segment = Words::create("weft-control", SEGMENT_WORDS)?;
-    let our_bell = Doorbell::new()?;
+    let (our_bell, ringer) = Doorbell::new()?;
     let request = Message::Request { ird: our_ird, ord: our_ord, private_data }.emit();
-    link.inner().send(&request, &[segment.segment_fd(), our_bell.as_fd()])?;
+    link.inner().send(&request, &[segment.segment_fd(), ringer.as_fd()])?;
+    // Ours is the bell alone: when the peer lets go of its other end, that shows.
+    drop(ringer);
 
     let mut slabs = PeerSlabs::default();
     let answer = async {
@@ -228,7 +231,7 @@ pub(super) async fn connect(
         _ => return Err(ConnectError::Violation("expected an answer")),
     };
     let fd = fd.ok_or(ConnectError::Violation("an acceptance passes one descriptor"))?;
-    let their_bell = Doorbell::adopt(fd)?;
+    let their_bell = Ringer::adopt(fd)?;
     let caps = Caps { ird: our_ird.min(ord), ord: our_ord.min(ird), ..config.caps() };
     let peer = describe(&link);
     let parts = Parts {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use weft_machine::buf::{MAX_BUF, copies, memfd};
 use weft_machine::net::Readable;
-use weft_machine::shm::{Doorbell, Socket, Words};
+use weft_machine::shm::{Doorbell, Ringer, Socket, Words};
 use weft_machine::{Buf, File, FileRange, Payload, rt};
 
 use super::layout::{Half, SEGMENT_BYTES, SEGMENT_WORDS, Side, halves};
@@ -625,6 +625,8 @@ struct Raw {
     /// (the peer's own half, the half of the queue pair under test).
     halves: (Half, Half),
     slab: OwnedFd,
+    /// Its own bell, and what rings that of the queue pair.
+    bells: (Doorbell, Ringer),
 }
 
 const RAW_SLAB: usize = 1 << 20;
@@ -632,12 +634,14 @@ const RAW_SLAB: usize = 1 << 20;
 fn raw(pool: &Pool) -> (Qp, Raw) {
     let (ours, theirs) = Socket::pair().unwrap();
     let segment = Words::create("test", SEGMENT_WORDS).unwrap();
+    let ((our_bell, ring_ours), (their_bell, ring_theirs)) =
+        (Doorbell::new().unwrap(), Doorbell::new().unwrap());
     let parts = Parts {
         side: Side::Connecting,
         link: Readable::new(ours).unwrap(),
         segment: segment.clone(),
-        our_bell: Doorbell::new().unwrap(),
-        their_bell: Doorbell::new().unwrap(),
+        our_bell,
+        their_bell: ring_theirs,
         pool: pool.clone(),
         slabs: PeerSlabs::default(),
         caps: Config::default().caps(),
@@ -646,7 +650,16 @@ fn raw(pool: &Pool) -> (Qp, Raw) {
     };
     let qp: Qp = ShmQueuePair::new(parts).unwrap();
     let halves = halves(&segment, Side::Accepting);
-    (qp, Raw { socket: theirs, segment, halves, slab: memfd("raw", RAW_SLAB).unwrap() })
+    (
+        qp,
+        Raw {
+            socket: theirs,
+            segment,
+            halves,
+            slab: memfd("raw", RAW_SLAB).unwrap(),
+            bells: (their_bell, ring_ours),
+        },
+    )
 }
 
 impl Raw {
