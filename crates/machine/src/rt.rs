@@ -11,10 +11,12 @@ mod poller;
 mod reactor;
 pub(crate) mod readiness;
 mod spin;
+mod watchdog;
 
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -88,8 +90,13 @@ impl<T> Future for Task<T> {
 pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
     Task(match sim::current() {
         Some(world) => TaskKind::Sim(world.spawn(future)),
-        None => TaskKind::Real(compio_runtime::spawn(reactor::Counted(future))),
+        None => spawn_real(future, Location::caller()),
     })
+}
+
+/// `spawned`: who is to be told of as the task's origin.
+fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
+    TaskKind::Real(compio_runtime::spawn(reactor::Counted { future, spawned }))
 }
 
 /// Runs `future` on a loop of this thread until it ends. Tasks that still run then are dropped.

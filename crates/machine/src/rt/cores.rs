@@ -7,12 +7,15 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 
 use super::reactor::{self, Counters, Options, SharedCounters};
+use super::watchdog::{Beat, Watchdog};
+use super::{Task, spawn_real};
 
 /// How a set of cores runs.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +78,7 @@ impl Mailbox {
 struct Thread {
     mailbox: Arc<Mailbox>,
     counters: Arc<SharedCounters>,
+    beat: &'static Beat,
     handle: Option<JoinHandle<()>>,
 }
 
@@ -82,6 +86,7 @@ struct Thread {
 pub struct Cores {
     /// Empty under simulation, where all cores are the simulated one.
     threads: Vec<Thread>,
+    watchdog: Option<Watchdog>,
     len: usize,
     turn: AtomicUsize,
 }
@@ -94,7 +99,8 @@ impl Cores {
 
     /// [`Cores::start`] with a choice of how they run.
     pub fn start_with(n: usize, name: &str, options: &CoresOptions) -> io::Result<Cores> {
-        let mut cores = Cores { threads: Vec::new(), len: n.max(1), turn: AtomicUsize::new(0) };
+        let mut cores =
+            Cores { threads: Vec::new(), watchdog: None, len: n.max(1), turn: AtomicUsize::new(0) };
         if crate::sim::active() {
             return Ok(cores);
         }
@@ -103,6 +109,9 @@ impl Cores {
             let cpu = (!cpus.is_empty()).then(|| cpus[i % cpus.len()]);
             cores.threads.push(start_thread(format!("{name}-{i}"), cpu, options.core.clone())?);
         }
+        let watched =
+            cores.threads.iter().enumerate().map(|(i, thread)| (format!("{name}-{i}"), thread.beat));
+        cores.watchdog = Some(Watchdog::start(name, watched.collect())?);
         Ok(cores)
     }
 
@@ -122,13 +131,18 @@ impl Cores {
     }
 
     /// Has core `i` (modulo their number) run the future that `make` makes there, to its end or until shutdown.
+    #[track_caller]
     pub fn run<M, F>(&self, i: usize, make: M)
     where
         M: FnOnce() -> F + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         // A panic of `make` is the task's, not the core's.
-        let job = move || super::spawn(async move { make().await }).detach();
+        let spawned = Location::caller();
+        let job = move || match crate::sim::active() {
+            true => super::spawn(async move { make().await }).detach(),
+            false => Task(spawn_real(async move { make().await }, spawned)).detach(),
+        };
         match self.threads.get(i % self.len) {
             Some(thread) => thread.mailbox.change(|inbox| inbox.jobs.push_back(Box::new(job))),
             None => job(),
@@ -138,6 +152,12 @@ impl Cores {
     /// What each core's loop has done.
     pub fn counters(&self) -> Vec<Counters> {
         self.threads.iter().map(|thread| thread.counters.load()).collect()
+    }
+
+    /// What each core tells the watchdog.
+    #[cfg(test)]
+    pub(super) fn beats(&self) -> Vec<&'static Beat> {
+        self.threads.iter().map(|thread| thread.beat).collect()
     }
 
     /// Stops all cores, dropping what still runs on them, and waits for their threads.
@@ -151,22 +171,30 @@ impl Drop for Cores {
         for thread in &self.threads {
             thread.mailbox.change(|inbox| inbox.stop = true);
         }
+        let mut ended = Vec::new();
         for thread in &mut self.threads {
             // A task that lets go of the last reference is on one of the cores: that one ends behind it.
             if let Some(handle) = thread.handle.take()
                 && handle.thread().id() != std::thread::current().id()
-                && let Err(panic) = handle.join()
-                && !std::thread::panicking()
             {
-                std::panic::resume_unwind(panic);
+                if let Err(panic) = handle.join()
+                    && !std::thread::panicking()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+                ended.push(thread.beat);
             }
         }
+        // The watchdog tells of cores that do not end, too; only then are their beats nobody's.
+        self.watchdog = None;
+        ended.into_iter().for_each(Beat::give_back);
     }
 }
 
 fn start_thread(name: String, cpu: Option<usize>, options: Options) -> io::Result<Thread> {
     let mailbox = Arc::new(Mailbox::default());
     let counters = Arc::new(SharedCounters::default());
+    let beat = Beat::take();
     let (ready, started) = mpsc::channel();
     let (theirs, their_counters) = (mailbox.clone(), counters.clone());
     let handle = std::thread::Builder::new().name(name).spawn(move || {
@@ -175,13 +203,14 @@ fn start_thread(name: String, cpu: Option<usize>, options: Options) -> io::Resul
             let _ = ready.send(Ok(()));
             theirs.serve().await;
         };
-        let result = pin_to(cpu).and_then(|()| reactor::block_on(&options, Some(their_counters), life));
+        let result =
+            pin_to(cpu).and_then(|()| reactor::block_on(&options, Some((their_counters, beat)), life));
         if let Err(e) = result {
             let _ = ready.send(Err(e));
         }
     })?;
     match started.recv() {
-        Ok(Ok(())) => Ok(Thread { mailbox, counters, handle: Some(handle) }),
+        Ok(Ok(())) => Ok(Thread { mailbox, counters, beat, handle: Some(handle) }),
         Ok(Err(e)) => Err(e),
         Err(mpsc::RecvError) => Err(io::Error::other("a core's thread ended before it started")),
     }

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use compio_runtime::{Runtime, RuntimeBuilder};
 
 use super::crowd::{self, Crowd};
 use super::spin::{SPIN_MAX, Spin};
+use super::watchdog::{Beat, NO_CORE};
 use super::{poller, readiness};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
@@ -105,6 +106,8 @@ fn count(counter: &AtomicU64) {
 thread_local! {
     /// How often a task of this core has been polled: tells a spin whether the kernel had news.
     static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
+    /// What the core of this thread tells the watchdog.
+    static BEAT: Cell<&'static Beat> = const { Cell::new(&NO_CORE) };
     /// Blocking calls that tasks of this core wait for.
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
     /// Waits of this core whose end may be late.
@@ -159,14 +162,18 @@ impl Drop for Unhurried {
 }
 
 /// A task's future, counted.
-pub(super) struct Counted<F>(pub(super) F);
+pub(super) struct Counted<F> {
+    pub(super) future: F,
+    pub(super) spawned: &'static Location<'static>,
+}
 
 impl<F: Future> Future for Counted<F> {
     type Output = F::Output;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
-        // SAFETY: the only field is never moved out of a pinned `Counted`, which has no Drop of its own.
-        unsafe { self.map_unchecked_mut(|counted| &mut counted.0) }.poll(cx)
+        BEAT.get().runs(self.spawned);
+        // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
+        unsafe { self.map_unchecked_mut(|counted| &mut counted.future) }.poll(cx)
     }
 }
 
@@ -217,18 +224,22 @@ pub fn driver() -> &'static str {
 /// Runs `future` and the tasks it spawns on this thread until `future` ends; unfinished tasks are dropped.
 pub(super) fn block_on<F: Future>(
     options: &Options,
-    shared: Option<Arc<SharedCounters>>,
+    watched: Option<(Arc<SharedCounters>, &'static Beat)>,
     future: F,
 ) -> io::Result<F::Output> {
     let runtime = build(options)?;
-    let shared = shared.unwrap_or_default();
+    let (shared, beat) = watched.unwrap_or_else(|| (Arc::default(), &NO_CORE));
+    let outer = BEAT.replace(beat);
+    beat.begin();
     let set = readiness::Set::new()?;
     let _entered = set.enter();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        runtime.enter(|| Ok(Core::new(&runtime, options, &shared, set)?.run_to_end(future)))
+        runtime.enter(|| Ok(Core::new(&runtime, options, &shared, beat, set)?.run_to_end(future)))
     }));
     // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
     drop(runtime);
+    beat.sleeps();
+    BEAT.set(outer);
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -247,6 +258,7 @@ struct Core<'a> {
     /// Where the last news came from: a ring in shared memory, or the kernel.
     news_by_poller: bool,
     counters: &'a SharedCounters,
+    beat: &'static Beat,
 }
 
 impl<'a> Core<'a> {
@@ -254,6 +266,7 @@ impl<'a> Core<'a> {
         runtime: &'a Runtime,
         options: &Options,
         counters: &'a SharedCounters,
+        beat: &'static Beat,
         set: Rc<readiness::Set>,
     ) -> io::Result<Core<'a>> {
         let main = Arc::new(MainWaker { woken: AtomicBool::new(true), driver: runtime.waker() });
@@ -270,6 +283,7 @@ impl<'a> Core<'a> {
             looked: Cell::new(Instant::now()),
             news_by_poller: false,
             counters,
+            beat,
         })
     }
 
@@ -278,6 +292,7 @@ impl<'a> Core<'a> {
         let waker = Waker::from(self.main.clone());
         let mut cx = Context::from_waker(&waker);
         loop {
+            self.beat.turn();
             if self.main.woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
@@ -405,7 +420,9 @@ impl<'a> Core<'a> {
         }
         count(&self.counters.sleeps);
         COUNTERS.set(self.counters.load());
+        self.beat.sleeps();
         self.runtime.poll_with(self.runtime.current_timeout());
+        self.beat.turn();
         drop(asleep);
         self.collect_readiness();
     }
