@@ -20,5 +20,5 @@ pub mod sim;
 pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
 pub use file::{File, FileRange, InMemory, MappedRange, Piece};
-pub use net::{Listener, Stream};
+pub use net::{Listener, Peer, Stream};
 pub use payload::Payload;

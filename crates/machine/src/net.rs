@@ -8,12 +8,13 @@
 mod interfaces;
 mod link;
 mod path;
+mod peer;
 mod socket;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::sim;
 pub use interfaces::{Interface, interfaces};
 pub use link::{Link, Tls, TlsError};
 pub use path::Path;
+pub use peer::Peer;
 
 /// How long [`Stream::connect`] tries.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -44,7 +46,7 @@ const SLICES_PER_CALL: usize = 256;
 
 /// A connected byte stream. Both directions work at once through a shared reference; each direction has one user at a
 /// time (of two tasks that wait to receive, only the last is woken).
-pub struct Stream(Kind);
+pub struct Stream(Kind, Peer);
 
 enum Kind {
     Real(socket::Stream),
@@ -53,10 +55,10 @@ enum Kind {
 
 /// A connection that no core owns yet: what [`Listener::accept`] returns, to be moved to a core and made a
 /// [`Stream`] there. Dropping it closes the connection.
-pub struct Socket(SocketKind);
+pub struct Socket(SocketKind, Peer);
 
 enum SocketKind {
-    Tcp(std::net::TcpStream),
+    Tcp(OwnedFd),
     Unix(UnixStream),
     Sim(sim::net::Stream),
 }
@@ -69,32 +71,34 @@ enum ListenerKind {
     Sim(sim::net::Listener),
 }
 
-impl From<std::net::TcpStream> for Socket {
-    fn from(socket: std::net::TcpStream) -> Socket {
-        Socket(SocketKind::Tcp(socket))
-    }
-}
-
-impl From<UnixStream> for Socket {
-    fn from(socket: UnixStream) -> Socket {
-        Socket(SocketKind::Unix(socket))
-    }
-}
-
 impl Socket {
-    /// The peer's address, where it has one.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.0 {
-            SocketKind::Tcp(socket) => socket.peer_addr().ok(),
-            SocketKind::Unix(_) => None,
-            SocketKind::Sim(stream) => Some(stream.peer_addr()),
-        }
+    /// A TCP socket that somebody else has accepted, and the address that accept(2) said with it.
+    ///
+    /// # Errors
+    /// It cannot be made one that does not wait.
+    pub fn from_tcp((socket, peer): (std::net::TcpStream, SocketAddr)) -> io::Result<Socket> {
+        socket.set_nonblocking(true)?;
+        Ok(Socket(SocketKind::Tcp(socket.into()), Peer::Tcp(peer)))
+    }
+
+    /// A connected Unix socket.
+    ///
+    /// # Errors
+    /// It is not connected: the kernel names nobody at its other end.
+    pub fn from_unix(socket: UnixStream) -> io::Result<Socket> {
+        let peer = Peer::of_unix(&socket)?;
+        Ok(Socket(SocketKind::Unix(socket), peer))
+    }
+
+    /// Who is at the other end, as it was known when the connection was accepted.
+    pub fn peer(&self) -> Peer {
+        self.1
     }
 }
 
 impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("peer", &self.peer_addr()).finish()
+        f.debug_struct("Socket").field("peer", &self.peer()).finish()
     }
 }
 
@@ -144,8 +148,15 @@ impl Listener {
     /// this waits until some are free again. An error means that the listener itself is broken.
     pub async fn accept(&self) -> io::Result<Socket> {
         match &self.0 {
-            ListenerKind::Real(listener) => listener.accept().await.map(Socket::from),
-            ListenerKind::Sim(listener) => listener.accept().await.map(|s| Socket(SocketKind::Sim(s))),
+            ListenerKind::Real(listener) => {
+                let (socket, peer) = listener.accept().await?;
+                Ok(Socket(SocketKind::Tcp(socket), Peer::Tcp(peer)))
+            }
+            ListenerKind::Sim(listener) => {
+                let stream = listener.accept().await?;
+                let peer = Peer::Tcp(stream.peer_addr());
+                Ok(Socket(SocketKind::Sim(stream), peer))
+            }
         }
     }
 }
@@ -158,17 +169,13 @@ impl fmt::Debug for Listener {
 
 impl Stream {
     /// Takes over a connected socket on this core. TCP sends at once (TCP_NODELAY).
-    pub fn from_socket(socket: impl Into<Socket>) -> io::Result<Stream> {
-        Ok(Stream(match socket.into().0 {
+    pub fn from_socket(Socket(socket, peer): Socket) -> io::Result<Stream> {
+        let kind = match socket {
             SocketKind::Tcp(socket) => Kind::Real(socket::Stream::from_tcp(socket)?),
             SocketKind::Unix(socket) => Kind::Real(socket::Stream::from_unix(socket)?),
             SocketKind::Sim(stream) => Kind::Sim(stream),
-        }))
-    }
-
-    /// [`Stream::from_socket`].
-    pub fn from_tcp(socket: impl Into<Socket>) -> io::Result<Stream> {
-        Stream::from_socket(socket)
+        };
+        Ok(Stream(kind, peer))
     }
 
     /// Connects to `addr` by TCP, within [`CONNECT_LIMIT`].
@@ -192,25 +199,24 @@ impl Stream {
         congestion: Option<&str>,
     ) -> io::Result<Stream> {
         if sim::active() {
-            return rt::timeout(limit, sim::net::Stream::connect(addr)).await?.map(Kind::Sim).map(Stream);
+            let connected = rt::timeout(limit, sim::net::Stream::connect(addr)).await??;
+            return Ok(Stream(Kind::Sim(connected), Peer::Tcp(addr)));
         }
         let congestion = congestion.or(within_this_host(addr).then_some(LOOPBACK_CONGESTION));
-        rt::timeout(limit, socket::Stream::connect(addr, congestion)).await?.map(Kind::Real).map(Stream)
+        let connected = rt::timeout(limit, socket::Stream::connect(addr, congestion)).await??;
+        Ok(Stream(Kind::Real(connected), Peer::Tcp(addr)))
     }
 
     /// Connects to a Unix socket of this host.
     pub async fn connect_unix(path: &std::path::Path) -> io::Result<Stream> {
         // Connecting to a Unix socket waits only for room in the backlog.
         let path = path.to_owned();
-        Stream::from_socket(rt::blocking(move || UnixStream::connect(path)).await?)
+        Stream::from_socket(Socket::from_unix(rt::blocking(move || UnixStream::connect(path)).await?)?)
     }
 
-    /// The peer's address, where it has one.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.0 {
-            Kind::Real(stream) => stream.peer_addr(),
-            Kind::Sim(stream) => Some(stream.peer_addr()),
-        }
+    /// Who is at the other end, as it was known when the connection was made.
+    pub fn peer(&self) -> Peer {
+        self.1
     }
 
     /// The own address, where it has one.
@@ -490,7 +496,7 @@ fn fill<'a>(slices: &mut [IoSlice<'a>], chain: &'a [Bytes], skip: usize) -> usiz
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("peer", &self.peer_addr()).finish_non_exhaustive()
+        f.debug_struct("Stream").field("peer", &self.peer()).finish_non_exhaustive()
     }
 }
 

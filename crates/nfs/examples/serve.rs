@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             rt::spawn(over_rdma(rdma, server.clone(), pool.clone())).detach();
         }
         loop {
-            let stream = Stream::from_tcp(tcp.accept().await?)?;
+            let stream = Stream::from_socket(tcp.accept().await?)?;
             let channel = record::Record::new(stream, pool.clone(), record::Config::default());
             let server = server.clone();
             rt::spawn(async move { report(server.serve(channel).await) }).detach();

@@ -73,7 +73,7 @@ impl World {
                 let listener = Listener::bind(ANY).unwrap();
                 let addr = listener.local_addr();
                 self.served.borrow_mut().push(rt::spawn(async move {
-                    let stream = Stream::from_tcp(listener.accept().await.unwrap()).unwrap();
+                    let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
                     server.serve(record::Record::new(stream, pool, record::Config::default())).await
                 }));
                 let stream = Stream::connect(addr).await.unwrap();

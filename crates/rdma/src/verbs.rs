@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, File, Payload};
+use weft_machine::{Buf, File, Payload, Peer};
 use weft_wire::rdmap;
 
 /// A steering tag: names one registered region of one queue pair (RFC 5040 1.1.1).
@@ -380,6 +380,8 @@ pub trait Listener {
 
 /// A peer that has begun to connect.
 pub trait Incoming: Send {
+    /// Who connects, as accept(2) or the connection manager said.
+    fn peer(&self) -> Peer;
     /// Performs the passive side of set-up on this core, up to the peer's request (bounded by a time limit).
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>>;
 }
@@ -389,7 +391,7 @@ pub trait Request {
     /// The peer's private data.
     fn private_data(&self) -> &Bytes;
     /// Who asks.
-    fn peer(&self) -> String;
+    fn peer(&self) -> Peer;
     /// Says yes. Receive buffers in `recvs` are posted before the peer can send.
     fn accept(
         self: Box<Self>,
@@ -406,8 +408,8 @@ pub trait QueuePair {
     fn provider(&self) -> &'static str;
     /// The limits that hold for this connection.
     fn caps(&self) -> Caps;
-    /// Who the peer is, for logs.
-    fn peer(&self) -> String;
+    /// Who the peer is.
+    fn peer(&self) -> Peer;
     /// Opens the first `buf.len()` bytes of `buf` to the peer of this connection (and to nobody else). The segment's
     /// `offset` is where the region starts for the peer.
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError>;

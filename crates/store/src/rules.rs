@@ -7,6 +7,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use weft_machine::Peer;
+
+use crate::access::posix::Process;
+
 /// Whom callers without rights of their own are taken for: nobody, by the number that most systems give it.
 pub const NOBODY: u32 = 65_534;
 
@@ -54,10 +58,18 @@ impl Export {
         *self == Export::PLAIN
     }
 
-    /// Whether it may be used from this address. Peers without one are on this host.
-    pub fn admits(&self, addr: Option<IpAddr>) -> bool {
-        let Some(addr) = addr else { return true };
-        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(addr))
+    /// Whether this peer may use it.
+    pub fn admits(&self, peer: Peer) -> bool {
+        if self.networks.is_empty() {
+            return true;
+        }
+        match peer {
+            Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => {
+                self.networks.iter().any(|network| network.contains(addr.ip()))
+            }
+            // The server's own user has the files without the server; others of this host come by a network or not at all.
+            Peer::Local { uid, .. } => uid == Process::own().uid,
+        }
     }
 }
 
@@ -158,6 +170,8 @@ impl fmt::Display for Network {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]
@@ -191,11 +205,18 @@ mod tests {
     #[test]
     fn an_export_without_networks_is_open_and_one_with_them_is_not() {
         let mut export = Export::default();
-        let addr = |text: &str| Some(text.parse().unwrap());
+        let addr = |text: &str| Peer::Tcp(SocketAddr::new(text.parse().unwrap(), 700));
         assert!(export.is_plain() && export.admits(addr("203.0.113.1")));
         export.networks = vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()];
         assert!(!export.is_plain());
-        assert!(export.admits(addr("192.0.2.1")) && export.admits(addr("::1")) && export.admits(None));
-        assert!(!export.admits(addr("203.0.113.1")));
+        assert!(export.admits(addr("192.0.2.1")) && export.admits(addr("::1")));
+        for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
+            assert!(export.admits(by(([192, 0, 2, 1], 700).into())));
+            assert!(!export.admits(by(([203, 0, 113, 1], 700).into())));
+        }
+        let own = Process::own().uid;
+        assert!(export.admits(Peer::Local { uid: own, pid: 1 }));
+        assert!(!export.admits(Peer::Local { uid: own + 1, pid: 1 }));
+        assert!(Export::default().admits(Peer::Local { uid: own + 1, pid: 1 }));
     }
 }

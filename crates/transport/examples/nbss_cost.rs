@@ -5,12 +5,13 @@
 //! and client are pinned to two CPUs, TCP uses reno.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weft_machine::net::Socket;
 use weft_machine::{File, FileRange, Payload, Pool, Stream, rt};
 use weft_transport::nbss::{Config, Nbss};
 use weft_transport::{Channel, Outgoing, Part, To};
@@ -50,7 +51,7 @@ fn measure(size: usize, duration: Duration) -> (Duration, Duration, u64) {
         drive(socket, size, duration);
     });
     pin(0);
-    let (socket, _) = listener.accept().expect("a connection");
+    let socket = listener.accept().expect("a connection");
     let result = rt::block_on(serve(socket, size)).expect("a reactor");
     client.join().expect("the client");
     result
@@ -68,8 +69,8 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-async fn serve(socket: TcpStream, size: usize) -> (Duration, Duration, u64) {
-    let stream = Stream::from_tcp(socket).expect("a stream");
+async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Duration, u64) {
+    let stream = Stream::from_socket(Socket::from_tcp(socket).expect("a socket")).expect("a stream");
     let channel = Nbss::new(stream, Pool::new(256 << 20), Config::default());
     // A real file where there is one with a page cache, else tmpfs.
     let mut path = std::env::var_os("WEFT_COST_DIR").map_or(std::env::temp_dir(), Into::into);

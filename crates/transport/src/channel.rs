@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+pub use weft_machine::Peer;
 use weft_machine::{Buf, File, Payload};
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
 
@@ -296,8 +297,8 @@ pub trait Channel {
     fn kind(&self) -> Kind;
     /// "tcp", or the RDMA provider's name.
     fn medium(&self) -> &'static str;
-    /// Who the peer is, for logs.
-    fn peer(&self) -> String;
+    /// Who the peer is: what rules about addresses are kept by, and what logs show.
+    fn peer(&self) -> Peer;
     /// What it can carry.
     fn limits(&self) -> Limits;
     /// What protects it, where something does: nobody between the ends reads or changes messages.

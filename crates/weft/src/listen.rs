@@ -108,7 +108,7 @@ impl Acceptor {
                 Ok(socket) => {
                     let (serve, framing) = (serve.clone(), framing.clone());
                     self.place(move |this| async move {
-                        let stream = match Stream::from_tcp(socket) {
+                        let stream = match Stream::from_socket(socket) {
                             Ok(stream) => stream,
                             Err(e) => return tracing::warn!("a new connection was lost: {e}"),
                         };

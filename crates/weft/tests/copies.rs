@@ -46,7 +46,7 @@ async fn over_tcp(server: Arc<Server>, pool: &Pool) -> Rc<dyn Channel> {
     let addr = listener.local_addr();
     let buffers = pool.clone();
     rt::spawn(async move {
-        let stream = Stream::from_tcp(listener.accept().await.unwrap()).unwrap();
+        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
         server.serve(nbss::Nbss::new(stream, buffers, nbss::Config::default())).await;
     })
     .detach();

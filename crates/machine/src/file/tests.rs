@@ -2,7 +2,7 @@ use std::pin::Pin;
 
 use super::*;
 use crate::buf::Pool;
-use crate::net::Stream;
+use crate::net::{Socket, Stream};
 
 /// A file in memory and one on disk, both of `bytes`; the disk's is not in the page cache as far as we can help it.
 fn files_of(bytes: &[u8]) -> [File; 2] {
@@ -132,7 +132,7 @@ fn warming_brings_a_range_into_the_page_cache() {
                 let mut got = Vec::new();
                 io::Read::read_to_end(&mut theirs, &mut got).map(|_| got)
             });
-            let ours = Stream::from_socket(ours).expect("take over");
+            let ours = Stream::from_socket(Socket::from_unix(ours).expect("a pair")).expect("take over");
             ours.send_file(&range).await.expect("send file");
             drop(ours);
             let got = reader.join().expect("the reader ends").expect("read");

@@ -43,37 +43,44 @@ impl Listener {
         Ok(rustix::net::sockopt::set_tcp_congestion(self.fd.inner(), algorithm)?)
     }
 
-    pub(super) async fn accept(&self) -> io::Result<std::net::TcpStream> {
+    /// The next connection, with the address that accept(2) says. One without an address is closed: nobody could say
+    /// whether its peer is let in.
+    pub(super) async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
-            let error = match self.fd.inner().accept() {
-                Ok((socket, _)) => return Ok(socket),
+            let error = match rustix::net::acceptfrom_with(self.fd.inner(), flags) {
+                Ok((socket, peer)) => match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                    Some(peer) => return Ok((socket, peer)),
+                    None => {
+                        tracing::debug!("refused a connection to {}: its peer has no address", self.local);
+                        continue;
+                    }
+                },
                 Err(e) => e,
             };
-            match Errno::from_io_error(&error) {
-                Some(Errno::AGAIN) => {
+            match error {
+                Errno::AGAIN => {
                     self.fd.clear_readable();
                     std::future::poll_fn(|cx| self.fd.poll_readable(cx)).await;
                 }
                 // accept(2), "Error handling": what befell the connection while it waited is not the listener's fault.
-                Some(
-                    Errno::INTR
-                    | Errno::CONNABORTED
-                    | Errno::NETDOWN
-                    | Errno::PROTO
-                    | Errno::NOPROTOOPT
-                    | Errno::HOSTDOWN
-                    | Errno::NONET
-                    | Errno::HOSTUNREACH
-                    | Errno::OPNOTSUPP
-                    | Errno::NETUNREACH
-                    | Errno::TIMEDOUT
-                    | Errno::PERM,
-                ) => {}
-                Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                Errno::INTR
+                | Errno::CONNABORTED
+                | Errno::NETDOWN
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::NETUNREACH
+                | Errno::TIMEDOUT
+                | Errno::PERM => {}
+                Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
                     tracing::warn!("cannot accept connections at {}: {error}", self.local);
                     rt::sleep(ACCEPT_PAUSE).await;
                 }
-                _ => return Err(error),
+                _ => return Err(error.into()),
             }
         }
     }
@@ -81,20 +88,20 @@ impl Listener {
 
 pub(super) struct Stream {
     fd: Registered<OwnedFd>,
-    peer: Option<SocketAddr>,
+    /// A local socket has no segments.
+    tcp: bool,
 }
 
 impl Stream {
-    pub(super) fn from_tcp(socket: std::net::TcpStream) -> io::Result<Stream> {
-        socket.set_nodelay(true)?;
-        socket.set_nonblocking(true)?;
-        let peer = socket.peer_addr().ok();
-        Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, peer })
+    /// Takes over a socket that does not wait.
+    pub(super) fn from_tcp(socket: OwnedFd) -> io::Result<Stream> {
+        rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+        Ok(Stream { fd: Registered::new(socket)?, tcp: true })
     }
 
     pub(super) fn from_unix(socket: UnixStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
-        Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, peer: None })
+        Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, tcp: false })
     }
 
     pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::Result<Stream> {
@@ -111,17 +118,13 @@ impl Stream {
             Err(Errno::INPROGRESS | Errno::INTR) => true,
             Err(e) => return Err(e.into()),
         };
-        let stream = Stream { fd: Registered::new(socket)?, peer: Some(addr) };
+        let stream = Stream { fd: Registered::new(socket)?, tcp: true };
         if waiting {
             stream.fd.clear_writable();
             std::future::poll_fn(|cx| stream.fd.poll_writable(cx)).await;
             rustix::net::sockopt::socket_error(&stream.fd)??;
         }
         Ok(stream)
-    }
-
-    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
-        self.peer
     }
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
@@ -266,11 +269,10 @@ impl Stream {
     }
 
     pub(super) fn hold(&self, on: bool) -> io::Result<()> {
-        match self.peer {
-            Some(_) => Ok(rustix::net::sockopt::set_tcp_cork(&self.fd, on)?),
-            // A local socket has no segments.
-            None => Ok(()),
+        if self.tcp {
+            rustix::net::sockopt::set_tcp_cork(&self.fd, on)?;
         }
+        Ok(())
     }
 
     pub(super) fn unacknowledged(&self) -> io::Result<usize> {

@@ -32,9 +32,9 @@ async fn pair() -> (Stream, Stream) {
     let addr = listener.local_addr();
     let accepting = spawn(async move { listener.accept().await });
     let ours = Stream::connect(addr).await.expect("connect");
-    assert_eq!(ours.peer_addr(), Some(addr));
+    assert_eq!(ours.peer(), Peer::Tcp(addr));
     let theirs = Stream::from_socket(accepting.await.expect("accept")).expect("take over");
-    assert_eq!(theirs.peer_addr(), ours.local_addr());
+    assert_eq!(theirs.peer().addr(), ours.local_addr());
     assert_eq!(theirs.local_addr(), Some(addr));
     (ours, theirs)
 }
@@ -390,6 +390,34 @@ fn a_stream_dropped_while_a_receive_waits_is_closed_at_once() {
 }
 
 #[test]
+fn a_peer_that_has_reset_before_it_is_accepted_keeps_its_address() {
+    on_real(async || {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("bind");
+        let client = std::net::TcpStream::connect(listener.local_addr()).expect("connect");
+        let addr = client.local_addr().expect("an address");
+        // A close that does not linger is a reset.
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("no lingering");
+        drop(client);
+        let socket = listener.accept().await.expect("accept");
+        assert_eq!(socket.peer(), Peer::Tcp(addr));
+        let stream = Stream::from_socket(socket).expect("take over");
+        assert_eq!(stream.peer(), Peer::Tcp(addr));
+        recv_some(&stream, 1).await.expect_err("the connection was reset");
+    });
+}
+
+#[test]
+fn peers_are_told_apart_by_how_they_come() {
+    let addr = "[::ffff:192.0.2.1]:700".parse().expect("an address");
+    let peer = Peer::Tcp(addr);
+    assert_eq!(peer.ip(), Some([192, 0, 2, 1].into()), "IPv4, however it is written");
+    assert_eq!((peer.by_rdma(), peer.to_string()), (Peer::Rdma(addr), addr.to_string()));
+    let local = Peer::Local { uid: 1000, pid: 7 };
+    assert_eq!((local.by_rdma(), local.addr(), local.ip()), (local, None, None));
+    assert_eq!(local.to_string(), "local uid 1000 pid 7");
+}
+
+#[test]
 fn nobody_listens() {
     on_all(|| async {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("bind");
@@ -467,8 +495,11 @@ fn a_connection_moves_to_the_core_that_serves_it() {
 fn unix_sockets_work_alike() {
     on_real(|| async {
         let (a, b) = UnixStream::pair().expect("socketpair");
-        let (a, b) = (Stream::from_socket(a).expect("take over"), Stream::from_socket(b).expect("take over"));
-        assert_eq!(a.peer_addr(), None);
+        let over =
+            |socket| Stream::from_socket(Socket::from_unix(socket).expect("connected")).expect("take over");
+        let (a, b) = (over(a), over(b));
+        let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+        assert_eq!((a.peer(), a.peer().addr()), (own, None));
         let sending = spawn(async move {
             a.send_all(&[Bytes::from(pattern(11, 700_000))]).await.expect("send");
             a.send_file(&FileRange { file: file_of(b"file"), offset: 0, len: 4 }).await.expect("send file");
@@ -493,7 +524,7 @@ fn congestion_control_and_buffers_can_be_chosen() {
         assert!(Stream::connect_with(addr, CONNECT_LIMIT, Some("no such")).await.is_err());
         // Within this host reno, whatever the system's default.
         let ours = Stream::connect(addr).await.expect("connected");
-        let theirs = Stream::from_tcp(listener.accept().await.expect("accepted")).expect("a stream");
+        let theirs = Stream::from_socket(listener.accept().await.expect("accepted")).expect("a stream");
         assert_eq!(ours.congestion().expect("TCP"), "reno");
         assert_eq!(theirs.congestion().expect("TCP"), "reno");
         ours.set_buffers(1 << 16, 1 << 16).expect("buffers");
@@ -550,5 +581,6 @@ fn readable_reports_levels_not_edges() {
 #[test]
 fn a_socket_without_a_core_is_an_error() {
     let (a, _b) = UnixStream::pair().expect("socketpair");
-    Stream::from_socket(a).expect_err("no core runs on this thread");
+    let socket = Socket::from_unix(a).expect("connected");
+    Stream::from_socket(socket).expect_err("no core runs on this thread");
 }

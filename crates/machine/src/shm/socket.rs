@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use super::secure_dir;
+use crate::net::Peer;
 
 /// Descriptors in one message: a control segment and a doorbell, or a slab.
 const MAX_FDS: usize = 2;
@@ -79,9 +80,9 @@ impl Socket {
         Ok(Socket(fd))
     }
 
-    /// The peer's process id, for logs.
-    pub fn peer_pid(&self) -> io::Result<i32> {
-        Ok(rustix::net::sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get())
+    /// The process at the other end.
+    pub fn peer(&self) -> io::Result<Peer> {
+        Peer::of_unix(&self.0)
     }
 
     /// Sends one message; never waits.

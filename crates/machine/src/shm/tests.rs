@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::dir::choose;
 use super::*;
 use crate::buf::memfd;
+use crate::net::Peer;
 
 /// A directory of its own, removed afterwards.
 struct Dir(PathBuf);
@@ -284,7 +285,8 @@ fn listeners_replace_dead_sockets_and_respect_live_ones() {
     drop(listener.try_accept().unwrap());
     let client = Socket::connect(&dir.0.join("x.sock")).unwrap();
     let server = listener.try_accept().unwrap();
-    assert_eq!(server.peer_pid().unwrap(), std::process::id() as i32);
+    let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+    assert_eq!(server.peer().unwrap(), own);
     client.send(b"hello", &[]).unwrap();
     let path = listener.path().to_owned();
     drop(listener);

@@ -362,7 +362,7 @@ fn a_listener_takes_so_many_and_the_wildcard_takes_any_address() {
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(streams.len(), 128, "the backlog is bounded");
         let socket = listener.accept().await.expect("accept");
-        assert_eq!(socket.peer_addr().map(|addr| addr.ip()), Some([10, 1, 2, 3].into()));
+        assert_eq!(socket.peer().ip(), Some([10, 1, 2, 3].into()));
         drop(listener);
         let (_, end) = recv_all(&streams[1]).await;
         end.expect("a connection nobody accepted ends with its listener");

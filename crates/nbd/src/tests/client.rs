@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weft_machine::buf::MAX_BUF;
+use weft_machine::net::Socket;
 use weft_machine::{Pool, Stream, rt};
 use weft_store::block::Block;
 use weft_store::volume::plain::Plain;
@@ -92,11 +93,12 @@ impl Client {
         let ended = Ended::default();
         let (server, end) = (server.clone(), ended.clone());
         rt::spawn(async move {
-            let stream = Stream::from_socket(theirs).expect("a stream");
+            let stream =
+                Stream::from_socket(Socket::from_unix(theirs).expect("connected")).expect("a stream");
             end.0.set(Some(server.serve(stream).await));
         })
         .detach();
-        let stream = Stream::from_socket(ours).expect("a stream");
+        let stream = Stream::from_socket(Socket::from_unix(ours).expect("connected")).expect("a stream");
         Client { stream, structured: false, ended, cookie: 100 }
     }
 

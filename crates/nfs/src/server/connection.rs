@@ -39,6 +39,7 @@ enum Event {
 
 pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
     let peer = channel.peer();
+    let host = peer.ip().map_or_else(|| "local".to_owned(), |ip| ip.to_string());
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
     let limits = channel.limits();
     let caller = Caller::of(&Credential::None, server.policy);
@@ -53,7 +54,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         server,
         kind,
         way,
-        peer: peer.into(),
+        peer,
+        host: host.into(),
         limits,
         caller,
         ruled: None,

@@ -6,7 +6,6 @@
 //! the transport decides whether it travels inside the message.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use weft_machine::{File, Payload};
 use weft_store::rules::Way;
 use weft_store::{Error, NodeId, OpenFile, Share};
-use weft_transport::{Detached, Distant, Kind, Limits, Message, Outgoing, Part, To};
+use weft_transport::{Detached, Distant, Kind, Limits, Message, Outgoing, Part, Peer, To};
 use weft_wire::mount::procedure as mnt;
 use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
@@ -44,7 +43,10 @@ pub(super) struct Connection<'a> {
     pub kind: Kind,
     /// What protects it.
     pub way: Way,
-    pub peer: Rc<str>,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The same without its port, in words: a client that connects again has another port.
+    pub host: Rc<str>,
     pub limits: Limits,
     /// Who asks; each call has a copy of all this with its own.
     pub caller: Caller,
@@ -177,7 +179,7 @@ impl<'a> Connection<'a> {
 
     /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
-        let number = Number::of(self.host(), call);
+        let number = Number::of(&self.host, call);
         let place = self.server.duplicates.place(Question::of(number, &[], &d));
         // Whoever asks again while the first request runs waits for its answer.
         let mut kept = place.lock().await;
@@ -193,16 +195,6 @@ impl<'a> Connection<'a> {
             *kept = Some(body.copy_from(begins));
         }
         results
-    }
-
-    /// The peer's host, without its port: a client that connects again has another.
-    pub fn host(&self) -> &str {
-        self.peer.rsplit_once(':').map_or(&*self.peer, |(host, _)| host)
-    }
-
-    /// The peer's address, where it has one.
-    pub fn addr(&self) -> Option<IpAddr> {
-        self.peer.parse::<SocketAddr>().ok().map(|addr| addr.ip().to_canonical())
     }
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {

@@ -53,7 +53,7 @@ impl<'a> Connection<'a> {
     /// Whether the caller may use this share at all.
     pub fn admit(&self, share: usize) -> Result<(), KeptOut> {
         let Some((export, credential)) = self.rules(share) else { return Ok(()) };
-        if !export.admits(self.addr()) {
+        if !export.admits(self.peer) {
             return Err(KeptOut::Network);
         }
         let enough = self.way >= export.way && takes(export, credential);
@@ -116,19 +116,22 @@ fn absent(procedure: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use bytes::Bytes;
-    use weft_machine::{Pool, rt};
+    use weft_machine::{Listener, Pool, Stream, rt};
     use weft_store::backend::Ram;
     use weft_store::rules::{NOBODY, Squash};
     use weft_store::{Exists, Make, NodeId, Share, Special, Vfs};
+    use weft_transport::{Peer, record};
     use weft_wire::mount::{self, DirPath, Export as Exported, List, MountResult, MountStatus};
     use weft_wire::nfs3::{self, *};
-    use weft_wire::rpc::AuthSys;
+    use weft_wire::rpc::{AuthSys, Fragment};
 
     use super::*;
-    use crate::server::tests::{handle_of, results_for, results_for_as};
+    use crate::server::tests::{call_of, handle_of, results_for, results_for_as, results_of};
     use crate::server::{Config, Limits, Policy, Server};
 
     const INSIDE: &str = "192.0.2.1:700";
@@ -280,6 +283,61 @@ mod tests {
         let List(listed): List<Exported> = rt::block_on(results_for(&server, OUTSIDE, number, &())).unwrap();
         assert_eq!(listed[0].groups.0[0].0, "192.0.2.0/24");
         assert!(listed[1].groups.0.is_empty());
+    }
+
+    #[test]
+    fn networks_hold_for_every_transport() {
+        let server = server(Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..Export::default() });
+        let object = handle_of(&server, 0, NodeId::ROOT);
+        let gets = |peer: Peer| {
+            let number = (nfs3::PROGRAM, nfs3::VERSION, nfs::GETATTR);
+            let args = GetattrArgs { object };
+            let answer = results_of(&server, peer, user(5), number, &args);
+            let outcome: Outcome<GetattrOk, ()> = rt::block_on(answer).unwrap().unwrap();
+            outcome.map(|_| ()).map_err(|failed| failed.status)
+        };
+        for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
+            assert_eq!(gets(by(INSIDE.parse().unwrap())), Ok(()));
+            assert_eq!(gets(by(OUTSIDE.parse().unwrap())), Err(Status::ACCES));
+            assert_eq!(gets(by("[::ffff:192.0.2.9]:700".parse().unwrap())), Ok(()));
+        }
+        let own = weft_store::access::posix::Process::own().uid;
+        assert_eq!(gets(Peer::Local { uid: own, pid: 1 }), Ok(()));
+        assert_eq!(gets(Peer::Local { uid: own + 1, pid: 1 }), Err(Status::ACCES));
+    }
+
+    /// Whether a client that sends REMOVE and resets its connection, before anybody has accepted it, has the file removed.
+    fn removes_by_a_reset(export: Export) -> bool {
+        let server = server(Export { squash: Some(Squash::None), ..export });
+        let vfs = &server.shares[0].vfs;
+        let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, weft_store::SetAttr::default());
+        rt::block_on(made).unwrap().unwrap();
+        let object = DirOp { dir: handle_of(&server, 0, NodeId::ROOT), name: Name(Bytes::from_static(b"f")) };
+        let call = call_of(nfs3::PROGRAM, nfs3::VERSION, nfs::REMOVE, user(0), &object);
+        rt::block_on(async {
+            let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let mut client = std::net::TcpStream::connect(listener.local_addr()).unwrap();
+            let head = Fragment { last: true, len: call.len() as u32 }.emit().unwrap();
+            client.write_all(&[&head, &call[..]].concat()).unwrap();
+            rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+            drop(client);
+            let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+            let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+            // What it has sent is still there. Whether the reset shows at a send or at a receive is all the same here.
+            if let Err(e) = server.serve(channel).await {
+                assert!(matches!(e, weft_transport::Error::Io(_)), "{e}");
+            }
+        })
+        .unwrap();
+        rt::block_on(vfs.lookup(NodeId::ROOT, b"f", false)).unwrap().is_err()
+    }
+
+    #[test]
+    fn a_client_that_resets_its_connection_is_kept_out_all_the_same() {
+        let elsewhere = vec!["192.0.2.0/24".parse().unwrap()];
+        assert!(!removes_by_a_reset(Export { networks: elsewhere, ..Export::default() }));
+        let here = vec!["127.0.0.1".parse().unwrap()];
+        assert!(removes_by_a_reset(Export { networks: here, ..Export::default() }));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use weft_machine::sim::{Script, Sim};
 use weft_machine::{Payload, Pool, rt};
 use weft_store::backend::Ram;
 use weft_store::{NodeId, Share, Vfs};
-use weft_transport::{Channel, Error, Message, Outgoing, Part, Sending, Ticket, Traffic};
+use weft_transport::{Channel, Error, Message, Outgoing, Part, Peer, Sending, Ticket, Traffic};
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
@@ -104,8 +104,8 @@ impl Wire {
 
 impl Channel for Wire {
     without_rdma!();
-    fn peer(&self) -> String {
-        self.peer.to_owned()
+    fn peer(&self) -> Peer {
+        Peer::Tcp(self.peer.parse().expect("an address"))
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(poll_fn(|cx| match self.try_recv() {

@@ -49,7 +49,7 @@ pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
 fn remember(cx: &Connection<'_>, path: &DirPath) {
     let mounts = &cx.server.mounts;
     // A copy: a slice would keep the receive buffer that the call came in.
-    let entry = (cx.host().to_owned(), DirPath(Bytes::copy_from_slice(&path.0)));
+    let entry = (cx.host.to_string(), DirPath(Bytes::copy_from_slice(&path.0)));
     let mut entries = mounts.entries();
     if entries.len() < mounts.limit && !entries.contains(&entry) {
         entries.push(entry);
@@ -128,12 +128,12 @@ pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {
 }
 
 pub(super) fn umnt(cx: &Connection<'_>, path: DirPath) {
-    let gone = (cx.host().to_owned(), path);
+    let gone = (cx.host.to_string(), path);
     cx.server.mounts.entries().retain(|entry| *entry != gone);
 }
 
 pub(super) fn umntall(cx: &Connection<'_>) {
-    let host = cx.host().to_owned();
+    let host = cx.host.to_string();
     cx.server.mounts.entries().retain(|entry| entry.0 != host);
 }
 

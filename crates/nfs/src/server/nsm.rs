@@ -137,7 +137,7 @@ pub(super) async fn answer(
         procedure::NOTIFY => {
             let Change { name, .. } = args(&mut d)?;
             // Who speaks for a host has its address.
-            if let Some(addr) = cx.addr() {
+            if let Some(addr) = cx.peer.ip() {
                 let host = HostId { addr, name: name.0 };
                 nlm::give_up(cx.server, &host).await;
             }

@@ -179,7 +179,7 @@ pub(super) fn answer(
     let old = version == rpcbind::PORTMAP;
     // Where everything of this host is served, a client is told the address that it can reach.
     let at = if services.listen.is_unspecified() {
-        cx.peer.parse().ok().and_then(facing).unwrap_or(services.listen)
+        cx.peer.addr().and_then(facing).unwrap_or(services.listen)
     } else {
         services.listen
     };

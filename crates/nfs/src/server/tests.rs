@@ -13,7 +13,7 @@ use weft_machine::{File, Payload, rt};
 use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::{NodeId, Vfs};
-use weft_transport::{Detached, Distant, Message, Outgoing, Part, Sending, Ticket, Traffic};
+use weft_transport::{Detached, Distant, Message, Outgoing, Part, Peer, Sending, Ticket, Traffic};
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
@@ -25,7 +25,7 @@ use crate::memory::without_rdma;
 
 /// A peer that has sent some messages and left.
 struct Script {
-    peer: &'static str,
+    peer: Peer,
     calls: RefCell<VecDeque<Message>>,
     replies: RefCell<Vec<Outgoing>>,
 }
@@ -33,8 +33,12 @@ struct Script {
 /// Where calls come from unless a test says otherwise.
 const PEER: &str = "192.0.2.1:700";
 
+fn tcp(text: &str) -> Peer {
+    Peer::Tcp(text.parse().expect("an address"))
+}
+
 impl Script {
-    fn of(peer: &'static str, messages: &[Bytes]) -> Rc<Script> {
+    fn of(peer: Peer, messages: &[Bytes]) -> Rc<Script> {
         let message =
             |body: &Bytes| Message { body: body.clone(), detached: None, ticket: Ticket::default() };
         let calls = RefCell::new(messages.iter().map(message).collect());
@@ -44,8 +48,8 @@ impl Script {
 
 impl Channel for Script {
     without_rdma!();
-    fn peer(&self) -> String {
-        self.peer.to_owned()
+    fn peer(&self) -> Peer {
+        self.peer
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(std::future::ready(Ok(self.try_recv())))
@@ -88,7 +92,7 @@ pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
 
 /// Everything that the server answers to these messages, and how the connection ended.
 fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
-    let script = Script::of(PEER, messages);
+    let script = Script::of(tcp(PEER), messages);
     let ended = rt::block_on(server.serve(script.clone())).unwrap();
     (script.replies.take(), ended)
 }
@@ -116,13 +120,24 @@ pub(super) async fn results_for<T: Xdr>(
     number: (u32, u32, u32),
     args: &impl Xdr,
 ) -> T {
-    results_for_as(server, peer, Credential::None, number, args).await.unwrap()
+    results_of(server, tcp(peer), Credential::None, number, args).await.unwrap()
 }
 
 /// The same by this caller; or how the call was refused.
 pub(super) async fn results_for_as<T: Xdr>(
     server: &Server,
     peer: &'static str,
+    credential: Credential,
+    number: (u32, u32, u32),
+    args: &impl Xdr,
+) -> Result<T, Reply> {
+    results_of(server, tcp(peer), credential, number, args).await
+}
+
+/// The same by any peer.
+pub(super) async fn results_of<T: Xdr>(
+    server: &Server,
+    peer: Peer,
     credential: Credential,
     (program, version, procedure): (u32, u32, u32),
     args: &impl Xdr,
@@ -142,7 +157,13 @@ pub(super) async fn results_for_as<T: Xdr>(
     Ok(value)
 }
 
-fn call_of(program: u32, version: u32, procedure: u32, credential: Credential, args: &impl Xdr) -> Bytes {
+pub(super) fn call_of(
+    program: u32,
+    version: u32,
+    procedure: u32,
+    credential: Credential,
+    args: &impl Xdr,
+) -> Bytes {
     let mut e = Encoder::default();
     Call { xid: 7, program, version, procedure, credential }.emit(&mut e);
     args.emit(&mut e);
@@ -347,7 +368,7 @@ fn whoever_runs_the_server_sees_the_version_and_who_calls() {
     let asked = call_of(mount::PROGRAM, mount::VERSION, mount::procedure::NULL, by(7), &());
     let calls = [asked, getattr(0), getattr(1000)];
     let watch = Watch::default();
-    let script = Script::of(PEER, &calls);
+    let script = Script::of(tcp(PEER), &calls);
     rt::block_on(server.serve_watched(script.clone(), &watch)).unwrap().unwrap();
     assert_eq!(script.replies.borrow().len(), 3);
     // Who mounts is not who uses what was mounted.
@@ -419,7 +440,8 @@ fn payload_is_placed_from_the_clients_memory_or_else_fetched() {
     let ask = |message: Bytes, afar: Afar| {
         let detached = Some(Detached::There(Rc::new(afar)));
         let call = Message { body: message, detached, ticket: Ticket::default() };
-        let script = Script { peer: PEER, calls: RefCell::new([call].into()), replies: RefCell::default() };
+        let script =
+            Script { peer: tcp(PEER), calls: RefCell::new([call].into()), replies: RefCell::default() };
         let script = Rc::new(script);
         rt::block_on(server.serve(script.clone())).unwrap().unwrap();
         let mut d = Decoder::new(stream(script.replies.borrow_mut().pop().expect("a reply")));
@@ -736,5 +758,5 @@ fn a_request_that_waits_does_not_hold_up_the_others() {
     ended.unwrap();
     let xids: Vec<u32> = replies.into_iter().map(|r| Decoder::new(stream(r)).u32().unwrap()).collect();
     assert_eq!(xids, [8, 7]);
-    assert!(server.serve(Script::of(PEER, &[])).now_or_never().unwrap().is_ok());
+    assert!(server.serve(Script::of(tcp(PEER), &[])).now_or_never().unwrap().is_ok());
 }

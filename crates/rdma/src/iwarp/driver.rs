@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::rt::PollerGuard;
-use weft_machine::{Buf, FileRange, Pool, Stream, Time, rt};
+use weft_machine::{Buf, FileRange, Peer, Pool, Stream, Time, rt};
 
 use super::connection::Connection;
 use super::frame::Next;
@@ -43,7 +43,7 @@ pub(super) struct Link {
     connection: RefCell<Connection>,
     stream: Stream,
     pool: Pool,
-    peer: String,
+    peer: Peer,
     /// Waits in `poll`.
     user: RefCell<Option<Waker>>,
     /// The sending task.
@@ -59,7 +59,7 @@ pub(super) struct Link {
 impl Handle {
     /// Starts the tasks.
     pub(super) fn new(connection: Connection, stream: Stream, pool: Pool) -> Handle {
-        let peer = stream.peer_addr().map_or_else(|| "unknown".into(), |addr| addr.to_string());
+        let peer = stream.peer().by_rdma();
         let link = Rc::new_cyclic(|link| Link {
             connection: RefCell::new(connection),
             stream,
@@ -107,7 +107,7 @@ impl Link {
         })
         .await;
         if let Some(reason) = self.connection.borrow().ended() {
-            tracing::debug!(peer = self.peer, "iwarp connection ended: {reason}");
+            tracing::debug!(peer = %self.peer, "iwarp connection ended: {reason}");
         }
     }
 
@@ -338,8 +338,8 @@ impl QueuePair for Handle {
         self.0.connection.borrow().caps()
     }
 
-    fn peer(&self) -> String {
-        self.0.peer.clone()
+    fn peer(&self) -> Peer {
+        self.0.peer
     }
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {

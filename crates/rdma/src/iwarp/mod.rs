@@ -44,7 +44,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Socket;
-use weft_machine::{Pool, Stream, Time, rt};
+use weft_machine::{Peer, Pool, Stream, Time, rt};
 use weft_wire::mpa::{self, NOT_NEGOTIATED};
 
 use self::connection::{Connection, Limits};
@@ -254,6 +254,10 @@ struct Incoming {
 }
 
 impl verbs::Incoming for Incoming {
+    fn peer(&self) -> Peer {
+        self.socket.peer().by_rdma()
+    }
+
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn verbs::Request>, ConnectError>> {
         Box::pin(async move {
             let Incoming { socket, provider } = *self;
@@ -293,8 +297,8 @@ impl verbs::Request for Request {
         self.asked.private_data()
     }
 
-    fn peer(&self) -> String {
-        self.stream.peer_addr().map_or_else(|| "unknown".into(), |addr| addr.to_string())
+    fn peer(&self) -> Peer {
+        self.stream.peer().by_rdma()
     }
 
     fn accept(

@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller};
-use weft_machine::{Buf, Pool, Time};
+use weft_machine::{Buf, Peer, Pool, Time};
 
 use super::NAME;
 use super::bindings::*;
@@ -39,6 +39,7 @@ use crate::{
 
 /// What set-up has made.
 pub(super) struct Parts {
+    pub(super) peer: Peer,
     pub(super) qp: Arc<Qp>,
     pub(super) watch: Watch,
     pub(super) events: Readable<Arc<EventChannel>>,
@@ -57,7 +58,7 @@ pub(super) struct Unconnected(Rc<Inner>);
 pub(super) struct RnicQueuePair(Rc<Inner>);
 
 struct Inner {
-    peer: RefCell<String>,
+    peer: Peer,
     close_timeout: Duration,
     events: Readable<Arc<EventChannel>>,
     /// Waits in `poll`.
@@ -71,7 +72,7 @@ struct Inner {
 
 impl Unconnected {
     pub(super) fn new(parts: Parts) -> Unconnected {
-        let Parts { qp, watch, events, local, regions, pool, caps, send_pieces, close_timeout } = parts;
+        let Parts { qp, peer, watch, events, local, regions, pool, caps, send_pieces, close_timeout } = parts;
         let line = Line { watch, _poller: None, armed: false, qp };
         let state = Queues {
             pool,
@@ -96,7 +97,7 @@ impl Unconnected {
             traffic: Traffic::default(),
         };
         Unconnected(Rc::new(Inner {
-            peer: RefCell::new(String::new()),
+            peer,
             close_timeout,
             events,
             user: Cell::new(None),
@@ -120,9 +121,8 @@ impl Unconnected {
     }
 
     /// The connection is there: takes its limits and starts what listens for its news.
-    pub(super) fn start(self, ird: u16, ord: u16, peer: String) -> io::Result<Rc<RnicQueuePair>> {
+    pub(super) fn start(self, ird: u16, ord: u16) -> io::Result<Rc<RnicQueuePair>> {
         let inner = self.0;
-        *inner.peer.borrow_mut() = peer;
         let state = &mut *inner.state.borrow_mut();
         (state.caps.ird, state.caps.ord) = (ird, ord);
         if let Some(line) = &mut state.line {
@@ -355,7 +355,7 @@ impl Inner {
             Some(told) if reason != Disconnect::Local => told,
             _ => reported.filter(|_| unexplained).unwrap_or(reason),
         };
-        tracing::debug!(peer = %self.peer.borrow(), %reason, "rnic connection ends");
+        tracing::debug!(peer = %self.peer, %reason, "rnic connection ends");
         if let Some(Line { watch, _poller, qp, .. }) = state.line.take() {
             if let Err(e) = qp.disconnect() {
                 tracing::debug!("rdma_disconnect: {e}");
@@ -401,8 +401,8 @@ impl QueuePair for RnicQueuePair {
         self.0.state.borrow().caps
     }
 
-    fn peer(&self) -> String {
-        self.0.peer.borrow().clone()
+    fn peer(&self) -> Peer {
+        self.0.peer
     }
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {

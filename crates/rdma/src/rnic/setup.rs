@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
-use weft_machine::{Pool, rt};
+use weft_machine::{Peer, Pool, rt};
 
 use super::Config;
 use super::bindings::*;
@@ -121,7 +121,7 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn open(id: CmId, events: Events, config: &Config, pool: &Pool) -> io::Result<Endpoint> {
+    fn open(id: CmId, peer: Peer, events: Events, config: &Config, pool: &Pool) -> io::Result<Endpoint> {
         let library = Library::get().map_err(io::Error::other)?;
         let context = id.context()?;
         let limits = context.limits()?;
@@ -138,6 +138,7 @@ impl Endpoint {
         let watch = faults::watch(library, context, [qp.key(), cq.as_ptr() as usize])?;
         let unconnected = Unconnected::new(Parts {
             qp: qp.clone(),
+            peer,
             watch,
             events,
             local: Local::new(pd.clone(), pool.clone()),
@@ -211,7 +212,7 @@ pub(super) async fn connect(
     within(config, "the resolution of the route", expect(&events, RDMA_CM_EVENT_ROUTE_RESOLVED, None))
         .await?;
 
-    let endpoint = Endpoint::open(id, events, config, pool)?;
+    let endpoint = Endpoint::open(id, Peer::Rdma(addr), events, config, pool)?;
     let offer = endpoint.offer(&params, config)?;
     let answer = async {
         let (qp, offered) = (endpoint.qp.clone(), offer.clone());
@@ -224,7 +225,7 @@ pub(super) async fn connect(
     let (ird, ord) = agreed(&offer, &event.conn);
     tracing::debug!(peer = %addr, ird, ord, "rnic connected");
     let transport = endpoint.transport;
-    let queue_pair = endpoint.unconnected.start(ird, ord, addr.to_string())?;
+    let queue_pair = endpoint.unconnected.start(ird, ord)?;
     Ok((queue_pair as Rc<dyn QueuePair>, said(event.conn.private_data, transport)))
 }
 
@@ -280,10 +281,14 @@ impl crate::Listener for RnicListener {
             loop {
                 match self.events.inner().next() {
                     Ok(CmEvent { request: Some(id), conn, .. }) => {
+                        // Dropped, it is refused: nobody could say whether its peer is let in.
+                        let Some(peer) = id.peer().map(Peer::Rdma) else {
+                            tracing::debug!("refused a connection: its peer has no address");
+                            continue;
+                        };
                         let (pool, config) = (self.pool.clone(), self.config.clone());
-                        return Ok(
-                            Box::new(RnicIncoming { id, conn, pool, config }) as Box<dyn crate::Incoming>
-                        );
+                        let incoming = RnicIncoming { id, conn, peer, pool, config };
+                        return Ok(Box::new(incoming) as Box<dyn crate::Incoming>);
                     }
                     Ok(CmEvent { kind: RDMA_CM_EVENT_DEVICE_REMOVAL, .. }) => {
                         return Err(io::Error::new(
@@ -305,18 +310,22 @@ impl crate::Listener for RnicListener {
 struct RnicIncoming {
     id: CmId,
     conn: Conn,
+    peer: Peer,
     pool: Pool,
     config: Config,
 }
 
 impl crate::Incoming for RnicIncoming {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn crate::Request>, ConnectError>> {
         Box::pin(async move {
-            let RnicIncoming { mut id, mut conn, pool, config } = *self;
+            let RnicIncoming { mut id, mut conn, peer, pool, config } = *self;
             let channel = channel()?;
             id.migrate(&channel)?;
             conn.private_data = said(conn.private_data, id.context()?.transport());
-            let peer = id.peer().map_or_else(|| "unknown".into(), |addr| addr.to_string());
             let events = Readable::new(channel)?;
             let request = RnicRequest { id, events, conn, peer, pool, config };
             Ok(Box::new(request) as Box<dyn crate::Request>)
@@ -328,7 +337,7 @@ struct RnicRequest {
     id: CmId,
     events: Events,
     conn: Conn,
-    peer: String,
+    peer: Peer,
     pool: Pool,
     config: Config,
 }
@@ -338,8 +347,8 @@ impl crate::Request for RnicRequest {
         &self.conn.private_data
     }
 
-    fn peer(&self) -> String {
-        self.peer.clone()
+    fn peer(&self) -> Peer {
+        self.peer
     }
 
     fn accept(
@@ -349,7 +358,7 @@ impl crate::Request for RnicRequest {
     ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>> {
         Box::pin(async move {
             let RnicRequest { id, events, conn, peer, pool, config } = *self;
-            let endpoint = Endpoint::open(id, events, &config, &pool)?;
+            let endpoint = Endpoint::open(id, peer, events, &config, &pool)?;
             let mut offer = endpoint.offer(&params, &config)?;
             // What the peer asks for is the most that it can use.
             offer.ird = offer.ird.min(conn.responder_resources);
@@ -364,8 +373,8 @@ impl crate::Request for RnicRequest {
             };
             within(&config, "the end of set-up", established).await?;
             let (ird, ord) = (u16::from(offer.ird), u16::from(offer.ord));
-            tracing::debug!(peer, ird, ord, "rnic accepted");
-            Ok(endpoint.unconnected.start(ird, ord, peer)? as Rc<dyn QueuePair>)
+            tracing::debug!(%peer, ird, ord, "rnic accepted");
+            Ok(endpoint.unconnected.start(ird, ord)? as Rc<dyn QueuePair>)
         })
     }
 

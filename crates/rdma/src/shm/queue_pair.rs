@@ -25,7 +25,7 @@ use bytes::Bytes;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
 use weft_machine::shm::{Consumer, Doorbell, Producer, Ringer, Sleeper, Socket, Words};
-use weft_machine::{Buf, File, Pool, Window};
+use weft_machine::{Buf, File, Peer, Pool, Window};
 
 use self::work::{FileWrite, Stop, check};
 use super::NAME;
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub(super) slabs: PeerSlabs,
     pub(super) caps: Caps,
     pub(super) stall_limit: Duration,
-    pub(super) peer: String,
+    pub(super) peer: Peer,
 }
 
 /// A connected queue pair; dropping it closes the connection.
@@ -61,7 +61,7 @@ struct Inner {
     pool: Pool,
     caps: Caps,
     stall_limit: Duration,
-    peer: String,
+    peer: Peer,
     link: Readable<Socket>,
     inbox: Rc<Inbox>,
     reach: Reach,
@@ -423,8 +423,8 @@ impl QueuePair for ShmQueuePair {
         self.0.caps
     }
 
-    fn peer(&self) -> String {
-        self.0.peer.clone()
+    fn peer(&self) -> Peer {
+        self.0.peer
     }
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {

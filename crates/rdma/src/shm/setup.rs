@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::Readable;
 use weft_machine::shm::{Doorbell, PathListener, Ringer, Socket, Words, adopt};
-use weft_machine::{Pool, rt};
+use weft_machine::{Peer, Pool, rt};
 
 use super::layout::{SEGMENT_BYTES, SEGMENT_WORDS, Side};
 use super::message::{MAX_MESSAGE, MAX_PRIVATE, Message};
@@ -75,8 +75,10 @@ impl crate::Listener for ShmListener {
             loop {
                 match self.socket.inner().try_accept() {
                     Ok(socket) => {
+                        let peer = socket.peer()?;
                         let (pool, config) = (self.pool.clone(), self.config.clone());
-                        return Ok(Box::new(ShmIncoming { socket, pool, config }) as Box<dyn crate::Incoming>);
+                        let incoming = ShmIncoming { socket, peer, pool, config };
+                        return Ok(Box::new(incoming) as Box<dyn crate::Incoming>);
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -95,11 +97,16 @@ impl crate::Listener for ShmListener {
 
 struct ShmIncoming {
     socket: Socket,
+    peer: Peer,
     pool: Pool,
     config: Config,
 }
 
 impl crate::Incoming for ShmIncoming {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn crate::Request>, ConnectError>> {
         Box::pin(async move {
             let link = Readable::new(self.socket)?;
@@ -110,8 +117,7 @@ impl crate::Incoming for ShmIncoming {
             let [segment, bell] = <[OwnedFd; 2]>::try_from(fds)
                 .map_err(|_| ConnectError::Violation("a request passes two descriptors"))?;
             let segment = Words::over(adopt(segment, SEGMENT_BYTES, SEGMENT_BYTES)?);
-            let peer = describe(&link);
-            let (pool, config) = (self.pool, self.config);
+            let (peer, pool, config) = (self.peer, self.pool, self.config);
             let request = ShmRequest {
                 link,
                 pool,
@@ -137,7 +143,7 @@ struct ShmRequest {
     private_data: Bytes,
     segment: Words,
     bell: Ringer,
-    peer: String,
+    peer: Peer,
 }
 
 impl crate::Request for ShmRequest {
@@ -145,8 +151,8 @@ impl crate::Request for ShmRequest {
         &self.private_data
     }
 
-    fn peer(&self) -> String {
-        self.peer.clone()
+    fn peer(&self) -> Peer {
+        self.peer
     }
 
     fn accept(
@@ -233,7 +239,7 @@ pub(super) async fn connect(
     let fd = fd.ok_or(ConnectError::Violation("an acceptance passes one descriptor"))?;
     let their_bell = Ringer::adopt(fd)?;
     let caps = Caps { ird: our_ird.min(ord), ord: our_ord.min(ird), ..config.caps() };
-    let peer = describe(&link);
+    let peer = link.inner().peer()?;
     let parts = Parts {
         side: Side::Connecting,
         link,
@@ -309,11 +315,4 @@ fn checked_private_data(params: &ConnectParams) -> Result<Bytes, ConnectError> {
 fn wanted(params: &ConnectParams, config: &Config) -> (u16, u16) {
     let or_default = |wanted, default| if wanted == 0 { default } else { wanted };
     (or_default(params.ird, config.ird), or_default(params.ord, config.ord))
-}
-
-fn describe(link: &Readable<Socket>) -> String {
-    match link.inner().peer_pid() {
-        Ok(pid) => format!("shm:pid {pid}"),
-        Err(_) => "shm".into(),
-    }
 }

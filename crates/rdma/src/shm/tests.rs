@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use weft_machine::buf::{MAX_BUF, copies, memfd};
 use weft_machine::net::Readable;
 use weft_machine::shm::{Doorbell, Ringer, Socket, Words};
-use weft_machine::{Buf, File, FileRange, Payload, rt};
+use weft_machine::{Buf, File, FileRange, Payload, Peer, rt};
 
 use super::layout::{Half, SEGMENT_BYTES, SEGMENT_WORDS, Side, halves};
 use super::message::{MAX_MESSAGE, Message};
@@ -141,7 +141,8 @@ fn set_up_carries_private_data_and_limits_both_ways() {
         let accept = async {
             let request = listener.accept().await.unwrap().request().await.unwrap();
             assert_eq!(&request.private_data()[..], b"hello");
-            assert_eq!(request.peer(), format!("shm:pid {}", std::process::id()));
+            let own = Peer::Local { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() };
+            assert_eq!(request.peer(), own);
             let params = ConnectParams { private_data: Bytes::from_static(b"welcome"), ird: 7, ord: 70 };
             request.accept(params, Vec::new()).await.unwrap()
         };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::Rng;
-use weft_machine::{Buf, Time, rt};
+use weft_machine::{Buf, Peer, Time, rt};
 
 use super::{Layer, SetUp};
 use crate::verbs::{
@@ -107,7 +107,7 @@ impl QueuePair for Faulty {
         self.inner.caps()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.inner.peer()
     }
 
@@ -131,7 +131,7 @@ impl QueuePair for Faulty {
             return Err((PostError::QueueFull, work));
         }
         if self.strikes(self.faults.cut_one_in) {
-            tracing::debug!(peer = self.inner.peer(), "connection cut on purpose");
+            tracing::debug!(peer = %self.inner.peer(), "connection cut on purpose");
             self.inner.close();
         }
         self.inner.post(work)

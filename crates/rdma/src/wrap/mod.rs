@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::Peer;
 
 use crate::verbs::{
     Caps, ConnectError, ConnectParams, Connected, Incoming, Listener, Provider, QueuePair, Request, Work,
@@ -108,6 +109,10 @@ struct WrappedIncoming<L> {
 }
 
 impl<L: Layer> Incoming for WrappedIncoming<L> {
+    fn peer(&self) -> Peer {
+        self.inner.peer()
+    }
+
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>> {
         Box::pin(async move {
             let inner = self.inner.request().await?;
@@ -127,7 +132,7 @@ impl<L: Layer> Request for WrappedRequest<L> {
         self.inner.private_data()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.inner.peer()
     }
 

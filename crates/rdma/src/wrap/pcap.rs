@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use weft_machine::{Buf, FileRange, Payload};
+use weft_machine::{Buf, FileRange, Payload, Peer};
 use weft_wire::rdmap::Opcode;
 
 use self::flow::{Flow, From};
@@ -41,7 +41,7 @@ impl Pcap {
 
 impl Layer for Pcap {
     fn layer(&self, inner: Rc<dyn QueuePair>, set_up: &SetUp<'_>) -> Rc<dyn QueuePair> {
-        let flow = RefCell::new(Flow::new(self.0.clone(), &inner.peer(), set_up));
+        let flow = RefCell::new(Flow::new(self.0.clone(), inner.peer(), set_up));
         Rc::new(Captured { inner, flow, reads: RefCell::default() })
     }
 }
@@ -149,7 +149,7 @@ impl QueuePair for Captured {
         self.inner.caps()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.inner.peer()
     }
 

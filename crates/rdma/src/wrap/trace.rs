@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use weft_machine::{Buf, File};
+use weft_machine::{Buf, File, Peer};
 
 use super::{Layer, SetUp};
 use crate::verbs::{
@@ -97,7 +97,7 @@ impl Trace {
 impl Layer for Trace {
     fn layer(&self, inner: Rc<dyn QueuePair>, _: &SetUp<'_>) -> Rc<dyn QueuePair> {
         add(&self.0.opened);
-        let span = tracing::debug_span!("queue_pair", provider = inner.provider(), peer = inner.peer());
+        let span = tracing::debug_span!("queue_pair", provider = inner.provider(), peer = %inner.peer());
         span.in_scope(|| tracing::debug!(caps = ?inner.caps(), "opened"));
         Rc::new(Traced { inner, counters: self.0.clone(), span, ended: Cell::new(false) })
     }
@@ -134,7 +134,7 @@ impl QueuePair for Traced {
         self.inner.caps()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.inner.peer()
     }
 

@@ -1,6 +1,7 @@
 //! Connecting, refusing, and what the two sides tell each other.
 
 use bytes::Bytes;
+use weft_machine::Peer;
 use weft_rdma::{ConnectError, ConnectParams};
 
 use crate::net::{End, Net, pattern};
@@ -15,7 +16,7 @@ async fn connect(net: &Net, ours: ConnectParams, theirs: ConnectParams) -> (End,
     let accept = async {
         let request = listener.accept().await.unwrap().request().await.unwrap();
         let asked = request.private_data().clone();
-        assert!(!request.peer().is_empty());
+        assert!(matches!(request.peer(), Peer::Rdma(_) | Peer::Local { .. }));
         (request.accept(theirs, Vec::new()).await.unwrap(), asked)
     };
     let connect = async { net.client_provider.connect(listener.local_addr(), ours).await.unwrap() };
@@ -38,7 +39,9 @@ pub async fn private_data_both_ways(net: &Net) {
     assert!(asked.is_empty() && answered.is_empty(), "nobody said anything");
     assert_eq!(client.qp.provider(), net.client_provider.name());
     assert_eq!(server.qp.provider(), net.provider.name());
-    assert!(!client.qp.peer().is_empty() && !server.qp.peer().is_empty());
+    for end in [&client, &server] {
+        assert!(matches!(end.qp.peer(), Peer::Rdma(_) | Peer::Local { .. }));
+    }
 }
 
 pub async fn long_private_data(net: &Net) {

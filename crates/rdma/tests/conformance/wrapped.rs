@@ -186,7 +186,7 @@ fn a_capture_shows_both_directions_as_they_would_be_on_the_wire() {
         client.completion(4).await;
         client.qp.close();
         client.end().await;
-        client.qp.peer().parse::<SocketAddr>().unwrap().port()
+        client.qp.peer().addr().unwrap().port()
     })
     .unwrap();
     let packets = packets(&file);

@@ -4,7 +4,9 @@
 //! host that come by shared memory are one source: a new process costs an attacker nothing.
 //! Does not: ask the socket; the transport has named the peer.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
+
+use weft_transport::Peer;
 
 /// A source of log-ons. Small and of fixed size, so that tables of it are bounded in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -18,13 +20,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source of a peer by the name that its transport gives it: `10.0.0.1:5`, `[2001:db8::1]:5` or `shm:pid 4`.
-    pub fn of(peer: &str) -> Source {
-        let ip = peer.parse::<SocketAddr>().map(|addr| addr.ip()).or_else(|_| peer.parse());
-        match ip.map(|ip: IpAddr| ip.to_canonical()) {
-            Ok(IpAddr::V4(ip)) => Source::V4(ip),
-            Ok(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
-            Err(_) => Source::Local,
+    /// The source of a peer.
+    pub fn of(peer: Peer) -> Source {
+        match peer.ip() {
+            Some(IpAddr::V4(ip)) => Source::V4(ip),
+            Some(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
+            None => Source::Local,
         }
     }
 }
@@ -35,9 +36,11 @@ mod tests {
 
     #[test]
     fn addresses_of_one_host_are_one_source() {
-        assert_eq!(Source::of("[2001:db8::1]:5"), Source::of("[2001:db8::ffff]:6"));
-        assert_ne!(Source::of("[2001:db8::1]:5"), Source::of("[2001:db8:0:1::1]:5"));
-        assert_eq!(Source::of("[::ffff:10.0.0.1]:5"), Source::of("10.0.0.1:7"));
-        assert_eq!(Source::of("shm:pid 4"), Source::of("shm:pid 5"));
+        let of = |text: &str| Source::of(Peer::Tcp(text.parse().unwrap()));
+        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::ffff]:6"));
+        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
+        assert_eq!(of("[::ffff:10.0.0.1]:5"), of("10.0.0.1:7"));
+        let local = |pid| Source::of(Peer::Local { uid: 0, pid });
+        assert_eq!(local(4), local(5));
     }
 }

@@ -306,7 +306,7 @@ impl Session {
         let carrier = |connection: Rc<Connection>| {
             let channel = connection.link.channel();
             Carrier {
-                peer: channel.peer(),
+                peer: channel.peer().to_string(),
                 transport: channel.kind(),
                 medium: channel.medium(),
                 rdma: self.0.rdma_by(&connection, false),
@@ -417,7 +417,7 @@ impl Session {
         let channel = connection.link.channel();
         let profile = &connection.negotiated.profile;
         Description {
-            peer: channel.peer(),
+            peer: channel.peer().to_string(),
             transport: channel.kind(),
             medium: channel.medium(),
             dialect: profile.dialect,

@@ -98,8 +98,8 @@ impl Connection {
     pub(super) fn new(server: Arc<Server>, channel: Rc<dyn Channel>) -> Connection {
         let peer = channel.peer();
         Connection {
-            source: Source::of(&peer),
-            peer,
+            source: Source::of(peer),
+            peer: peer.to_string(),
             preauth: Rc::default(),
             waiting: Waiting::default(),
             in_progress: RefCell::default(),

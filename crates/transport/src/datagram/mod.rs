@@ -38,14 +38,14 @@ pub struct Port {
     socket: Rc<Readable<UdpSocket>>,
     local: SocketAddr,
     pool: Pool,
-    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Peer>>>>,
+    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Inbox>>>>,
     /// One byte longer than a message may be: what fills it was longer.
     staging: RefCell<Vec<u8>>,
 }
 
 /// What has arrived of one peer.
 #[derive(Default)]
-struct Peer {
+struct Inbox {
     waiting: RefCell<VecDeque<Bytes>>,
     reader: Cell<Option<Waker>>,
     closed: Cell<bool>,
@@ -110,7 +110,7 @@ impl Port {
                 None
             }
             Entry::Vacant(entry) => {
-                let peer = Rc::new(Peer::default());
+                let peer = Rc::new(Inbox::default());
                 peer.put(body, from);
                 entry.insert(Rc::downgrade(&peer));
                 Some(Datagram {
@@ -133,7 +133,7 @@ fn passes(e: &io::Error) -> bool {
     matches!(e.kind(), WouldBlock | Interrupted | ConnectionRefused | HostUnreachable | NetworkUnreachable)
 }
 
-impl Peer {
+impl Inbox {
     fn put(&self, body: Bytes, from: SocketAddr) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() >= MAX_WAITING {
@@ -159,11 +159,11 @@ impl Peer {
 
 /// The messages from and to one peer of a [`Port`].
 pub struct Datagram {
-    peer: Rc<Peer>,
+    peer: Rc<Inbox>,
     addr: SocketAddr,
     socket: Rc<Readable<UdpSocket>>,
     pool: Pool,
-    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Peer>>>>,
+    peers: Rc<RefCell<HashMap<SocketAddr, Weak<Inbox>>>>,
     /// Bytes and datagrams.
     sent: Cell<(u64, u64)>,
     received: Cell<(u64, u64)>,
@@ -191,8 +191,8 @@ impl Channel for Datagram {
         "udp"
     }
 
-    fn peer(&self) -> String {
-        self.addr.to_string()
+    fn peer(&self) -> Peer {
+        Peer::Udp(self.addr)
     }
 
     fn limits(&self) -> Limits {

@@ -34,7 +34,7 @@ fn each_peer_has_a_channel_and_gets_its_own_answers() {
         two.send(b"two's").unwrap();
         // One's next goes to one's channel; only two is new.
         let to_two = port.accept().await.unwrap();
-        assert_eq!(to_two.peer(), two.local_addr().unwrap().to_string());
+        assert_eq!(to_two.peer(), Peer::Udp(two.local_addr().unwrap()));
         assert_eq!(to_one.recv().await.unwrap().unwrap().body, "one's");
         assert_eq!(to_one.try_recv().unwrap().body, "next");
         assert!(to_one.try_recv().is_none());

@@ -28,7 +28,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool, Stream, rt};
 
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Segment, Sending, Ticket,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Segment, Sending, Ticket,
     Traffic,
 };
 use receiver::Receiver;
@@ -75,7 +75,7 @@ struct Inner<F> {
     stream: Rc<Stream>,
     pool: Pool,
     max_message: usize,
-    peer: String,
+    peer: Peer,
     receiver: RefCell<Receiver<F>>,
     tx: RefCell<Tx>,
 }
@@ -96,7 +96,7 @@ impl<F: Framing> Framed<F> {
     /// Takes over a connected stream. Buffers come from `pool`; `gather` lets it wait for several small messages at a
     /// time while the peer keeps them coming.
     pub(crate) fn over(stream: Stream, pool: Pool, max_message: usize, gather: bool) -> Rc<Framed<F>> {
-        let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
+        let peer = stream.peer();
         let sender = Sender::new(&stream);
         let inner = Rc::new(Inner {
             stream: Rc::new(stream),
@@ -241,8 +241,8 @@ impl<F: Framing> Channel for Framed<F> {
         "tcp"
     }
 
-    fn peer(&self) -> String {
-        self.0.peer.clone()
+    fn peer(&self) -> Peer {
+        self.0.peer
     }
 
     fn limits(&self) -> Limits {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
+use weft_machine::net::Socket;
 use weft_machine::sim::{self, Cut, CutHow, Faults, Side, Sim};
 use weft_machine::{File, FileRange, Listener, Payload, buf, rt};
 use weft_rdma::{Access, Segment, Stag};
@@ -25,7 +26,7 @@ fn any_port() -> SocketAddr {
 async fn streams() -> (Stream, Stream) {
     let listener = Listener::bind(any_port()).unwrap();
     let (dialled, accepted) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
-    (dialled.unwrap(), Stream::from_tcp(accepted.unwrap()).unwrap())
+    (dialled.unwrap(), Stream::from_socket(accepted.unwrap()).unwrap())
 }
 
 async fn channels() -> (Rc<Nbss>, Rc<Nbss>) {
@@ -461,9 +462,9 @@ fn a_gathering_channel_serves_a_peer_that_changes_its_ways() {
             }
             answered
         });
-        let (socket, _) = rt::blocking(move || listener.accept()).await.unwrap();
+        let socket = Socket::from_tcp(rt::blocking(move || listener.accept()).await.unwrap()).unwrap();
         let config = Config { gather: true, ..Config::default() };
-        let channel = Nbss::new(Stream::from_tcp(socket).unwrap(), Pool::new(64 << 20), config);
+        let channel = Nbss::new(Stream::from_socket(socket).unwrap(), Pool::new(64 << 20), config);
         let mut served = 0;
         while let Some(first) = channel.recv().await.unwrap() {
             channel.cork(true);

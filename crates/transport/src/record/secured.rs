@@ -55,7 +55,7 @@ pub async fn accept(
         }
     }
     stream.send_all(&[probe.accept()]).await?;
-    let peer = stream.peer_addr().map_or_else(|| "unnamed".to_owned(), |addr| addr.to_string());
+    let peer = stream.peer();
     let mut link = Link::new(stream);
     let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
     shaken.map_err(|_| Error::TimedOut("the handshake of TLS"))??;
@@ -67,7 +67,7 @@ pub struct Secured(Rc<Inner>);
 
 struct Inner {
     link: Link,
-    peer: String,
+    peer: Peer,
     pool: Pool,
     max_message: usize,
     receiver: RefCell<Receiver>,
@@ -100,7 +100,7 @@ struct Queue {
 }
 
 impl Secured {
-    fn new(link: Link, peer: String, pool: Pool, max_message: usize) -> Rc<Secured> {
+    fn new(link: Link, peer: Peer, pool: Pool, max_message: usize) -> Rc<Secured> {
         let inner = Rc::new(Inner {
             link,
             peer,
@@ -276,8 +276,8 @@ impl Channel for Secured {
         Some(Security { peer_is_known: self.0.link.peer_is_known() })
     }
 
-    fn peer(&self) -> String {
-        self.0.peer.clone()
+    fn peer(&self) -> Peer {
+        self.0.peer
     }
 
     fn limits(&self) -> Limits {

@@ -3,21 +3,22 @@ use std::net::{TcpListener, TcpStream};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use weft_machine::net::Socket;
 use weft_machine::{File, FileRange, Payload, rt};
 
 use super::*;
 use crate::channel::{Channel, Error, Outgoing, Part, To};
 
-fn pair() -> (TcpStream, TcpStream) {
+fn pair() -> (TcpStream, Socket) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
+    (client, Socket::from_tcp(listener.accept().unwrap()).unwrap())
 }
 
 /// A channel, and the bare socket at its other end.
 fn channel(config: Config) -> (Rc<Record>, TcpStream) {
     let (peer, ours) = pair();
-    (Record::new(Stream::from_tcp(ours).unwrap(), Pool::new(32 << 20), config), peer)
+    (Record::new(Stream::from_socket(ours).unwrap(), Pool::new(32 << 20), config), peer)
 }
 
 fn fragment(last: bool, body: &[u8]) -> Vec<u8> {

@@ -27,7 +27,8 @@ use super::requester::{Prepared, Requester, Shape, prepare, refusal};
 use super::responder::{Out, Responder, id};
 use super::{Config, distant};
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Segment, Sending,
+    Traffic,
 };
 use crate::memory::poll_buffers;
 
@@ -475,7 +476,7 @@ impl Channel for RpcRdma {
         self.0.qp.provider()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.0.qp.peer()
     }
 

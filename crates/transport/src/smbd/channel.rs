@@ -16,8 +16,8 @@ use weft_rdma::{PostError, Work, WorkError};
 use super::driver::{Core, LINGER, READ, Reading};
 use super::engine::{Agreed, Event};
 use crate::channel::{
-    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Segment, Sending, Ticket,
-    To, Traffic,
+    Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Segment, Sending,
+    Ticket, To, Traffic,
 };
 
 /// RDMA Reads of `fetch` under way, queued ones included.
@@ -283,7 +283,7 @@ impl Channel for Smbd {
         self.0.queue_pair.provider()
     }
 
-    fn peer(&self) -> String {
+    fn peer(&self) -> Peer {
         self.0.queue_pair.peer()
     }
 

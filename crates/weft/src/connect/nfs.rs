@@ -404,7 +404,7 @@ impl Export {
     }
 
     fn peer(&self) -> String {
-        either!(&self.mount, mount => mount.channel()).peer()
+        either!(&self.mount, mount => mount.channel()).peer().to_string()
     }
 }
 

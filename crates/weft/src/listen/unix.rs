@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use weft_machine::net::{Readable, Socket};
+use weft_machine::net::{Peer, Readable, Socket};
 
 /// The socket. Who may connect is decided by the rights of its file: as the umask has it, its owner.
 pub(crate) struct PathListener {
@@ -53,14 +53,16 @@ impl PathListener {
 
     /// The next connection.
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        Ok(self.accept_stream().await?.into())
+        Socket::from_unix(self.accept_stream().await?)
     }
 
     /// The next connection, and the user at its other end.
     pub(crate) async fn accept_known(&self) -> io::Result<(Socket, u32)> {
-        let stream = self.accept_stream().await?;
-        let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
-        Ok((stream.into(), uid))
+        let socket = self.accept().await?;
+        match socket.peer() {
+            Peer::Local { uid, .. } => Ok((socket, uid)),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
     }
 
     async fn accept_stream(&self) -> io::Result<UnixStream> {

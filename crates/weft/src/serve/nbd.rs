@@ -73,8 +73,8 @@ impl Nbd {
         let for_connections = server.clone();
         let serve: ServeStream = Arc::new(move |stream| {
             let server = for_connections.clone();
-            let peer = stream.peer_addr().map_or("a Unix socket".into(), |peer| peer.to_string());
-            let transport = if stream.peer_addr().is_some() { "tcp" } else { "unix" };
+            let peer = stream.peer().to_string();
+            let transport = if stream.peer().addr().is_some() { "tcp" } else { "unix" };
             Box::pin(async move {
                 tracing::debug!("NBD from {peer}: connected");
                 let watch = Rc::new(Watch::default());

@@ -167,7 +167,7 @@ fn of_channel(protocol: &str, channel: &dyn Channel, since: Instant) -> Connecti
     };
     Connection {
         protocol: protocol.into(),
-        peer: channel.peer(),
+        peer: channel.peer().to_string(),
         transport: transport.into(),
         provider: rdma.then(|| channel.medium().to_owned()),
         age_seconds: since.elapsed().as_secs(),

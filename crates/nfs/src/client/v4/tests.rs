@@ -80,8 +80,8 @@ impl Channel for End {
     fn medium(&self) -> &'static str {
         "memory"
     }
-    fn peer(&self) -> String {
-        "192.0.2.1:700".to_owned()
+    fn peer(&self) -> weft_transport::Peer {
+        weft_transport::Peer::Tcp(([192, 0, 2, 1], 700).into())
     }
     fn limits(&self) -> Carries {
         Carries { max_message: 1 << 20, max_rdma: None }

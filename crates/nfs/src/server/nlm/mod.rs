@@ -94,7 +94,7 @@ pub(super) async fn answer(
 
 /// Sends the answer of a `_MSG` as a call of its own.
 fn later(cx: &Connection<'_>, number: u32, result: impl Xdr + 'static) {
-    let Some(host) = cx.addr() else { return };
+    let Some(host) = cx.peer.ip() else { return };
     let way = way(cx.server, host);
     rt::spawn(async move { callback::answer(&way, number, &result).await }).detach();
 }
@@ -119,7 +119,7 @@ impl Asked<'_> {
 }
 
 fn host(cx: &Connection<'_>, name: &Object) -> Result<HostId, Status> {
-    let addr = cx.addr().ok_or(Status::FAILED)?;
+    let addr = cx.peer.ip().ok_or(Status::FAILED)?;
     // A copy: a slice would keep the receive buffer that the call came in.
     Ok(HostId { addr, name: bytes::Bytes::copy_from_slice(&name.0) })
 }

@@ -109,7 +109,7 @@ fn locks_of_smb_and_of_version_4_stand_in_the_same_table() {
 async fn client(listener: Listener, answer: Status, told: Rc<RefCell<Vec<TestArgs>>>) {
     let port = listener.local_addr().port();
     loop {
-        let stream = Stream::from_tcp(listener.accept().await.unwrap()).unwrap();
+        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
         rt::spawn(converse(stream, port, answer, told.clone())).detach();
     }
 }

@@ -183,6 +183,6 @@ pub(super) async fn keep(
     let dacl = dacl(acl, &owner, &group)?;
     let descriptor =
         SecurityDescriptor { control: Control::NONE, owner: Some(owner), group: Some(group), dacl };
-    tracing::debug!(peer = &*c.cx.peer, node = attr.node.0, "an ACL is set over NFS");
+    tracing::debug!(peer = %c.cx.peer, node = attr.node.0, "an ACL is set over NFS");
     access::keep(vfs, attr.node, &descriptor).await.map_err(|e| status(&e))
 }

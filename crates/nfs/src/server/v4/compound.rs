@@ -133,7 +133,7 @@ pub(in crate::server) async fn compound(
         Reply::GarbageArgs
     })?;
     // Sessions have numbers of their own.
-    let asked = (head.minor == 0).then(|| (Number::of(cx.host(), call), head.tag.0.clone(), d.clone()));
+    let asked = (head.minor == 0).then(|| (Number::of(&cx.host, call), head.tag.0.clone(), d.clone()));
     let mut reply = Body { tail: body, ..Body::default() };
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Pool, Stream, rt};
+use weft_machine::{Peer, Pool, Stream, rt};
 use weft_transport::{Channel, Outgoing, record};
 use weft_wire::nfs4::{CALLBACK_VERSION, CB_NULL, NetAddr};
 use weft_wire::rpc::{Call, Credential};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Where the client listens, when that is its own host, by TCP.
-pub(super) fn address(location: &NetAddr, peer: &str) -> Option<SocketAddr> {
+pub(super) fn address(location: &NetAddr, peer: Peer) -> Option<SocketAddr> {
     if !matches!(&*location.netid.0, b"tcp" | b"tcp6") {
         return None;
     }
@@ -35,8 +35,7 @@ pub(super) fn address(location: &NetAddr, peer: &str) -> Option<SocketAddr> {
     let (host, high) = rest.rsplit_once('.')?;
     let port = u16::from_be_bytes([high.parse().ok()?, low.parse().ok()?]);
     let host: IpAddr = host.parse().ok()?;
-    let peer: SocketAddr = peer.parse().ok()?;
-    let same = host.to_canonical() == peer.ip().to_canonical();
+    let same = peer.ip() == Some(host.to_canonical());
     (same && port != 0).then(|| SocketAddr::new(host, port))
 }
 
@@ -115,7 +114,7 @@ mod tests {
             netid: Text::known(netid),
             addr: Text::known(addr),
         };
-        let from = |location: &NetAddr| address(location, "10.0.0.1:999");
+        let from = |location: &NetAddr| address(location, Peer::Tcp(([10, 0, 0, 1], 999).into()));
         assert_eq!(from(&at("tcp", "10.0.0.1.3.232")), Some("10.0.0.1:1000".parse().unwrap()));
         for other in [
             at("tcp", "10.0.0.2.3.232"),
@@ -127,8 +126,10 @@ mod tests {
         ] {
             assert_eq!(from(&other), None, "{other:?}");
         }
-        let six = address(&at("tcp6", "::1.8.1"), "[::1]:7");
+        let six = address(&at("tcp6", "::1.8.1"), Peer::Tcp("[::1]:7".parse().unwrap()));
         assert_eq!(six, Some("[::1]:2049".parse().unwrap()));
-        assert!(address(&at("tcp", "127.0.0.1.8.1"), "[::ffff:127.0.0.1]:7").is_some());
+        let mapped = Peer::Tcp("[::ffff:127.0.0.1]:7".parse().unwrap());
+        assert!(address(&at("tcp", "127.0.0.1.8.1"), mapped).is_some());
+        assert_eq!(address(&at("tcp", "127.0.0.1.8.1"), Peer::Local { uid: 0, pid: 1 }), None);
     }
 }

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use bytes::Bytes;
+use weft_machine::Peer;
 use weft_wire::ddp::{self, Tagged, Untagged};
 use weft_wire::mpa::{self, Crc, Frame, Kind};
 use weft_wire::rdmap::{self, Opcode, ReadRequest};
@@ -56,12 +57,12 @@ pub(super) struct Flow {
 
 impl Flow {
     /// Begins with a handshake and the two frames of MPA.
-    pub(super) fn new(capture: Capture, peer: &str, set_up: &SetUp<'_>) -> Flow {
+    pub(super) fn new(capture: Capture, peer: Peer, set_up: &SetUp<'_>) -> Flow {
         let number = capture.next_flow();
         let client = FIRST_PORT.wrapping_add(number % (u16::MAX - FIRST_PORT));
         // The peer as it is known, where it has an address.
-        let known = match peer.parse() {
-            Ok(SocketAddr::V4(addr)) => Some(addr),
+        let known = match peer.addr() {
+            Some(SocketAddr::V4(addr)) => Some(addr),
             _ => None,
         };
         let initiator = SocketAddrV4::new(INITIATOR, client);

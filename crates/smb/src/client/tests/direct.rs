@@ -167,8 +167,8 @@ impl Channel for Direct {
     fn medium(&self) -> &'static str {
         "memory"
     }
-    fn peer(&self) -> String {
-        "the other end".into()
+    fn peer(&self) -> weft_transport::Peer {
+        weft_transport::Peer::Rdma(([192, 0, 2, 1], 445).into())
     }
     fn limits(&self) -> Limits {
         Limits { max_message: MAX_MESSAGE, max_rdma: Some(MAX_RDMA) }

@@ -70,7 +70,7 @@ impl Channel for Line {
     fn medium(&self) -> &'static str {
         self.inner.medium()
     }
-    fn peer(&self) -> String {
+    fn peer(&self) -> weft_transport::Peer {
         self.inner.peer()
     }
     fn limits(&self) -> Limits {

@@ -65,8 +65,8 @@ impl Channel for Client {
     fn medium(&self) -> &'static str {
         "bench"
     }
-    fn peer(&self) -> String {
-        "bench".into()
+    fn peer(&self) -> weft_transport::Peer {
+        weft_transport::Peer::Tcp(([192, 0, 2, 1], 700).into())
     }
     fn limits(&self) -> Limits {
         Limits { max_message: 1 << 20, max_rdma: self.rdma.then_some(8 << 20) }

@@ -70,8 +70,10 @@ impl Channel for Pipe {
     fn medium(&self) -> &'static str {
         "memory"
     }
-    fn peer(&self) -> String {
-        self.0.peer.clone()
+    fn peer(&self) -> weft_transport::Peer {
+        // Who has not said from where it comes, comes from nowhere in particular.
+        let addr = self.0.peer.parse().unwrap_or_else(|_| ([192, 0, 2, 1], 700).into());
+        weft_transport::Peer::Tcp(addr)
     }
     fn limits(&self) -> Carries {
         Carries { max_message: (1 << 20) + (64 << 10), max_rdma: self.0.max_rdma.get() }

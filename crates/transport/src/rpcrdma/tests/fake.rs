@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use weft_machine::Peer;
 use weft_machine::{Buf, File, Payload, Pool};
 use weft_rdma::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Refusal, Segment, Stag, Traffic, Work,
@@ -241,8 +242,8 @@ impl QueuePair for FakeQp {
         }
     }
 
-    fn peer(&self) -> String {
-        "fake".to_owned()
+    fn peer(&self) -> Peer {
+        Peer::Rdma(([192, 0, 2, 1], 700).into())
     }
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {

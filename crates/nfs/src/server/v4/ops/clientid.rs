@@ -43,7 +43,7 @@ fn call_back(c: &Compound<'_>, client: u64) {
         (back, location)
     };
     back.unbind();
-    if let Some(address) = dial::address(&location, &c.cx.peer) {
+    if let Some(address) = dial::address(&location, c.cx.peer) {
         let asks = std::sync::Arc::downgrade(&client);
         dial::dial(&back, address, c.cx.server.pool.clone(), move || {
             if let Some(client) = asks.upgrade() {

@@ -40,8 +40,8 @@ fn wake(waker: &RefCell<Option<Waker>>) {
 
 impl Channel for Pipe {
     without_rdma!();
-    fn peer(&self) -> String {
-        "192.0.2.1:700".to_owned()
+    fn peer(&self) -> weft_transport::Peer {
+        weft_transport::Peer::Tcp(([192, 0, 2, 1], 700).into())
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(poll_fn(|cx| match self.try_recv() {

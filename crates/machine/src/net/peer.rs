@@ -1,0 +1,70 @@
+//! The other end of a connection.
+//!
+//! Owns: nothing. Does not: ask a socket later: the address is what accept(2), connect(2) or the RDMA connection manager
+//! said when the connection was made. A socket that its peer has reset meanwhile has no address any more (getpeername(2):
+//! ENOTCONN), and rules about addresses must not depend on who resets how fast.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+/// The other end of a connection, by how it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// By TCP.
+    Tcp(SocketAddr),
+    /// By UDP: anybody can claim the address, until an answer was seen to arrive there.
+    Udp(SocketAddr),
+    /// By RDMA over a network.
+    Rdma(SocketAddr),
+    /// A process of this host, as the kernel names it (SO_PEERCRED).
+    Local {
+        /// Its effective user when it connected.
+        uid: u32,
+        /// Its process, for logs.
+        pid: u32,
+    },
+}
+
+impl Peer {
+    /// The process at the other end of a Unix socket.
+    ///
+    /// # Errors
+    /// The socket is not connected.
+    pub fn of_unix(socket: impl AsFd) -> io::Result<Peer> {
+        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+        Ok(Peer::Local { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get().unsigned_abs() })
+    }
+
+    /// The same peer where its connection carries RDMA (iWARP).
+    #[must_use]
+    pub fn by_rdma(self) -> Peer {
+        match self {
+            Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => Peer::Rdma(addr),
+            local @ Peer::Local { .. } => local,
+        }
+    }
+
+    /// Its address and port, where it is reached by a network.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        match *self {
+            Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => Some(addr),
+            Peer::Local { .. } => None,
+        }
+    }
+
+    /// Its address without the port, where it is reached by a network: one of IPv4 as such, however it was written.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.addr().map(|addr| addr.ip().to_canonical())
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => addr.fmt(f),
+            Peer::Local { uid, pid } => write!(f, "local uid {uid} pid {pid}"),
+        }
+    }
+}
