@@ -214,6 +214,36 @@ impl File {
         Ok(())
     }
 
+    /// Writes all of `bytes` behind the last byte, wherever that is by then: others who append at the same time, by this
+    /// descriptor or another one of the file, write before or behind it. `admit` hears where that will be before anything is
+    /// written; of a file in memory that is exact, of any other it is where the end was a moment ago.
+    pub fn append<E: From<io::Error>>(
+        &self,
+        bytes: &[u8],
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(memory) = &self.0.memory {
+            // The descriptor's own end may lie behind ours, so that the kernel cannot do it.
+            let _alone = memory.appending();
+            let end = memory.len();
+            admit(end)?;
+            return Ok(self.write_piece(end, bytes)?);
+        }
+        admit(self.len()?)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let slices = [IoSlice::new(rest)];
+            let n = match rustix::io::pwritev2(&self.0.fd, &slices, 0, ReadWriteFlags::APPEND) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(io::Error::from(e).into()),
+            };
+            rest = rest.get(n..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
     fn write_piece(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let (mut at, mut rest) = (offset, bytes);
         if let Some(memory) = &self.0.memory {

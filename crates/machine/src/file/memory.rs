@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FallocateFlags;
@@ -39,6 +39,8 @@ pub(super) struct Memory {
     reshaped: AtomicU64,
     /// The bytes that the pages take, as of that many times.
     taken: Mutex<Option<(u64, u64)>>,
+    /// Held by who writes behind the last byte.
+    appending: Mutex<()>,
     mapped: RwLock<Mapped>,
 }
 
@@ -112,6 +114,11 @@ impl Memory {
     /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
+    }
+
+    /// While it lives, nobody else appends.
+    pub fn appending(&self) -> MutexGuard<'_, ()> {
+        self.appending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes up to `end` have been written.

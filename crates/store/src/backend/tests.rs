@@ -8,6 +8,7 @@ use weft_machine::{Pool, rt};
 use super::*;
 use crate::vfs::*;
 
+mod appends;
 mod beside;
 mod identity;
 mod observed;

@@ -4,6 +4,7 @@
 //! Buffers: a read is a range that the transport fetches late; a write takes slices of what it received.
 //! Cost: a write tells watches of directories that something changed; while there are none, that is one atomic load.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,6 +32,18 @@ pub struct OpenFile {
     stream: Option<Arc<Stream>>,
     /// Takes changes in the file's place.
     sink: Option<Arc<dyn Sink>>,
+}
+
+/// Why nothing was appended.
+enum Refused<E> {
+    Store(E),
+    Io(io::Error),
+}
+
+impl<E> From<io::Error> for Refused<E> {
+    fn from(e: io::Error) -> Refused<E> {
+        Refused::Io(e)
+    }
 }
 
 /// Decides whether a write may grow a file (the size limit of a ram share).
@@ -114,6 +127,34 @@ impl OpenFile {
             Some(sink) => sink.write(offset, chain.to_vec()).await?,
         }
         self.changed(What::SIZE | What::WRITTEN).await
+    }
+
+    /// Writes all of `bytes` behind the last byte, wherever others who append have put that by then: what two append at the same
+    /// time never lies in one place. `admit` hears the offset before anything is written, and may refuse it.
+    pub async fn append<E: From<Error>>(
+        &self,
+        bytes: &Bytes,
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.read_only {
+            return Err(Error::Access.into());
+        }
+        // A sink has a fixed size: there is nothing behind its last byte.
+        self.require_file()?;
+        let len = bytes.len() as u64;
+        self.mark();
+        let appended = self.file.append(bytes, |end| {
+            self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
+            if let Some(quota) = &self.quota {
+                quota.grow(end, end.saturating_add(len)).map_err(|e| Refused::Store(e.into()))?;
+            }
+            admit(end).map_err(Refused::Store)
+        });
+        match appended {
+            Ok(()) => Ok(self.changed(What::SIZE | What::WRITTEN).await?),
+            Err(Refused::Store(e)) => Err(e),
+            Err(Refused::Io(e)) => Err(Error::from(e).into()),
+        }
     }
 
     /// Lets `put` bring the `len` bytes of one write to where they are to lie. False where that is not in memory, or `put`
@@ -262,6 +303,12 @@ impl OpenFile {
     /// Whether it is just a file: no stream of one, and nothing else takes its changes.
     pub fn is_plain(&self) -> bool {
         self.stream.is_none() && self.sink.is_none()
+    }
+
+    /// Whether it is a file of the host that has no name any more.
+    pub fn is_unlinked(&self) -> bool {
+        let of_host = self.is_plain() && !self.file.is_in_memory();
+        of_host && rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
     /// Size now.

@@ -46,6 +46,8 @@ pub(super) struct Stream {
     name: Mutex<Vec<u8>>,
     /// Its bytes, while it is open.
     content: Mutex<Weak<Content>>,
+    /// Held from the look at its bytes until they are kept, so that no older ones follow newer ones.
+    saving: futures_util::lock::Mutex<()>,
     /// It has no name any more: what is still written to it is not kept.
     removed: AtomicBool,
 }
@@ -160,6 +162,7 @@ impl Stream {
         let Some(content) = self.content().filter(|_| !self.removed.load(Ordering::Acquire)) else {
             return Ok(());
         };
+        let _alone = self.saving.lock().await;
         let mut value = vec![0; usize::try_from(content.0.len()?).map_err(|_| Error::NoSpace)?];
         let mut done = 0;
         while done < value.len() {
@@ -307,6 +310,7 @@ impl Streams {
             backend: backend.clone(),
             name: Mutex::new(name),
             content: Mutex::default(),
+            saving: futures_util::lock::Mutex::default(),
             removed: AtomicBool::new(false),
         });
         known.ids.insert(key, id);

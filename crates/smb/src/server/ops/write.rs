@@ -19,7 +19,7 @@ use super::read::Route;
 use super::status;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// Offset that means "behind the last byte" (FILE_WRITE_TO_END_OF_FILE).
+/// Offset that means "behind the last byte" (FILE_WRITE_TO_END_OF_FILE; [MS-FSA] 2.1.5.4: any negative one, but -2).
 const AT_END: u64 = u64::MAX;
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 
@@ -59,7 +59,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         let directory = open.kind == Kind::Dir;
         return Err(if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into());
     };
-    let offset = offset(&open, request.offset, len)?;
+    let at = target(&open, request.offset, len)?;
     if len == 0 {
         return Ok(0);
     }
@@ -67,7 +67,9 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         None => request.data,
         Some(mut segments) => {
             clip(&mut segments, len);
-            if route.crypto.is_none() && placed(cx, &open, offset, &segments, request.flags).await? {
+            if let (None, Target::At(offset)) = (&route.crypto, at)
+                && placed(cx, &open, offset, &segments, request.flags).await?
+            {
                 return Ok(len);
             }
             let data = fetch(cx, segments).await?;
@@ -78,8 +80,15 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         }
     };
     // Locks may have come while the data travelled.
-    open.claim.may_write(offset, u64::from(len))?;
-    file.write(offset, &[data]).await?;
+    match at {
+        Target::At(offset) => {
+            open.claim.may_write(offset, u64::from(len))?;
+            file.write(offset, &[data]).await?;
+        }
+        Target::End => {
+            file.append::<Failure>(&data, |end| Ok(open.claim.may_write(end, u64::from(len))?)).await?;
+        }
+    }
     open.written();
     if is_through(&open, request.flags) {
         file.sync().await?;
@@ -115,18 +124,28 @@ fn is_through(open: &Open, flags: Flags) -> bool {
     flags.contains(Flags::WRITE_THROUGH) || open.options.contains(CreateOptions::WRITE_THROUGH)
 }
 
-/// Where to write. Who may only append writes nowhere else.
-fn offset(open: &Open, offset: u64, len: u32) -> Result<u64, Failure> {
-    let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
-    let offset = if offset == AT_END { file.len()? } else { offset };
+/// Where to write.
+#[derive(Clone, Copy)]
+enum Target {
+    At(u64),
+    /// Behind the last byte, wherever that is when it is written.
+    End,
+}
+
+/// Who may append alone writes at the end, whatever offset the request has: as Windows does it (note 364 to 3.3.5.13). The end
+/// that a client knows may be an old one, and so no reason to refuse.
+fn target(open: &Open, offset: u64, len: u32) -> Result<Target, NtStatus> {
+    if offset == AT_END {
+        return Ok(Target::End);
+    }
     let end = offset.checked_add(u64::from(len)).ok_or(NtStatus::INVALID_PARAMETER)?;
     if i64::try_from(end).is_err() {
-        return Err(NtStatus::INVALID_PARAMETER.into());
+        return Err(NtStatus::INVALID_PARAMETER);
     }
-    if !open.access.contains(AccessMask::FILE_WRITE_DATA) && offset < file.len()? {
-        return Err(NtStatus::ACCESS_DENIED.into());
+    match open.access.contains(AccessMask::FILE_WRITE_DATA) {
+        true => Ok(Target::At(offset)),
+        false => Ok(Target::End),
     }
-    Ok(offset)
 }
 
 /// The first `len` bytes of the client's memory.

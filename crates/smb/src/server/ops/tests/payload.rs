@@ -118,8 +118,11 @@ fn rights_and_ranges_are_checked() {
         assert_eq!(status(write(&b, reader, 0, b"x").await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, writer, 0, 1).await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, looker, 0, 1).await), NtStatus::ACCESS_DENIED);
-        assert_eq!(status(write(&b, appender, 0, b"x").await), NtStatus::ACCESS_DENIED);
-        assert_eq!(write(&b, appender, 7, b"!").await, Ok(1));
+        // Who may append alone does so wherever he thinks that the end is.
+        for offset in [0, 8, 100] {
+            assert_eq!(write(&b, appender, offset, b"!").await, Ok(1));
+        }
+        assert_eq!(read(&b, reader, 0, 100).await.unwrap(), b"content!!!");
         assert_eq!(status(read(&b, dir, 0, 1).await), NtStatus::INVALID_DEVICE_REQUEST);
         assert_eq!(status(write(&b, dir, 0, b"x").await), NtStatus::INVALID_DEVICE_REQUEST);
         for offset in [1 << 63, u64::MAX - 1] {
