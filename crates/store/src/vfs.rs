@@ -11,6 +11,7 @@ mod own;
 mod share;
 mod sink;
 mod streams;
+mod unlinked;
 mod watch;
 
 use std::any::Any;
@@ -27,6 +28,7 @@ pub use self::own::{Own, Turn};
 pub use self::share::Share;
 pub use self::sink::{Put, Sink};
 pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
+pub use self::unlinked::Cache;
 pub use self::watch::{Action, Change, Changes, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
 
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
@@ -222,11 +224,11 @@ pub enum Op {
     Open { node: NodeId, write: bool },
     /// [`Outcome::Created`].
     Create { dir: NodeId, name: Vec<u8>, make: Make, exists: Exists, set: SetAttr },
-    /// Removes a file, link or other non-directory: [`Outcome::Done`].
+    /// Removes a file, link or other non-directory: [`Outcome::Unlinked`].
     Remove { dir: NodeId, name: Vec<u8> },
-    /// Removes an empty directory: [`Outcome::Done`].
+    /// Removes an empty directory: [`Outcome::Unlinked`].
     Rmdir { dir: NodeId, name: Vec<u8> },
-    /// [`Outcome::Done`]. Without `replace` an existing target fails with [`Error::Exists`].
+    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`].
     Rename { from: NodeId, from_name: Vec<u8>, to: NodeId, to_name: Vec<u8>, replace: bool },
     /// A further name for a file: [`Outcome::Done`].
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },
@@ -287,6 +289,8 @@ pub enum Outcome {
     Beside(Beside),
     /// Which file it is.
     Stable(Stable),
+    /// A name is gone; the node that has none left by that, as far as is known.
+    Unlinked(Option<NodeId>),
     /// Nothing to say.
     Done,
 }
@@ -315,6 +319,14 @@ pub trait Backend: Send + Sync {
     /// Whether it changes nothing, whoever asks.
     fn is_read_only(&self) -> bool {
         false
+    }
+    /// Whether other programs can change what it serves.
+    fn changes_on_the_host(&self) -> bool {
+        false
+    }
+    /// Looks at `max` of the descriptors that it caches, and closes those of files that have no name any more.
+    fn sweep(&self, max: usize) {
+        let _ = max;
     }
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;

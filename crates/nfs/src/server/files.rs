@@ -3,13 +3,13 @@
 //! What: [`OpenFiles`], a bounded cache keyed by share and node; the least recently used file is closed.
 //! Owns: descriptors. Does not: check share modes or attributes; READ and WRITE do.
 //!
-//! A name that is removed here is forgotten here. One that is removed by others (SMB, a local process) keeps its file
-//! until it is evicted, but READ and WRITE ask for its attributes and learn that it is stale.
+//! A file whose last name is removed or replaced by this server, by whatever protocol, is closed at once; one that another program
+//! removes is closed by the store's sweep. Until then READ and WRITE ask for its attributes and learn that it is stale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_store::{Attr, Error, NodeId, OpenFile, Vfs, access};
+use weft_store::{Attr, Cache, Error, NodeId, OpenFile, Share, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
 use super::caller::{Caller, READ, WRITE};
@@ -50,6 +50,14 @@ impl OpenFiles {
         OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1) }
     }
 
+    /// Has the file systems of these shares tell it which files are gone.
+    pub fn follow(self: &Arc<OpenFiles>, shares: &[Share]) {
+        for (number, share) in shares.iter().enumerate() {
+            let cache: Arc<dyn Cache> = self.clone();
+            share.vfs.add_cache(number, Arc::downgrade(&cache));
+        }
+    }
+
     /// The file of a node for somebody whom its security descriptor lets do this. It is not looked at again while none
     /// has changed.
     pub async fn open_as(
@@ -88,12 +96,6 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// Closes the file of a node whose name went away.
-    pub fn forget(&self, share: usize, node: NodeId) {
-        let closed = self.shard((share, node)).entries.remove(&(share, node));
-        drop(closed);
-    }
-
     /// Files open now.
     #[cfg(test)]
     pub fn len(&self) -> usize {
@@ -104,6 +106,23 @@ impl OpenFiles {
     fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
         let at = (node.0 as usize ^ share) % SHARDS;
         self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cache for OpenFiles {
+    fn forget(&self, share: usize, node: NodeId) {
+        let closed = self.shard((share, node)).entries.remove(&(share, node));
+        drop(closed);
+    }
+
+    fn sweep(&self, share: usize) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let gone = |key: &Key, entry: &mut Entry| key.0 == share && entry.file.is_unlinked();
+            let closed: Vec<_> = shard.entries.extract_if(|key, entry| gone(key, entry)).collect();
+            drop(shard);
+            drop(closed);
+        }
     }
 }
 

@@ -114,7 +114,7 @@ pub struct Server {
     handles: Handles,
     /// Some share has rules of its own.
     ruled: bool,
-    files: OpenFiles,
+    files: Arc<OpenFiles>,
     mounts: Mounts,
     /// What clients of version 3 lock.
     locking: Locking,
@@ -153,6 +153,8 @@ impl Server {
         let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
         let monitors = Monitors::new(durable.as_ref());
         let silent = monitors.any_before();
+        let files = Arc::new(OpenFiles::new(limits.open_files));
+        files.follow(&shares);
         Arc::new(Server {
             handles: Handles::new(key, &shares),
             ruled: shares.iter().any(|share| !share.rules.nfs.is_plain()),
@@ -163,7 +165,7 @@ impl Server {
             states: States::new(state_limits, epoch, durable, before, silent, rt::now()),
             identity,
             born,
-            files: OpenFiles::new(limits.open_files),
+            files,
             mounts: Mounts::new(limits.mounts),
             locking: Locking::default(),
             monitors,

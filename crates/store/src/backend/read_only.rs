@@ -57,6 +57,14 @@ impl Backend for ReadOnly {
         true
     }
 
+    fn changes_on_the_host(&self) -> bool {
+        self.0.changes_on_the_host()
+    }
+
+    fn sweep(&self, max: usize) {
+        self.0.sweep(max);
+    }
+
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if changes(&op) { Box::pin(ready(Err(Error::ReadOnly))) } else { self.0.submit(op) }
     }

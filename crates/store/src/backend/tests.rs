@@ -16,6 +16,7 @@ mod rules;
 mod space;
 mod streams;
 mod trees;
+mod unlinked;
 mod watches;
 
 const LIMIT: u64 = 8 << 20;

@@ -3,13 +3,14 @@
 //! Owns: nothing by itself; a [`Vfs`] shares the backend, the table of opens, who watches, and the known streams. Does not: carry
 //! out an operation; that is the backend's. Errors: those of the backend, and [`Error::Stale`] for streams that are gone.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::streams::Streams;
+use super::unlinked::{self, Caches};
 use super::watch::Witness;
 use super::{
-    Action, Attr, Backend, Beside, DOS_XATTR, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
+    Action, Attr, Backend, Beside, Cache, DOS_XATTR, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
     OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
 };
 use crate::backend::ReadOnly;
@@ -28,6 +29,8 @@ pub struct Vfs {
     /// In whose name it acts.
     key: Option<Key>,
     streams: Arc<Streams>,
+    /// Who keeps files open between requests.
+    caches: Arc<Caches>,
     /// How often a security descriptor has changed.
     descriptors: Arc<AtomicU64>,
 }
@@ -44,14 +47,39 @@ macro_rules! expect {
 impl Vfs {
     /// A file system over `backend`.
     pub fn new(backend: impl Backend + 'static) -> Vfs {
+        let backend: Arc<dyn Backend> = Arc::new(backend);
+        let caches = Arc::default();
+        unlinked::look_after(&backend, &caches);
         Vfs {
-            backend: Arc::new(backend),
+            backend,
             opens: Arc::default(),
             watches: Arc::default(),
             key: None,
             streams: Arc::default(),
+            caches,
             descriptors: Arc::default(),
         }
+    }
+
+    /// Tells `cache`, which knows this file system by the number `share`, of files whose last name is gone.
+    pub fn add_cache(&self, share: usize, cache: Weak<dyn Cache>) {
+        self.caches.add(share, cache);
+    }
+
+    /// Looks once for files that other programs have removed, as a thread does from time to time.
+    #[cfg(test)]
+    pub(crate) fn sweep(&self) {
+        self.backend.sweep(usize::MAX);
+        self.caches.sweep();
+    }
+
+    /// Carries out what takes a name away, and tells who keeps its file.
+    async fn unlink(&self, op: Op) -> Result<(), Error> {
+        let gone = expect!(self.backend.submit(op).await?, Outcome::Unlinked(gone) => gone);
+        if let Some(node) = gone {
+            self.caches.forget(node);
+        }
+        Ok(())
     }
 
     /// The same file system, changed in the name of whoever caches directories by this key.
@@ -208,14 +236,14 @@ impl Vfs {
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        expect!(self.backend.submit(Op::Remove { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.unlink(Op::Remove { dir, name: name.to_vec() }).await?;
         self.named(What::FILE_NAME, Action::Removed, dir, name).await;
         Ok(())
     }
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        expect!(self.backend.submit(Op::Rmdir { dir, name: name.to_vec() }).await?, Outcome::Done => ());
+        self.unlink(Op::Rmdir { dir, name: name.to_vec() }).await?;
         self.named(What::DIR_NAME, Action::Removed, dir, name).await;
         Ok(())
     }
@@ -242,7 +270,7 @@ impl Vfs {
             to_name: to.1.to_vec(),
             replace,
         };
-        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        self.unlink(op).await?;
         self.children_changed(from.0);
         self.children_changed(to.0);
         let Some((kind, replaced)) = seen else { return Ok(()) };
@@ -453,7 +481,8 @@ impl Vfs {
 
     /// Takes a stream away. Those who have it open keep its bytes.
     pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
-        self.streams.remove(&*self.backend, base, name).await?;
+        let gone = self.streams.remove(&*self.backend, base, name).await?;
+        gone.into_iter().for_each(|stream| self.caches.forget(stream));
         self.witness().stream_named(base, name, What::STREAM_NAME, Action::StreamRemoved).await;
         Ok(())
     }
@@ -462,7 +491,8 @@ impl Vfs {
     pub async fn rename_stream(&self, stream: NodeId, to: &[u8], replace: bool) -> Result<(), Error> {
         let stream = self.streams.find(stream)?;
         let from = stream.name();
-        self.streams.rename(&stream, to, replace).await?;
+        let replaced = self.streams.rename(&stream, to, replace).await?;
+        replaced.into_iter().for_each(|stream| self.caches.forget(stream));
         let witness = self.witness();
         witness.stream_named(stream.base, &from, What::STREAM_NAME, Action::StreamRemoved).await;
         witness.stream_named(stream.base, to, What::STREAM_NAME, Action::StreamAdded).await;

@@ -318,8 +318,13 @@ impl Streams {
         stream
     }
 
-    /// Takes a stream away; those who have it open keep its bytes.
-    pub(super) async fn remove(&self, backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
+    /// Takes a stream away; those who have it open keep its bytes. Its number, if somebody looked it up.
+    pub(super) async fn remove(
+        &self,
+        backend: &dyn Backend,
+        base: NodeId,
+        name: &[u8],
+    ) -> Result<Option<NodeId>, Error> {
         let known = self.known(base, name);
         let spelled = known.as_ref().map_or_else(|| name.to_vec(), |stream| stream.name());
         if let Some(stream) = &known {
@@ -330,22 +335,29 @@ impl Streams {
         remove(backend, base, &spelled).await.map_err(|e| match e {
             Error::NoXattr => Error::NotFound,
             e => e,
-        })
+        })?;
+        Ok(known.map(|stream| stream.id))
     }
 
-    /// Gives a stream another name; one of that name is replaced only if that is wanted.
-    pub(super) async fn rename(&self, stream: &Arc<Stream>, to: &[u8], replace: bool) -> Result<(), Error> {
+    /// Gives a stream another name; one of that name is replaced only if that is wanted, and its number told.
+    pub(super) async fn rename(
+        &self,
+        stream: &Arc<Stream>,
+        to: &[u8],
+        replace: bool,
+    ) -> Result<Option<NodeId>, Error> {
         if to.len() > MAX_STREAM_NAME {
             return Err(Error::NameTooLong);
         }
         let (backend, base, from) = (&*stream.backend, stream.base, stream.name());
         let taken = names(backend, base).await?.into_iter().find(|name| fold(name) == fold(to));
+        let mut replaced = None;
         if let Some(taken) = taken.filter(|taken| *taken != from) {
             if !replace && fold(&taken) != fold(&from) {
                 return Err(Error::Exists);
             }
             if fold(&taken) != fold(&from) {
-                self.remove(backend, base, &taken).await?;
+                replaced = self.remove(backend, base, &taken).await?;
             }
         }
         let value = get(backend, base, &from).await.map_err(gone)?;
@@ -357,7 +369,7 @@ impl Streams {
         let mut known = lock(&self.0);
         known.ids.remove(&(base, fold(&from)));
         known.ids.insert((base, fold(to)), stream.id);
-        Ok(())
+        Ok(replaced)
     }
 }
 

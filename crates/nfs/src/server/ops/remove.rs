@@ -21,8 +21,6 @@ pub(in crate::server) async fn remove(cx: &Connection<'_>, args: RemoveArgs) -> 
 }
 
 async fn unlink(cx: &Connection<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
-    let node = removable(cx, dir, name, Access::Handle).await?;
-    dir.vfs().remove(dir.id, name).await?;
-    cx.server.files.forget(dir.number, node);
-    Ok(())
+    removable(cx, dir, name, Access::Handle).await?;
+    dir.vfs().remove(dir.id, name).await
 }

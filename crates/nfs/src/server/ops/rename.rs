@@ -35,19 +35,14 @@ async fn replace(
     (to, to_name): (&Node<'_>, &[u8]),
 ) -> Result<(), Error> {
     let moved = removable(cx, from, from_name, Access::Rename).await?;
-    let replaced = match removable(cx, to, to_name, Access::Handle).await {
-        Ok(node) => Some(node),
+    match removable(cx, to, to_name, Access::Handle).await {
+        Ok(_) => {}
         Err(Error::NotFound) => {
             let above = to.getattr().await?;
             cx.caller.check_make(&above)?;
             to.admit(cx, &above, guard::making(to.vfs().getattr(moved).await?.kind)).await?;
-            None
         }
         Err(e) => return Err(e),
-    };
-    from.vfs().rename((from.id, from_name), (to.id, to_name), true).await?;
-    if let Some(node) = replaced.filter(|node| *node != moved) {
-        cx.server.files.forget(to.number, node);
     }
-    Ok(())
+    from.vfs().rename((from.id, from_name), (to.id, to_name), true).await
 }

@@ -104,7 +104,6 @@ pub(super) async fn remove(c: &Compound<'_>, of: &Node<'_>, name: &Text) -> Resu
     let victim = Node { id: find(of, name).await?.node, ..*of };
     delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
     of.share.vfs.remove_stream(of.id, component(name)?).await.map_err(|e| status(&e))?;
-    c.cx.server.files.forget(of.number, victim.id);
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&of.attr().await?) })
 }
 
@@ -126,7 +125,6 @@ pub(super) async fn rename(
         Ok((replaced, _)) if replaced.node != moved.id => {
             let replaced = Node { id: replaced.node, ..*from };
             delegations::pass(&replaced, Access::Handle, Rights::DELETE).await?;
-            c.cx.server.files.forget(from.number, replaced.id);
         }
         Ok(_) | Err(Error::NotFound) => {}
         Err(e) => return Err(status(&e)),

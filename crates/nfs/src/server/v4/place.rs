@@ -99,7 +99,6 @@ impl Node<'_> {
     /// A name of this went away. Where that was the last one and nobody has it open, its handle is stale from now on, and not
     /// only what is done with it (RFC 8881 18.19.3).
     pub async fn unnamed(&self, cx: &Connection<'_>, stable: Option<Stable>) {
-        cx.server.files.forget(self.number, self.id);
         let Some(stable) = stable else { return };
         let nameless = match self.share.vfs.getattr(self.id).await {
             Ok(attr) => attr.nlink == 0,

@@ -336,6 +336,7 @@ impl Dir {
                 // Half-made is worse than not made; whether it can be taken back is not up to us.
                 let flags = if attr.kind == Kind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 let _ = rustix::fs::unlinkat(&*fd, name, flags);
+                self.unnamed(attr.node);
                 Err(e)
             }
         }
@@ -360,10 +361,16 @@ impl Dir {
         }
     }
 
-    fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), replace: bool) -> Result<(), Error> {
+    fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        replace: bool,
+    ) -> Result<Option<NodeId>, Error> {
         names::check_entry(from.1)?;
         names::check_entry(to.1)?;
         let (from_fd, to_fd) = (self.dir_fd(from.0)?, self.dir_fd(to.0)?);
+        let replaced = if replace { self.named(&to_fd, to.1) } else { None };
         let act = || sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace);
         if from.0 == to.0 {
             self.changing((to.0, &to_fd), Some(from.1), Some(to.1), act)?;
@@ -373,11 +380,33 @@ impl Dir {
         }
         // Whoever knows the file by its node finds it at its new place.
         match sys::stat_at(to_fd.as_fd(), to.1) {
-            Ok(stat) => self.seen(&stat, to.0, to.1).map(|_| ()),
+            Ok(stat) => drop(self.seen(&stat, to.0, to.1)?),
             // Moved on by somebody else already.
-            Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(e.into()),
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
         }
+        Ok(replaced.and_then(|node| self.unnamed(node)))
+    }
+
+    /// The node that a name leads to, if it is known.
+    fn named(&self, dir: &OwnedFd, name: &[u8]) -> Option<NodeId> {
+        let stat = sys::stat_at(dir.as_fd(), name).ok()?;
+        self.table().of(&stat.identity())
+    }
+
+    /// A name of this node went away. Where that was the last one, its descriptor goes, unless somebody has it open: the file
+    /// system keeps what it holds for as long as anybody has one.
+    fn unnamed(&self, node: NodeId) -> Option<NodeId> {
+        let reach = self.table().reach(node).ok()?;
+        // Without a descriptor there is nothing that keeps it; others may have some.
+        let Reach::Fd(fd) = reach else { return Some(node) };
+        let links = sys::stat(fd.as_fd()).ok()?.attr(node).nlink;
+        if links > 0 {
+            return None;
+        }
+        let closed = self.table().unlinked(node);
+        drop(closed);
+        Some(node)
     }
 
     fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
@@ -462,10 +491,12 @@ impl Dir {
         })
     }
 
-    fn unlink(&self, dir: NodeId, name: &[u8], flags: AtFlags) -> Result<(), Error> {
+    fn unlink(&self, dir: NodeId, name: &[u8], flags: AtFlags) -> Result<Option<NodeId>, Error> {
         names::check_entry(name)?;
         let fd = self.dir_fd(dir)?;
-        Ok(self.changing((dir, &fd), Some(name), None, || rustix::fs::unlinkat(&*fd, name, flags))?)
+        let node = self.named(&fd, name);
+        self.changing((dir, &fd), Some(name), None, || rustix::fs::unlinkat(&*fd, name, flags))?;
+        Ok(node.and_then(|node| self.unnamed(node)))
     }
 
     /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails.
@@ -517,16 +548,13 @@ impl Dir {
                 Outcome::Created { attr, created }
             }
             Op::Remove { dir, name } => {
-                self.unlink(dir, &name, AtFlags::empty())?;
-                Outcome::Done
+                Outcome::Unlinked(self.unlink(dir, &name, AtFlags::empty())?)
             }
             Op::Rmdir { dir, name } => {
-                self.unlink(dir, &name, AtFlags::REMOVEDIR)?;
-                Outcome::Done
+                Outcome::Unlinked(self.unlink(dir, &name, AtFlags::REMOVEDIR)?)
             }
             Op::Rename { from, from_name, to, to_name, replace } => {
-                self.rename((from, &from_name), (to, &to_name), replace)?;
-                Outcome::Done
+                Outcome::Unlinked(self.rename((from, &from_name), (to, &to_name), replace)?)
             }
             Op::Link { node, dir, name } => {
                 self.link(node, dir, &name)?;
@@ -677,6 +705,21 @@ impl Dir {
 impl Backend for Dir {
     fn kind(&self) -> &'static str {
         "dir"
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        true
+    }
+
+    fn sweep(&self, max: usize) {
+        let looked_at = self.table().turn(max);
+        for (node, fd) in looked_at {
+            let unlinked = sys::stat(fd.as_fd()).is_ok_and(|stat| stat.attr(node).nlink == 0);
+            if unlinked {
+                let closed = self.table().unlinked(node);
+                drop(closed);
+            }
+        }
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

@@ -26,6 +26,8 @@ struct Node {
     fd: Weak<OwnedFd>,
     /// What keeps `fd` cached.
     cached: Option<Arc<OwnedFd>>,
+    /// It is in the clock over cached descriptors, though it may have none any more.
+    clocked: bool,
     /// Looked at since the clock's hand passed: the descriptor, the node.
     used: (bool, bool),
 }
@@ -45,7 +47,7 @@ pub(super) struct Table {
     next: u64,
     /// The clock over nodes: each once.
     hand: VecDeque<NodeId>,
-    /// The clock over cached descriptors: each once.
+    /// The clock over cached descriptors: each once. Nodes that gave theirs up are passed over.
     cached: VecDeque<NodeId>,
     max_cached: usize,
     max_nodes: usize,
@@ -63,6 +65,7 @@ impl Table {
             fd: Arc::downgrade(&fd),
             // Outside the clock, so it is never closed.
             cached: Some(fd),
+            clocked: false,
             used: (true, true),
         };
         Table {
@@ -99,6 +102,7 @@ impl Table {
             children: 0,
             fd: Weak::new(),
             cached: None,
+            clocked: false,
             used: (false, true),
         };
         self.nodes.insert(id, node);
@@ -178,6 +182,8 @@ impl Table {
         node.fd = Arc::downgrade(&fd);
         if node.cached.is_none() {
             node.cached = Some(fd.clone());
+        }
+        if !std::mem::replace(&mut node.clocked, true) {
             self.cached.push_back(id);
         }
         let out = if self.cached.len() > self.max_cached { self.uncache() } else { None };
@@ -189,13 +195,35 @@ impl Table {
         for _ in 0..2 * self.cached.len() {
             let id = self.cached.pop_front()?;
             let Some(node) = self.nodes.get_mut(&id) else { continue };
-            if std::mem::take(&mut node.used.0) {
+            if node.cached.is_some() && std::mem::take(&mut node.used.0) {
                 self.cached.push_back(id);
                 continue;
             }
-            return node.cached.take();
+            node.clocked = false;
+            // One that has no name any more has given its descriptor up already.
+            if let Some(fd) = node.cached.take() {
+                return Some(fd);
+            }
+            if self.cached.len() <= self.max_cached {
+                return None;
+            }
         }
         None
+    }
+
+    /// The file of a node has no name any more: its descriptor is kept by those alone who have it open.
+    pub(super) fn unlinked(&mut self, id: NodeId) -> Option<Arc<OwnedFd>> {
+        // The root is served whatever becomes of its name.
+        self.nodes.get_mut(&id).filter(|_| id != NodeId::ROOT)?.cached.take()
+    }
+
+    /// The next `max` cached descriptors in the order of the clock, which goes on behind them.
+    pub(super) fn turn(&mut self, max: usize) -> Vec<(NodeId, Arc<OwnedFd>)> {
+        let turned = max.min(self.cached.len());
+        let seen = self.cached.iter().take(turned);
+        let seen = seen.filter_map(|id| Some((*id, self.nodes.get(id)?.cached.clone()?))).collect();
+        self.cached.rotate_left(turned);
+        seen
     }
 
     /// Gives up one node when the table is full. Two rounds at most, the first takes the marks: a long walk once,

@@ -212,19 +212,16 @@ impl Ram {
             }
             Op::Remove { dir, name } => {
                 names::check_entry(&name)?;
-                self.0.tree().remove(dir, &name, false)?;
-                Outcome::Done
+                Outcome::Unlinked(self.0.tree().remove(dir, &name, false)?)
             }
             Op::Rmdir { dir, name } => {
                 names::check_entry(&name)?;
-                self.0.tree().remove(dir, &name, true)?;
-                Outcome::Done
+                Outcome::Unlinked(self.0.tree().remove(dir, &name, true)?)
             }
             Op::Rename { from, from_name, to, to_name, replace } => {
                 names::check_entry(&from_name)?;
                 names::check_entry(&to_name)?;
-                self.0.tree().rename((from, &from_name), (to, &to_name), replace)?;
-                Outcome::Done
+                Outcome::Unlinked(self.0.tree().rename((from, &from_name), (to, &to_name), replace)?)
             }
             Op::Link { node, dir, name } => {
                 names::check_entry(&name)?;

@@ -314,8 +314,13 @@ impl Tree {
         if self.names >= self.max_names { Err(Error::NoSpace) } else { Ok(()) }
     }
 
-    /// Takes a name away; the node goes with its last one unless it is held.
-    pub(super) fn remove(&mut self, dir: NodeId, name: &[u8], want_dir: bool) -> Result<(), Error> {
+    /// Takes a name away; the node goes with its last one unless it is held. The node that has no name left.
+    pub(super) fn remove(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        want_dir: bool,
+    ) -> Result<Option<NodeId>, Error> {
         let id = self.entries(dir)?.find(name).ok_or(Error::NotFound)?;
         match (&self.node(id)?.body, want_dir) {
             (Body::Dir(entries), true) if !entries.is_empty() => return Err(Error::NotEmpty),
@@ -323,9 +328,14 @@ impl Tree {
             (Body::File(_) | Body::Symlink(_) | Body::Special(_), true) => return Err(Error::NotDir),
             _ => {}
         }
+        Ok(self.unname(id, dir, name))
+    }
+
+    fn unname(&mut self, id: NodeId, dir: NodeId, name: &[u8]) -> Option<NodeId> {
         self.detach(id, dir, name);
+        let unlinked = self.nodes.get(&id).is_some_and(|node| node.places.is_empty());
         self.forget_if_unreachable(id);
-        Ok(())
+        unlinked.then_some(id)
     }
 
     /// Moves a name, replacing what is there when allowed; rename(2) in everything.
@@ -334,7 +344,7 @@ impl Tree {
         from: (NodeId, &[u8]),
         to: (NodeId, &[u8]),
         replace: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<NodeId>, Error> {
         let id = self.entries(from.0)?.find(from.1).ok_or(Error::NotFound)?;
         let target = self.entries(to.0)?.find(to.1);
         if to.0 != NodeId::ROOT && self.node(to.0)?.places.is_empty() {
@@ -345,7 +355,7 @@ impl Tree {
                 return Err(Error::Exists);
             }
             if target == id {
-                return Ok(());
+                return Ok(None);
             }
         }
         let is_dir = self.node(id)?.is_dir();
@@ -358,6 +368,7 @@ impl Tree {
                 at = self.parent(at)?;
             }
         }
+        let mut unlinked = None;
         if let Some(target) = target {
             match (is_dir, &self.node(target)?.body) {
                 (true, Body::Dir(entries)) if !entries.is_empty() => return Err(Error::NotEmpty),
@@ -365,13 +376,12 @@ impl Tree {
                 (false, Body::Dir(_)) => return Err(Error::IsDir),
                 _ => {}
             }
-            self.detach(target, to.0, to.1);
-            self.forget_if_unreachable(target);
+            unlinked = self.unname(target, to.0, to.1);
         }
         self.detach(id, from.0, from.1);
         self.attach(id, to.0, to.1);
         self.node_mut(id)?.ctime = now();
-        Ok(())
+        Ok(unlinked)
     }
 
     fn attach(&mut self, id: NodeId, dir: NodeId, name: &[u8]) {

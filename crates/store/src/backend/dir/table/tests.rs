@@ -78,3 +78,23 @@ fn a_table_full_of_what_is_needed_says_so() {
     let _hold = t.keep(b, fd());
     assert!(matches!(t.seen(Identity::of(3), Kind::File, a, b"c"), Err(Error::Limit(_))));
 }
+
+#[test]
+fn a_turn_sees_each_cached_descriptor_once_and_what_is_unlinked_no_more() {
+    let mut t = table(100, 10);
+    let ids: Vec<_> = (1..=10).map(|i| seen(&mut t, i, NodeId::ROOT, "x")).collect();
+    for &id in &ids {
+        t.keep(id, fd());
+    }
+    let turns: Vec<_> = (0..3).flat_map(|_| t.turn(4)).map(|(id, _)| id).collect();
+    assert_eq!(turns[..10], ids);
+    for &id in &ids[..5] {
+        assert!(t.unlinked(id).is_some());
+        assert!(t.unlinked(id).is_none());
+    }
+    assert_eq!(t.turn(usize::MAX).len(), 5);
+    assert!(t.unlinked(NodeId::ROOT).is_none(), "the share's own folder");
+    // A node that gave its descriptor up and gets another is in the clock once.
+    t.keep(ids[0], fd());
+    assert_eq!((t.turn(usize::MAX).len(), t.cached.len()), (6, 10));
+}

@@ -1,0 +1,74 @@
+//! Files without a name give their space back: nothing keeps a descriptor of one that nobody has open.
+
+use super::*;
+
+/// Descriptors of this process that lie below `folder` and lead to files without a name.
+fn nameless(folder: &std::path::Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    let gone = |path: &std::path::Path| {
+        path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)")
+    };
+    targets.filter(|path| gone(path)).count()
+}
+
+#[test]
+fn what_is_removed_or_replaced_leaves_no_descriptor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let vfs = Vfs::from(Dir::open(&path).unwrap());
+    rt::block_on(async {
+        let f = file(&vfs, ROOT, "f").await.node;
+        put(&vfs, f, 0, b"data").await.unwrap();
+        vfs.remove(ROOT, b"f").await.unwrap();
+        assert_eq!(nameless(&path), 0, "removed");
+        refused!(vfs.getattr(f).await, Error::Stale);
+        let d = dir(&vfs, ROOT, "d").await.node;
+        list(&vfs, d, 10).await;
+        vfs.rmdir(ROOT, b"d").await.unwrap();
+        assert_eq!(nameless(&path), 0, "a folder");
+        // As an editor saves.
+        put(&vfs, file(&vfs, ROOT, "doc").await.node, 0, b"old").await.unwrap();
+        for _ in 0..8 {
+            put(&vfs, file(&vfs, ROOT, "tmp").await.node, 0, b"new").await.unwrap();
+            vfs.rename((ROOT, b"tmp"), (ROOT, b"doc"), true).await.unwrap();
+        }
+        assert_eq!(nameless(&path), 0, "replaced");
+        // Another name keeps it, and whoever has it open.
+        let g = file(&vfs, ROOT, "g").await.node;
+        vfs.link(g, ROOT, b"h").await.unwrap();
+        vfs.remove(ROOT, b"g").await.unwrap();
+        assert_eq!(vfs.lookup(ROOT, b"h", false).await.unwrap().node, g);
+        let hold = vfs.hold(g).await.unwrap();
+        vfs.remove(ROOT, b"h").await.unwrap();
+        assert_eq!(vfs.getattr(g).await.unwrap().nlink, 0);
+        drop(hold);
+        assert_eq!(nameless(&path), 0, "the last who had it open has closed it");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_other_programs_remove_is_found_by_the_sweep() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let vfs = Vfs::from(Dir::open(&path).unwrap());
+    rt::block_on(async {
+        let kept = file(&vfs, ROOT, "kept").await.node;
+        put(&vfs, kept, 0, b"data").await.unwrap();
+        for n in 0..100 {
+            put(&vfs, file(&vfs, ROOT, &format!("f{n}")).await.node, 0, b"data").await.unwrap();
+            std::fs::remove_file(path.join(format!("f{n}"))).unwrap();
+        }
+        let held = file(&vfs, ROOT, "held").await.node;
+        let hold = vfs.hold(held).await.unwrap();
+        std::fs::remove_file(path.join("held")).unwrap();
+        vfs.sweep();
+        assert_eq!(nameless(&path), 1, "what is open alone");
+        assert_eq!(vfs.getattr(held).await.unwrap().nlink, 0);
+        drop(hold);
+        assert_eq!(nameless(&path), 0);
+        assert_eq!(contents(&vfs, kept).await, b"data");
+    })
+    .unwrap();
+}

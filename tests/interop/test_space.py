@@ -1,0 +1,84 @@
+"""The space of what is deleted or replaced comes back, whoever does it: on a file system of 8 MiB nothing else fits otherwise."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+import time
+import unittest
+
+import weft
+from test_nfs import libnfs
+
+SIZE = 1 << 20
+SAVES = 12
+
+
+@contextlib.contextmanager
+def small_disk():
+    """A tmpfs of 8 MiB, called as the share is."""
+    with tempfile.TemporaryDirectory(prefix="weft-space-") as folder:
+        at = pathlib.Path(folder) / "data"
+        at.mkdir()
+        weft.run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", at)
+        try:
+            yield at
+        finally:
+            weft.run("umount", "--lazy", at)
+
+
+def used(path):
+    s = os.statvfs(path)
+    return (s.f_blocks - s.f_bfree) * s.f_frsize
+
+
+@unittest.skipUnless(os.geteuid() == 0, "mounting a tmpfs needs root")
+class Space(unittest.TestCase):
+    def setUp(self):
+        self.disk = self.enterContext(small_disk())
+        self.server = weft.Server(self.disk)
+        self.addCleanup(self.server.stop)
+        local = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-local-"))
+        self.source = weft.random_file(os.path.join(local, "document"), SIZE)
+
+    def assert_used(self, files, seconds=0):
+        """The disk holds this many documents and little else, now or soon."""
+        until = time.monotonic() + seconds
+        while used(self.disk) >= (files + 1) * SIZE and time.monotonic() < until:
+            time.sleep(1)
+        self.assertGreaterEqual(used(self.disk), files * SIZE)
+        self.assertLess(used(self.disk), (files + 1) * SIZE)
+
+    def test_saving_as_an_editor_does_by_smb(self):
+        for _ in range(SAVES):
+            weft.smbclient(self.server, f"put {self.source} new; rename new document -f")
+        self.assert_used(1)
+        self.assertTrue(weft.same(self.source, self.disk / "document"))
+        weft.smbclient(self.server, "del document")
+        self.assert_used(0)
+
+    def test_what_nfs_has_read_is_replaced_by_smb(self):
+        for _ in range(SAVES):
+            weft.smbclient(self.server, f"put {self.source} new; rename new document -f")
+            weft.run("nfs-cat", libnfs(self.server, "document"))
+        self.assert_used(1)
+
+    def test_what_is_written_by_nfs_is_deleted_by_smb(self):
+        for _ in range(SAVES):
+            weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
+            weft.smbclient(self.server, "del document")
+        self.assert_used(0)
+
+    def test_what_both_know_is_deleted_and_replaced_on_the_host(self):
+        for n in range(3):
+            weft.smbclient(self.server, f"put {self.source} file{n}")
+            weft.run("nfs-cat", libnfs(self.server, f"file{n}"))
+        os.remove(self.disk / "file0")
+        os.replace(self.disk / "file1", self.disk / "file2")
+        self.assert_used(1, seconds=60)
+        weft.smbclient(self.server, "ls")
+        self.assert_used(1)
+
+
+if __name__ == "__main__":
+    unittest.main()
