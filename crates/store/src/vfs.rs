@@ -50,8 +50,42 @@ impl NodeId {
 /// Opaque; whoever gives it to a client must prove that it comes back unchanged, and bounds who may use it.
 ///
 /// A `ram` share has none that survive: they hold a number that differs from run to run.
+///
+/// Its first eight bytes are a number that no other file of the device has at the same time, little-endian; the last four are zero
+/// on the device of the share's root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stable(pub [u8; 24]);
+
+impl Stable {
+    /// A number of 63 bits for the file, never zero: the same after a restart, and another one for a later file with the same inode.
+    ///
+    /// ```text
+    /// bit 63   62   61 .. 40                  39 .. 0
+    ///      0 | 0 | hash of birth or run | inode          where the inode has 40 bits: no two files of a share have the same
+    ///      0 | 1 | hash of all of it                     on other devices, and where inodes are longer
+    /// ```
+    pub fn number(&self) -> u64 {
+        const INODE: u32 = 40;
+        const SHORT: u64 = (1 << (62 - INODE)) - 1;
+        const LONG: u64 = (1 << 62) - 1;
+        let [a, b, c, d, e, f, g, h, generation @ ..] = self.0;
+        let inode = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let [.., w, x, y, z] = generation;
+        if [w, x, y, z] == [0; 4] && inode >> INODE == 0 && inode != 0 {
+            return inode | (hash(&generation) & SHORT) << INODE;
+        }
+        1 << 62 | hash(&self.0) & LONG
+    }
+}
+
+/// FNV-1a, its bits mixed. It is part of what clients keep: never to be changed.
+fn hash(bytes: &[u8]) -> u64 {
+    let fnv = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let mixed = (fnv ^ fnv >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ mixed >> 33
+}
 
 /// Unix time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -93,8 +127,10 @@ pub enum Special {
 pub struct Attr {
     /// Which node.
     pub node: NodeId,
-    /// Its number in the file system, which outlives this run where the file does.
+    /// Its number in the file system, which outlives this run where the file does. A later file may have the same.
     pub fileid: u64,
+    /// Which file it is.
+    pub stable: Stable,
     /// What it is.
     pub kind: Kind,
     /// Bytes (0 for directories).

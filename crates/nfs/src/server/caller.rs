@@ -218,6 +218,7 @@ mod tests {
         Attr {
             node: NodeId(2),
             fileid: 2,
+            stable: weft_store::Stable([0; 24]),
             kind,
             size: 0,
             allocated: 0,

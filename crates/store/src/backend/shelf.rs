@@ -71,6 +71,7 @@ impl<I: Items> Shelf<I> {
         Attr {
             node,
             fileid: node.0,
+            stable: Self::stable(node),
             kind,
             size,
             allocated: size,

@@ -3,8 +3,8 @@
 //! Owns: nothing by itself; a [`Vfs`] shares the backend, the table of opens, who watches, and the known streams. Does not: carry
 //! out an operation; that is the backend's. Errors: those of the backend, and [`Error::Stale`] for streams that are gone.
 
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::streams::Streams;
 use super::unlinked::{self, Caches};

@@ -87,7 +87,9 @@ pub(super) fn look_after(backend: &Arc<dyn Backend>, caches: &Arc<Caches>) {
     }
     if let Err(e) = std::thread::Builder::new().name("weft-sweep".to_owned()).spawn(run) {
         lock(&SHARES).clear();
-        tracing::warn!("the space of files that other programs delete may stay in use: no thread to look for them: {e}");
+        tracing::warn!(
+            "the space of files that other programs delete may stay in use: no thread to look for them: {e}"
+        );
     }
 }
 

@@ -168,9 +168,10 @@ pub(super) fn posix_of(attr: &Attr) -> Posix {
     }
 }
 
-/// The number of a file. A client that is told of inodes, too, takes two numbers for two files (Linux: "Stale file handle").
-pub(super) fn number(cx: &OpContext, vfs: &Vfs, attr: &Attr) -> u64 {
-    if cx.connection.negotiated().posix { attr.fileid } else { vfs.base(attr.node).0 }
+/// The number of a file, the same after a restart; a stream's is its file's. A client that is told of inodes, too, takes two numbers for
+/// two files (Linux: "Stale file handle").
+pub(super) fn number(cx: &OpContext, attr: &Attr) -> u64 {
+    if cx.connection.negotiated().posix { attr.fileid } else { attr.stable.number() }
 }
 
 /// The permissions that a client may set. Files belong to the server's own user, whoever made them: a program that ran in the
@@ -213,7 +214,7 @@ pub(super) fn maximal_access(attr: &Attr, dos: Option<Dos>) -> AccessMask {
 
 #[cfg(test)]
 mod tests {
-    use weft_store::vfs::NodeId;
+    use weft_store::vfs::{NodeId, Stable};
 
     use super::*;
 
@@ -221,6 +222,7 @@ mod tests {
         let t = Timestamp { secs: 1_700_000_000, nanos: 123_456_700 };
         Attr {
             fileid: 1,
+            stable: Stable([1; 24]),
             node: NodeId(2),
             kind,
             size: 5,

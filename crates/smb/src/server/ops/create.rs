@@ -781,7 +781,7 @@ async fn answer_contexts(
             Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
-            let file_id = attributes::number(cx, vfs, attr);
+            let file_id = attributes::number(cx, attr);
             Some(ResponseContext::OnDiskId { file_id, volume_id: volume_id(share) })
         }
         RequestContext::Posix { .. } if cx.connection.negotiated().posix => {

@@ -268,7 +268,7 @@ fn entry_of(
         allocation_size: summary.allocation_size,
         attributes: summary.attributes,
         ea_size: attributes::ea_size(attr, beside),
-        file_id: attr.node.0,
+        file_id: if device.is_some() { attr.fileid } else { attr.stable.number() },
         short_name: short_name(name).unwrap_or_default(),
         posix: device.map(|device| Box::new(attributes::information(attr, &summary, &shown, device))),
         name: shown,

@@ -207,7 +207,7 @@ impl Facts<'_> {
     }
 
     fn internal(&self) -> file::Internal {
-        file::Internal { index_number: attributes::number(self.cx, &self.open.vfs, self.attr) }
+        file::Internal { index_number: attributes::number(self.cx, self.attr) }
     }
 
     fn access(&self) -> file::Access {
@@ -282,7 +282,7 @@ impl Facts<'_> {
 
     fn id(&self) -> file::Id {
         let mut file_id = [0; 16];
-        let number = attributes::number(self.cx, &self.open.vfs, self.attr);
+        let number = attributes::number(self.cx, self.attr);
         file_id[..8].copy_from_slice(&number.to_le_bytes());
         file::Id { volume_serial_number: volume_of(self.cx), file_id }
     }

@@ -50,6 +50,8 @@ const MAX_ENTRIES: usize = 4096;
 
 /// Serves a folder.
 pub struct Dir {
+    /// The identity of the root.
+    home: Identity,
     table: Mutex<Table>,
     folds: Mutex<Folds>,
     search: Mutex<Search>,
@@ -81,6 +83,7 @@ impl Dir {
         let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
         Ok(Dir {
+            home: identity,
             table: Mutex::new(table),
             folds: Mutex::default(),
             search: Mutex::default(),
@@ -145,7 +148,7 @@ impl Dir {
 
     fn seen(&self, stat: &Stat, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         let node = self.table().seen(stat.identity(), stat.kind(), dir, name)?;
-        Ok(stat.attr(node))
+        Ok(stat.attr(node, &self.home))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
@@ -236,14 +239,14 @@ impl Dir {
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr, Error> {
-        Ok(sys::stat(self.fd(node)?.as_fd())?.attr(node))
+        Ok(sys::stat(self.fd(node)?.as_fd())?.attr(node, &self.home))
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
         let kind = self.table().kind(node)?;
         let fd = self.fd(node)?;
         self.apply(&fd, kind, set)?;
-        Ok(sys::stat(fd.as_fd())?.attr(node))
+        Ok(sys::stat(fd.as_fd())?.attr(node, &self.home))
     }
 
     fn apply(&self, fd: &OwnedFd, kind: Kind, set: &SetAttr) -> Result<(), Error> {
@@ -400,7 +403,7 @@ impl Dir {
         let reach = self.table().reach(node).ok()?;
         // Without a descriptor there is nothing that keeps it; others may have some.
         let Reach::Fd(fd) = reach else { return Some(node) };
-        let links = sys::stat(fd.as_fd()).ok()?.attr(node).nlink;
+        let links = sys::stat(fd.as_fd()).ok()?.links();
         if links > 0 {
             return None;
         }
@@ -458,7 +461,7 @@ impl Dir {
         let mut table = self.table();
         let entries = stats.into_iter().map(|(raw, stat, beside)| {
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
-            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node), beside })
+            Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), beside })
         });
         Ok((entries.collect::<Result<_, Error>>()?, end))
     }
@@ -547,12 +550,8 @@ impl Dir {
                 let (attr, created) = self.create(dir, &name, &make, exists, set)?;
                 Outcome::Created { attr, created }
             }
-            Op::Remove { dir, name } => {
-                Outcome::Unlinked(self.unlink(dir, &name, AtFlags::empty())?)
-            }
-            Op::Rmdir { dir, name } => {
-                Outcome::Unlinked(self.unlink(dir, &name, AtFlags::REMOVEDIR)?)
-            }
+            Op::Remove { dir, name } => Outcome::Unlinked(self.unlink(dir, &name, AtFlags::empty())?),
+            Op::Rmdir { dir, name } => Outcome::Unlinked(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
             Op::Rename { from, from_name, to, to_name, replace } => {
                 Outcome::Unlinked(self.rename((from, &from_name), (to, &to_name), replace)?)
             }
@@ -596,11 +595,7 @@ impl Dir {
                 let fd = self.xattr_fd(node)?;
                 Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
             }
-            Op::Stable { node } => {
-                let table = self.table();
-                let home = table.identity(NodeId::ROOT)?;
-                Outcome::Stable(table.identity(node)?.to_stable(&home))
-            }
+            Op::Stable { node } => Outcome::Stable(self.table().identity(node)?.to_stable(&self.home)),
             Op::SyncDir { .. } | Op::Find { .. } => unreachable!("handled where it can wait"),
         })
     }
@@ -616,10 +611,7 @@ impl Dir {
 
     /// The file that was given out as `stable`: known, or searched for a step at a time.
     async fn find(&self, stable: Stable) -> Result<Attr, Error> {
-        let wanted = {
-            let table = self.table();
-            Identity::from_stable(&stable, &table.identity(NodeId::ROOT)?)
-        };
+        let wanted = Identity::from_stable(&stable, &self.home);
         loop {
             let known = self.table().of(&wanted);
             match known.map(|node| self.getattr(node)) {
@@ -714,7 +706,7 @@ impl Backend for Dir {
     fn sweep(&self, max: usize) {
         let looked_at = self.table().turn(max);
         for (node, fd) in looked_at {
-            let unlinked = sys::stat(fd.as_fd()).is_ok_and(|stat| stat.attr(node).nlink == 0);
+            let unlinked = sys::stat(fd.as_fd()).is_ok_and(|stat| stat.links() == 0);
             if unlinked {
                 let closed = self.table().unlinked(node);
                 drop(closed);

@@ -116,13 +116,22 @@ impl Stat {
         }
     }
 
-    pub(super) fn attr(&self, node: NodeId) -> Attr {
+    /// Names, of a file; no file has fewer than none.
+    pub(super) fn links(&self) -> u32 {
+        self.0.stx_nlink
+    }
+
+    /// `home` is the root's: inodes of other devices may be the same as some of its own, their numbers are not.
+    pub(super) fn attr(&self, node: NodeId, home: &Identity) -> Attr {
         let s = &self.0;
         let kind = self.kind();
+        let identity = self.identity();
+        let stable = identity.to_stable(home);
         let (atime, mtime, ctime) = (timestamp(s.stx_atime), timestamp(s.stx_mtime), timestamp(s.stx_ctime));
         Attr {
             node,
-            fileid: s.stx_ino,
+            fileid: if identity.device == home.device { s.stx_ino } else { stable.number() },
+            stable,
             kind,
             size: if kind == Kind::Dir { 0 } else { s.stx_size },
             allocated: s.stx_blocks.saturating_mul(512),

@@ -33,8 +33,6 @@ const MAX_ENTRIES: usize = 4096;
 pub struct Ram(Arc<Shared>);
 
 struct Shared {
-    /// Tells this disk from every other, also from the same share's after a restart.
-    serial: u64,
     tree: Mutex<Tree>,
     usage: Arc<Usage>,
 }
@@ -65,10 +63,10 @@ impl Ram {
     pub fn new(limit_bytes: u64) -> Ram {
         super::descriptor_limit();
         let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
-        let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES));
         // The keys of a hasher are random; nothing depends on their being secret.
         let serial = RandomState::new().build_hasher().finish();
-        Ram(Arc::new(Shared { serial, tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
+        let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES), serial);
+        Ram(Arc::new(Shared { tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
@@ -83,7 +81,7 @@ impl Ram {
                 .or_else(|| if fold_case { entries.find_folded(name) } else { None })
                 .ok_or(Error::NotFound)?,
         };
-        tree.node(node)?.attr(node)
+        tree.attr(node)
     }
 
     fn create(
@@ -97,13 +95,13 @@ impl Ram {
         names::check_entry(name)?;
         let mut tree = self.0.tree();
         if let Some(node) = tree.entries(dir)?.find(name) {
-            let attr = tree.node(node)?.attr(node)?;
+            let attr = tree.attr(node)?;
             super::may_reuse(&attr, &make, exists)?;
             if let (Make::File, Exists::Reuse, Some(_)) = (&make, exists, set.size) {
                 let node = tree.node_mut(node)?;
                 node.set(&SetAttr { size: set.size, ..SetAttr::default() }, &self.0.usage)?;
             }
-            return Ok((tree.node(node)?.attr(node)?, false));
+            return Ok((tree.attr(node)?, false));
         }
         let (body, mode) = match make {
             Make::File => (Body::File(None), super::FILE_MODE),
@@ -116,14 +114,14 @@ impl Ram {
         };
         let is_dir = matches!(body, Body::Dir(_));
         // A directory has the set-group-id bit of the one it is made in, as mkdir(2) has it.
-        let inherited = if is_dir { tree.node(dir)?.attr(dir)?.mode & 0o2000 } else { 0 };
+        let inherited = if is_dir { tree.attr(dir)?.mode & 0o2000 } else { 0 };
         let node = tree.add(dir, name, body, mode | inherited)?;
         let set = super::with_verifier(set, exists);
         let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
         // A new file is empty; it needs no bytes to say so.
         let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
         let made = tree.node_mut(node)?.set(&set, &self.0.usage);
-        match made.and_then(|()| tree.node(node)?.attr(node)) {
+        match made.and_then(|()| tree.attr(node)) {
             Ok(attr) => Ok((attr, true)),
             Err(e) => {
                 tree.remove(dir, name, is_dir)?;
@@ -135,7 +133,7 @@ impl Ram {
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
         let mut tree = self.0.tree();
         tree.node_mut(node)?.set(set, &self.0.usage)?;
-        tree.node(node)?.attr(node)
+        tree.attr(node)
     }
 
     fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
@@ -159,7 +157,7 @@ impl Ram {
             .map(|(cookie, name, node)| {
                 let found = tree.node(node)?;
                 let beside = beside.then(|| found.beside());
-                Ok(Entry { name: name.to_vec(), cookie, attr: found.attr(node)?, beside })
+                Ok(Entry { name: name.to_vec(), cookie, attr: tree.attr(node)?, beside })
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let end = after.next().is_none();
@@ -173,19 +171,13 @@ impl Ram {
         }
     }
 
-    fn stable(&self, node: NodeId) -> Stable {
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&node.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.0.serial.to_le_bytes());
-        Stable(bytes)
-    }
-
     fn find(&self, stable: &Stable) -> Result<Attr, Error> {
         let node = NodeId(u64::from_le_bytes(std::array::from_fn(|i| stable.0[i])));
-        if self.stable(node) != *stable {
+        let tree = self.0.tree();
+        if tree.stable(node) != *stable {
             return Err(Error::Stale);
         }
-        self.0.tree().node(node)?.attr(node)
+        tree.attr(node)
     }
 
     fn statfs(&self) -> Space {
@@ -203,7 +195,7 @@ impl Ram {
     fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
         Ok(match op {
             Op::Lookup { dir, name, fold_case } => Outcome::Attr(self.lookup(dir, &name, fold_case)?),
-            Op::Getattr { node } => Outcome::Attr(self.0.tree().node(node)?.attr(node)?),
+            Op::Getattr { node } => Outcome::Attr(self.0.tree().attr(node)?),
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
             Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
             Op::Create { dir, name, make, exists, set } => {
@@ -261,10 +253,7 @@ impl Ram {
                 Outcome::Done
             }
             Op::Beside { node } => Outcome::Beside(self.0.tree().node(node)?.beside()),
-            Op::Stable { node } => {
-                self.0.tree().node(node)?;
-                Outcome::Stable(self.stable(node))
-            }
+            Op::Stable { node } => Outcome::Stable(self.0.tree().attr(node)?.stable),
             Op::Find { stable } => Outcome::Attr(self.find(&stable)?),
             Op::Hold { node } => {
                 self.0.tree().hold(node)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
 use crate::backend::names::{fold, fold_hash, is_called, may_be_short};
-use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Timestamp};
+use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
 /// Hard links of one file.
 pub(super) const MAX_LINKS: usize = 1024;
@@ -132,10 +132,12 @@ impl Node {
         matches!(self.body, Body::Dir(_))
     }
 
-    pub(super) fn attr(&self, node: NodeId) -> Result<Attr, Error> {
+    /// `serial` is the disk's.
+    fn attr(&self, node: NodeId, serial: u64) -> Result<Attr, Error> {
         let links = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         let mut attr = Attr {
             fileid: node.0,
+            stable: stable(node, serial),
             node,
             kind: self.kind(),
             size: 0,
@@ -206,8 +208,17 @@ impl Node {
     }
 }
 
+fn stable(node: NodeId, serial: u64) -> Stable {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&node.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&serial.to_le_bytes());
+    Stable(bytes)
+}
+
 /// All nodes.
 pub(super) struct Tree {
+    /// Tells this disk from every other, also from the same share's after a restart.
+    serial: u64,
     nodes: HashMap<NodeId, Node>,
     next: u64,
     names: usize,
@@ -216,8 +227,8 @@ pub(super) struct Tree {
 
 impl Tree {
     /// A root and nothing else.
-    pub(super) fn new(max_names: usize) -> Tree {
-        let mut tree = Tree { nodes: HashMap::new(), next: NodeId::ROOT.0 + 1, names: 0, max_names };
+    pub(super) fn new(max_names: usize, serial: u64) -> Tree {
+        let mut tree = Tree { serial, nodes: HashMap::new(), next: NodeId::ROOT.0 + 1, names: 0, max_names };
         // Whoever may use a memory disk may use all of it, as with /tmp.
         tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o1777));
         tree
@@ -229,6 +240,16 @@ impl Tree {
 
     pub(super) fn free_names(&self) -> usize {
         self.max_names.saturating_sub(self.names)
+    }
+
+    /// Attributes of a node.
+    pub(super) fn attr(&self, id: NodeId) -> Result<Attr, Error> {
+        self.node(id)?.attr(id, self.serial)
+    }
+
+    /// What tells a node of this disk from everything else; whether there is one or not.
+    pub(super) fn stable(&self, id: NodeId) -> Stable {
+        stable(id, self.serial)
     }
 
     pub(super) fn node(&self, id: NodeId) -> Result<&Node, Error> {

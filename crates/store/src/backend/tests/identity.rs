@@ -107,3 +107,63 @@ fn who_asks_while_others_search_is_not_told_that_there_is_nothing() {
         });
     }
 }
+
+#[test]
+fn numbers_of_files_are_the_same_after_a_restart_and_no_two_are_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = || Vfs::from(Dir::open(folder.path()).unwrap());
+    let numbers = async |vfs: &Vfs| {
+        let (entries, _) = vfs.readdir(ROOT, 0, 1000).await.unwrap();
+        let mut numbers: Vec<_> =
+            entries.into_iter().map(|entry| (entry.attr.stable.number(), entry.name)).collect();
+        numbers.push((vfs.getattr(ROOT).await.unwrap().stable.number(), b".".to_vec()));
+        numbers.sort();
+        numbers
+    };
+    let run = async || {
+        let first = serve();
+        for n in 0..500 {
+            file(&first, ROOT, &format!("f{n}")).await;
+        }
+        let before = numbers(&first).await;
+        drop(first);
+        let again = serve();
+        // In another order than the first time.
+        for n in (0..500).rev() {
+            again.lookup(ROOT, format!("f{n}").as_bytes(), false).await.unwrap();
+        }
+        assert_eq!(numbers(&again).await, before);
+        assert!(before.windows(2).all(|pair| pair[0].0 < pair[1].0), "two files, two numbers");
+        assert!(before.iter().all(|(number, _)| *number != 0 && number >> 63 == 0));
+        let attr = again.lookup(ROOT, b"f7", false).await.unwrap();
+        assert_eq!(again.stable(attr.node).await.unwrap(), attr.stable);
+    };
+    rt::block_on(run()).unwrap();
+    // A file in memory of another run is another file.
+    let of_ram = async || file(&Ram::new(LIMIT).into(), ROOT, "f").await.stable.number();
+    assert_ne!(rt::block_on(of_ram()).unwrap(), rt::block_on(of_ram()).unwrap());
+}
+
+#[test]
+fn a_number_tells_a_file_from_a_later_one_and_from_those_of_other_devices() {
+    let stable = |inode: u64, born: u64, device: u32| {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&inode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&born.to_le_bytes());
+        bytes[20..].copy_from_slice(&device.to_le_bytes());
+        Stable(bytes).number()
+    };
+    // What clients keep: these do not change from version to version.
+    assert_eq!(stable(7, 1_700_000_000, 0), 0x0789_4500_0000_0007);
+    assert_eq!(stable(7, 1_700_000_000, 5) >> 62, 1);
+    let all = [
+        stable(7, 1, 0),
+        stable(7, 2, 0),
+        stable(8, 1, 0),
+        stable(7, 1, 5),
+        stable(7, 1, 6),
+        stable(1 << 41, 1, 0),
+    ];
+    let different: std::collections::HashSet<_> = all.iter().collect();
+    assert_eq!(different.len(), all.len());
+}

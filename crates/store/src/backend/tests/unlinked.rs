@@ -6,9 +6,8 @@ use super::*;
 fn nameless(folder: &std::path::Path) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
-    let gone = |path: &std::path::Path| {
-        path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)")
-    };
+    let gone =
+        |path: &std::path::Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
     targets.filter(|path| gone(path)).count()
 }
 
