@@ -383,7 +383,9 @@ impl Dir {
         }
         // Whoever knows the file by its node finds it at its new place.
         match sys::stat_at(to_fd.as_fd(), to.1) {
-            Ok(stat) => drop(self.seen(&stat, to.0, to.1)?),
+            Ok(stat) => {
+                self.seen(&stat, to.0, to.1)?;
+            }
             // Moved on by somebody else already.
             Err(Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
