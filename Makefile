@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers test-replica bench-replica clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers test-replica test-abuse test-fresh bench-replica clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -11,6 +11,8 @@ help:
 	@echo "make man          the manual pages, in target/man"
 	@echo "make test-kernel  against the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  volumes replicated under a Linux guest and PostgreSQL, their server killed (wants the guest of test-kernel)"
+	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work (wants root)"
+	@echo "make test-fresh   make demo and make test in a bare Debian 12 root (wants root, debootstrap and half an hour)"
 	@echo "make test-smbtorture  Samba's own tests of SMB, beside what Debian's smbd passes of them"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
@@ -69,6 +71,15 @@ test-replica: build
 	bash tests/kernel/deps.sh
 	bash tests/kernel/guest/build.sh
 	PATH=$$PATH:/usr/sbin:/sbin /usr/bin/python3 -m unittest discover -v -s tests/replica -t tests/replica
+
+# Some five minutes on a quiet machine.
+test-abuse: build
+	bash tests/interop/deps.sh
+	/usr/bin/python3 tests/abuse/abuse.py
+
+# By hand before each release.
+test-fresh:
+	bash tests/fresh/run.sh
 
 # Samba's test suite: some ten minutes. SUITES="smb2.lock smb2.lease" runs those alone.
 test-smbtorture: build

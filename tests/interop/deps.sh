@@ -5,6 +5,8 @@ missing=()
 need() { # COMMAND PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing+=("$2")
 }
+# Networks of the tests' own.
+need ip iproute2
 need smbclient smbclient
 need tshark tshark
 need tcpdump tcpdump

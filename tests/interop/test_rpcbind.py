@@ -59,6 +59,8 @@ class Registration(unittest.TestCase):
     def test_a_running_rpcbind_is_told_and_told_again_at_the_end(self):
         with tempfile.TemporaryDirectory() as work:
             script = f"""
+            # In a chroot / may be no mount point: then nothing above it is ours to make private.
+            mount --make-rprivate / 2> /dev/null
             ip link set lo up; mount -t tmpfs run /run; mkdir /run/rpcbind; mkdir {work}/data
             serve="{weft.WEFT} serve {work}/data --user u --json --smb-port 0 --smbd-port 0 --nfs-port 0 --mountd-port 0 --rpcbind"
             $serve > {work}/none 2>&1 && exit 1
@@ -73,7 +75,7 @@ class Registration(unittest.TestCase):
             rpcinfo -p 127.0.0.1 > {work}/after
             kill $binder
             """
-            weft.run("unshare", "--net", "--mount", "bash", "-uc", script)
+            weft.run("unshare", "--net", "--mount", "--propagation", "unchanged", "bash", "-uc", script)
             read = lambda name: (pathlib.Path(work) / name).read_text()
             self.assertIn("--rpcbind-port 111", read("none"), "no advice where no rpcbind runs")
             for program in ["100003", "100005", "100021"]:
