@@ -22,6 +22,7 @@ use weft_machine::{Buf, Time};
 use weft_wire::{ddp, rdmap};
 
 use super::nudge::Nudge;
+use super::patience::Patience;
 use super::receive::Rx;
 use super::regions::{Regions, Taken};
 use super::send::Tx;
@@ -54,6 +55,7 @@ pub(super) struct Connection {
     pub(super) completions: VecDeque<Completion>,
     pub(super) traffic: Traffic,
     pub(super) nudge: Nudge,
+    pub(super) patience: Patience,
     close_timeout: Duration,
     /// When to stop being patient with a peer that does not let us end.
     deadline: Option<Time>,
@@ -106,6 +108,7 @@ impl Connection {
             completions: VecDeque::new(),
             traffic: Traffic::default(),
             nudge: Nudge::new(matches!(agreed.role, Role::Initiator { .. })),
+            patience: Patience::default(),
             close_timeout: limits.close_timeout,
             deadline: None,
             eof: false,
@@ -244,13 +247,30 @@ impl Connection {
 
     /// When `handle_timeout` wants to be called.
     pub(super) fn timeout(&self) -> Option<Time> {
-        self.deadline.into_iter().chain(self.nudge.at()).min()
+        self.deadline.into_iter().chain(self.nudge.at()).chain(self.patience.at()).min()
+    }
+
+    /// When the peer is late with what it owes.
+    #[cfg(test)]
+    pub(super) fn patience_at(&self) -> Option<Time> {
+        self.patience.at()
     }
 
     /// Says whether the peer was given up: its socket is to be closed.
     pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
         if self.nudge.is_due(now) {
             self.tx.nudge();
+        }
+        if self.patience.at().is_some_and(|late| late <= now) {
+            // The rest of an FPDU that is in the socket already, while we have no memory for it, is not the peer's fault.
+            if self.staging_wanted().is_some_and(|staging| staging.needed) {
+                self.patience.fpdu_ended();
+                self.patience.awaits_fpdu(now);
+            }
+            if self.patience.at().is_some_and(|late| late <= now) {
+                self.lost(io::ErrorKind::TimedOut, now);
+                return true;
+            }
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
@@ -333,6 +353,7 @@ impl Connection {
         }
         self.state = State::Ended(reason);
         self.nudge.end();
+        self.patience = Patience::default();
         if !self.eof {
             self.deadline = Some(now + self.close_timeout);
         }

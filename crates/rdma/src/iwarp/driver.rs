@@ -53,6 +53,10 @@ pub(super) struct Link {
     /// A read of payload that did not end at once.
     reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
     write_closed: Cell<bool>,
+    /// A wait for more staging.
+    staging: RefCell<Option<LocalBoxFuture<'static, Buf>>>,
+    /// When the sending task looks at the clock next.
+    armed: Cell<Option<Time>>,
     hot: Rc<Hot>,
 }
 
@@ -70,6 +74,8 @@ impl Handle {
             kicked: Cell::new(false),
             reading: RefCell::new(None),
             write_closed: Cell::new(false),
+            staging: RefCell::new(None),
+            armed: Cell::new(None),
             hot: Rc::new(Hot::new(link.clone())),
         });
         let (sender, receiver) = (link.clone(), link.clone());
@@ -87,14 +93,17 @@ impl Link {
             self.sender.borrow_mut().replace(cx.waker().clone());
             self.kicked.set(false);
             self.transmit();
+            // Most deadlines are put off again and again: a timer that is early costs less than one for each of them.
             let timeout = self.connection.borrow().timeout();
-            if timer.as_ref().map(|(at, _)| *at) != timeout {
-                timer = timeout.map(|at| (at, Box::pin(rt::sleep_until(at)) as LocalBoxFuture<'_, ()>));
+            if let Some(at) = timeout.filter(|at| self.armed.get().is_none_or(|armed| *at < armed)) {
+                self.armed.set(Some(at));
+                timer = Some((at, Box::pin(rt::sleep_until(at)) as LocalBoxFuture<'_, ()>));
             }
             if let Some((_, sleep)) = &mut timer
                 && sleep.as_mut().poll(cx).is_ready()
             {
                 timer = None;
+                self.armed.set(None);
                 if self.connection.borrow_mut().handle_timeout(rt::now()) {
                     // The receiving task sees this as the end of the stream.
                     self.stream.shutdown();
@@ -114,6 +123,7 @@ impl Link {
     async fn receive_task(self: Rc<Link>) {
         std::future::poll_fn(|cx| {
             for _ in 0..RECEIVES_PER_TURN {
+                std::task::ready!(self.poll_staging(cx));
                 let Poll::Ready(more) = self.receive(|slots| self.stream.poll_recv(cx, slots)) else {
                     return Poll::Pending;
                 };
@@ -163,6 +173,16 @@ impl Link {
     /// One receive and what follows from it; false at the end of the stream.
     fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
         let mut connection = self.connection.borrow_mut();
+        if let Some(staging) = connection.staging_wanted() {
+            // What would only be better is for pools that have plenty.
+            let take = staging.needed || self.pool.in_use_bytes() <= self.pool.limit_bytes() / 2;
+            match take.then(|| self.pool.try_alloc(staging.bytes)).flatten() {
+                Some(buf) => connection.stage_in(buf),
+                // The receiving task waits for it.
+                None if staging.needed => return Poll::Pending,
+                None => {}
+            }
+        }
         let received = std::task::ready!(match connection.recv_room() {
             Some(room) => recv(&mut [io::IoSliceMut::new(room)]),
             None => recv(&mut connection.recv_slots()),
@@ -183,6 +203,31 @@ impl Link {
                 false
             }
         })
+        .map(|more| {
+            let timeout = connection.timeout();
+            drop(connection);
+            // A deadline before the one that the sending task waits for.
+            if timeout.is_some_and(|at| self.armed.get().is_none_or(|armed| at < armed)) {
+                self.kick();
+            }
+            more
+        })
+    }
+
+    /// Waits for the staging without which nothing can be received.
+    fn poll_staging(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.staging.borrow_mut();
+        let wanted = self.connection.borrow().staging_wanted().filter(|staging| staging.needed);
+        let Some(wanted) = wanted else {
+            *waiting = None;
+            return Poll::Ready(());
+        };
+        let pool = self.pool.clone();
+        let future = waiting.get_or_insert_with(|| Box::pin(async move { pool.alloc(wanted.bytes).await }));
+        let buf = std::task::ready!(future.as_mut().poll(cx));
+        *waiting = None;
+        self.connection.borrow_mut().stage_in(buf);
+        Poll::Ready(())
     }
 
     /// Sends what there is. Whoever calls, it is the sending task that is woken when what keeps it waiting is over.

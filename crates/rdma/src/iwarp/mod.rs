@@ -11,6 +11,7 @@
 //! probe         what a peer answers to a set-up frame, for diagnosis
 //! regions terminate                                        what the peer may do, and how it is told no
 //! nudge                                                    a peer that misses our first words
+//! patience                                                 a peer that never says its last
 //! ```
 //!
 //! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
@@ -24,6 +25,7 @@ mod frame;
 mod fuzz;
 mod hot;
 mod nudge;
+mod patience;
 pub mod probe;
 mod receive;
 mod regions;
@@ -89,7 +91,6 @@ impl Provider {
     }
 
     async fn connection(&self, agreed: &Agreed) -> Connection {
-        let staging = if agreed.crc || agreed.marked { receive::STAGING_CRC } else { receive::STAGING_PLAIN };
         let limits = Limits {
             max_send_work: self.config.max_send_work,
             max_recv_work: self.config.max_recv_work,
@@ -100,7 +101,7 @@ impl Provider {
         // Keyed by the system's randomness: what a peer may guess of the STags is bounded by it.
         let random = RandomState::new();
         let seed = [random.hash_one(0), random.hash_one(1)];
-        Connection::new(agreed, limits, self.pool.alloc(staging).await, seed)
+        Connection::new(agreed, limits, self.pool.alloc(receive::first_staging(agreed)).await, seed)
     }
 
     async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {

@@ -33,10 +33,14 @@ use super::setup::{Agreed, Role};
 use super::terminate::{Fault, Refused};
 use crate::verbs::{Done, Stag};
 
-/// Staging per connection with CRCs: several FPDUs, and well inside a second-level cache.
-pub(super) const STAGING_CRC: usize = 256 << 10;
-/// Staging per connection without CRCs: headers and what comes with them.
-pub(super) const STAGING_PLAIN: usize = 64 << 10;
+/// Staging of a connection from which little has come: room for any header, and for a short message.
+const STAGING_FIRST: usize = 4 << 10;
+/// Staging grows by this factor when it was full: a peer has sent at least a quarter of what it holds here.
+const STAGING_GROWTH: usize = 4;
+/// Most staging with CRCs: several FPDUs, and well inside a second-level cache.
+const STAGING_CRC: usize = 256 << 10;
+/// Most staging without CRCs: headers and what comes with them.
+const STAGING_PLAIN: usize = 64 << 10;
 /// Without CRCs, how much is received into staging when it is not known where it belongs: enough for a batch of
 /// small messages in one call, little enough that most of a large transfer goes to its place directly.
 const BLIND_BYTES: usize = 16 << 10;
@@ -45,9 +49,28 @@ const DIRECT_MIN: usize = 8 << 10;
 /// Checksummed at a time, between two looks ahead at the place that the payload will be copied to.
 const CRC_STEP: usize = 4096;
 
+/// Bytes of staging that a connection begins with.
+pub(super) fn first_staging(agreed: &Agreed) -> usize {
+    // What comes out of a stream with markers is staged whole.
+    if agreed.marked { STAGING_CRC } else { STAGING_FIRST }
+}
+
+/// More staging, as [`Connection::staging_wanted`] asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Staging {
+    /// Room in bytes.
+    pub(super) bytes: usize,
+    /// Nothing can be received before it is there; else it would save system calls.
+    pub(super) needed: bool,
+}
+
 /// The receiving half of a connection.
 pub(super) struct Rx {
     ring: Ring,
+    /// The ring was full: more came at once than it has room for.
+    was_full: bool,
+    /// Bytes that the ring grows to at most.
+    most_staging: usize,
     /// The stream before the ring, where we asked for markers.
     marked: Option<Marked>,
     /// Bytes that the ring lacks for the next step.
@@ -153,10 +176,11 @@ type Refusal = (Fault, Option<Refused>);
 
 impl Rx {
     pub(super) fn new(agreed: &Agreed, staging: Buf) -> Rx {
-        let whole = agreed.crc || agreed.marked;
-        assert!(!whole || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
+        assert!(!agreed.marked || staging.capacity() >= mpa::MAX_FPDU, "staging holds a whole FPDU");
         Rx {
             ring: Ring::new(staging),
+            was_full: false,
+            most_staging: if agreed.crc || agreed.marked { STAGING_CRC } else { STAGING_PLAIN },
             marked: agreed.marked.then(|| Marked::new(agreed.crc)),
             lacking: 0,
             // Markers belong to the CRC: it is checked before they are gone.
@@ -216,7 +240,23 @@ impl Connection {
         self.rx.crc && self.reads.is_empty() && !self.regions.any_fill()
     }
 
-    /// Where the next received bytes go. Always room for at least one byte.
+    /// The staging that would be better than what there is. While it is needed, nothing may be received.
+    pub(super) fn staging_wanted(&self) -> Option<Staging> {
+        let Rx { ring, was_full, most_staging, lacking, .. } = &self.rx;
+        let needed = *lacking > 0 && ring.len() == ring.capacity();
+        let wanted = (needed || *was_full) && ring.capacity() < *most_staging && self.ended().is_none();
+        wanted.then(|| Staging { bytes: (ring.capacity() * STAGING_GROWTH).min(*most_staging), needed })
+    }
+
+    /// Takes more staging into use.
+    pub(super) fn stage_in(&mut self, buf: Buf) {
+        if buf.capacity() > self.rx.ring.capacity() {
+            self.rx.ring.move_to(buf);
+            self.rx.was_full = false;
+        }
+    }
+
+    /// Where the next received bytes go. Always room for at least one byte, unless more staging is needed.
     pub(super) fn recv_slots(&mut self) -> Slots<'_> {
         if self.rx.marked.is_some() {
             return self.rx.marked_slots();
@@ -282,6 +322,13 @@ impl Connection {
             // Thrown away: the ring was offered and stays empty.
             return;
         }
+        self.take_in(n, now);
+        if self.rx.inside_fpdu() && self.ended().is_none() {
+            self.patience.awaits_fpdu(now);
+        }
+    }
+
+    fn take_in(&mut self, n: usize, now: Time) {
         if self.rx.marked.is_some() {
             return self.received_marked(n, now);
         }
@@ -291,6 +338,7 @@ impl Connection {
             Some(plan) => self.received_ahead(&plan, left, now),
             None => {
                 self.rx.ring.commit(left);
+                self.rx.was_full |= self.rx.ring.len() == self.rx.ring.capacity();
                 self.work_off(now);
             }
         }
@@ -374,7 +422,7 @@ impl Connection {
                     break;
                 }
             }
-            self.received(n, now);
+            self.take_in(n, now);
             bytes = &bytes[n..];
         }
         self.rx.no_plan = false;
@@ -655,7 +703,7 @@ impl Connection {
         if segment.header.last() {
             match (segment.opcode, &segment.header) {
                 (Opcode::Write, _) => self.traffic.placed.1 += 1,
-                (Opcode::ReadResponse, _) => self.deliver_read().map_err(fault)?,
+                (Opcode::ReadResponse, _) => self.deliver_read(now).map_err(fault)?,
                 (_, Header::Untagged(h)) => self.deliver_send(segment, h).map_err(fault)?,
                 (_, Header::Tagged(_)) => {}
             }
@@ -668,15 +716,17 @@ impl Connection {
     fn spoken_to(&mut self, now: Time) {
         self.tx.may_send = true;
         self.nudge.end();
+        self.patience.fpdu_ended();
         self.end_if_drained(now);
     }
 
-    fn deliver_read(&mut self) -> Result<(), Fault> {
+    fn deliver_read(&mut self, now: Time) -> Result<(), Fault> {
         // Shorter than what was asked for.
         if self.reads.front().is_none_or(|read| read.filled != read.len) {
             return Err(Fault::Bounds);
         }
         let read = self.reads.pop_front().ok_or(Fault::UnexpectedOpcode)?;
+        self.patience.oldest_read(self.reads.front().map(|read| read.len), now);
         if let Some((id, mut into)) = read.user {
             into.set_len(read.len);
             self.traffic.read.0 += read.len as u64;

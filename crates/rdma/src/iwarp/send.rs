@@ -432,6 +432,7 @@ impl Connection {
         self.tx.out.advance(n);
         self.tx.sent += n as u64;
         self.nudge.sent(now);
+        self.patience.awaits_read(self.reads.front().map(|read| read.len), now);
         while let Some(end) = self.tx.next_end() {
             self.tx.posted -= 1;
             let (count, done) = match end.write {

@@ -17,7 +17,7 @@ use weft_machine::{Buf, FileRange, Payload, Pool, Time};
 
 use super::connection::{Connection, Limits};
 use super::frame::Next;
-use super::receive::{STAGING_CRC, STAGING_PLAIN};
+use super::receive::first_staging;
 use super::send::FileNeed;
 use super::setup::{Agreed, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Work};
@@ -70,8 +70,7 @@ impl Setting {
             fpdu_payload: self.fpdu_payload,
             close_timeout: CLOSE_TIMEOUT,
         };
-        let whole = agreed.crc || agreed.marked;
-        let staging = pool.try_alloc(if whole { STAGING_CRC } else { STAGING_PLAIN }).unwrap();
+        let staging = pool.try_alloc(first_staging(&agreed)).unwrap();
         Connection::new(&agreed, limits, staging, [self.seed, side as u64])
     }
 }
@@ -196,6 +195,9 @@ impl Pair {
         }
         let mut left = self.rng.within(1..=self.chunk as u64) as usize;
         let mut n = 0;
+        if let Some(staging) = self.ends[to].staging_wanted() {
+            self.ends[to].stage_in(self.pool.try_alloc(staging.bytes).unwrap());
+        }
         let mut slots = self.ends[to].recv_slots();
         assert!(slots.iter().any(|slot| !slot.is_empty()), "no room to receive");
         for slot in slots.iter_mut() {

@@ -19,7 +19,7 @@ use weft_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 use crate::fuzz::Script;
 use crate::iwarp::connection::{Connection, Limits};
 use crate::iwarp::frame::{Next, Out};
-use crate::iwarp::receive::{STAGING_CRC, STAGING_PLAIN};
+use crate::iwarp::receive::first_staging;
 use crate::iwarp::setup::{Agreed, Opening, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Stag, Work};
 
@@ -62,6 +62,8 @@ struct Region {
 struct World {
     end: Connection,
     pool: Pool,
+    /// Whether the pool has room for what is not needed.
+    plenty: bool,
     now: Time,
     crc: bool,
     /// Frames what the peer says.
@@ -99,13 +101,14 @@ impl World {
             fpdu_payload: 1 + script.below(3000),
             close_timeout: CLOSE_TIMEOUT,
         };
-        let staging = pool.try_alloc(if crc || marked { STAGING_CRC } else { STAGING_PLAIN }).expect("room");
+        let staging = pool.try_alloc(first_staging(&agreed)).expect("room");
         let mut bystander = pool.try_alloc(4096).expect("room");
         bystander.set_len(4096);
         bystander.fill(FILL);
         World {
             end: Connection::new(&agreed, limits, staging, [1, 2]),
             pool: pool.clone(),
+            plenty: flags & 32 != 0,
             now: Time::from_nanos(1),
             crc,
             peer: Out::new(crc, marked),
@@ -300,6 +303,12 @@ impl World {
             return;
         }
         let mut n = 0;
+        // What is only wished for is not always there.
+        if let Some(staging) = self.end.staging_wanted()
+            && (staging.needed || self.plenty)
+        {
+            self.end.stage_in(self.pool.try_alloc(staging.bytes).expect("room"));
+        }
         {
             let mut slots = self.end.recv_slots();
             assert!(slots.iter().map(|slot| slot.len()).sum::<usize>() > 0, "no room to receive");

@@ -18,6 +18,20 @@ impl Ring {
         Ring { buf, head: 0, len: 0 }
     }
 
+    /// Bytes that it holds at most.
+    pub(super) fn capacity(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Moves what is there to `buf`, which is larger.
+    pub(super) fn move_to(&mut self, buf: Buf) {
+        let mut larger = Ring::new(buf);
+        let (first, second) = self.slices(0, self.len);
+        larger.put(first);
+        larger.put(second);
+        *self = larger;
+    }
+
     /// Bytes that are there.
     pub(super) fn len(&self) -> usize {
         self.len

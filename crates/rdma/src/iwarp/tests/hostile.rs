@@ -30,6 +30,9 @@ impl Probe {
     fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let mut n = 0;
+            if let Some(staging) = self.end.staging_wanted() {
+                self.end.stage_in(self.pool.try_alloc(staging.bytes).unwrap());
+            }
             for slot in self.end.recv_slots().iter_mut() {
                 let part = slot.len().min(bytes.len() - n);
                 slot[..part].copy_from_slice(&bytes[n..n + part]);
@@ -378,6 +381,85 @@ fn a_terminate_is_understood_or_ends_the_stream_anyway() {
     // Cut short, or announcing headers that are not there.
     assert!(matches!(terminate(&[0x11]), Disconnect::Violation(_)));
     assert!(matches!(terminate(&[0x11, 0x00, 0xe0, 0]), Disconnect::Violation(_)));
+}
+
+/// RFC 5042 6.4: what a peer announces costs nothing here before it comes.
+#[test]
+fn staging_grows_with_what_has_come() {
+    let mut probe = Probe::new(true);
+    let idle = probe.pool.in_use_bytes();
+    assert!(idle <= 4096, "{idle}");
+    // An FPDU of 64 KiB that no buffer is posted for: that is for the CRC to confirm.
+    let fpdu = probe.fpdu(&untagged(Opcode::Send, 0, 1, 0, true), &[5; 60_000]);
+    for (came, held) in
+        [(3000, 4 << 10), (4095, 4 << 10), (5000, 16 << 10), (16_000, 16 << 10), (20_000, 64 << 10)]
+    {
+        let mut probe = Probe::new(true);
+        probe.feed(&fpdu[..came]);
+        assert_eq!(probe.pool.in_use_bytes(), held, "after {came} bytes");
+    }
+    probe.feed(&fpdu);
+    assert_eq!(probe.end.ended(), Some(&Disconnect::Refused(Refusal::NoBuffer)));
+}
+
+#[test]
+fn an_fpdu_that_is_begun_and_not_ended_ends_the_connection() {
+    let mut probe = Probe::new(true);
+    assert_eq!(probe.end.timeout(), None);
+    let fpdu = probe.fpdu(&untagged(Opcode::Send, 0, 1, 0, true), &[5; 100]);
+    probe.feed(&fpdu[..30]);
+    let late = probe.end.timeout().expect("a deadline");
+    // A byte now and then does not put it off.
+    probe.now = probe.now + Duration::from_secs(20);
+    probe.feed(&fpdu[30..31]);
+    assert_eq!(probe.end.timeout(), Some(late));
+    assert!(!probe.end.handle_timeout(probe.now));
+    assert!(probe.end.handle_timeout(late), "the socket is to be closed");
+    assert_eq!(probe.end.ended(), Some(&Disconnect::Lost(std::io::ErrorKind::TimedOut)));
+    assert!(probe.end.finished());
+}
+
+#[test]
+fn a_peer_that_sends_one_fpdu_after_the_other_is_not_late() {
+    let mut probe = Probe::new(true);
+    let fpdu = probe.fpdu(&tagged(Opcode::Write, 0, 0, true), &[]);
+    probe.feed(&fpdu[..3]);
+    for _ in 0..10 {
+        let late = probe.end.timeout().expect("a deadline");
+        probe.now = probe.now + Duration::from_secs(20);
+        assert!(probe.now < late);
+        probe.feed(&[&fpdu[3..], &fpdu[..3]].concat());
+    }
+    probe.feed(&fpdu[3..]);
+    assert_eq!(probe.end.timeout(), None);
+}
+
+#[test]
+fn a_read_that_is_not_answered_ends_the_connection() {
+    let mut pair = Pair::new(Setting::default());
+    let region = pair.region(1, &[7; 1000], Access::RemoteRead);
+    pair.read(0, 1, region);
+    pair.read(0, 2, region);
+    while pair.transmit(0) {}
+    let late = pair.ends[0].patience_at().expect("a deadline");
+    // The first is answered: the second has as long again, from then on.
+    pair.now = pair.now + Duration::from_secs(20);
+    while pair.deliver(0) {}
+    while pair.transmit(1) {}
+    let half = pair.wire[1].len() * 3 / 4;
+    let rest = pair.wire[1].split_off(half);
+    while !pair.wire[1].is_empty() {
+        pair.deliver(1);
+    }
+    pair.ends[0].take_completions(&mut pair.done[0]);
+    assert!(matches!(pair.completed(0, 1).result, Ok(Done::Read { .. })));
+    let later = pair.ends[0].patience_at().expect("a deadline");
+    assert!(later > late);
+    assert!(pair.ends[0].handle_timeout(later));
+    assert_eq!(pair.ends[0].ended(), Some(&Disconnect::Lost(std::io::ErrorKind::TimedOut)));
+    pair.ends[0].take_completions(&mut pair.done[0]);
+    assert_eq!(pair.completed(0, 2).result.unwrap_err(), WorkError::Flushed);
+    drop(rest);
 }
 
 /// RFC 5044 7.1.2 rule 4 again: before the first valid FPDU, a responder cannot even complain.
