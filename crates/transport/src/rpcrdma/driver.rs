@@ -209,10 +209,29 @@ impl Inner {
 impl State {
     fn advance(&mut self, cx: &mut Context<'_>, inner: &Inner) {
         self.send_unsent(cx, inner);
+        self.post_receives(inner);
         self.post(inner);
         let drained = self.unsent.is_empty() && self.preparing.is_none() && self.out.work.is_empty();
         if self.closing && drained && self.ended.is_none() {
             inner.qp.close();
+        }
+    }
+
+    /// Posts the receives that the client's use of its credits has earned.
+    fn post_receives(&mut self, inner: &Inner) {
+        let Role::Responder(responder) = &mut self.role else { return };
+        let (wanted, needed) = responder.receives_wanted();
+        // More speed is for pools that have plenty.
+        if wanted == 0 || !needed && inner.pool.in_use_bytes() > inner.pool.limit_bytes() / 2 {
+            return;
+        }
+        let post = |_: &u32| {
+            let buf = inner.pool.try_alloc(inner.config.inline_bytes);
+            buf.is_some_and(|buf| inner.qp.post(receive_buffer(buf)).is_ok())
+        };
+        let posted = (0..wanted).take_while(post).count() as u32;
+        if posted > 0 {
+            responder.posted(posted, &mut self.out);
         }
     }
 
@@ -228,9 +247,9 @@ impl State {
     /// Ends a connection whose peer is late, or sees to it that `cx` is woken in time.
     fn watch_the_clock(&mut self, cx: &mut Context<'_>, inner: &Inner) {
         let Role::Responder(responder) = &self.role else { return };
-        while let Some(deadline) = responder.deadline() {
+        while let Some((deadline, what)) = responder.deadline() {
             if deadline <= rt::now() {
-                return self.end(Ending::TimedOut("RDMA Reads of a call's chunks"), inner);
+                return self.end(Ending::TimedOut(what), inner);
             }
             // Deadlines only move on: a timer that is early is set again when it has run.
             let (_, timer) =

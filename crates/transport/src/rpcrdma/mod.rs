@@ -10,6 +10,7 @@
 mod chunks;
 mod distant;
 mod driver;
+mod receives;
 mod requester;
 mod responder;
 
@@ -18,16 +19,17 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{Buf, Pool};
+use weft_machine::{Pool, Time, rt};
 use weft_rdma::{ConnectParams, Provider, QueuePair, Request, Work};
 use weft_wire::rpcrdma::PrivateData;
 
 use crate::channel::Error;
 pub use driver::RpcRdma;
 use driver::{Role, receive_buffer};
+use receives::Receives;
 use requester::Requester;
 pub(crate) use responder::CallTicket;
-use responder::{REVERSE_CREDITS, Responder};
+use responder::{FIRST_CALL_LIMIT, Responder};
 
 /// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments, and so for
 /// any link's bandwidth; what comes after waits with its client.
@@ -41,7 +43,7 @@ pub struct Config {
     /// Largest message sent and received inline, in bytes: whole KiB from 1024 to 256 KiB. A peer that does not say
     /// what it receives gets 1024 (RFC 8797 5.1).
     pub inline_bytes: usize,
-    /// Server: credits granted. Client: credits asked for. At least 1.
+    /// Server: credits granted at most, to a client that uses them. Client: credits asked for. At least 1.
     pub credits: u32,
     /// Longest RPC message without its payload, both ways.
     pub max_message: usize,
@@ -130,12 +132,21 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     let config = config.normal();
     let peer = PrivateData::find(request.private_data());
     let mut recvs: Vec<Work> = Vec::new();
-    // Replies to the server's own calls have buffers of their own (RFC 8167 4.2).
-    for _ in 0..config.credits + REVERSE_CREDITS {
-        let buf: Buf = pool.alloc(config.inline_bytes).await;
-        recvs.push(receive_buffer(buf));
+    for _ in 0..Receives::first(config.credits) {
+        recvs.push(receive_buffer(pool.alloc(config.inline_bytes).await));
     }
     let qp = request.accept(config.params(), recvs).await?;
+    Ok(server(qp, peer, config, pool, Some(rt::now() + FIRST_CALL_LIMIT)))
+}
+
+/// The server's end of a queue pair that has the first receives.
+fn server(
+    qp: Rc<dyn QueuePair>,
+    peer: PrivateData,
+    config: Config,
+    pool: Pool,
+    first_call: Option<Time>,
+) -> Rc<RpcRdma> {
     let terms = responder::Terms {
         threshold: config.inline_bytes.min(peer.receive_bytes),
         credits: config.credits,
@@ -145,7 +156,7 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
         remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
         leaves_payload: qp.caps().reads_into_files,
     };
-    Ok(RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms))))
+    RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms, first_call)))
 }
 
 /// What the Reads of one connection may hold of `pool` at a time.

@@ -24,12 +24,15 @@ use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, Unusable, VERSION, Wri
 use weft_wire::xdr::{Encoder, pad};
 
 use super::chunks::{self, Reads};
+use super::receives::{REVERSE_CREDITS, Receives};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
 use crate::memory::counted_sum;
 
 /// How long the Reads of one call may take, from the moment they are posted. All that a connection may pull at a time comes in
 /// this time at 5 Mbit/s; a peer that is slower or silent gives its buffers back by losing the connection.
 pub(super) const PULL_LIMIT: Duration = Duration::from_secs(30);
+/// How long a client may take to its first call. One connects because it has something to ask.
+pub(super) const FIRST_CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of a header without chunks.
 const HEADER_BYTES: usize = 28;
 /// msg_type of an RPC message (RFC 5531 section 9).
@@ -51,7 +54,7 @@ pub(crate) struct CallTicket {
 pub(super) struct Terms {
     /// Largest message to the peer.
     pub threshold: usize,
-    /// Credits granted with every reply; never zero, which a peer would read as one (RFC 8166 3.3.1).
+    /// Credits granted at most; never zero, which a peer would read as one (RFC 8166 3.3.1).
     pub credits: u32,
     /// Largest stream that is pulled or pushed by chunks.
     pub max_message: usize,
@@ -176,15 +179,15 @@ pub(super) struct Responder {
     pulling: slab::Slab<Pull>,
     /// Bytes of the pool that these hold; at most `terms.pull_bytes`.
     pulling_bytes: usize,
+    receives: Receives,
+    /// Until when the client has to call; `None` once it has.
+    first_call: Option<Time>,
     /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
     /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
     unanswered: u32,
     /// Calls to the client (RFC 8167).
     reverse: Reverse,
 }
-
-/// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
-pub(super) const REVERSE_CREDITS: u32 = 16;
 
 /// The other direction: calls of ours, whose replies come as messages of their own.
 #[derive(Debug)]
@@ -241,10 +244,30 @@ pub(super) mod id {
 }
 
 impl Responder {
-    pub fn new(terms: Terms) -> Responder {
+    /// [`Receives::first`] of `terms.credits` are posted; the client has to call until `first_call`.
+    pub fn new(terms: Terms, first_call: Option<Time>) -> Responder {
         debug_assert!(terms.credits > 0);
-        let (waiting, pulling) = (VecDeque::new(), slab::Slab::new());
-        Responder { terms, waiting, pulling, pulling_bytes: 0, unanswered: 0, reverse: Reverse::default() }
+        Responder {
+            receives: Receives::new(terms.credits),
+            terms,
+            waiting: VecDeque::new(),
+            pulling: slab::Slab::new(),
+            pulling_bytes: 0,
+            first_call,
+            unanswered: 0,
+            reverse: Reverse::default(),
+        }
+    }
+
+    /// Receives to post, if memory allows, and whether they are needed.
+    pub fn receives_wanted(&self) -> (u32, bool) {
+        (self.receives.wanted(), self.receives.needed())
+    }
+
+    /// So many of them were posted.
+    pub fn posted(&mut self, n: u32, out: &mut Out) {
+        self.receives.posted(n);
+        self.ask(out);
     }
 
     /// A message arrived.
@@ -300,12 +323,13 @@ impl Responder {
             return Err(Error::Misuse("a call to the client has to fit one Send"));
         }
         self.reverse.waiting.push_back((xid, stream, send_id));
+        self.receives.call_back();
         self.ask(out);
         Ok(())
     }
 
     fn ask(&mut self, out: &mut Out) {
-        while self.reverse.asked.len() < self.reverse.granted as usize
+        while self.reverse.asked.len() < self.reverse.granted.min(self.receives.replies()) as usize
             && let Some((xid, stream, id)) = self.reverse.waiting.pop_front()
         {
             self.reverse.asked.insert(xid);
@@ -321,7 +345,9 @@ impl Responder {
         let invalidate = self.terms.remote_invalidation.then(|| any_stag(&chunks)).flatten();
         let reads = chunks::group(&chunks.reads);
         let ticket = CallTicket { xid, writes: chunks.writes, reply: chunks.reply, invalidate };
+        self.first_call = None;
         self.unanswered += 1;
+        self.receives.used(self.unanswered);
         let checked = reads.and_then(|reads| self.check(xid, &reads, stream.as_ref()).map(|()| reads));
         match (checked, stream) {
             (Err(why), _) => {
@@ -407,9 +433,10 @@ impl Responder {
         Some(pull.gathers.iter().flat_map(Gather::wanted).collect())
     }
 
-    /// When the oldest Reads have to be done.
-    pub fn deadline(&self) -> Option<Time> {
-        self.pulling.iter().map(|(_, pull)| pull.deadline).min()
+    /// What the client has to do next, and until when.
+    pub fn deadline(&self) -> Option<(Time, &'static str)> {
+        let reads = self.pulling.iter().map(|(_, pull)| (pull.deadline, "RDMA Reads of a call's chunks"));
+        reads.chain(self.first_call.map(|at| (at, "the first call"))).min()
     }
 
     /// They are here, in that order: the call's Reads go out.
@@ -554,7 +581,7 @@ impl Responder {
             Body::NoMsg(lists)
         };
         let mut e = Encoder::with_capacity(header_len);
-        Header { xid, version: VERSION, credits: self.terms.credits, body }.emit(&mut e);
+        Header { xid, version: VERSION, credits: self.receives.granted(), body }.emit(&mut e);
         let mut data = vec![e.into_bytes()];
         data.extend(stream.into_iter().filter(|bytes| !bytes.is_empty()));
         out.work.append(&mut work);
@@ -575,7 +602,7 @@ impl Responder {
 
     fn error(&self, xid: u32, version: u32, code: ErrorCode, id: u64) -> Work {
         let mut e = Encoder::with_capacity(28);
-        Header { xid, version, credits: self.terms.credits, body: Body::Error(code) }.emit(&mut e);
+        Header { xid, version, credits: self.receives.granted(), body: Body::Error(code) }.emit(&mut e);
         Work::Send { id, data: vec![e.into_bytes()], invalidate: None, solicited: false, signalled: true }
     }
 }

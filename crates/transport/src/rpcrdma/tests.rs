@@ -4,7 +4,7 @@ mod fake;
 mod hostile;
 
 use futures_util::FutureExt;
-use weft_machine::{File, FileRange, Payload, buf};
+use weft_machine::{Buf, File, FileRange, Payload, buf};
 use weft_rdma::{Segment, Stag};
 use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, ReadSegment, VERSION};
 use weft_wire::xdr::Encoder;
@@ -24,17 +24,8 @@ struct Pair {
 
 fn server_of(qp: Rc<FakeQp>, pool: &Pool, config: Config, peer: PrivateData) -> Rc<RpcRdma> {
     let config = config.normal();
-    qp.post_receives((config.credits + responder::REVERSE_CREDITS) as usize, pool);
-    let terms = responder::Terms {
-        threshold: config.inline_bytes.min(peer.receive_bytes),
-        credits: config.credits,
-        max_message: config.max_message,
-        max_payload: config.max_payload,
-        pull_bytes: pull_bytes(pool),
-        remote_invalidation: config.remote_invalidation && peer.remote_invalidation,
-        leaves_payload: qp.caps().reads_into_files,
-    };
-    RpcRdma::new(qp, pool.clone(), config, Role::Responder(Responder::new(terms)))
+    qp.post_receives(Receives::first(config.credits) as usize, pool);
+    server(qp, peer, config, pool.clone(), None)
 }
 
 impl Pair {
@@ -127,6 +118,28 @@ fn a_short_call_and_its_reply_are_one_send_each() {
     pair.reply(call.ticket, bytes(words(&[7, 1, 0])));
     assert_eq!(pair.at_client().body, words(&[7, 1, 0]));
     assert_eq!((pair.client_qp.did().len(), pair.server_qp.did().len()), (1, 1));
+}
+
+#[test]
+fn credits_grow_with_the_clients_use_of_them_up_to_all() {
+    let pair = Pair::default();
+    let mut granted = Vec::new();
+    for round in 0..8 {
+        for xid in 0..64 {
+            pair.call(Outgoing::bytes(words(&[round * 64 + xid, 0])));
+        }
+        for _ in 0..64 {
+            // The client sends what it may before the server takes any.
+            assert!(pair.client.recv().now_or_never().is_none());
+            let call = pair.at_server();
+            let xid = u32::from_be_bytes(*call.body.first_chunk().unwrap());
+            pair.reply(call.ticket, bytes(words(&[xid, 1])));
+            granted.extend(pair.server_qp.sent().iter().map(|sent| header(sent).0.credits));
+            assert_eq!(pair.at_client().body, words(&[xid, 1]));
+        }
+    }
+    granted.dedup();
+    assert_eq!(granted, [4, 8, 16, 32, 64]);
 }
 
 #[test]

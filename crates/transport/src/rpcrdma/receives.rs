@@ -1,0 +1,113 @@
+//! How many receive buffers a responder keeps posted: few for a client that is idle, as many as it uses for one that is busy.
+//!
+//! Spec: RFC 8166 3.3.1 (a grant is backed by receives, and a requester has one credit before its first reply); RFC 8167 4.2
+//! (replies to the responder's own calls have receives of their own).
+//! Owns: the counts. Does not: post. A received message's buffer is posted again, or another, before anything else happens.
+
+/// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
+pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;
+/// Receives of a client that has not called yet: 16 KiB of the default size, and enough for a client that calls one by one.
+pub(in crate::rpcrdma) const FIRST_RECEIVES: u32 = 4;
+
+/// The counts.
+#[derive(Debug)]
+pub(super) struct Receives {
+    /// Credits granted at most.
+    most: u32,
+    /// Receives for calls that should be posted; at most `most`.
+    goal: u32,
+    /// Receives for calls that are, and so the grant; at least 1.
+    calls: u32,
+    /// Receives for replies that should be posted, and are.
+    replies: (u32, u32),
+}
+
+impl Receives {
+    /// [`Receives::first`] of them are posted already.
+    pub(super) fn new(most: u32) -> Receives {
+        let first = Receives::first(most);
+        Receives { most, goal: first, calls: first, replies: (0, 0) }
+    }
+
+    /// Receives to post before the client can call.
+    pub(super) fn first(most: u32) -> u32 {
+        FIRST_RECEIVES.clamp(1, most.max(1))
+    }
+
+    /// Receives to post now; fewer may be posted while memory is short.
+    pub(super) fn wanted(&self) -> u32 {
+        (self.goal - self.calls) + (self.replies.0 - self.replies.1)
+    }
+
+    /// Whether some of them are not for more speed alone.
+    pub(super) fn needed(&self) -> bool {
+        self.replies.0 > self.replies.1
+    }
+
+    /// So many of [`Receives::wanted`] were posted.
+    pub(super) fn posted(&mut self, n: u32) {
+        let replies = n.min(self.replies.0 - self.replies.1);
+        self.replies.1 += replies;
+        self.calls += (n - replies).min(self.goal - self.calls);
+    }
+
+    /// The credits to grant with the next reply.
+    pub(super) fn granted(&self) -> u32 {
+        self.calls
+    }
+
+    /// So many calls are not answered: a client that uses half of what it may gets twice as much.
+    pub(super) fn used(&mut self, unanswered: u32) {
+        if unanswered.saturating_mul(2) >= self.calls && self.calls == self.goal {
+            self.goal = self.goal.saturating_mul(2).min(self.most);
+        }
+    }
+
+    /// The server wants to call its client.
+    pub(super) fn call_back(&mut self) {
+        self.replies.0 = REVERSE_CREDITS;
+    }
+
+    /// Calls to the client that may be out now.
+    pub(super) fn replies(&self) -> u32 {
+        self.replies.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_client_holds_little_and_a_busy_one_what_it_uses() {
+        let mut receives = Receives::new(64);
+        assert_eq!((receives.granted(), receives.wanted()), (4, 0));
+        receives.used(1);
+        assert_eq!(receives.wanted(), 0, "one at a time is no reason");
+        for granted in [4, 8, 16, 32] {
+            receives.used(granted);
+            assert_eq!(
+                (receives.granted(), receives.wanted()),
+                (granted, granted),
+                "granted when it is posted"
+            );
+            receives.used(granted);
+            assert_eq!(receives.wanted(), granted, "one step at a time");
+            receives.posted(granted);
+        }
+        receives.used(64);
+        assert_eq!((receives.granted(), receives.wanted()), (64, 0));
+    }
+
+    #[test]
+    fn replies_have_receives_of_their_own() {
+        let mut receives = Receives::new(1);
+        assert_eq!((receives.granted(), receives.replies(), receives.needed()), (1, 0, false));
+        receives.call_back();
+        assert_eq!((receives.wanted(), receives.needed()), (16, true));
+        receives.posted(10);
+        assert_eq!((receives.granted(), receives.replies(), receives.wanted()), (1, 10, 6));
+        receives.posted(6);
+        assert_eq!((receives.granted(), receives.replies(), receives.needed()), (1, 16, false));
+    }
+}
