@@ -258,8 +258,8 @@ pub(crate) struct Serve {
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
     #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64)]
     pub spin_us: u64,
-    /// Memory for payload buffers
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    /// Memory for payload buffers: 64M to the memory of this host
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
     pub buffers: u64,
 }
 
@@ -563,6 +563,23 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| format!("size out of range: {text}"))
 }
 
+/// The least memory for payload buffers: four of the largest, so that peers who have not logged on, who may hold one,
+/// leave room for others.
+const MIN_BUFFERS: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
+
+/// A size that `--buffers` can have here.
+fn parse_buffers(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    let system = rustix::system::sysinfo();
+    #[allow(clippy::useless_conversion, reason = "a word of the system, which is shorter elsewhere")]
+    let memory = u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit));
+    if (MIN_BUFFERS..=memory).contains(&size) {
+        return Ok(size);
+    }
+    let (least, most) = (MIN_BUFFERS >> 20, memory >> 20);
+    Err(format!("buffers take {least}M to {most}M on this host, not {text}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -597,6 +614,16 @@ mod tests {
         }
         assert!(serve("--user", "alice").is_ok());
         assert!(serve("--user", "").is_err());
+    }
+
+    #[test]
+    fn buffers_that_cannot_work_are_refused_with_the_range() {
+        let serve = |size| Args::try_parse_from(["weft", "serve", "data", "--buffers", size]);
+        assert!(serve("64M").is_ok());
+        for size in ["1K", "65535K", "1000T"] {
+            let refused = serve(size).unwrap_err().to_string();
+            assert!(refused.contains("64M to ") && refused.contains(size), "{refused}");
+        }
     }
 
     #[test]

@@ -1,6 +1,50 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+mod pressure;
+mod queue;
+mod shares;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use super::*;
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A task that waits for buffers of these sizes.
+struct Waiter {
+    pool: Pool,
+    sizes: Vec<usize>,
+    waiting: Waiting,
+    wakes: Arc<Wakes>,
+}
+
+impl Waiter {
+    fn new(pool: &Pool, sizes: &[usize]) -> Waiter {
+        let (waiting, wakes) = (Waiting::default(), Arc::default());
+        Waiter { pool: pool.clone(), sizes: sizes.to_vec(), waiting, wakes }
+    }
+
+    fn poll(&mut self) -> Option<Vec<Buf>> {
+        let waker = Waker::from(self.wakes.clone());
+        let mut cx = Context::from_waker(&waker);
+        match self.pool.poll_alloc_many(&mut cx, &self.sizes, &mut self.waiting) {
+            Poll::Ready(bufs) => Some(bufs.unwrap()),
+            Poll::Pending => None,
+        }
+    }
+
+    fn woken(&self) -> usize {
+        self.wakes.0.load(Ordering::SeqCst)
+    }
+}
 
 #[test]
 fn buffers_are_page_aligned_and_come_back() {
@@ -17,26 +61,6 @@ fn buffers_are_page_aligned_and_come_back() {
     assert_eq!(pool.in_use_bytes(), 8192);
     drop(tail);
     assert_eq!(pool.in_use_bytes(), 0);
-}
-
-#[test]
-fn an_empty_pool_makes_the_request_wait() {
-    let pool = Pool::new(MAX_BUF);
-    let all = pool.try_alloc(MAX_BUF).unwrap();
-    assert!(pool.try_alloc(1).is_none());
-    struct Flag(AtomicBool);
-    impl std::task::Wake for Flag {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-    let woken = Arc::new(Flag(AtomicBool::new(false)));
-    let waker = Waker::from(woken.clone());
-    let mut cx = Context::from_waker(&waker);
-    assert!(pool.poll_alloc(&mut cx, 1).is_pending());
-    drop(all);
-    assert!(woken.0.load(Ordering::SeqCst));
-    assert!(pool.poll_alloc(&mut cx, 1).is_ready());
 }
 
 #[test]

@@ -48,11 +48,13 @@ pub(super) struct Local {
     /// By first byte. They may overlap.
     kept: BTreeMap<usize, Kept>,
     asked: u64,
+    /// How often the pool had given memory back to the system when the first of them was made.
+    punches: u64,
 }
 
 impl Local {
     pub(super) fn new(pd: Arc<Pd>, pool: Pool) -> Local {
-        Local { pd, pool, kept: BTreeMap::new(), asked: 0 }
+        Local { pd, pool, kept: BTreeMap::new(), asked: 0, punches: 0 }
     }
 
     /// Whether the memory is the pool's, so that its key is likely to be kept.
@@ -87,6 +89,13 @@ impl Local {
     fn pooled(&mut self, address: usize, len: usize, slab: std::ops::Range<usize>) -> io::Result<Rc<Mr>> {
         self.asked += 1;
         let end = address + len;
+        // A block pins the pages of neighbours as well. Those that the pool gave back to the system have other pages when
+        // they are used again; work that is under way is in a buffer, whose pages stay, and keeps its key.
+        let punches = self.pool.punches();
+        if self.punches != punches {
+            self.kept.clear();
+            self.punches = punches;
+        }
         if let Some((_, kept)) = self.kept.range_mut(..=address).next_back()
             && end <= kept.end
         {

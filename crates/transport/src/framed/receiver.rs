@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use futures_util::future::LocalBoxFuture;
+use weft_machine::buf::Waiting;
 use weft_machine::{Buf, Pool, Stream, Time, buf, rt};
 
 use super::gather::{Gather, PATIENCE};
@@ -57,6 +58,8 @@ pub(super) struct Receiver<F> {
     large: Option<Large>,
     /// The next large frame's length and whether it is a last one, while its buffer is not yet allocated.
     wanted: Option<(usize, bool)>,
+    /// Its place, or that of a new staging buffer, among those who wait for memory.
+    waiting: Waiting,
     /// How much one call may bring into the staging buffer: grows while small messages fill it.
     offer: usize,
     /// Why nothing comes after what is here.
@@ -132,6 +135,7 @@ impl<F> Default for Receiver<F> {
             staging: None,
             large: None,
             wanted: None,
+            waiting: Waiting::default(),
             offer: HEAD_BYTES,
             ended: None,
             bytes: 0,
@@ -300,7 +304,7 @@ impl<F: Framing> Receiver<F> {
     /// Makes sure that there is room for what comes next.
     fn poll_room(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<()> {
         if let Some((len, last)) = self.wanted {
-            let mut own = ready!(pool.poll_alloc(cx, len));
+            let mut own = ready!(pool.poll_alloc(cx, len, &mut self.waiting));
             self.wanted = None;
             if let Some(staging) = &mut self.staging {
                 let head = &staging[HEADER_LEN.min(staging.len())..];
@@ -321,7 +325,7 @@ impl<F: Framing> Receiver<F> {
         };
         if self.staging.as_ref().is_none_or(|staging| staging.capacity() - staging.len() < needed) {
             let room = (4 * self.offer).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES);
-            let mut fresh = ready!(pool.poll_alloc(cx, room));
+            let mut fresh = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
             if let Some(begun) = self.staging.take().filter(|begun| !begun.is_empty()) {
                 fresh.set_len(begun.len());
                 buf::copy(&mut fresh, &begun);

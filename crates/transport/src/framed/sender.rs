@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::buf::Waiting;
 use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
 use weft_wire::xdr::pad;
 
@@ -92,6 +93,8 @@ pub(super) struct Sender {
     maps: bool,
     items: VecDeque<Item>,
     batch: Batch,
+    /// The place of its scratch buffer among those who wait for memory.
+    waiting: Waiting,
     slow: Option<Slow>,
     queued_bytes: usize,
     /// Of these in memory, queued since the last poll.
@@ -332,7 +335,7 @@ impl Sender {
 
     /// Reads the file ranges of the first `end` items into one buffer.
     fn poll_load(&mut self, cx: &mut Context<'_>, pool: &Pool, end: usize, room: usize) -> Poll<Loading> {
-        let mut scratch = ready!(pool.poll_alloc(cx, room));
+        let mut scratch = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
         scratch.set_len(room);
         let window = scratch.into_window();
         let mut used = 0;

@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
+use weft_machine::buf::Waiting;
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
@@ -30,7 +31,6 @@ use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Part, Peer, Segment, Sending,
     Traffic,
 };
-use crate::memory::poll_buffers;
 
 /// Work that waits for room in the send queue; more is a peer that does not take what it asked for. All credits with the
 /// longest chunk lists make 64 * 168 pieces.
@@ -68,6 +68,8 @@ pub(super) struct State {
     closing: bool,
     pub(super) ended: Option<Ending>,
     completions: Vec<Completion>,
+    /// The place of the oldest call to be pulled among those who wait for memory.
+    waiting: Waiting,
     /// Wakes whoever drives when the state machine's deadline may have come; never later than that.
     timer: Option<(Time, LocalBoxFuture<'static, ()>)>,
 }
@@ -124,6 +126,7 @@ impl RpcRdma {
             closing: false,
             ended: None,
             completions: Vec::new(),
+            waiting: Waiting::default(),
             timer: None,
         };
         let inner = Inner { qp, pool, config, state: RefCell::new(state), reader: RefCell::new(None) };
@@ -142,7 +145,7 @@ impl Inner {
     pub(super) fn drive(self: &Rc<Self>, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         loop {
-            state.pull(cx, &self.pool);
+            state.pull(cx, self);
             state.advance(cx, self);
             if state.ended.is_some() {
                 return;
@@ -236,11 +239,18 @@ impl State {
     }
 
     /// Finds buffers for calls whose chunks wait to be pulled.
-    fn pull(&mut self, cx: &mut Context<'_>, pool: &Pool) {
+    fn pull(&mut self, cx: &mut Context<'_>, inner: &Inner) {
+        let pool = &inner.pool;
         let Role::Responder(responder) = &mut self.role else { return };
         while let Some(wanted) = responder.wanted() {
-            let Poll::Ready(bufs) = poll_buffers(pool, cx, &wanted) else { return };
-            responder.provide(bufs, rt::now(), &mut self.out);
+            match pool.poll_alloc_many(cx, &wanted, &mut self.waiting) {
+                Poll::Ready(Ok(bufs)) => responder.provide(bufs, rt::now(), &mut self.out),
+                Poll::Ready(Err(e)) => {
+                    tracing::warn!("a call's chunks: {e}");
+                    return self.end(Ending::Violation("chunks that the pool cannot hold"), inner);
+                }
+                Poll::Pending => return,
+            }
         }
     }
 
@@ -423,6 +433,7 @@ impl State {
             sent.finish(Err(ending.at_sender()));
         }
         self.timer = None;
+        self.waiting.leave();
         self.ended = Some(ending);
         inner.wake_reader();
     }

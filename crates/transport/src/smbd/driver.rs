@@ -21,6 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use slab::Slab;
+use weft_machine::buf::Waiting;
 use weft_machine::{Buf, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Disconnect, Done, PostError, QueuePair, Work, WorkError};
 
@@ -80,6 +81,8 @@ pub(super) struct State {
     pub(super) reads: Slab<Reading>,
     /// What the pool did not have: receives, or a reassembly buffer.
     hungry: bool,
+    /// The place of that among those who wait for memory.
+    waiting: Waiting,
     /// When the connection's task will look at the clock.
     armed: Time,
     pub(super) closing: Option<Time>,
@@ -133,6 +136,7 @@ pub(super) fn start(
             loading: VecDeque::new(),
             reads: Slab::new(),
             hungry: false,
+            waiting: Waiting::default(),
             armed: now,
             closing: None,
             ended: None,
@@ -464,8 +468,8 @@ impl Core {
         let mut fed = false;
         if state.hungry && state.ended.is_none() {
             let wanted = state.engine.buffer_wanted();
-            if let Poll::Ready(buf) = self.pool.poll_alloc(cx, wanted.unwrap_or(state.engine.receive_size()))
-            {
+            let len = wanted.unwrap_or(state.engine.receive_size());
+            if let Poll::Ready(buf) = self.pool.poll_alloc(cx, len, &mut state.waiting) {
                 state.hungry = false;
                 fed = true;
                 match wanted {

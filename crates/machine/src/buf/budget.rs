@@ -1,0 +1,421 @@
+//! What may be taken of a pool, by whom, and who waits for it: the part of the pool behind its lock.
+//!
+//! The budget is divided into shares: the whole pool is one, and each other is a part of its parent. What is taken counts in a
+//! share and in all above it. A request that exceeds one of them is parked at that share, and requests are
+//! served in the order in which they came: the first that is parked at a share reserves what becomes free there, so small
+//! requests do not starve a large one. A request that waits for its own share is in nobody's way elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::task::Waker;
+
+use super::MIN_BUF;
+use super::arena::{Arena, Piece};
+use super::cache::Caches;
+
+/// The whole pool.
+pub(super) const ROOT: usize = 0;
+/// Behind every request that waits.
+const LAST: u64 = u64::MAX;
+
+struct Share {
+    limit_bytes: usize,
+    /// Taken by this share and those below it. `in_use_bytes <= limit_bytes`
+    in_use_bytes: usize,
+    /// A part of this one. None for the whole pool.
+    parent: Option<usize>,
+    /// What keeps the number: one for the handles, one for each share below.
+    holders: usize,
+    /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, in the whole pool, the
+    /// system has no memory for a slab).
+    waiting: BTreeSet<u64>,
+}
+
+struct Request {
+    share: usize,
+    orders: Vec<u8>,
+    bytes: usize,
+    state: RequestState,
+}
+
+enum RequestState {
+    /// Among the waiting of share `at`: its own, or one above.
+    Parked { at: usize, waker: Waker },
+    /// Taken, and not yet fetched.
+    Granted(Vec<Piece>),
+}
+
+/// What the caller does after it has let go of the lock: a waker may run, or drop, a task that holds buffers.
+#[derive(Default)]
+pub(super) struct Wakers {
+    pub(super) wake: Vec<Waker>,
+    pub(super) drop: Option<Waker>,
+}
+
+impl Wakers {
+    pub(super) fn wake(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+pub(super) struct Budget {
+    shares: slab::Slab<Share>,
+    requests: BTreeMap<u64, Request>,
+    next_request: u64,
+    pub(super) arena: Arena,
+    /// The most that was in use of the whole pool since this was last asked for.
+    peak_bytes: usize,
+}
+
+fn bytes_of(orders: &[u8]) -> usize {
+    orders.iter().map(|order| MIN_BUF << order).sum()
+}
+
+impl Budget {
+    pub(super) fn new(limit_bytes: usize, arena: Arena) -> Budget {
+        let root = Share { limit_bytes, in_use_bytes: 0, parent: None, holders: 1, waiting: BTreeSet::new() };
+        let mut shares = slab::Slab::new();
+        assert_eq!(shares.insert(root), ROOT);
+        Budget { shares, requests: BTreeMap::new(), next_request: 0, arena, peak_bytes: 0 }
+    }
+
+    // ---- shares ----
+
+    pub(super) fn limit_bytes(&self, share: usize) -> usize {
+        self.shares[share].limit_bytes
+    }
+
+    pub(super) fn in_use_bytes(&self, share: usize) -> usize {
+        self.shares[share].in_use_bytes
+    }
+
+    /// How many requests wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.shares.iter().map(|(_, share)| share.waiting.len()).sum()
+    }
+
+    /// The peak of the whole pool since the last call.
+    pub(super) fn take_peak(&mut self) -> usize {
+        std::mem::replace(&mut self.peak_bytes, self.shares[ROOT].in_use_bytes)
+    }
+
+    /// A new share of `parent`.
+    pub(super) fn divide(&mut self, parent: usize, limit_bytes: usize) -> usize {
+        self.shares[parent].holders += 1;
+        let limit_bytes = limit_bytes.min(self.shares[parent].limit_bytes);
+        let share = Share {
+            limit_bytes,
+            in_use_bytes: 0,
+            parent: Some(parent),
+            holders: 1,
+            waiting: BTreeSet::new(),
+        };
+        self.shares.insert(share)
+    }
+
+    /// One holder of a share less. Its buffers and requests hold it as well, so the last one leaves nothing behind.
+    pub(super) fn let_go(&mut self, share: usize) {
+        let mut next = Some(share);
+        while let Some(share) = next {
+            self.shares[share].holders -= 1;
+            if self.shares[share].holders > 0 {
+                return;
+            }
+            next = self.shares.remove(share).parent;
+        }
+    }
+
+    /// Share and those above it.
+    fn chain(&self, share: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(share), |share| self.shares[*share].parent)
+    }
+
+    /// Makes `share` a part of `parent`, with all that it holds; false, changing nothing, when it does not fit there.
+    pub(super) fn move_share(
+        &mut self,
+        share: usize,
+        parent: usize,
+        caches: &Caches,
+        wakers: &mut Wakers,
+    ) -> bool {
+        let Some(old) = self.shares[share].parent else { return false };
+        let (bytes, limit) = (self.shares[share].in_use_bytes, self.shares[share].limit_bytes);
+        let above: Vec<usize> = self.chain(old).collect();
+        let fits = |at: usize| {
+            let held = if above.contains(&at) { bytes } else { 0 };
+            let new = &self.shares[at];
+            at != share && limit <= new.limit_bytes && new.in_use_bytes - held + bytes <= new.limit_bytes
+        };
+        if !self.chain(parent).all(fits) {
+            return false;
+        }
+        // Requests that wait at a share above which is no longer theirs look for a place anew.
+        let parked: Vec<(u64, usize)> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| self.chain(request.share).any(|at| at == share))
+            .filter_map(|(id, request)| match request.state {
+                RequestState::Parked { at, .. } if above.contains(&at) => Some((*id, at)),
+                _ => None,
+            })
+            .collect();
+        for at in above {
+            self.shares[at].in_use_bytes -= bytes;
+        }
+        for at in self.chain(parent).collect::<Vec<_>>() {
+            self.shares[at].in_use_bytes += bytes;
+        }
+        self.shares[share].parent = Some(parent);
+        self.shares[parent].holders += 1;
+        for (id, at) in parked {
+            self.repark(id, at, share, caches);
+        }
+        self.serve(share, caches, wakers);
+        self.serve(old, caches, wakers);
+        self.let_go(old);
+        true
+    }
+
+    // ---- taking and giving ----
+
+    /// The first share from `share` up that `bytes` more exceed, or where somebody waits who came before request `id`.
+    fn blocked_at(&self, share: usize, bytes: usize, id: u64) -> Option<usize> {
+        let mut next = Some(share);
+        while let Some(at) = next {
+            let share = &self.shares[at];
+            let first = share.waiting.first().is_some_and(|first| *first < id);
+            if first || share.limit_bytes - share.in_use_bytes < bytes {
+                return Some(at);
+            }
+            next = share.parent;
+        }
+        None
+    }
+
+    fn charge(&mut self, share: usize, bytes: usize) {
+        let mut next = Some(share);
+        while let Some(at) = next {
+            let share = &mut self.shares[at];
+            share.in_use_bytes += bytes;
+            next = share.parent;
+        }
+        self.peak_bytes = self.peak_bytes.max(self.shares[ROOT].in_use_bytes);
+    }
+
+    fn discharge(&mut self, share: usize, bytes: usize) {
+        let mut next = Some(share);
+        while let Some(at) = next {
+            let share = &mut self.shares[at];
+            share.in_use_bytes -= bytes;
+            next = share.parent;
+        }
+    }
+
+    /// Brings back what the caches hold when that is what is missing. Whether it may be enough now.
+    fn collect_for(&mut self, share: usize, bytes: usize, caches: &Caches) -> bool {
+        match self.blocked_at(share, bytes, LAST) {
+            None => true,
+            // Where somebody waits for the whole pool, the caches are empty.
+            Some(ROOT) if self.shares[ROOT].waiting.is_empty() => {
+                self.collect(caches);
+                self.blocked_at(share, bytes, LAST).is_none()
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// One block at once, or none.
+    pub(super) fn try_take(&mut self, share: usize, order: u8, caches: &Caches) -> Option<Piece> {
+        let bytes = MIN_BUF << order;
+        if !self.collect_for(share, bytes, caches) {
+            return None;
+        }
+        self.charge(share, bytes);
+        let piece = self.block(order, caches);
+        if piece.is_none() {
+            self.discharge(share, bytes);
+        }
+        piece
+    }
+
+    /// All blocks at once, or none.
+    pub(super) fn try_take_all(
+        &mut self,
+        share: usize,
+        orders: &[u8],
+        caches: &Caches,
+    ) -> Option<Vec<Piece>> {
+        if !self.collect_for(share, bytes_of(orders), caches) {
+            return None;
+        }
+        self.take_all(share, orders, caches)
+    }
+
+    /// A block, of a new slab where the others have no gap for it. The caches may have just the blocks that would merge.
+    fn block(&mut self, order: u8, caches: &Caches) -> Option<Piece> {
+        if let Some(piece) = self.arena.take(order) {
+            return Some(piece);
+        }
+        self.collect(caches);
+        self.arena.take(order).or_else(|| self.arena.take_of_new(order))
+    }
+
+    /// Blocks that no share forbids; none when the system has no memory for a slab.
+    fn take_all(&mut self, share: usize, orders: &[u8], caches: &Caches) -> Option<Vec<Piece>> {
+        let bytes = bytes_of(orders);
+        self.charge(share, bytes);
+        let mut pieces = Vec::with_capacity(orders.len());
+        for order in orders {
+            match self.block(*order, caches) {
+                Some(piece) => pieces.push(piece),
+                None => {
+                    pieces.into_iter().for_each(|piece| self.arena.give(piece));
+                    self.discharge(share, bytes);
+                    return None;
+                }
+            }
+        }
+        Some(pieces)
+    }
+
+    /// Takes a block back and serves who waits for it.
+    pub(super) fn give(&mut self, share: usize, piece: Piece, caches: &Caches, wakers: &mut Wakers) {
+        self.arena.give(piece);
+        self.discharge(share, piece.bytes());
+        self.serve(share, caches, wakers);
+    }
+
+    /// Brings back what the caches hold.
+    pub(super) fn collect(&mut self, caches: &Caches) {
+        let (arena, root) = (&mut self.arena, &mut self.shares[ROOT]);
+        caches.collect(|piece| {
+            arena.give(piece);
+            root.in_use_bytes -= piece.bytes();
+        });
+    }
+
+    // ---- waiting ----
+
+    /// A request behind all others. It may be granted at once.
+    pub(super) fn enter(
+        &mut self,
+        share: usize,
+        orders: Vec<u8>,
+        waker: Waker,
+        caches: &Caches,
+        wakers: &mut Wakers,
+    ) -> u64 {
+        let id = self.next_request;
+        self.next_request += 1;
+        let bytes = bytes_of(&orders);
+        let state = RequestState::Parked { at: share, waker };
+        self.requests.insert(id, Request { share, orders, bytes, state });
+        self.shares[share].waiting.insert(id);
+        self.note_root(share, caches);
+        self.serve(share, caches, wakers);
+        id
+    }
+
+    /// What request `id` was granted; otherwise whoever waits for it is woken by `waker` from now on.
+    pub(super) fn fetch(&mut self, id: u64, waker: &Waker, wakers: &mut Wakers) -> Option<Vec<Piece>> {
+        match &mut self.requests.get_mut(&id)?.state {
+            RequestState::Parked { waker: old, .. } if old.will_wake(waker) => None,
+            RequestState::Parked { waker: old, .. } => {
+                wakers.drop = Some(std::mem::replace(old, waker.clone()));
+                None
+            }
+            RequestState::Granted(pieces) => {
+                let pieces = std::mem::take(pieces);
+                self.requests.remove(&id);
+                Some(pieces)
+            }
+        }
+    }
+
+    /// Request `id` is given up: those behind it are served.
+    pub(super) fn give_up(&mut self, id: u64, caches: &Caches, wakers: &mut Wakers) {
+        let Some(request) = self.requests.remove(&id) else { return };
+        match request.state {
+            RequestState::Parked { at, waker } => {
+                wakers.drop = Some(waker);
+                self.shares[at].waiting.remove(&id);
+                self.note_root(at, caches);
+                self.serve(at, caches, wakers);
+            }
+            RequestState::Granted(pieces) => {
+                pieces.into_iter().for_each(|piece| self.arena.give(piece));
+                self.discharge(request.share, request.bytes);
+                self.serve(request.share, caches, wakers);
+            }
+        }
+    }
+
+    /// Grants what has become possible at `share` and above it, in order.
+    pub(super) fn serve(&mut self, share: usize, caches: &Caches, wakers: &mut Wakers) {
+        let mut next = Some(share);
+        while let Some(at) = next {
+            while let Some(id) = self.shares[at].waiting.first().copied() {
+                if !self.advance(id, at, caches, wakers) {
+                    break;
+                }
+            }
+            next = self.shares[at].parent;
+        }
+    }
+
+    /// Grants request `id`, the first that is parked at share `at`, or parks it where it is blocked now; false when that is
+    /// here.
+    fn advance(&mut self, id: u64, at: usize, caches: &Caches, wakers: &mut Wakers) -> bool {
+        let Some(Request { share, bytes, .. }) = self.requests.get(&id) else { return false };
+        let (share, bytes) = (*share, *bytes);
+        match self.blocked_at(share, bytes, id) {
+            Some(blocked) if blocked == at => return false,
+            Some(blocked) => {
+                self.repark(id, at, blocked, caches);
+                return true;
+            }
+            None => {}
+        }
+        let orders = self.requests.get_mut(&id).map(|request| std::mem::take(&mut request.orders));
+        let orders = orders.unwrap_or_default();
+        let Some(pieces) = self.take_all(share, &orders, caches) else {
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.orders = orders;
+            }
+            // The system's memory is what it waits for: as long as that, for that of the whole pool.
+            if at != ROOT {
+                self.repark(id, at, ROOT, caches);
+            }
+            return at != ROOT;
+        };
+        self.shares[at].waiting.remove(&id);
+        self.note_root(at, caches);
+        if let Some(request) = self.requests.get_mut(&id)
+            && let RequestState::Parked { waker, .. } =
+                std::mem::replace(&mut request.state, RequestState::Granted(pieces))
+        {
+            wakers.wake.push(waker);
+        }
+        true
+    }
+
+    fn repark(&mut self, id: u64, from: usize, to: usize, caches: &Caches) {
+        self.shares[from].waiting.remove(&id);
+        self.shares[to].waiting.insert(id);
+        if let Some(Request { state: RequestState::Parked { at, .. }, .. }) = self.requests.get_mut(&id) {
+            *at = to;
+        }
+        self.note_root(from, caches);
+        self.note_root(to, caches);
+    }
+
+    /// While anybody waits for the whole pool nothing stays in the caches.
+    fn note_root(&mut self, changed: usize, caches: &Caches) {
+        if changed != ROOT {
+            return;
+        }
+        let wanted = !self.shares[ROOT].waiting.is_empty();
+        if caches.close(wanted) != wanted && wanted {
+            self.collect(caches);
+        }
+    }
+}

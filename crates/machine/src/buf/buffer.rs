@@ -1,0 +1,236 @@
+//! The two views of a piece of the pool: [`Buf`], exclusive, and [`Window`], shared with others.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::pool::Chunk;
+use super::{Mapping, Pool, count};
+
+/// An exclusive, page-aligned buffer: bytes up to `len`, room up to `capacity`.
+pub struct Buf {
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) ptr: NonNull<u8>,
+    pub(super) cap: usize,
+    pub(super) len: usize,
+}
+
+// SAFETY: a Buf is the only handle to its range (Windows are made by consuming it), so it is as Send as a Vec<u8>.
+unsafe impl Send for Buf {}
+// SAFETY: `&Buf` gives only `&[u8]`.
+unsafe impl Sync for Buf {}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({}/{})", self.len, self.cap)
+    }
+}
+
+impl Buf {
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        self.cap
+    }
+
+    /// Sets the length. Bytes beyond what was filled hold whatever the previous user left: fill before showing.
+    ///
+    /// # Panics
+    /// When `len` exceeds the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.cap);
+        self.len = len;
+    }
+
+    /// The whole room, filled or not. Slab memory is always initialised (memfds start zeroed).
+    pub fn room(&mut self) -> &mut [u8] {
+        // SAFETY: the range [ptr, ptr+cap) belongs to this Buf alone and is initialised.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }
+    }
+
+    /// Appends header bytes (not payload: that goes through [`copy`]).
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        self.set_len(start + bytes.len());
+        self[start..].copy_from_slice(bytes);
+    }
+
+    /// Splits the buffer: the first `at` bytes (all of them filled) leave as a buffer of their own, the rest stays with
+    /// what it holds and all the remaining room. A receiver cuts finished messages off the front this way while it
+    /// goes on filling. The memory returns to the pool when all parts are gone; until then
+    /// [`Window::try_into_buf`] does not give a part back.
+    ///
+    /// # Panics
+    /// When `at` exceeds the length.
+    pub fn split_to(&mut self, at: usize) -> Buf {
+        assert!(at <= self.len);
+        let front = Buf { chunk: self.chunk.clone(), ptr: self.ptr, cap: at, len: at };
+        // SAFETY: at <= len <= cap, so the pointer stays inside the mapping. The two ranges do not overlap, so each
+        // part is the only handle to its own.
+        self.ptr = unsafe { self.ptr.add(at) };
+        self.cap -= at;
+        self.len -= at;
+        front
+    }
+
+    /// Whether other parts of a split buffer are alive, so that [`Window::try_into_buf`] would not give this one back.
+    pub fn is_part(&self) -> bool {
+        Arc::strong_count(&self.chunk) > 1
+    }
+
+    /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    /// Where this memory lies for a peer that maps our slabs; see [`Window::location`].
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        self.chunk.location(self.ptr, pool)
+    }
+
+    /// Gives up exclusiveness: the first `len` bytes as memory that others may write.
+    pub fn into_window(self) -> Window {
+        Window { chunk: self.chunk, ptr: self.ptr, len: self.len, cap: self.cap }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `room`; len <= cap.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `room`; len <= cap.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A range of memory that somebody else may change at any time: a registered region, or a peer's region mapped here.
+///
+/// There is deliberately no way to see it as `&[u8]`. Bytes move in and out by copying, by file reads and writes,
+/// and by socket reads and writes.
+#[derive(Clone)]
+pub struct Window {
+    chunk: Arc<Chunk>,
+    ptr: NonNull<u8>,
+    pub(super) len: usize,
+    cap: usize,
+}
+
+// SAFETY: a Window hands out no references; racing copies through it can tear bytes, never memory safety.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({})", self.len)
+    }
+}
+
+impl Window {
+    /// A window over a whole foreign mapping (a peer's slab).
+    pub fn over(mapping: Arc<Mapping>) -> Window {
+        let (ptr, len) = (mapping.base, mapping.len);
+        Window { chunk: Arc::new(Chunk::Foreign { _mapping: mapping }), ptr, len, cap: 0 }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The sub-range `[offset, offset + len)`, or `None` when it is not inside.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
+        if !self.covers(offset, len) {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays inside the mapping.
+        let ptr = unsafe { self.ptr.add(offset) };
+        Some(Window { chunk: self.chunk.clone(), ptr, len, cap: 0 })
+    }
+
+    fn covers(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// Copies `bytes` to `offset`: the medium's own move (a receive, a verb), not counted as a payload copy.
+    /// Returns false, touching nothing, when the range is not inside.
+    #[must_use]
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {
+        if !self.covers(offset, bytes.len()) {
+            return false;
+        }
+        // SAFETY: the range is inside the mapping; source and destination cannot overlap because no reference into
+        // a window exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(offset), bytes.len()) };
+        true
+    }
+
+    /// Copies from `offset` into `bytes`; false, touching nothing, when the range is not inside.
+    #[must_use]
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> bool {
+        if !self.covers(offset, bytes.len()) {
+            return false;
+        }
+        // SAFETY: as in `write_at`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(offset), bytes.as_mut_ptr(), bytes.len())
+        };
+        true
+    }
+
+    /// Placement of received payload by our own code: [`Window::write_at`], counted.
+    #[must_use]
+    pub fn place(&self, offset: usize, bytes: &[u8]) -> bool {
+        count(bytes.len());
+        self.write_at(offset, bytes)
+    }
+
+    /// The exclusive buffer again, once nobody else holds a window of the same memory (a whole, unsliced window
+    /// that came from [`Buf::into_window`]); otherwise the window unchanged.
+    pub fn try_into_buf(mut self) -> Result<Buf, Window> {
+        // `get_mut` rather than a look at the count: it synchronises with the drops of other windows, so what was
+        // written through them happened before the buffer is exclusive again.
+        if self.cap == 0 || Arc::get_mut(&mut self.chunk).is_none() {
+            return Err(self);
+        }
+        Ok(Buf { chunk: self.chunk, ptr: self.ptr, cap: self.cap, len: self.len })
+    }
+
+    /// Where this memory lies for a peer that maps our slabs: (slab number, offset in it). `None` when it is not of
+    /// `pool`.
+    pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
+        self.chunk.location(self.ptr, pool)
+    }
+
+    /// Where the memory begins, for a device that is told by number (see `rdma::rnic`).
+    pub fn address(&self) -> usize {
+        self.ptr.as_ptr() as usize
+    }
+
+    /// The address, for system calls in this crate.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+}

@@ -1,0 +1,384 @@
+//! The pool: buffers on request, within a limit that holds for the memory that its slabs take.
+//!
+//! A [`Pool`] is a handle on the whole, or on a share of it ([`Pool::share`]) whose own limit is smaller. A small block
+//! comes from this thread's cache; everything else goes through one lock to the [`Budget`].
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::arena::{Arena, Mappings, Piece};
+use super::budget::{Budget, ROOT, Wakers};
+use super::cache::Caches;
+use super::waiting::{Place, Waiting};
+use super::{Buf, CACHED_ORDERS, MAX_BUF, MIN_BUF, Mapping, order_of};
+
+/// The part of a pool that peers may hold who have not proved who they are.
+const STRANGERS_SHARE: usize = 8;
+/// What one step of [`Pool::trim`] gives back under the lock.
+const TRIM_BYTES: usize = 4 << 20;
+
+/// Buffers that were asked for together exceed what the pool, or the share, may ever hold.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("buffers of {wanted_bytes} bytes exceed the limit of {limit_bytes}")]
+pub struct OverLimit {
+    /// The sum of the sizes, each rounded up to a power of two.
+    pub wanted_bytes: usize,
+    /// The limit.
+    pub limit_bytes: usize,
+}
+
+pub(super) struct Memory {
+    mappings: Mappings,
+    caches: Caches,
+    budget: Mutex<Budget>,
+}
+
+impl Memory {
+    // Nothing panics while the lock is held but a failed allocation of some bytes; the budget is consistent even then.
+    fn lock(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `change` under the lock, and what it wakes afterwards.
+    fn with<T>(&self, change: impl FnOnce(&mut Budget, &Caches, &mut Wakers) -> T) -> T {
+        let mut wakers = Wakers::default();
+        let result = change(&mut self.lock(), &self.caches, &mut wakers);
+        wakers.wake();
+        result
+    }
+}
+
+/// What the handles of a share have in common.
+struct Handle {
+    memory: Arc<Memory>,
+    share: usize,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.memory.lock().let_go(self.share);
+    }
+}
+
+/// Slabs with a limit, or a share of them. Cloning shares it.
+#[derive(Clone)]
+pub struct Pool(Arc<Handle>);
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("limit_bytes", &self.limit_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool that hands out at most `limit_bytes` at a time (rounded up to one `MAX_BUF`), and whose slabs never take more
+    /// memory than that.
+    pub fn new(limit_bytes: usize) -> Pool {
+        let limit_bytes = limit_bytes.max(MAX_BUF);
+        let mappings = Mappings::new(limit_bytes);
+        let arena = Arena::new(limit_bytes, mappings.clone());
+        let budget = Mutex::new(Budget::new(limit_bytes, arena));
+        let memory = Memory { mappings, caches: Caches::new(limit_bytes), budget };
+        Pool(Arc::new(Handle { memory: Arc::new(memory), share: ROOT }))
+    }
+
+    /// A share of this one: the same memory, of which at most `limit_bytes` are handed out by it at a time. The limit is
+    /// rounded up to one `MAX_BUF`, so that a single buffer is never more than the share may hold, and down to this
+    /// one's. A buffer is charged to the share that it came from, and to those above, until it is dropped.
+    pub fn share(&self, limit_bytes: usize) -> Pool {
+        let memory = self.memory().clone();
+        let share = memory.lock().divide(self.0.share, limit_bytes.max(MAX_BUF));
+        Pool(Arc::new(Handle { memory, share }))
+    }
+
+    /// The share of peers who have not proved who they are: an eighth, so that all of them together leave the rest alone.
+    /// To be made once and cloned: each call makes another.
+    pub fn for_strangers(&self) -> Pool {
+        self.share(self.limit_bytes() / STRANGERS_SHARE)
+    }
+
+    /// Makes this share a part of `parent`, another share of the same pool, with all buffers that it has handed out,
+    /// wherever they are: what a connection's share does when its peer has proved who it is. False, changing nothing, when
+    /// `parent` has no room for them, has a lower limit, is below this share or of another pool.
+    #[must_use]
+    pub fn move_to(&self, parent: &Pool) -> bool {
+        Arc::ptr_eq(self.memory(), parent.memory())
+            && self.memory().with(|budget, caches, wakers| {
+                budget.move_share(self.0.share, parent.0.share, caches, wakers)
+            })
+    }
+
+    /// The limit in bytes, of this share.
+    pub fn limit_bytes(&self) -> usize {
+        self.memory().lock().limit_bytes(self.0.share)
+    }
+
+    /// Bytes handed out at present by this share, each buffer rounded up to a power of two.
+    pub fn in_use_bytes(&self) -> usize {
+        let budget = self.memory().lock();
+        let cached = if self.0.share == ROOT { self.memory().caches.bytes() } else { 0 };
+        budget.in_use_bytes(self.0.share).saturating_sub(cached)
+    }
+
+    /// Memory that the slabs of the whole pool take at most: every page that was handed out since it was last given back
+    /// to the system. Never more than the pool's limit.
+    pub fn resident_bytes(&self) -> usize {
+        self.memory().lock().arena.touched_bytes()
+    }
+
+    /// How many requests wait for memory, in the whole pool.
+    pub fn waiting(&self) -> usize {
+        self.memory().lock().waiting()
+    }
+
+    /// An empty buffer with room for `capacity` bytes, or `None` when the share or the pool is at its limit or others
+    /// wait already.
+    ///
+    /// # Panics
+    /// When `capacity` exceeds [`MAX_BUF`]: sizes from the network are checked against protocol limits first.
+    pub fn try_alloc(&self, capacity: usize) -> Option<Buf> {
+        let order = order_of(capacity).expect("buffer request above MAX_BUF");
+        let memory = self.memory();
+        if self.caches(order)
+            && let Some(piece) = memory.caches.take(order)
+        {
+            return Some(self.wrap(piece));
+        }
+        let piece = memory.lock().try_take(self.0.share, order, &memory.caches)?;
+        Some(self.wrap(piece))
+    }
+
+    /// Buffers for all of these capacities, or `None` when there is no room for them together now.
+    pub fn try_alloc_many(&self, capacities: &[usize]) -> Option<Vec<Buf>> {
+        let orders = self.orders(capacities).ok()?;
+        let memory = self.memory();
+        let pieces = memory.lock().try_take_all(self.0.share, &orders, &memory.caches)?;
+        Some(self.wrap_all(pieces))
+    }
+
+    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing. Requests are served in their order.
+    pub async fn alloc(&self, capacity: usize) -> Buf {
+        let mut waiting = Waiting::default();
+        std::future::poll_fn(|cx| self.poll_alloc(cx, capacity, &mut waiting)).await
+    }
+
+    /// Waits for all of these buffers together and holds none of them meanwhile, so two who need several never block each
+    /// other. An error when there will never be room.
+    pub async fn alloc_many(&self, capacities: &[usize]) -> Result<Vec<Buf>, OverLimit> {
+        let mut waiting = Waiting::default();
+        std::future::poll_fn(|cx| self.poll_alloc_many(cx, capacities, &mut waiting)).await
+    }
+
+    /// Poll form of [`Pool::alloc`]. `waiting` is the caller's place among those who wait: kept from poll to poll, one for
+    /// each request, and dropped by who gives up.
+    ///
+    /// # Panics
+    /// As [`Pool::try_alloc`].
+    pub fn poll_alloc(&self, cx: &mut Context<'_>, capacity: usize, waiting: &mut Waiting) -> Poll<Buf> {
+        if waiting.is_empty()
+            && let Some(buf) = self.try_alloc(capacity)
+        {
+            return Poll::Ready(buf);
+        }
+        let order = order_of(capacity).expect("buffer request above MAX_BUF");
+        self.poll_pieces(cx, &[order], waiting).map(|mut pieces| {
+            let piece = pieces.pop().expect("one block was asked for");
+            self.wrap(piece)
+        })
+    }
+
+    /// Poll form of [`Pool::alloc_many`]; `waiting` as in [`Pool::poll_alloc`].
+    pub fn poll_alloc_many(
+        &self,
+        cx: &mut Context<'_>,
+        capacities: &[usize],
+        waiting: &mut Waiting,
+    ) -> Poll<Result<Vec<Buf>, OverLimit>> {
+        let orders = match self.orders(capacities) {
+            Ok(orders) => orders,
+            Err(e) => return Poll::Ready(Err(e)),
+        };
+        self.poll_pieces(cx, &orders, waiting).map(|pieces| Ok(self.wrap_all(pieces)))
+    }
+
+    fn poll_pieces(&self, cx: &mut Context<'_>, orders: &[u8], waiting: &mut Waiting) -> Poll<Vec<Piece>> {
+        if !waiting.is_for(self, orders) {
+            waiting.leave();
+        }
+        if let Some(id) = waiting.place() {
+            let granted = self.memory().with(|budget, _, wakers| budget.fetch(id, cx.waker(), wakers));
+            let Some(pieces) = granted else { return Poll::Pending };
+            waiting.served();
+            return Poll::Ready(pieces);
+        }
+        let share = self.0.share;
+        let taken = self.memory().with(|budget, caches, wakers| {
+            let taken = budget.try_take_all(share, orders, caches);
+            taken.ok_or_else(|| budget.enter(share, orders.to_vec(), cx.waker().clone(), caches, wakers))
+        });
+        match taken {
+            Ok(pieces) => Poll::Ready(pieces),
+            Err(id) => {
+                waiting.enter(Place { pool: self.clone(), id, orders: orders.to_vec() });
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Request `id` is no longer wanted.
+    pub(super) fn give_up(&self, id: u64) {
+        self.memory().with(|budget, caches, wakers| budget.give_up(id, caches, wakers));
+    }
+
+    fn orders(&self, capacities: &[usize]) -> Result<Vec<u8>, OverLimit> {
+        let too_long = |wanted_bytes| OverLimit { wanted_bytes, limit_bytes: MAX_BUF };
+        let order = |capacity: &usize| order_of(*capacity).ok_or_else(|| too_long(*capacity));
+        let orders = capacities.iter().map(order).collect::<Result<Vec<u8>, _>>()?;
+        let sizes = orders.iter().map(|order| MIN_BUF << order);
+        let wanted_bytes = sizes.fold(0, |sum: usize, bytes| sum.saturating_add(bytes));
+        let limit_bytes = self.limit_bytes();
+        if wanted_bytes > limit_bytes {
+            return Err(OverLimit { wanted_bytes, limit_bytes });
+        }
+        Ok(orders)
+    }
+
+    /// Gives memory that was not needed lately back to the system, and merges what the caches keep: of the memory of
+    /// free buffers what exceeds the most that was in use since the last call. To be called every few seconds.
+    pub fn trim(&self) {
+        let goal = self.memory().with(|budget, caches, wakers| {
+            budget.collect(caches);
+            // The system may have memory for a slab again.
+            budget.serve(ROOT, caches, wakers);
+            budget.take_peak()
+        });
+        loop {
+            let mut budget = self.memory().lock();
+            let excess = budget.arena.touched_bytes().saturating_sub(goal);
+            if excess == 0 || budget.arena.punch(excess.min(TRIM_BYTES)) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// How often memory of free buffers was given back to the system. A registration that pins pages of more than one
+    /// buffer is out of date when this has changed since it was made: what was given back has other pages now.
+    pub fn punches(&self) -> u64 {
+        self.memory().mappings.punches()
+    }
+
+    /// Whether every buffer has come back, and all memory is free slabs.
+    pub fn is_whole(&self) -> bool {
+        self.memory().with(|budget, caches, _| {
+            budget.collect(caches);
+            budget.arena.is_whole()
+        })
+    }
+
+    /// A buffer that holds a copy of `bytes`. For headers and tests; payload moves by [`super::copy`].
+    pub fn buf_from(&self, bytes: &[u8]) -> Option<Buf> {
+        let mut buf = self.try_alloc(bytes.len())?;
+        buf.set_len(bytes.len());
+        buf.copy_from_slice(bytes);
+        Some(buf)
+    }
+
+    /// The slabs that exist now, in order of their number: what the shm provider hands to its peer.
+    pub fn slabs(&self) -> Vec<Arc<Mapping>> {
+        self.memory().mappings.iter().cloned().collect()
+    }
+
+    /// Slab number `number`, where it exists.
+    pub fn slab(&self, number: u32) -> Option<Arc<Mapping>> {
+        self.memory().mappings.get(number).cloned()
+    }
+
+    /// The addresses of the slab that `address` lies in, where it is one of this pool. Slabs stay mapped at least as
+    /// long as the pool lives.
+    pub fn slab_around(&self, address: usize) -> Option<Range<usize>> {
+        let ranges = self.memory().mappings.iter().map(|mapping| {
+            let base = mapping.base.as_ptr() as usize;
+            base..base + mapping.len
+        });
+        ranges.into_iter().find(|range| range.contains(&address))
+    }
+
+    /// Where `bytes` lie for a peer that maps our slabs, as [`Buf::location`] has it; `None` when they are not a buffer of this
+    /// pool.
+    pub fn location(&self, bytes: &Bytes) -> Option<(u32, u64)> {
+        let start = bytes.as_ptr() as usize;
+        self.memory().mappings.iter().zip(0..).find_map(|(mapping, number)| {
+            let offset = start.checked_sub(mapping.base.as_ptr() as usize)?;
+            let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= mapping.len);
+            inside.then_some((number, offset as u64))
+        })
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.0.memory
+    }
+
+    pub(super) fn is(&self, other: &Pool) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether blocks of this order go through the caches, whose blocks belong to the whole pool.
+    fn caches(&self, order: u8) -> bool {
+        self.0.share == ROOT && usize::from(order) < CACHED_ORDERS
+    }
+
+    fn wrap(&self, piece: Piece) -> Buf {
+        let mapping = self.memory().mappings.get(piece.slab).expect("slabs stay");
+        // SAFETY: the piece lies within its slab, so the pointer stays inside the mapping.
+        let ptr = unsafe { mapping.base.add(piece.offset()) };
+        let chunk = Chunk::Pooled { pool: self.clone(), piece, start: ptr.as_ptr() as usize };
+        Buf { chunk: Arc::new(chunk), ptr, cap: piece.bytes(), len: 0 }
+    }
+
+    fn wrap_all(&self, pieces: Vec<Piece>) -> Vec<Buf> {
+        pieces.into_iter().map(|piece| self.wrap(piece)).collect()
+    }
+
+    fn give(&self, piece: Piece) {
+        let memory = self.memory();
+        if self.caches(piece.order) && memory.caches.keep(piece) {
+            return;
+        }
+        memory.with(|budget, caches, wakers| budget.give(self.0.share, piece, caches, wakers));
+    }
+}
+
+/// What keeps a piece of memory alive; gives it back to the pool on drop.
+pub(super) enum Chunk {
+    /// A piece of a slab, which begins at address `start`. The pool keeps its slabs mapped as long as it lives, so a
+    /// reference to it is enough.
+    Pooled { pool: Pool, piece: Piece, start: usize },
+    /// A mapping of a peer's memory.
+    Foreign { _mapping: Arc<Mapping> },
+}
+
+impl Chunk {
+    /// Where `ptr` lies in its slab, when that is one of `pool`, or of the pool that `pool` is a share of.
+    pub(super) fn location(&self, ptr: NonNull<u8>, pool: &Pool) -> Option<(u32, u64)> {
+        let Chunk::Pooled { pool: owner, piece, start } = self else { return None };
+        if !Arc::ptr_eq(owner.memory(), pool.memory()) {
+            return None;
+        }
+        let into_piece = ptr.as_ptr() as usize - start;
+        Some((piece.slab, (piece.offset() + into_piece) as u64))
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Chunk::Pooled { pool, piece, .. } = self {
+            pool.give(*piece);
+        }
+    }
+}

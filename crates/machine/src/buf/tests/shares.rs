@@ -1,0 +1,102 @@
+//! A share of the pool holds no more than its limit, and stands in nobody's way.
+
+use super::*;
+
+#[test]
+fn strangers_leave_the_rest_alone() {
+    let pool = Pool::new(8 * MAX_BUF);
+    let strangers = pool.for_strangers();
+    assert_eq!(strangers.limit_bytes(), MAX_BUF);
+    let held: Vec<Buf> = std::iter::from_fn(|| strangers.try_alloc(MAX_BUF / 16)).collect();
+    assert_eq!(held.len(), 16);
+    let mut stranger = Waiter::new(&strangers, &[MIN_BUF]);
+    assert!(stranger.poll().is_none());
+    // Neither what they hold nor that they wait keeps others from the rest.
+    let rest: Vec<Buf> = std::iter::from_fn(|| pool.try_alloc(MAX_BUF)).collect();
+    assert_eq!(rest.len(), 7);
+    assert_eq!((pool.in_use_bytes(), strangers.in_use_bytes()), (8 * MAX_BUF, MAX_BUF));
+    let mut member = Waiter::new(&pool, &[MAX_BUF]);
+    assert!(member.poll().is_none());
+    drop(rest);
+    assert_eq!((member.woken(), stranger.woken()), (1, 0));
+    drop(held);
+    assert_eq!(stranger.woken(), 1, "charged to the share, and given back to it");
+    assert_eq!((strangers.in_use_bytes(), pool.in_use_bytes()), (MIN_BUF, MAX_BUF + MIN_BUF));
+}
+
+#[test]
+fn shares_are_memory_of_one_pool() {
+    let (pool, other) = (Pool::new(2 * MAX_BUF), Pool::new(2 * MAX_BUF));
+    let share = pool.share(1);
+    assert_eq!(share.limit_bytes(), MAX_BUF, "one buffer of any size fits");
+    assert_eq!(pool.share(usize::MAX).limit_bytes(), 2 * MAX_BUF);
+    let buf = share.try_alloc(1).unwrap();
+    assert_eq!(buf.location(&pool), Some((0, 0)));
+    assert_eq!(buf.location(&other), None);
+    assert_eq!(pool.location(&buf.freeze()), Some((0, 0)));
+}
+
+#[test]
+fn who_waits_for_the_pool_waits_in_order_whatever_the_share() {
+    let pool = Pool::new(2 * MAX_BUF);
+    let share = pool.share(MAX_BUF);
+    let mut all = pool.try_alloc_many(&[MAX_BUF; 2]).unwrap();
+    let mut first = Waiter::new(&share, &[MAX_BUF / 2]);
+    let mut second = Waiter::new(&pool, &[MAX_BUF]);
+    let mut third = Waiter::new(&share, &[MAX_BUF / 2]);
+    assert!(first.poll().is_none() && second.poll().is_none() && third.poll().is_none());
+    all.pop();
+    assert_eq!((first.woken(), second.woken(), third.woken()), (1, 0, 0));
+    all.pop();
+    assert_eq!((first.woken(), second.woken(), third.woken()), (1, 1, 1));
+    assert!(first.poll().is_some() && second.poll().is_some() && third.poll().is_some());
+}
+
+#[test]
+fn a_connection_that_has_logged_on_takes_its_buffers_with_it() {
+    let pool = Pool::new(8 * MAX_BUF);
+    let strangers = pool.for_strangers();
+    let connection = strangers.share(MAX_BUF);
+    let buf = connection.try_alloc(MAX_BUF).unwrap();
+    let mut other = Waiter::new(&strangers.share(MAX_BUF), &[MIN_BUF]);
+    let mut own = Waiter::new(&connection, &[MIN_BUF]);
+    assert!(other.poll().is_none() && own.poll().is_none());
+    assert!(!connection.move_to(&Pool::new(8 * MAX_BUF)), "another pool");
+    assert!(!connection.move_to(&connection));
+    assert!(connection.move_to(&pool));
+    assert_eq!((strangers.in_use_bytes(), connection.in_use_bytes()), (MIN_BUF, MAX_BUF));
+    assert_eq!(
+        (other.woken(), own.woken()),
+        (1, 0),
+        "the strangers have room, the connection is at its limit"
+    );
+    drop(buf);
+    assert_eq!(own.woken(), 1);
+    drop((own, other));
+    assert_eq!((pool.in_use_bytes(), strangers.in_use_bytes(), connection.in_use_bytes()), (0, 0, 0));
+}
+
+#[test]
+fn a_share_moves_only_where_it_fits() {
+    let pool = Pool::new(4 * MAX_BUF);
+    let (small, large) = (pool.share(MAX_BUF), pool.share(2 * MAX_BUF));
+    let one = small.share(MAX_BUF);
+    let _held = (one.try_alloc(MAX_BUF).unwrap(), large.try_alloc_many(&[MAX_BUF; 2]).unwrap());
+    assert!(!one.move_to(&large), "no room");
+    assert!(!small.move_to(&one), "below itself");
+    assert!(!large.move_to(&small), "a lower limit");
+    assert!(!pool.move_to(&small), "the whole pool");
+    assert_eq!((small.in_use_bytes(), large.in_use_bytes()), (MAX_BUF, 2 * MAX_BUF));
+}
+
+#[test]
+fn a_share_ends_with_its_last_buffer() {
+    let pool = Pool::new(4 * MAX_BUF);
+    let parent = pool.share(2 * MAX_BUF);
+    let child = parent.share(MAX_BUF);
+    let buf = child.try_alloc(MAX_BUF).unwrap();
+    drop((parent, child));
+    assert_eq!(pool.in_use_bytes(), MAX_BUF);
+    drop(buf);
+    assert_eq!(pool.in_use_bytes(), 0);
+}

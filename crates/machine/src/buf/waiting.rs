@@ -1,0 +1,60 @@
+//! A place among those who wait for memory.
+
+use std::fmt;
+
+use super::Pool;
+
+/// A request's place among those who wait, between two polls of it: empty until it has to wait. Dropping it gives up the
+/// place, and what was granted meanwhile; whoever is next is served then.
+#[derive(Default)]
+pub struct Waiting(Option<Place>);
+
+pub(super) struct Place {
+    pub(super) pool: Pool,
+    pub(super) id: u64,
+    pub(super) orders: Vec<u8>,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Waiting").field(&self.0.as_ref().map(|place| place.id)).finish()
+    }
+}
+
+impl Waiting {
+    /// Whether nobody waits here.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Gives up the place.
+    pub fn leave(&mut self) {
+        if let Some(Place { pool, id, .. }) = self.0.take() {
+            pool.give_up(id);
+        }
+    }
+
+    /// Whether this waits for just these blocks of `pool`.
+    pub(super) fn is_for(&self, pool: &Pool, orders: &[u8]) -> bool {
+        self.0.as_ref().is_some_and(|place| place.pool.is(pool) && place.orders == orders)
+    }
+
+    pub(super) fn place(&self) -> Option<u64> {
+        self.0.as_ref().map(|place| place.id)
+    }
+
+    pub(super) fn enter(&mut self, place: Place) {
+        self.0 = Some(place);
+    }
+
+    /// The request was granted and fetched: nothing is left to give up.
+    pub(super) fn served(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
