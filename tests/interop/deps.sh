@@ -38,23 +38,25 @@ need chromedriver chromium-driver
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 # Debian's python3, not one from elsewhere: impacket is a Debian package.
 /usr/bin/python3 -c 'import impacket' 2>/dev/null || missing+=(python3-impacket)
-# smbprotocol is no Debian package: it goes into a folder of the build. Without it its tests are skipped, and say so.
 python="$(dirname "$0")/../../target/python"
+if [ ! -d "$python/smbprotocol" ]; then
+    /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    else
+        echo "make test needs these Debian packages: ${missing[*]}" >&2
+        echo "install them: sudo apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+fi
+# smbprotocol is no Debian package: it goes into a folder of the build. Without it its tests are skipped, and say so.
 if [ ! -d "$python/smbprotocol" ]; then
     # Without what they need: cryptography is Debian's, and a second cffi would be in impacket's way.
     /usr/bin/python3 -m pip install -q --disable-pip-version-check --root-user-action ignore --no-deps \
         --target "$python" smbprotocol==1.17.0 pyspnego==0.12.4 ||
         echo "smbprotocol could not be installed (pip of python3-pip): its tests are skipped" >&2
-fi
-if [ ${#missing[@]} -eq 0 ]; then
-    exit 0
-fi
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-else
-    echo "make test needs these Debian packages: ${missing[*]}" >&2
-    echo "install them: sudo apt-get install ${missing[*]}" >&2
-    exit 1
 fi
