@@ -109,19 +109,22 @@ impl Header {
             return Err(Malformed::Version { tagged });
         }
         let last = control & FLAG_LAST != 0;
-        let word =
-            |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word = |at: usize| -> Result<u32, Malformed> {
+            let bytes = header.get(at..).and_then(<[u8]>::first_chunk).ok_or(Malformed::Truncated)?;
+            Ok(u32::from_be_bytes(*bytes))
+        };
+        let control = *header.get(1).ok_or(Malformed::Truncated)?;
         Ok(if tagged {
-            let to = u64::from(word(6)) << 32 | u64::from(word(10));
-            Header::Tagged(Tagged { last, control: header[1], stag: word(2), to })
+            let to = u64::from(word(6)?) << 32 | u64::from(word(10)?);
+            Header::Tagged(Tagged { last, control, stag: word(2)?, to })
         } else {
             Header::Untagged(Untagged {
                 last,
-                control: header[1],
-                invalidate: word(2),
-                qn: word(6),
-                msn: word(10),
-                mo: word(14),
+                control,
+                invalidate: word(2)?,
+                qn: word(6)?,
+                msn: word(10)?,
+                mo: word(14)?,
             })
         })
     }

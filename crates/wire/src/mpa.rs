@@ -137,26 +137,28 @@ impl Frame {
     /// How long the frame is whose first bytes these are. Fails on anything that cannot become a frame, so a
     /// receiver never waits for, or stores, more than 532 bytes.
     pub fn len_of(start: &[u8; FRAME_LEN]) -> Result<usize, Malformed> {
-        let (key, rest) = start.split_at(16);
-        if key != REQUEST_KEY && key != REPLY_KEY {
+        let Some((key, [flags, revision, high, low])) = start.split_first_chunk::<16>() else {
+            return Err(Malformed::Truncated);
+        };
+        if *key != REQUEST_KEY && *key != REPLY_KEY {
             return Err(Malformed::Key);
         }
-        let revision = rest[1];
+        let revision = *revision;
         if !(1..=2).contains(&revision) {
             return Err(Malformed::Revision(revision));
         }
-        let private = u16::from_be_bytes([rest[2], rest[3]]);
-        let enhanced = revision >= 2 && rest[0] & FLAG_ENHANCED != 0;
+        let private = u16::from_be_bytes([*high, *low]);
+        let enhanced = revision >= 2 && flags & FLAG_ENHANCED != 0;
         let least = if enhanced { ENHANCED_LEN } else { 0 };
         if !(least..=MAX_PRIVATE_DATA).contains(&usize::from(private)) {
             return Err(Malformed::PrivateData(private));
         }
-        Ok(FRAME_LEN + usize::from(private))
+        Ok(FRAME_LEN.saturating_add(private.into()))
     }
 
     /// Parses exactly one frame.
     pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
-        let start: &[u8; FRAME_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+        let (start, mut private) = bytes.split_first_chunk::<FRAME_LEN>().ok_or(Malformed::Truncated)?;
         let len = Frame::len_of(start)?;
         if bytes.len() < len {
             return Err(Malformed::Truncated);
@@ -166,7 +168,6 @@ impl Frame {
         }
         let kind = if start[..16] == REQUEST_KEY { Kind::Request } else { Kind::Reply };
         let (flags, revision) = (start[16], start[17]);
-        let mut private = &bytes[FRAME_LEN..];
         // With revision 1 the bit is one of the reserved ones, which are not looked at (RFC 6581 6).
         let enhanced = if revision >= 2 && flags & FLAG_ENHANCED != 0 {
             let (word, rest) = private.split_first_chunk().ok_or(Malformed::Truncated)?;
@@ -193,7 +194,8 @@ impl Frame {
     /// When the private data exceeds its limit, or `enhanced` comes with revision 1: our own fault, never a peer's.
     pub fn emit(&self, to: &mut Vec<u8>) {
         assert!(self.enhanced.is_none() || self.revision >= 2);
-        let private = self.private_data.len() + if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
+        let enhanced = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
+        let private = self.private_data.len().saturating_add(enhanced);
         assert!(private <= MAX_PRIVATE_DATA);
         to.extend_from_slice(match self.kind {
             Kind::Request => &REQUEST_KEY,
@@ -255,7 +257,7 @@ pub const fn pad(ulpdu: u16) -> usize {
 
 /// Bytes of the FPDU that carries a ULPDU of `ulpdu` bytes, without markers.
 pub const fn fpdu_len(ulpdu: u16) -> usize {
-    LENGTH_LEN + ulpdu as usize + pad(ulpdu) + CRC_LEN
+    (LENGTH_LEN + CRC_LEN).saturating_add(ulpdu as usize).saturating_add(pad(ulpdu))
 }
 
 /// The bytes of a marker whose FPDU began `back` bytes earlier in the stream; zero between two FPDUs.

@@ -139,7 +139,7 @@ impl Challenge {
         out.extend(self.flags.0.to_le_bytes());
         out.extend(self.server_challenge);
         out.extend([0; 8]);
-        describe(&mut out, &self.target_info, FIXED + name.len());
+        describe(&mut out, &self.target_info, FIXED.saturating_add(name.len()));
         out.extend(VERSION);
         out.extend(name);
         out.extend(&self.target_info);
@@ -198,7 +198,7 @@ impl Authenticate {
         let mut payload_start = bytes.len();
         for at in FIELDS {
             if !message.field(at)?.is_empty() {
-                payload_start = payload_start.min(message.u32(at + 4)? as usize);
+                payload_start = payload_start.min(message.u32(at.saturating_add(4))? as usize);
             }
         }
         let mic = match payload_start >= MIC.end {
@@ -226,7 +226,7 @@ impl Authenticate {
         let mut at = MIC.end;
         for field in fields {
             describe(&mut out, field, at);
-            at += field.len();
+            at = at.saturating_add(field.len());
         }
         out.extend(self.flags.0.to_le_bytes());
         out.extend(VERSION);
@@ -369,16 +369,16 @@ impl<'a> NtlmV2Response<'a> {
             bytes.split_first_chunk::<16>().ok_or(Malformed("2.2.2.8: NTLMv2 response too short"))?;
         let (fixed, av_pairs) =
             temp.split_first_chunk::<28>().ok_or(Malformed("2.2.2.7: client challenge too short"))?;
-        if fixed[..2] != [1, 1] {
+        if !fixed.starts_with(&[1, 1]) {
             return Err(Malformed("2.2.2.7: RespType and HiRespType must be 1"));
         }
         if av_pairs.is_empty() {
             return Err(Malformed("2.2.2.7: AV pairs without MsvAvEOL"));
         }
-        let eight = |at: usize| <[u8; 8]>::try_from(&fixed[at..at + 8]).expect("inside 28 bytes");
         AvPairs::parse(av_pairs)?;
-        let timestamp = u64::from_le_bytes(eight(8));
-        Ok(NtlmV2Response { proof: *proof, temp, client_challenge: eight(16), timestamp, av_pairs })
+        let fixed = Message(fixed);
+        let timestamp = u64::from_le_bytes(fixed.array(8)?);
+        Ok(NtlmV2Response { proof: *proof, temp, client_challenge: fixed.array(16)?, timestamp, av_pairs })
     }
 
     /// NTLMv2_CLIENT_CHALLENGE, with the four zero bytes that [MS-NLMP] 3.3.2 puts at its end.
@@ -452,7 +452,7 @@ impl<'a> Message<'a> {
     /// The bytes that the descriptor at `at` names.
     fn field(&self, at: usize) -> Result<&'a [u8], Malformed> {
         let len = usize::from(u16::from_le_bytes(self.array(at)?));
-        let offset = self.u32(at + 4)? as usize;
+        let offset = self.u32(at.saturating_add(4))? as usize;
         if len == 0 {
             return Ok(&[]);
         }

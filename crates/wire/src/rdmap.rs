@@ -152,15 +152,18 @@ impl ReadRequest {
     /// Parses the header; bytes after it are left alone.
     pub fn parse(bytes: &[u8]) -> Result<ReadRequest, Malformed> {
         let header: &[u8; READ_REQUEST_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
-        let word =
-            |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
+        // 4.4: four bytes each, and the two offsets in two halves.
+        let (words, _) = header.as_chunks::<4>();
+        let &[sink_stag, sink_high, sink_low, size, source_stag, source_high, source_low] = words else {
+            return Err(Malformed::Truncated);
+        };
+        let long = |high, low| u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(low));
         Ok(ReadRequest {
-            sink_stag: word(0),
-            sink_to: long(4),
-            size: word(12),
-            source_stag: word(16),
-            source_to: long(20),
+            sink_stag: u32::from_be_bytes(sink_stag),
+            sink_to: long(sink_high, sink_low),
+            size: u32::from_be_bytes(size),
+            source_stag: u32::from_be_bytes(source_stag),
+            source_to: long(source_high, source_low),
         })
     }
 
@@ -258,7 +261,7 @@ impl Terminate {
         let mut header = None;
         if announced & Self::D != 0 {
             let refused = ddp::Header::parse(rest).map_err(Malformed::Refused)?;
-            rest = &rest[refused.len()..];
+            rest = rest.get(refused.len()..).ok_or(Malformed::Truncated)?;
             header = Some(refused);
         }
         let read = if announced & Self::R != 0 { Some(ReadRequest::parse(rest)?) } else { None };

@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
     /// A 16-bit count that the limit allows and the bytes at hand could hold.
     fn count(&mut self, limit: usize, each: usize) -> Result<usize, Malformed> {
         let count = usize::from(self.u16()?);
-        if count > limit || count * each > self.0.len() {
+        if count > limit || count.saturating_mul(each) > self.0.len() {
             return Err(Malformed::Field("a count"));
         }
         Ok(count)

@@ -67,14 +67,14 @@ impl AuthSys {
 
     /// Supplementary groups.
     pub fn gids(&self) -> &[u32] {
-        &self.gids[..self.gid_count]
+        self.gids.get(..self.gid_count).unwrap_or(&self.gids)
     }
 
     /// Adds a supplementary group; beyond the 16th it is left out, as the protocol has no room for it.
     pub fn push_gid(&mut self, gid: u32) {
         if let Some(slot) = self.gids.get_mut(self.gid_count) {
             *slot = gid;
-            self.gid_count += 1;
+            self.gid_count = self.gid_count.saturating_add(1);
         }
     }
 
@@ -346,7 +346,7 @@ impl Probe {
         e.u32(Flavor::NONE.0);
         e.opaque(b"STARTTLS");
         e.u32(0);
-        let len = e.len() as u32 - 4;
+        let len = (e.len() as u32).saturating_sub(4);
         e.patch_u32(0, 1 << 31 | len);
         e.into_bytes()
     }

@@ -60,10 +60,12 @@ pub struct Chunks {
 impl Chunks {
     /// Bytes that [`Header::emit`] writes for these lists.
     pub fn emitted_len(&self) -> usize {
-        let write = |chunk: &WriteChunk| 8 + 16 * chunk.len();
-        12 + 24 * self.reads.len()
-            + self.writes.iter().map(write).sum::<usize>()
-            + self.reply.as_ref().map_or(0, |chunk| write(chunk) - 4)
+        let segments = |chunk: &WriteChunk| chunk.len().saturating_mul(16);
+        let reads = self.reads.len().saturating_mul(24);
+        let writes = self.writes.iter().map(|chunk| segments(chunk).saturating_add(8));
+        // The reply chunk has no word of its own that says it is there: the list's end does.
+        let reply = self.reply.iter().map(|chunk| segments(chunk).saturating_add(4));
+        [12, reads].into_iter().chain(writes).chain(reply).fold(0, usize::saturating_add)
     }
 }
 
@@ -147,7 +149,7 @@ impl Budget {
 fn write_chunk(d: &mut Decoder, budget: &mut Budget) -> Result<WriteChunk, Malformed> {
     let count = d.length(MAX_SEGMENTS)?;
     budget.take(count)?;
-    if count * 16 > d.remaining() {
+    if count.saturating_mul(16) > d.remaining() {
         return Err(Malformed("stream ends inside a Write chunk"));
     }
     (0..count).map(|_| segment(d)).collect()
@@ -303,19 +305,23 @@ impl PrivateData {
     /// Finds it among the private data of a connection, at any offset (RFC 8797 5.2); a peer that sent none gets the
     /// defaults.
     pub fn find(private_data: &[u8]) -> PrivateData {
+        let size = |steps: u8| usize::from(steps).saturating_add(1).saturating_mul(SIZE_STEP);
         let found =
-            private_data.windows(PrivateData::BYTES).find(|w| w[..4] == FORMAT && w[4] == FORMAT_VERSION);
-        let Some(found) = found else { return PrivateData::default() };
+            private_data.windows(PrivateData::BYTES).find_map(|window| match window.split_first_chunk() {
+                Some((&FORMAT, &[FORMAT_VERSION, flags, send, receive])) => Some((flags, send, receive)),
+                _ => None,
+            });
+        let Some((flags, send, receive)) = found else { return PrivateData::default() };
         PrivateData {
-            remote_invalidation: found[5] & 1 == 1,
-            send_bytes: (usize::from(found[6]) + 1) * SIZE_STEP,
-            receive_bytes: (usize::from(found[7]) + 1) * SIZE_STEP,
+            remote_invalidation: flags & 1 == 1,
+            send_bytes: size(send),
+            receive_bytes: size(receive),
         }
     }
 
     /// The eight bytes. Sizes are rounded down to whole KiB within 1 to 256 KiB.
     pub fn emit(&self) -> [u8; PrivateData::BYTES] {
-        let size = |bytes: usize| u8::try_from((bytes / SIZE_STEP).clamp(1, 256) - 1).unwrap_or(u8::MAX);
+        let size = |bytes: usize| u8::try_from((bytes / SIZE_STEP).saturating_sub(1)).unwrap_or(u8::MAX);
         let [a, b, c, d] = FORMAT;
         let flags = u8::from(self.remote_invalidation);
         [a, b, c, d, FORMAT_VERSION, flags, size(self.send_bytes), size(self.receive_bytes)]

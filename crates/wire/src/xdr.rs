@@ -113,12 +113,13 @@ impl Decoder {
 
     /// Bytes left in the stream.
     pub fn remaining(&self) -> usize {
-        self.stream.len() - self.at
+        self.stream.len().saturating_sub(self.at)
     }
 
     /// The next bytes, at most `max`, which stay where they are.
     pub fn peek(&self, max: usize) -> &[u8] {
-        &self.stream[self.at..][..max.min(self.remaining())]
+        let rest = self.stream.get(self.at..).unwrap_or_default();
+        rest.get(..max).unwrap_or(rest)
     }
 
     /// What is here of the content that lies beside the stream, until it is taken.
@@ -128,7 +129,7 @@ impl Decoder {
 
     /// Bytes that the stream had at first, and those beside it.
     pub fn total(&self) -> usize {
-        self.stream.len() + self.detached.as_ref().map_or(0, Data::len)
+        self.stream.len().saturating_add(self.detached.as_ref().map_or(0, Data::len))
     }
 
     /// The rest of the stream.
@@ -146,14 +147,15 @@ impl Decoder {
             return Err(Malformed("stream ends inside an item"));
         }
         let start = self.at;
-        self.at += len;
+        self.at = self.at.saturating_add(len);
         Ok(start..self.at)
     }
 
     /// `N` bytes of fixed-length opaque data; `N` is a multiple of 4 in every protocol here.
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let range = self.take(N)?;
-        self.stream[range].try_into().map_err(|_| Malformed("fixed opaque"))
+        let bytes = self.stream.get(range).and_then(<[u8]>::first_chunk);
+        bytes.copied().ok_or(Malformed("fixed opaque"))
     }
 
     /// unsigned int (RFC 4506 4.2).
@@ -195,8 +197,10 @@ impl Decoder {
     pub fn short_opaque<const N: usize>(&mut self) -> Result<(usize, [u8; N]), Malformed> {
         let range = self.opaque_range(N)?;
         let mut bytes = [0; N];
-        bytes[..range.len()].copy_from_slice(&self.stream[range.clone()]);
-        Ok((range.len(), bytes))
+        let len = range.len();
+        let from = self.stream.get(range).unwrap_or_default();
+        bytes.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        Ok((len, bytes))
     }
 
     fn opaque_range(&mut self, limit: usize) -> Result<std::ops::Range<usize>, Malformed> {
@@ -232,7 +236,7 @@ impl Decoder {
             self.take(pad(len))?;
             return Ok(Data::Here(self.stream.slice(range)));
         }
-        if detached.len() != len && detached.len() != len + pad(len) {
+        if detached.len() != len && detached.len() != len.saturating_add(pad(len)) {
             return Err(Malformed("detached payload and its length differ"));
         }
         Ok(match detached {
@@ -269,7 +273,7 @@ impl Encoder {
 
     /// A copy of everything behind the first `at` bytes.
     pub fn copy_from(&self, at: usize) -> Bytes {
-        Bytes::copy_from_slice(&self.0[at..])
+        Bytes::copy_from_slice(self.0.get(at..).unwrap_or_default())
     }
 
     /// Bytes of any number, without length and fill: a piece of an opaque.
@@ -287,7 +291,8 @@ impl Encoder {
     /// # Panics
     /// When there is none.
     pub fn patch_u32(&mut self, at: usize, value: u32) {
-        self.0[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        let place = self.0.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
+        *place.expect("an unsigned int that was appended") = value.to_be_bytes();
     }
 
     /// unsigned int.
@@ -326,7 +331,7 @@ impl Encoder {
     pub fn opaque(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).expect("an opaque below 4 GiB"));
         self.0.extend_from_slice(bytes);
-        self.0.extend_from_slice(&[0; 3][..pad(bytes.len())]);
+        self.0.extend(std::iter::repeat_n(0, pad(bytes.len())));
     }
 }
 

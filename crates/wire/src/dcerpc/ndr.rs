@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
     /// A count of elements that follow, each of at least `least` bytes: more than fit the stub are refused.
     pub fn count(&mut self, least: usize) -> Result<usize, Malformed> {
         let count = self.u32()? as usize;
-        if count > (self.bytes.len() - self.at) / least.max(1) {
+        if count.saturating_mul(least.max(1)) > self.bytes.len().saturating_sub(self.at) {
             return Err(TRUNCATED);
         }
         Ok(count)
@@ -83,11 +83,8 @@ impl<'a> Reader<'a> {
 
     /// A `[string] wchar_t *`: conformant and varying, with its NUL, which is taken off.
     pub fn wide_string(&mut self) -> Result<String, Malformed> {
-        let mut units = self.varying_units()?;
-        if units.ends_with(&[0, 0]) {
-            units = &units[..units.len() - 2];
-        }
-        Ok(utf16::decode(units)?)
+        let units = self.varying_units()?;
+        Ok(utf16::decode(units.strip_suffix(&[0, 0]).unwrap_or(units))?)
     }
 
     /// The buffer of an RPC_UNICODE_STRING: conformant and varying, without a NUL.
@@ -113,7 +110,7 @@ impl<'a> Reader<'a> {
     pub fn sid(&mut self) -> Result<Sid, Malformed> {
         let count = self.count(4)?;
         let body = self.take(count.checked_mul(4).and_then(|len| len.checked_add(8)).ok_or(TRUNCATED)?)?;
-        if usize::from(body[1]) != count {
+        if body.get(1).map(|count| usize::from(*count)) != Some(count) {
             return Err(Malformed("a SID's count"));
         }
         Ok(Sid::parse(body)?)
@@ -218,9 +215,9 @@ impl<'a> Writer<'a> {
     }
 
     fn referent(&mut self) {
-        self.referents += 1;
+        self.referents = self.referents.wrapping_add(1);
         // Any number but 0; these are what Windows shows.
-        self.u32(0x0002_0000 + self.referents * 4);
+        self.u32(0x0002_0000 | self.referents.wrapping_mul(4));
     }
 
     /// Writes what was deferred, and what that defers, in order.
@@ -233,7 +230,7 @@ impl<'a> Writer<'a> {
 
     /// A `[string] wchar_t *` without its pointer.
     pub fn wide_string(&mut self, text: &str) {
-        let units = text.encode_utf16().count() + 1;
+        let units = text.encode_utf16().count().saturating_add(1);
         self.count(units);
         self.count(0);
         self.count(units);
@@ -248,7 +245,7 @@ impl<'a> Writer<'a> {
 
     /// An RPC_UNICODE_STRING inside a structure. It holds 32,767 units at most; longer ones are cut.
     pub fn counted_string(&mut self, text: &'a str) {
-        let mut encoded = Vec::with_capacity(text.len() * 2);
+        let mut encoded = Vec::with_capacity(text.len().saturating_mul(2));
         utf16::encode(text, &mut encoded);
         encoded.truncate(usize::from(u16::MAX) & !1);
         let len = encoded.len() as u16;

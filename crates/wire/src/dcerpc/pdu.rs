@@ -13,7 +13,7 @@
 use bytes::Bytes;
 
 use super::{FaultStatus, Malformed, Syntax};
-use crate::smb2::field::{Put, Reader, bits, codes, len16, len32, pad, patch_u16};
+use crate::smb2::field::{Put, Reader, bits, codes, len16, len32, pad, patch_u16, since};
 
 /// Length of the header that all packets share.
 pub const HEADER_LEN: usize = 16;
@@ -102,7 +102,7 @@ impl Header {
         }
         let (frag_len, auth_len, call_id) = (r.u16()?, r.u16()?, r.u32()?);
         let tail = if auth_len == 0 { 0 } else { usize::from(auth_len) + 8 };
-        if usize::from(frag_len) < HEADER_LEN + tail {
+        if usize::from(frag_len).saturating_sub(HEADER_LEN) < tail {
             return Err(Malformed("fragment length"));
         }
         Ok(Header { kind: PacketType(kind), flags: Flags(flags), frag_len, auth_len, call_id })
@@ -119,15 +119,17 @@ impl Header {
 }
 
 fn finish(out: &mut [u8], start: usize) {
-    let len = len16(out.len() - start);
-    patch_u16(out, start + 8, len);
+    let len = len16(since(out, start));
+    patch_u16(out, start.saturating_add(8), len);
 }
 
 /// What follows the header of a packet, without the authentication value.
 fn body(packet: &[u8]) -> Result<&[u8], Malformed> {
     let header = Header::parse(packet)?;
     let tail = if header.auth_len == 0 { 0 } else { usize::from(header.auth_len) + 8 };
-    packet.get(HEADER_LEN..usize::from(header.frag_len) - tail).ok_or(Malformed("fragment length"))
+    packet
+        .get(HEADER_LEN..usize::from(header.frag_len).saturating_sub(tail))
+        .ok_or(Malformed("fragment length"))
 }
 
 /// An interface that the client wants to call, and how it would like to write that.
@@ -245,7 +247,7 @@ impl BindAck {
         let address = address.strip_suffix(&[0]).unwrap_or(address);
         let address = std::str::from_utf8(address).map_err(|_| Malformed("secondary address"))?.to_owned();
         // The results are aligned from the packet's start, which is a multiple of four before the body.
-        r.take((10 + len).next_multiple_of(4) - 10 - len)?;
+        r.take(len.wrapping_add(10).wrapping_neg() & 3)?;
         let count = usize::from(r.u8()?);
         r.array::<3>()?;
         let verdicts = (0..count).map(|_| {
@@ -275,7 +277,7 @@ impl BindAck {
         out.put_u16(self.max_xmit);
         out.put_u16(self.max_recv);
         out.put_u32(self.group);
-        out.put_u16(len16(self.address.len() + 1));
+        out.put_u16(len16(self.address.len().saturating_add(1)));
         out.put(self.address.as_bytes());
         out.put_u8(0);
         pad(out, start, 4);
@@ -380,28 +382,31 @@ impl Response {
 /// A whole answer as packets of at most `max_frag` bytes each.
 pub fn response(context: u16, call_id: u32, stub: &[u8], max_frag: u16) -> Vec<Bytes> {
     // All stubs but the last are a multiple of eight long, so that alignment goes on through them (C706 12.6.4.9).
-    let room = (usize::from(max_frag.max(MUST_RECEIVE_LEN)) - CALL_HEADER_LEN) & !7;
-    let count = stub.len().div_ceil(room).max(1);
-    (0..count)
-        .map(|i| {
-            let part = &stub[i * room..stub.len().min((i + 1) * room)];
-            let mut flags = Flags::NONE;
-            if i == 0 {
-                flags |= Flags::FIRST;
-            }
-            if i == count - 1 {
-                flags |= Flags::LAST;
-            }
-            let mut out = Vec::with_capacity(CALL_HEADER_LEN + part.len());
-            Header::emit(PacketType::RESPONSE, flags, call_id, &mut out);
-            out.put_u32(len32(stub.len() - i * room));
-            out.put_u16(context);
-            out.put_u16(0);
-            out.put(part);
-            finish(&mut out, 0);
-            out.into()
-        })
-        .collect()
+    let room = usize::from(max_frag.max(MUST_RECEIVE_LEN)).saturating_sub(CALL_HEADER_LEN) & !7;
+    let mut packets = Vec::new();
+    let mut rest = stub;
+    loop {
+        let (part, behind) = rest.split_at_checked(room).unwrap_or((rest, &[]));
+        let mut flags = Flags::NONE;
+        if packets.is_empty() {
+            flags |= Flags::FIRST;
+        }
+        if behind.is_empty() {
+            flags |= Flags::LAST;
+        }
+        let mut out = Vec::with_capacity(CALL_HEADER_LEN.saturating_add(part.len()));
+        Header::emit(PacketType::RESPONSE, flags, call_id, &mut out);
+        out.put_u32(len32(rest.len()));
+        out.put_u16(context);
+        out.put_u16(0);
+        out.put(part);
+        finish(&mut out, 0);
+        packets.push(out.into());
+        if behind.is_empty() {
+            return packets;
+        }
+        rest = behind;
+    }
 }
 
 /// Appends a FAULT.

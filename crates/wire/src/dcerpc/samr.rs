@@ -484,7 +484,7 @@ pub fn emit_display(class: u16, accounts: &[Account], first: usize) -> Vec<u8> {
     const NO_MORE: u32 = 0;
     let mut w = Writer::new();
     let known = class == 1;
-    let len = accounts.len() * 64;
+    let len = accounts.len().saturating_mul(64);
     w.count(len);
     w.count(len);
     w.u16(class);
@@ -493,8 +493,8 @@ pub fn emit_display(class: u16, accounts: &[Account], first: usize) -> Vec<u8> {
     match known && !accounts.is_empty() {
         true => w.pointer(move |w| {
             w.count(accounts.len());
-            for (i, account) in accounts.iter().enumerate() {
-                w.count(first + i + 1);
+            for (number, account) in (first.saturating_add(1)..).zip(accounts) {
+                w.count(number);
                 w.u32(account.rid);
                 w.u32(ACCOUNT_CONTROL);
                 w.counted_string(&account.name);

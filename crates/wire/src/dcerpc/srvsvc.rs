@@ -106,11 +106,11 @@ impl ShareInfo {
 
     /// About how many bytes it takes in an answer.
     pub fn weight(&self, level: u32) -> usize {
-        let text = |text: &str| 20 + text.len() * 2;
+        let text = |text: &str| text.len().saturating_mul(2).saturating_add(20);
         match level {
             0 => text(&self.name),
-            1 | 501 => 12 + text(&self.name) + text(&self.remark),
-            _ => 40 + text(&self.name) + text(&self.remark) + text(&self.path),
+            1 | 501 => [12, text(&self.name), text(&self.remark)].iter().sum(),
+            _ => [40, text(&self.name), text(&self.remark), text(&self.path)].iter().sum(),
         }
     }
 
@@ -351,7 +351,7 @@ pub fn emit_time_of_day(secs: i64, nanos: u32, up_ms: u32) -> Vec<u8> {
         w.u32(0);
         w.u32(310);
         // 1970 began on a Thursday.
-        for value in [day, month, year, ((days + 4) % 7) as u32] {
+        for value in [day, month, year, (days.saturating_add(4) % 7) as u32] {
             w.u32(value);
         }
     });
@@ -360,6 +360,7 @@ pub fn emit_time_of_day(secs: i64, nanos: u32, up_ms: u32) -> Vec<u8> {
 }
 
 /// Year, month and day of a day counted from 1970, in the Gregorian calendar.
+#[expect(clippy::arithmetic_side_effects, reason = "days of an i64 of seconds are far from overflowing")]
 fn civil(days: i64) -> (u32, u32, u32) {
     // Counted from 1 March of year 0: leap days come last. A cycle of 400 years has 146,097 days.
     let z = days + 719_468;

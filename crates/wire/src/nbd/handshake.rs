@@ -449,7 +449,7 @@ impl Reply {
                 *refusal as u32
             }
         };
-        let mut bytes = Vec::with_capacity(REPLY_HEADER_LEN + data.len());
+        let mut bytes = Vec::with_capacity(REPLY_HEADER_LEN.saturating_add(data.len()));
         bytes.extend(REPLY_MAGIC.to_be_bytes());
         bytes.extend(code.0.to_be_bytes());
         bytes.extend(kind.to_be_bytes());

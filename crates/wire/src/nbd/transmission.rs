@@ -246,7 +246,7 @@ pub struct ChunkHeader {
 
 impl ChunkHeader {
     fn emit(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(CHUNK_HEADER_LEN + self.len.min(64) as usize);
+        let mut bytes = Vec::with_capacity(CHUNK_HEADER_LEN.saturating_add(self.len.min(64) as usize));
         bytes.extend(CHUNK_MAGIC.to_be_bytes());
         bytes.extend(if self.done { FLAG_DONE } else { 0 }.to_be_bytes());
         bytes.extend(self.kind.to_be_bytes());
@@ -304,7 +304,8 @@ impl Chunk {
                 bytes
             }
             Chunk::BlockStatus { context, descriptors } => {
-                let mut bytes = head(TYPE_BLOCK_STATUS, 4 + 8 * descriptors.len() as u32);
+                let mut bytes =
+                    head(TYPE_BLOCK_STATUS, (descriptors.len() as u32).saturating_mul(8).saturating_add(4));
                 bytes.extend(context.to_be_bytes());
                 for descriptor in descriptors {
                     bytes.extend(descriptor.len.to_be_bytes());
@@ -315,7 +316,7 @@ impl Chunk {
             Chunk::Error { code, offset, message } => {
                 let kind = if offset.is_some() { TYPE_ERROR_OFFSET } else { TYPE_ERROR };
                 let tail = offset.map(u64::to_be_bytes);
-                let len = 6 + message.len() + tail.map_or(0, |tail| tail.len());
+                let len = message.len().saturating_add(if tail.is_some() { 6 + 8 } else { 6 });
                 let mut bytes = head(kind, len as u32);
                 bytes.extend((*code as u32).to_be_bytes());
                 bytes.extend((message.len() as u16).to_be_bytes());

@@ -8,6 +8,7 @@ use crate::xdr::{Decoder, Encoder, Malformed, Xdr};
 
 /// Words that are kept.
 const WORDS: usize = 3;
+const BITS: u32 = u32::BITS * WORDS as u32;
 /// Most words that are parsed.
 const MAX_WORDS: usize = 64;
 
@@ -22,7 +23,8 @@ impl Bitmap {
     /// No bits.
     pub const EMPTY: Bitmap = Bitmap { words: [0; WORDS], beyond: false };
 
-    /// The set of these numbers, each below 96.
+    /// The set of these numbers, each below 96; others do not compile.
+    #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "evaluated by the compiler")]
     pub const fn of(bits: &[u32]) -> Bitmap {
         let mut map = Bitmap::EMPTY;
         let mut i = 0;
@@ -34,6 +36,7 @@ impl Bitmap {
     }
 
     /// [`Bitmap::or`] where a constant is needed.
+    #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "evaluated by the compiler")]
     pub const fn or_const(mut self, other: Bitmap) -> Bitmap {
         let mut i = 0;
         while i < WORDS {
@@ -99,7 +102,7 @@ impl Bitmap {
 
     /// The numbers in it, in order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
-        (0..32 * WORDS as u32).filter(move |bit| self.has(*bit))
+        (0..BITS).filter(move |bit| self.has(*bit))
     }
 }
 
@@ -116,8 +119,9 @@ impl Xdr for Bitmap {
         Ok(map)
     }
     fn emit(&self, e: &mut Encoder) {
-        let len = self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        let unset = self.words.iter().rev().take_while(|word| **word == 0).count();
+        let len = WORDS.saturating_sub(unset);
         e.u32(len as u32);
-        self.words[..len].iter().for_each(|word| e.u32(*word));
+        self.words.iter().take(len).for_each(|word| e.u32(*word));
     }
 }

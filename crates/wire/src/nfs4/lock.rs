@@ -22,7 +22,12 @@ impl Xdr for LockType {
         }
     }
     fn emit(&self, e: &mut Encoder) {
-        e.u32(1 + u32::from(self.exclusive) + 2 * u32::from(self.waits));
+        e.u32(match (self.waits, self.exclusive) {
+            (false, false) => 1,
+            (false, true) => 2,
+            (true, false) => 3,
+            (true, true) => 4,
+        });
     }
 }
 

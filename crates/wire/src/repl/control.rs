@@ -287,7 +287,7 @@ fn take_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
 }
 
 fn seal(magic: [u8; 4], kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEAD + body.len() + 4);
+    let mut out = Vec::with_capacity(body.len().saturating_add(HEAD + 4));
     out.extend(magic);
     out.extend(VERSION.to_le_bytes());
     out.extend([kind, 0]);
@@ -307,10 +307,11 @@ fn open(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, Reader<'_>), Malformed> {
         return Err(Malformed::Magic);
     }
     let (covered, sum) = bytes.split_last_chunk::<4>().ok_or(length)?;
+    let (_, content) = covered.split_first_chunk::<4>().ok_or(length)?;
     if crc32c::crc32c(covered) != u32::from_le_bytes(*sum) {
         return Err(Malformed::Sum);
     }
-    let mut r = Reader(&covered[4..]);
+    let mut r = Reader(content);
     let version = r.u16()?;
     if version != VERSION {
         return Err(Malformed::Version(version));

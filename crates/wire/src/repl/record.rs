@@ -112,7 +112,7 @@ impl Header {
 
     /// Bytes that it takes in a log and in an append: header, payload and padding.
     pub fn record_len(&self) -> usize {
-        SECTOR + self.payload_len().next_multiple_of(SECTOR)
+        SECTOR.saturating_add(self.payload_len().next_multiple_of(SECTOR))
     }
 
     /// The header with its zeros.

@@ -11,7 +11,7 @@
 use super::{Sid, WHAT};
 use crate::smb2::Malformed;
 use crate::smb2::access::AccessMask;
-use crate::smb2::field::{Put, Reader, bits, len16, patch_u16};
+use crate::smb2::field::{Put, Reader, bits, len16, patch_u16, since};
 
 /// More ACEs in one ACL are refused; the 64 KiB of an ACL could hold about 3,200 of the smallest.
 pub const MAX_ACES: usize = 4096;
@@ -116,8 +116,8 @@ impl Ace {
             }
             Ace::Other { body, .. } => out.put(body),
         }
-        let size = len16(out.len() - start);
-        patch_u16(out, start + 2, size);
+        let size = len16(since(out, start));
+        patch_u16(out, start.saturating_add(2), size);
     }
 }
 
@@ -146,6 +146,6 @@ pub(super) fn emit_acl(aces: &[Ace], out: &mut Vec<u8>) {
     out.put_u16(len16(aces.len()));
     out.put_u16(0);
     aces.iter().for_each(|ace| ace.emit(out));
-    let size = len16(out.len() - at);
-    patch_u16(out, at + 2, size);
+    let size = len16(since(out, at));
+    patch_u16(out, at.saturating_add(2), size);
 }

@@ -19,7 +19,7 @@ pub use ace::{Ace, AceFlags, MAX_ACES};
 pub use sid::Sid;
 
 use crate::smb2::Malformed;
-use crate::smb2::field::{Put, Reader, bits, len32, patch_u32};
+use crate::smb2::field::{Put, Reader, bits, len32, patch_u32, since};
 
 const WHAT: Malformed = Malformed("security descriptor");
 const DACL_PRESENT: u16 = 0x0004;
@@ -103,14 +103,14 @@ impl SecurityDescriptor {
         out.put_zeros(16);
         for (field, sid) in [(4, &self.owner), (8, &self.group)] {
             if let Some(sid) = sid {
-                let at = len32(out.len() - start);
-                patch_u32(out, start + field, at);
+                let at = len32(since(out, start));
+                patch_u32(out, start.saturating_add(field), at);
                 sid.emit(out);
             }
         }
         if let Dacl::List(aces) = &self.dacl {
-            let at = len32(out.len() - start);
-            patch_u32(out, start + 16, at);
+            let at = len32(since(out, start));
+            patch_u32(out, start.saturating_add(16), at);
             ace::emit_acl(aces, out);
         }
     }

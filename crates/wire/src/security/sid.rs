@@ -82,7 +82,7 @@ impl Sid {
 
     /// Bytes on the wire.
     pub fn len(&self) -> usize {
-        8 + 4 * self.sub_authorities.len().min(MAX_SUB_AUTHORITIES)
+        self.sub_authorities.len().min(MAX_SUB_AUTHORITIES).saturating_mul(4).saturating_add(8)
     }
 
     /// Never: a SID has an authority at least.
@@ -92,7 +92,7 @@ impl Sid {
 
     /// Appends it.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let subs = &self.sub_authorities[..self.sub_authorities.len().min(MAX_SUB_AUTHORITIES)];
+        let subs = self.sub_authorities.get(..MAX_SUB_AUTHORITIES).unwrap_or(&self.sub_authorities);
         out.put_u8(1);
         out.put_u8(subs.len() as u8);
         out.put(&self.authority.to_be_bytes()[2..]);

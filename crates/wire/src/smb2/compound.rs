@@ -61,6 +61,6 @@ impl Iterator for Split {
 /// When no header lies at `start`: it is one that we emitted.
 pub fn link(out: &mut Vec<u8>, start: usize) {
     field::pad(out, start, 8);
-    let len = field::len32(out.len() - start);
-    super::header::patch_next_command(&mut out[start..], len);
+    let len = field::len32(field::since(out, start));
+    super::header::patch_next_command(out.get_mut(start..).unwrap_or_default(), len);
 }

@@ -160,7 +160,7 @@ impl<'a> Payload<'a> {
                 out.put_u32(count);
             }
             Payload::Packed { algorithm, original, data } => {
-                head(algorithm, 4 + data.len());
+                head(algorithm, data.len().saturating_add(4));
                 out.put_u32(original);
                 out.put(data);
             }

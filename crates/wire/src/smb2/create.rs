@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::access::{AccessMask, FileAttributes, ShareAccess};
 use super::create_context::{self, RequestContext, ResponseContext};
 use super::field::{
-    Put, array_at, bits, codes, fixed, len16, len32, offset, pad, patch_u32, region, u16_at, u32_at, u64_at,
+    Put, array_at, behind_header, bits, codes, fixed, len16, len32, offset, pad, patch_u32, region, u16_at,
+    u32_at, u64_at,
 };
 use super::{FileId, Filetime, HEADER_LEN, Malformed, utf16};
 
@@ -179,7 +180,7 @@ impl Request {
         out.put_u32(self.share_access.0);
         out.put_u32(self.disposition.code());
         out.put_u32(self.options.0);
-        out.put_u16(HEADER_LEN as u16 + 56);
+        out.put_u16(behind_header(56));
         out.put_u16(len16(utf16::encoded_len(&self.name)));
         out.put_u64(0);
         if self.name.is_empty() {
@@ -191,9 +192,9 @@ impl Request {
             pad(out, body, 8);
             let at = offset(out, body);
             create_context::emit_list(&self.contexts, RequestContext::emit, out);
-            let len = offset(out, body) - at;
-            patch_u32(out, body + 48, len32(at));
-            patch_u32(out, body + 52, len32(len));
+            let len = offset(out, body).saturating_sub(at);
+            patch_u32(out, body.saturating_add(48), len32(at));
+            patch_u32(out, body.saturating_add(52), len32(len));
         }
     }
 }
@@ -291,9 +292,9 @@ impl Response {
         if !self.contexts.is_empty() {
             let at = offset(out, body);
             create_context::emit_list(&self.contexts, ResponseContext::emit, out);
-            let len = offset(out, body) - at;
-            patch_u32(out, body + 80, len32(at));
-            patch_u32(out, body + 84, len32(len));
+            let len = offset(out, body).saturating_sub(at);
+            patch_u32(out, body.saturating_add(80), len32(at));
+            patch_u32(out, body.saturating_add(84), len32(len));
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, Reader, bits, fits, len16, len32, pad, patch_u32, u16_at, u32_at, u64_at};
+use super::field::{Put, Reader, bits, len16, len32, pad, patch_u32, since, slice, u16_at, u32_at, u64_at};
 use super::posix::{EXTENSIONS, Posix};
 use super::{FileId, Filetime, Guid, Malformed, NtStatus};
 
@@ -386,7 +386,7 @@ pub(crate) fn parse_list<C>(
         };
         let part = |at: usize, len: usize| match len {
             0 => Ok(Bytes::new()),
-            _ if at >= CONTEXT_HEAD && fits(at, len, this.len()) => Ok(this.slice(at..at + len)),
+            _ if at >= CONTEXT_HEAD => slice(&this, at, len).ok_or(WHAT),
             _ => Err(WHAT),
         };
         let name = part(usize::from(u16_at(&head, 4)), usize::from(u16_at(&head, 6)))?;
@@ -403,11 +403,12 @@ pub(crate) fn parse_list<C>(
 /// Appends a chain of contexts. `out` is 8-byte aligned counted from the message's header.
 pub(crate) fn emit_list<C>(contexts: &[C], emit: impl Fn(&C, &mut Vec<u8>) -> Bytes, out: &mut Vec<u8>) {
     let mut data = Vec::new();
-    for (i, context) in contexts.iter().enumerate() {
+    let mut contexts = contexts.iter().peekable();
+    while let Some(context) = contexts.next() {
         data.clear();
         let name = emit(context, &mut data);
         let start = out.len();
-        let data_at = (CONTEXT_HEAD + name.len()).next_multiple_of(8);
+        let data_at = CONTEXT_HEAD.saturating_add(name.len()).next_multiple_of(8);
         out.put_u32(0);
         out.put_u16(CONTEXT_HEAD as u16);
         out.put_u16(len16(name.len()));
@@ -417,9 +418,9 @@ pub(crate) fn emit_list<C>(contexts: &[C], emit: impl Fn(&C, &mut Vec<u8>) -> By
         out.put(&name);
         pad(out, start, 8);
         out.put(&data);
-        if i + 1 < contexts.len() {
+        if contexts.peek().is_some() {
             pad(out, start, 8);
-            let next = len32(out.len() - start);
+            let next = len32(since(out, start));
             patch_u32(out, start, next);
         }
     }

@@ -10,7 +10,7 @@
 //!        V3, V4: as V1, seconds 4, the same offsets, 16 zeros
 //! ```
 
-use super::field::{Put, Reader, array_at, bits, len16, patch_u16, u16_at, u32_at};
+use super::field::{Put, Reader, array_at, bits, len16, patch_u16, since, u16_at, u32_at};
 use super::{Malformed, utf16};
 
 /// More targets than these are noise.
@@ -117,7 +117,7 @@ impl Response {
         out.put_u16(len16(count));
         out.put_u32(self.flags.0);
         let mut starts = Vec::with_capacity(count);
-        for target in &self.targets[..count] {
+        for target in self.targets.iter().take(count) {
             let start = out.len();
             starts.push(start);
             out.put_u16(self.version);
@@ -136,8 +136,8 @@ impl Response {
                     out.put_zeros(6 + 16);
                 }
             }
-            let size = u16::try_from(out.len() - start).ok()?;
-            patch_u16(&mut out, start + 2, size);
+            let size = u16::try_from(since(&out, start)).ok()?;
+            patch_u16(&mut out, start.saturating_add(2), size);
         }
         if self.version == 1 {
             return Some(out);
@@ -148,8 +148,9 @@ impl Response {
         for (start, target) in starts.into_iter().zip(&self.targets) {
             let target_at = out.len();
             put_terminated(&target.address, &mut out);
-            for (i, at) in [path_at, path_at, target_at].into_iter().enumerate() {
-                patch_u16(&mut out, start + offsets_at + 2 * i, u16::try_from(at - start).ok()?);
+            for (field, at) in [(0, path_at), (2, path_at), (4, target_at)] {
+                let offset = u16::try_from(at.checked_sub(start)?).ok()?;
+                patch_u16(&mut out, start.saturating_add(offsets_at).saturating_add(field), offset);
             }
         }
         Some(out)
@@ -183,22 +184,25 @@ impl Response {
                 3 | 4 => 18,
                 _ => return Err(Malformed("a DFS referral of an unknown version")),
             };
-            if size < fixed || size > rest.len() || (version >= 3 && entry_flags & NAME_LIST != 0) {
+            let Some((entry, behind)) = rest.split_at_checked(size).filter(|_| size >= fixed) else {
+                return Err(Malformed(WHAT));
+            };
+            if version >= 3 && entry_flags & NAME_LIST != 0 {
                 return Err(Malformed(WHAT));
             }
             answer.version = version;
             answer.root = u16_at(&head, 4) == 1;
             let at = |offset: usize| rest.get(offset..).ok_or(Malformed(WHAT)).and_then(terminated);
             let address = if version == 1 {
-                terminated(&rest[8..size])?
+                terminated(entry.get(8..).unwrap_or_default())?
             } else {
-                let (seconds_at, offsets_at) = if version == 2 { (12, 16) } else { (8, 12) };
+                let (seconds_at, path_at, address_at) = if version == 2 { (12, 16, 20) } else { (8, 12, 16) };
                 answer.seconds = u32_at(rest, seconds_at);
-                answer.path = at(u16_at(rest, offsets_at).into())?;
-                at(u16_at(rest, offsets_at + 4).into())?
+                answer.path = at(u16_at(rest, path_at).into())?;
+                at(u16_at(rest, address_at).into())?
             };
             answer.targets.push(Target { address, set_boundary: entry_flags & SET_BOUNDARY != 0 });
-            rest = &rest[size..];
+            rest = behind;
         }
         Ok(answer)
     }
@@ -211,8 +215,8 @@ fn put_terminated(text: &str, out: &mut Vec<u8>) {
 
 /// A string up to its terminator, or to the end where there is none.
 fn terminated(bytes: &[u8]) -> Result<String, Malformed> {
-    let end = bytes.chunks_exact(2).position(|unit| unit == [0, 0]).map_or(bytes.len() & !1, |at| 2 * at);
-    utf16::decode(&bytes[..end])
+    let units = bytes.chunks_exact(2).take_while(|unit| *unit != [0, 0]).count();
+    utf16::decode(bytes.get(..units.saturating_mul(2)).unwrap_or_default())
 }
 
 /// A counted string; some clients count its terminator, too.

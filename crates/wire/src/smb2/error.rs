@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, fits, fixed, len32, pad, region, u32_at};
+use super::field::{Put, fixed, len32, pad, region, slice, u32_at};
 use super::{HEADER_LEN, Malformed};
 
 /// ErrorId of ordinary error data.
@@ -52,15 +52,13 @@ impl Response {
             return Ok(Response::Plain(data));
         }
         let mut contexts = Vec::with_capacity(usize::from(b[2]));
-        for i in 0..b[2] {
+        for number in 1..=b[2] {
             let head = data.first_chunk::<8>().ok_or(Malformed(WHAT))?;
             let (len, id) = (u32_at(head, 0) as usize, u32_at(head, 4));
-            if !fits(8, len, data.len()) {
-                return Err(Malformed(WHAT));
-            }
-            contexts.push(ErrorContext { id, data: data.slice(8..8 + len) });
-            let next = (8 + len).next_multiple_of(8);
-            if i + 1 < b[2] {
+            contexts.push(ErrorContext { id, data: slice(&data, 8, len).ok_or(Malformed(WHAT))? });
+            // It so it is far from overflowing; only the last one may be without its padding.
+            let next = len.next_multiple_of(8).saturating_add(8);
+            if number < b[2] {
                 if next > data.len() {
                     return Err(Malformed(WHAT));
                 }

@@ -100,9 +100,7 @@ macro_rules! at {
         /// Reads at a constant offset of bytes whose length was checked.
         #[inline(always)]
         pub(crate) fn $name(bytes: &[u8], at: usize) -> $int {
-            let mut value = [0; size_of::<$int>()];
-            value.copy_from_slice(&bytes[at..at + size_of::<$int>()]);
-            <$int>::from_le_bytes(value)
+            <$int>::from_le_bytes(array_at(bytes, at))
         }
     )*};
 }
@@ -111,9 +109,9 @@ at! { u16_at: u16; u32_at: u32; u64_at: u64; }
 /// Sixteen bytes at a constant offset of bytes whose length was checked.
 #[inline(always)]
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut value = [0; N];
-    value.copy_from_slice(&bytes[at..at + N]);
-    value
+    let found = bytes.get(at..).and_then(<[u8]>::first_chunk::<N>);
+    debug_assert!(found.is_some(), "the length was not checked");
+    found.copied().unwrap_or([0; N])
 }
 
 /// The fixed part of a body: `N` bytes after the header, of which the first two say `structure_size`.
@@ -147,12 +145,6 @@ pub(crate) fn region(
     Ok(message.slice(offset..end))
 }
 
-/// Whether `[at, at + len)` lies within `size` bytes.
-#[inline]
-pub(crate) fn fits(at: usize, len: usize, size: usize) -> bool {
-    at.checked_add(len).is_some_and(|end| end <= size)
-}
-
 /// What follows an entry of a chained list: nothing when `next` is 0; otherwise the bytes from `next` on, of which there
 /// is at least one, and `next` lies beyond the entry's fixed part of `fixed_len` bytes.
 pub(crate) fn chained<'a>(
@@ -163,7 +155,7 @@ pub(crate) fn chained<'a>(
 ) -> Result<&'a [u8], Malformed> {
     match next {
         0 => Ok(&[]),
-        _ if next >= fixed_len && next < list.len() => Ok(&list[next..]),
+        _ if next >= fixed_len && next < list.len() => list.get(next..).ok_or(Malformed(what)),
         _ => Err(Malformed(what)),
     }
 }
@@ -222,7 +214,7 @@ pub(crate) use buffer_response;
 /// The body that [`buffer_response`] describes.
 pub(crate) fn emit_buffer_response(buffer: &[u8], out: &mut Vec<u8>) {
     out.put_u16(9);
-    out.put_u16(if buffer.is_empty() { 0 } else { HEADER_LEN as u16 + 8 });
+    out.put_u16(if buffer.is_empty() { 0 } else { behind_header(8) });
     out.put_u32(len32(buffer.len()));
     out.put(buffer);
 }
@@ -292,7 +284,8 @@ pub(crate) trait Put {
     }
     fn put_zeros(&mut self, count: usize) {
         const ZEROS: [u8; 64] = [0; 64];
-        self.put(&ZEROS[..count]);
+        debug_assert!(count <= ZEROS.len());
+        self.put(ZEROS.get(..count).unwrap_or(&ZEROS));
     }
 }
 
@@ -305,23 +298,48 @@ impl Put for Vec<u8> {
 
 /// Overwrites two bytes that were put before.
 pub(crate) fn patch_u16(out: &mut [u8], at: usize, value: u16) {
-    out[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    patch(out, at, value.to_le_bytes());
 }
 
 /// Overwrites four bytes that were put before.
 pub(crate) fn patch_u32(out: &mut [u8], at: usize, value: u32) {
-    out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    patch(out, at, value.to_le_bytes());
+}
+
+/// Overwrites `N` bytes that were put before.
+pub(crate) fn patch<const N: usize>(out: &mut [u8], at: usize, value: [u8; N]) {
+    let place = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
+    debug_assert!(place.is_some(), "nothing was put there");
+    if let Some(place) = place {
+        *place = value;
+    }
+}
+
+/// How many bytes were put since `start`.
+pub(crate) fn since(out: &[u8], start: usize) -> usize {
+    out.len().saturating_sub(start)
+}
+
+/// An offset from the header's start to what follows a fixed part of `fixed` bytes.
+pub(crate) const fn behind_header(fixed: u16) -> u16 {
+    (HEADER_LEN as u16).saturating_add(fixed)
+}
+
+/// The bytes `[at, at + len)`; `None` where there are not as many.
+pub(crate) fn slice(bytes: &Bytes, at: usize, len: usize) -> Option<Bytes> {
+    let end = at.checked_add(len).filter(|end| *end <= bytes.len())?;
+    Some(bytes.slice(at..end))
 }
 
 /// Pads with zeros until the length counted from `start` is a multiple of `align`.
 pub(crate) fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
-    let len = out.len() - start;
-    out.resize(start + len.next_multiple_of(align), 0);
+    let len = since(out, start);
+    out.resize(start.saturating_add(len.next_multiple_of(align)), 0);
 }
 
 /// Where the next byte of a body that began at `body` will be, counted from the header's start.
 pub(crate) fn offset(out: &[u8], body: usize) -> usize {
-    HEADER_LEN + out.len() - body
+    since(out, body).saturating_add(HEADER_LEN)
 }
 
 /// A length that fits its field because the caller's limits are below it; saturates otherwise, which the peer

@@ -31,8 +31,8 @@ impl Filetime {
 
     /// Unix seconds and nanoseconds below 1,000,000,000.
     pub fn to_unix(self) -> (i64, u32) {
-        let secs = (self.0 / PER_SEC) as i64 - UNIX_EPOCH_SECS;
-        (secs, (self.0 % PER_SEC) as u32 * 100)
+        let secs = ((self.0 / PER_SEC) as i64).saturating_sub(UNIX_EPOCH_SECS);
+        (secs, ((self.0 % PER_SEC) as u32).saturating_mul(100))
     }
 
     /// The time that a set operation asks for: `None` for 0, -1 and -2, which are not times.

@@ -61,7 +61,7 @@ impl CopyChunks {
 
     /// Appends it.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        out.reserve(CopyChunks::HEAD + self.chunks.len() * 24);
+        out.reserve(self.chunks.len().saturating_mul(24).saturating_add(CopyChunks::HEAD));
         out.put(&self.source);
         out.put_u32(len32(self.chunks.len()));
         out.put_u32(0);

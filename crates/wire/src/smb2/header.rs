@@ -255,5 +255,5 @@ pub fn patch_flags(message: &mut [u8], flags: Flags) {
 /// # Panics
 /// When `message` is shorter than a header: it is one that we emitted.
 pub fn patch_signature(message: &mut [u8], signature: &[u8; 16]) {
-    message[SIGNATURE_AT..HEADER_LEN].copy_from_slice(signature);
+    field::patch(message, SIGNATURE_AT, *signature);
 }

@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bytes::Bytes;
 
 use super::field::{
-    Put, Reader, array_at, bits, chained, codes, fixed, len16, len32, pad, patch_u32, region, u32_at,
+    Put, Reader, array_at, behind_header, bits, chained, codes, fixed, len16, len32, pad, patch_u32, region,
+    since, u32_at,
 };
 use super::negotiate::{Capabilities, SecurityMode};
 use super::{Dialect, FileId, Guid, HEADER_LEN, Malformed};
@@ -132,7 +133,7 @@ impl Request {
         out.put_u16(0);
         out.put_u32(self.code.0);
         out.put(&self.file.to_bytes());
-        out.put_u32(HEADER_LEN as u32 + 56);
+        out.put_u32(behind_header(56).into());
         out.put_u32(len32(self.input.len()));
         out.put_u32(self.max_input_response);
         out.put_u32(0);
@@ -207,8 +208,7 @@ impl ValidateNegotiateRequest {
         let mut r = Reader::new(input);
         let (capabilities, guid) = (Capabilities(r.u32()?), r.array()?);
         let (security_mode, count) = (SecurityMode(r.u16()?), usize::from(r.u16()?));
-        let dialects = r.take(count * 2)?.chunks_exact(2);
-        let dialects = dialects.map(|d| Dialect(u16::from_le_bytes([d[0], d[1]]))).collect();
+        let dialects = (0..count).map(|_| r.u16().map(Dialect)).collect::<Result<_, _>>()?;
         Ok(ValidateNegotiateRequest { capabilities, guid, security_mode, dialects })
     }
 
@@ -309,7 +309,8 @@ impl NetworkInterface {
 
     /// Appends a list.
     pub fn emit_list(interfaces: &[NetworkInterface], out: &mut Vec<u8>) {
-        for (i, interface) in interfaces.iter().enumerate() {
+        let mut interfaces = interfaces.iter().peekable();
+        while let Some(interface) = interfaces.next() {
             let start = out.len();
             out.put_u32(0);
             out.put_u32(interface.index);
@@ -329,10 +330,10 @@ impl NetworkInterface {
                     out.put(&v6.octets());
                 }
             }
-            out.resize(storage + 128, 0);
-            if i + 1 < interfaces.len() {
+            out.resize(storage.saturating_add(128), 0);
+            if interfaces.peek().is_some() {
                 pad(out, start, 8);
-                let next = len32(out.len() - start);
+                let next = len32(since(out, start));
                 patch_u32(out, start, next);
             }
         }

@@ -57,7 +57,7 @@ impl Request {
         }
         let at = HEADER_LEN + 24;
         let locks = message
-            .get(at..at + count * ELEMENT_LEN)
+            .get(at..count.saturating_mul(ELEMENT_LEN).saturating_add(at))
             .ok_or(TRUNCATED)?
             .chunks_exact(ELEMENT_LEN)
             .map(|l| Element { offset: u64_at(l, 0), length: u64_at(l, 8), flags: Flags(u32_at(l, 16)) })

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 
 use super::field::{
-    Put, Reader, TRUNCATED, array_at, bits, codes, fixed, len16, len32, offset, pad, patch_u16, patch_u32,
-    region, u16_at, u32_at, u64_at,
+    Put, Reader, TRUNCATED, array_at, behind_header, bits, codes, fixed, len16, len32, offset, pad,
+    patch_u16, patch_u32, region, since, slice, u16_at, u32_at, u64_at,
 };
 use super::filetime::Filetime;
 use super::header::MAGIC_SMB1;
@@ -132,9 +132,7 @@ impl Context {
             1 => {
                 let (count, salt_len) = (r.u16()?, usize::from(r.u16()?));
                 let hashes = u16_list(&mut r, count)?.into_iter().map(HashId).collect();
-                let at = data.len() - r.rest().len();
-                r.take(salt_len)?;
-                Context::Preauth { hashes, salt: data.slice(at..at + salt_len) }
+                Context::Preauth { hashes, salt: data.slice_ref(r.take(salt_len)?) }
             }
             2 => {
                 let count = r.u16()?;
@@ -217,14 +215,14 @@ impl Context {
                 *kind
             }
         };
-        let len = len16(out.len() - start - 8);
+        let len = len16(since(out, start).saturating_sub(8));
         patch_u16(out, start, kind);
-        patch_u16(out, start + 2, len);
+        patch_u16(out, start.saturating_add(2), len);
     }
 }
 
 fn u16_list(r: &mut Reader<'_>, count: u16) -> Result<Vec<u16>, Malformed> {
-    Ok(r.take(usize::from(count) * 2)?.chunks_exact(2).map(|c| u16_at(c, 0)).collect())
+    (0..count).map(|_| r.u16()).collect()
 }
 
 fn parse_contexts(message: &Bytes, offset: usize, count: u16) -> Result<Vec<Context>, Malformed> {
@@ -241,12 +239,9 @@ fn parse_contexts(message: &Bytes, offset: usize, count: u16) -> Result<Vec<Cont
         at = at.next_multiple_of(8);
         let head = message.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or(WHAT)?;
         let (kind, len) = (u16_at(head, 0), usize::from(u16_at(head, 2)));
-        let end = at + 8 + len;
-        if end > message.len() {
-            return Err(WHAT);
-        }
-        contexts.push(Context::parse(kind, message.slice(at + 8..end))?);
-        at = end;
+        at = at.saturating_add(8);
+        contexts.push(Context::parse(kind, slice(message, at, len).ok_or(WHAT)?)?);
+        at = at.saturating_add(len);
     }
     Ok(contexts)
 }
@@ -284,7 +279,7 @@ impl Request {
         }
         let at = HEADER_LEN + 36;
         let dialects: Vec<Dialect> = message
-            .get(at..at + count * 2)
+            .get(at..count.saturating_mul(2).saturating_add(at))
             .ok_or(TRUNCATED)?
             .chunks_exact(2)
             .map(|d| Dialect(u16_at(d, 0)))
@@ -317,8 +312,8 @@ impl Request {
         if self.dialects.contains(&Dialect::V3_1_1) && !self.contexts.is_empty() {
             pad(out, body, 8);
             let at = len32(offset(out, body));
-            patch_u32(out, body + 28, at);
-            patch_u16(out, body + 32, len16(self.contexts.len()));
+            patch_u32(out, body.saturating_add(28), at);
+            patch_u16(out, body.saturating_add(32), len16(self.contexts.len()));
             emit_contexts(&self.contexts, body, out);
         }
     }
@@ -392,14 +387,14 @@ impl Response {
         out.put_u32(self.max_write_size);
         out.put_u64(self.system_time.0);
         out.put_u64(self.server_start_time.0);
-        out.put_u16(HEADER_LEN as u16 + 64);
+        out.put_u16(behind_header(64));
         out.put_u16(len16(self.token.len()));
         out.put_u32(0);
         out.put(&self.token);
         if with_contexts {
             pad(out, body, 8);
             let at = len32(offset(out, body));
-            patch_u32(out, body + 60, at);
+            patch_u32(out, body.saturating_add(60), at);
             emit_contexts(&self.contexts, body, out);
         }
     }

@@ -45,10 +45,10 @@ impl Token {
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
-        let end = out.len() + TOKEN_LEN;
+        let end = out.len().saturating_add(TOKEN_LEN);
         let (kind, id) = match self {
             Token::Zeros => (ZERO_DATA, &[][..]),
-            Token::Own { kind, id } => (*kind, &id[..id.len().min(Token::MAX_ID)]),
+            Token::Own { kind, id } => (*kind, id.get(..Token::MAX_ID).unwrap_or(id)),
         };
         out.put(&kind.to_be_bytes());
         out.put_u16(0);

@@ -85,7 +85,7 @@ impl Posix {
 fn sid(r: &mut Reader<'_>) -> Result<Sid, Malformed> {
     // Revision, number of sub-authorities, authority, and those.
     let subs = *r.rest().get(1).ok_or(Malformed("SID"))?;
-    let bytes = r.take(8 + 4 * usize::from(subs))?;
+    let bytes = r.take(usize::from(subs).saturating_mul(4).saturating_add(8))?;
     Sid::parse(bytes).map_err(|_| Malformed("SID"))
 }
 

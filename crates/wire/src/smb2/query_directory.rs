@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, array_at, bits, buffer_response, fixed, len16, region, u16_at, u32_at};
+use super::field::{
+    Put, array_at, behind_header, bits, buffer_response, fixed, len16, region, u16_at, u32_at,
+};
 use super::fscc::FileClass;
 use super::{FileId, HEADER_LEN, Malformed, utf16};
 
@@ -63,7 +65,7 @@ impl Request {
         out.put_u8(self.flags.0);
         out.put_u32(self.file_index);
         out.put(&self.file.to_bytes());
-        out.put_u16(HEADER_LEN as u16 + 32);
+        out.put_u16(behind_header(32));
         out.put_u16(len16(utf16::encoded_len(&self.pattern)));
         out.put_u32(self.output_buffer_length);
         utf16::encode(&self.pattern, out);

@@ -4,7 +4,9 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, array_at, bits, buffer_response, codes, fixed, len32, region, u16_at, u32_at};
+use super::field::{
+    Put, array_at, behind_header, bits, buffer_response, codes, fixed, len32, region, u16_at, u32_at,
+};
 use super::{FileId, HEADER_LEN, Malformed};
 
 codes! {
@@ -84,7 +86,7 @@ impl Request {
         out.put_u8(self.info_type.0);
         out.put_u8(self.class);
         out.put_u32(self.output_buffer_length);
-        out.put_u16(if self.input.is_empty() { 0 } else { HEADER_LEN as u16 + 40 });
+        out.put_u16(if self.input.is_empty() { 0 } else { behind_header(40) });
         out.put_u16(0);
         out.put_u32(len32(self.input.len()));
         out.put_u32(self.additional_information);

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::Malformed;
 use super::channel::Descriptors;
-use super::field::{Put, codes, len16, pad, u16_at, u32_at};
+use super::field::{Put, codes, len16, pad, slice, u16_at, u32_at};
 
 const HEAD_LEN: usize = 16;
 const CRYPTO_LEN: usize = 8;
@@ -58,7 +58,7 @@ pub struct Transformed {
 
 /// How many bytes a transform without descriptors occupies.
 pub const fn len(nonce_len: usize) -> usize {
-    (HEAD_LEN + CRYPTO_LEN + SIGNATURE_LEN + nonce_len).next_multiple_of(8)
+    nonce_len.saturating_add(HEAD_LEN + CRYPTO_LEN + SIGNATURE_LEN).next_multiple_of(8)
 }
 
 /// Reads both structures: the crypto transform, and where it ends.
@@ -74,7 +74,7 @@ fn parse_head(bytes: &Bytes) -> Result<(Crypto, usize), Malformed> {
     }
     let signature_at = HEAD_LEN + CRYPTO_LEN;
     let nonce_at = signature_at + usize::from(u16_at(head, HEAD_LEN + 2));
-    let end = nonce_at + usize::from(u16_at(head, HEAD_LEN + 4));
+    let end = nonce_at.saturating_add(usize::from(u16_at(head, HEAD_LEN + 4)));
     if end > bytes.len() {
         return Err(WHAT);
     }
@@ -84,7 +84,8 @@ fn parse_head(bytes: &Bytes) -> Result<(Crypto, usize), Malformed> {
 
 fn emit_head(crypto: &Crypto, channel: u32, descriptors: usize, out: &mut Vec<u8>) {
     let start = out.len();
-    let at = (HEAD_LEN + CRYPTO_LEN + crypto.signature.len() + crypto.nonce.len()).next_multiple_of(8);
+    let crypto_len: usize = [HEAD_LEN + CRYPTO_LEN, crypto.signature.len(), crypto.nonce.len()].iter().sum();
+    let at = crypto_len.next_multiple_of(8);
     out.put_u16(if descriptors > 0 { len16(at) } else { 0 });
     out.put_u16(len16(descriptors));
     out.put_u32(channel);
@@ -122,17 +123,17 @@ impl Transformed {
             _ => return Err(Malformed("RDMA transform of no memory")),
         };
         // 3.3.5.13: at the first 8-byte boundary behind the transform.
-        if at != end || info.len() < at + len {
-            return Err(Malformed("RDMA transform: descriptors are elsewhere"));
-        }
-        Ok(Transformed { crypto, revoke, descriptors: Descriptors::parse(info.slice(at..at + len))? })
+        let descriptors = slice(info, at, len)
+            .filter(|_| at == end)
+            .ok_or(Malformed("RDMA transform: descriptors are elsewhere"))?;
+        Ok(Transformed { crypto, revoke, descriptors: Descriptors::parse(descriptors)? })
     }
 
     /// The channel information.
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut out = Vec::new();
         let descriptors = self.descriptors.as_bytes();
-        emit_head(&self.crypto, 1 + u32::from(self.revoke), descriptors.len(), &mut out);
+        emit_head(&self.crypto, if self.revoke { 2 } else { 1 }, descriptors.len(), &mut out);
         out.put(descriptors);
         out.into()
     }

@@ -8,7 +8,9 @@
 use bytes::Bytes;
 
 use super::channel::Channel;
-use super::field::{Put, array_at, bits, fixed, len16, patch_u32, region, u16_at, u32_at, u64_at};
+use super::field::{
+    Put, array_at, behind_header, bits, fixed, len16, patch_u32, region, u16_at, u32_at, u64_at,
+};
 use super::rdma_transform::{self, Crypto};
 use super::{FileId, HEADER_LEN, Malformed};
 
@@ -83,7 +85,7 @@ impl Request {
         out.put_u32(self.minimum_count);
         out.put_u32(self.channel.code());
         out.put_u32(self.remaining_bytes);
-        out.put_u16(if info.is_empty() { 0 } else { HEADER_LEN as u16 + 48 });
+        out.put_u16(if info.is_empty() { 0 } else { behind_header(48) });
         out.put_u16(len16(info.len()));
         out.put(&info);
         if info.is_empty() {
@@ -134,7 +136,7 @@ impl Response {
     pub fn emit_transformed(nonce_len: usize, data_remaining: u32, out: &mut Vec<u8>) {
         let len = rdma_transform::len(nonce_len);
         Response::emit_head(len as u32, data_remaining, out);
-        let flags = out.len() - 4;
+        let flags = out.len().saturating_sub(4);
         patch_u32(out, flags, TRANSFORMED);
         out.put_zeros(len);
     }
@@ -146,6 +148,7 @@ impl Response {
     pub fn set_transform(message: &mut [u8], transform: &Crypto) {
         let mut bytes = Vec::new();
         transform.emit(&mut bytes);
-        message[RESPONSE_DATA_AT..].copy_from_slice(&bytes);
+        let place = message.get_mut(RESPONSE_DATA_AT..).filter(|place| place.len() == bytes.len());
+        place.expect("a body of emit_transformed").copy_from_slice(&bytes);
     }
 }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, bits, fixed, len16, region, u16_at, u32_at, u64_at};
+use super::field::{Put, behind_header, bits, fixed, len16, region, u16_at, u32_at, u64_at};
 use super::negotiate::{Capabilities, SecurityMode};
 use super::{HEADER_LEN, Malformed};
 
@@ -64,7 +64,7 @@ impl Request {
         out.put_u8(self.security_mode.0 as u8);
         out.put_u32(self.capabilities.0);
         out.put_u32(0);
-        out.put_u16(HEADER_LEN as u16 + 24);
+        out.put_u16(behind_header(24));
         out.put_u16(len16(self.token.len()));
         out.put_u64(self.previous_session_id);
         out.put(&self.token);
@@ -95,7 +95,7 @@ impl Response {
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u16(9);
         out.put_u16(self.flags.0);
-        out.put_u16(HEADER_LEN as u16 + 8);
+        out.put_u16(behind_header(8));
         out.put_u16(len16(self.token.len()));
         out.put(&self.token);
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, array_at, fixed, len32, region, u16_at, u32_at};
+use super::field::{Put, array_at, behind_header, fixed, len32, region, u16_at, u32_at};
 use super::query_info::InfoType;
 use super::{FileId, HEADER_LEN, Malformed};
 
@@ -43,7 +43,7 @@ impl Request {
         out.put_u8(self.info_type.0);
         out.put_u8(self.class);
         out.put_u32(len32(self.buffer.len()));
-        out.put_u16(HEADER_LEN as u16 + 32);
+        out.put_u16(behind_header(32));
         out.put_u16(0);
         out.put_u32(self.additional_information);
         out.put(&self.file.to_bytes());

@@ -20,17 +20,17 @@ pub fn is_reserved(c: char) -> bool {
 
 fn to_stand_in(c: char) -> char {
     let code = match RESERVED.iter().position(|&r| r == c) {
-        Some(at) => 0x20 + at as u32,
+        Some(at) => 0x20 | at as u32,
         None if matches!(c, '\u{1}'..='\u{1f}') => u32::from(c),
         None => return c,
     };
-    char::from_u32(STAND_INS + code).unwrap_or(c)
+    char::from_u32(STAND_INS | code).unwrap_or(c)
 }
 
 fn from_stand_in(c: char) -> char {
     match u32::from(c).wrapping_sub(STAND_INS) {
         code @ 0x01..=0x1f => char::from_u32(code).unwrap_or(c),
-        code @ 0x20..=0x27 => RESERVED[code as usize - 0x20],
+        code @ 0x20..=0x27 => RESERVED.get((code & 7) as usize).copied().unwrap_or(c),
         _ => c,
     }
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::field::{Put, bits, fixed, len16, region, u16_at, u32_at};
+use super::field::{Put, behind_header, bits, fixed, len16, region, u16_at, u32_at};
 use super::{HEADER_LEN, Malformed, utf16};
 
 bits! {
@@ -84,7 +84,7 @@ impl Request {
         let flags = RequestFlags(u16_at(b, 2));
         // 2.2.9: with the extension PathOffset counts from the extension's start, which follows the fixed part.
         let base = if flags.contains(RequestFlags::EXTENSION_PRESENT) { HEADER_LEN + 8 } else { 0 };
-        let offset = base + usize::from(u16_at(b, 4));
+        let offset = usize::from(u16_at(b, 4)).saturating_add(base);
         let path = region(message, offset, usize::from(u16_at(b, 6)), HEADER_LEN + 8, "TREE_CONNECT path")?;
         Ok(Request { flags, path: utf16::decode(&path)? })
     }
@@ -93,7 +93,7 @@ impl Request {
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u16(9);
         out.put_u16(self.flags.without(RequestFlags::EXTENSION_PRESENT).0);
-        out.put_u16(HEADER_LEN as u16 + 8);
+        out.put_u16(behind_header(8));
         out.put_u16(len16(utf16::encoded_len(&self.path)));
         utf16::encode(&self.path, out);
     }

@@ -10,7 +10,7 @@ use super::Malformed;
 pub fn decode(bytes: &[u8]) -> Result<String, Malformed> {
     let units = units(bytes)?;
     // Most names are ASCII; this keeps them off the general path.
-    if bytes.chunks_exact(2).all(|u| u[1] == 0 && u[0].is_ascii()) {
+    if bytes.as_chunks::<2>().0.iter().all(|[low, high]| *high == 0 && low.is_ascii()) {
         return Ok(bytes.iter().step_by(2).map(|&b| char::from(b)).collect());
     }
     char::decode_utf16(units)
@@ -30,12 +30,12 @@ pub fn encode(text: &str, out: &mut Vec<u8>) {
 
 /// Length of `text` in bytes when encoded.
 pub fn encoded_len(text: &str) -> usize {
-    text.encode_utf16().count() * 2
+    text.encode_utf16().count().saturating_mul(2)
 }
 
 fn units(bytes: &[u8]) -> Result<impl Iterator<Item = u16> + '_, Malformed> {
     if !bytes.len().is_multiple_of(2) {
         return Err(Malformed("a UTF-16 string has an odd number of bytes"));
     }
-    Ok(bytes.chunks_exact(2).map(|u| u16::from_le_bytes([u[0], u[1]])))
+    Ok(bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes(*unit)))
 }

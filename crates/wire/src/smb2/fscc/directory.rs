@@ -102,7 +102,9 @@ impl Layout {
     /// Where the name of this entry begins.
     fn name_of(self, entry: &Entry) -> usize {
         match (self, &entry.posix) {
-            (Layout::Posix, Some(all)) => 8 + 68 + 12 + all.posix.owner.len() + all.posix.group.len() + 4,
+            (Layout::Posix, Some(all)) => {
+                [8 + 68 + 12 + 4, all.posix.owner.len(), all.posix.group.len()].iter().sum()
+            }
             _ => self.name_at(),
         }
     }
@@ -191,15 +193,15 @@ impl Writer {
     pub fn push(&mut self, entry: &Entry) -> bool {
         let name_len = utf16::encoded_len(&entry.name);
         let start = self.out.len().next_multiple_of(8);
-        if start + self.layout.name_of(entry) + name_len > self.limit {
+        if start.saturating_add(self.layout.name_of(entry)).saturating_add(name_len) > self.limit {
             return false;
         }
         pad(&mut self.out, 0, 8);
         if self.count > 0 {
-            patch_u32(&mut self.out, self.last, len32(start - self.last));
+            patch_u32(&mut self.out, self.last, len32(start.saturating_sub(self.last)));
         }
         self.last = start;
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.emit(entry, name_len);
         true
     }
@@ -271,7 +273,8 @@ pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
     while !rest.is_empty() {
         let next = Reader::new(rest).u32()? as usize;
         let following = chained(rest, next, layout.name_at(), "directory entry")?;
-        entries.push(parse_one(layout, &rest[..rest.len() - following.len()])?);
+        let one = rest.strip_suffix(following).ok_or(Malformed("directory entry"))?;
+        entries.push(parse_one(layout, one)?);
         rest = following;
     }
     Ok(entries)
@@ -279,7 +282,7 @@ pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
 
 /// ShortNameLength, Reserved, ShortName.
 fn put_short(out: &mut Vec<u8>, name: &str) {
-    let end = out.len() + 26;
+    let end = out.len().saturating_add(26);
     let name_len = utf16::encoded_len(name);
     debug_assert!(name_len <= 2 * MAX_SHORT);
     if name_len <= 2 * MAX_SHORT {

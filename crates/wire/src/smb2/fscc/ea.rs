@@ -4,7 +4,7 @@
 //! Does not: keep any, or decide which names are good.
 
 use crate::smb2::Malformed;
-use crate::smb2::field::{Put, Reader, chained, len16, len32, pad, patch_u32};
+use crate::smb2::field::{Put, Reader, chained, len16, len32, pad, patch_u32, since};
 
 /// More in one request are noise: a file system keeps a few dozen.
 pub const MAX_EAS: usize = 4096;
@@ -48,7 +48,8 @@ impl FullEa {
     /// Appends a list; each entry is 4-byte aligned. Names have at most 255 bytes, values 65,535.
     pub fn emit_list(list: &[FullEa], out: &mut Vec<u8>) {
         let start = out.len();
-        for (i, ea) in list.iter().enumerate() {
+        let mut list = list.iter().peekable();
+        while let Some(ea) = list.next() {
             let at = out.len();
             out.put_u32(0);
             out.put_u8(if ea.need { NEED_EA } else { 0 });
@@ -57,9 +58,9 @@ impl FullEa {
             out.put(&ea.name);
             out.put_u8(0);
             out.put(&ea.value);
-            if i + 1 < list.len() {
+            if list.peek().is_some() {
                 pad(out, start, 4);
-                let next = len32(out.len() - at);
+                let next = len32(since(out, at));
                 patch_u32(out, at, next);
             }
         }

@@ -4,7 +4,7 @@
 
 use crate::smb2::access::{AccessMask, FileAttributes};
 use crate::smb2::create::FileSummary;
-use crate::smb2::field::{Put, Reader, bits, chained, len32, pad};
+use crate::smb2::field::{Put, Reader, bits, chained, len32, pad, since};
 use crate::smb2::{Filetime, Malformed, utf16};
 
 /// Classes that are a fixed row of fields.
@@ -332,8 +332,8 @@ impl Rename {
         out.put_u32(len32(utf16::encoded_len(&self.name)));
         utf16::encode(&self.name, out);
         // 2.4.42.2 Padding: at least 24 bytes in all.
-        let len = (out.len() - start).max(24);
-        out.resize(start + len, 0);
+        let len = since(out, start).max(24);
+        out.resize(start.saturating_add(len), 0);
     }
 }
 
@@ -367,7 +367,8 @@ impl Stream {
     /// Appends a list.
     pub fn emit_list(streams: &[Stream], out: &mut Vec<u8>) {
         let start = out.len();
-        for (i, stream) in streams.iter().enumerate() {
+        let mut streams = streams.iter().peekable();
+        while let Some(stream) = streams.next() {
             pad(out, start, 8);
             let at = out.len();
             out.put_u32(0);
@@ -375,8 +376,8 @@ impl Stream {
             out.put_u64(stream.size);
             out.put_u64(stream.allocation_size);
             utf16::encode(&stream.name, out);
-            if i + 1 < streams.len() {
-                let next = len32((out.len() - at).next_multiple_of(8));
+            if streams.peek().is_some() {
+                let next = len32(since(out, at).next_multiple_of(8));
                 crate::smb2::field::patch_u32(out, at, next);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-FSCC] 2.7.1. Owns: nothing. Does not: watch.
 
-use crate::smb2::field::{Put, Reader, chained, codes, len32, pad, patch_u32};
+use crate::smb2::field::{Put, Reader, chained, codes, len32, pad, patch_u32, since};
 use crate::smb2::{Malformed, utf16};
 
 codes! {
@@ -57,15 +57,16 @@ impl Change {
     /// Appends a list; each entry is 4-byte aligned.
     pub fn emit_list(changes: &[Change], out: &mut Vec<u8>) {
         let start = out.len();
-        for (i, change) in changes.iter().enumerate() {
+        let mut changes = changes.iter().peekable();
+        while let Some(change) = changes.next() {
             let at = out.len();
             out.put_u32(0);
             out.put_u32(change.action.0);
             out.put_u32(len32(utf16::encoded_len(&change.name)));
             utf16::encode(&change.name, out);
-            if i + 1 < changes.len() {
+            if changes.peek().is_some() {
                 pad(out, start, 4);
-                let next = len32(out.len() - at);
+                let next = len32(since(out, at));
                 patch_u32(out, at, next);
             }
         }
