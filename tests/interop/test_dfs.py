@@ -21,7 +21,7 @@ class Dfs(unittest.TestCase):
 
     def test_a_link_leads_to_the_first_target_that_is_there(self):
         link = "data/Link=//127.0.0.1/missing,//127.0.0.1/other"
-        with weft.serving(str(self.other), "--dfs-link", link, ports={"smb": 445}) as server:
+        with weft.serving(str(self.other), "--dfs-link", link, "--min-dialect", "2.0.2", ports={"smb": 445}) as server:
             for dialect in ["SMB2_02", "SMB3_11"]:
                 with self.subTest(dialect=dialect):
                     say = lambda commands: weft.smbclient(server, commands, "-m", dialect, check=False)

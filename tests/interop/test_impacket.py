@@ -83,7 +83,7 @@ class Impacket(unittest.TestCase):
             self.round(server)
 
     def test_with_signing_required(self):
-        with weft.serving("--require-signing") as server:
+        with weft.serving("--signing", "required") as server:
             self.round(server)
 
     def test_with_encryption_required(self):
@@ -107,7 +107,7 @@ class Impacket(unittest.TestCase):
 
     def test_a_tampered_packet_is_refused(self):
         """Frames 1 to 3 negotiate and log on; from the fourth on everything is signed. Each is tampered with once."""
-        with weft.serving("--require-signing") as server:
+        with weft.serving("--signing", "required") as server:
             for nth in [4, 5, 6]:
                 with self.subTest(nth=nth):
                     relay = Tamper(server.smb_port, nth)

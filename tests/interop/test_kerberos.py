@@ -134,7 +134,7 @@ class Kerberos(unittest.TestCase):
     def test_tickets_open_what_passwords_open(self):
         (source := self.work / "source").write_text("by ticket")
         self.realm.log_on(weft.USER)
-        with weft.serving("--keytab", self.work / "keytab") as server:
+        with weft.serving("--keytab", self.work / "keytab", "--min-dialect", "2.0.2") as server:
             protections = [("sign",), ("encrypt",)]
             ciphers = ["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
             options = [("-m", dialect) for dialect in ["SMB2_02", "SMB2_10", "SMB3_00", "SMB3_02", "SMB3_11"]]

@@ -25,7 +25,7 @@ class RpcClient(unittest.TestCase):
         ).stdout
 
     def test_shares_are_listed(self):
-        with weft.serving() as server:
+        with weft.serving("--min-dialect", "2.1") as server:
             for options in [(), ("-m", "SMB2_10"), ("--client-protection=encrypt",)]:
                 with self.subTest(options=options):
                     said = weft.run(

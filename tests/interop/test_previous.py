@@ -31,7 +31,7 @@ class Previous(unittest.TestCase):
         return self.back.read_text()
 
     def test_smbclient_lists_them_and_reads_them(self):
-        with weft.serving("--snapshots", "data=.snap/at-%Y-%m-%d_%H.%M.%S") as server:
+        with weft.serving("--snapshots", "data=.snap/at-%Y-%m-%d_%H.%M.%S", "--min-dialect", "2.1") as server:
             self.snapshots(server)
             for options in [(), ("--client-protection=encrypt",), ("-m", "SMB2_10")]:
                 with self.subTest(options=options):

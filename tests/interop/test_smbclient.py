@@ -1,5 +1,6 @@
 """Samba's smbclient on a share: put, get, list, rename, delete; signed, encrypted, every dialect."""
 
+import os
 import pathlib
 import tempfile
 import unittest
@@ -39,19 +40,60 @@ class SmbClient(unittest.TestCase):
                         self.round(server, *options, share=share)
 
     def test_every_dialect(self):
-        with weft.serving() as server:
+        with weft.serving("--min-dialect", "2.1") as server:
             for dialect in ["SMB2_10", "SMB3_00", "SMB3_02", "SMB3_11"]:
                 for options in [(), SIGNED] + ([ENCRYPTED] if dialect != "SMB2_10" else []):
                     with self.subTest(dialect=dialect, options=options):
                         self.round(server, "-m", dialect, *options)
 
+    def test_dialects_below_3_0_are_refused_unless_they_are_asked_for(self):
+        with weft.serving() as server:
+            for dialect in ["SMB2_02", "SMB2_10"]:
+                said = weft.smbclient(server, "ls", "-m", dialect, check=False)
+                self.assertIn("NT_STATUS_NOT_SUPPORTED", said)
+            self.assertIn("--min-dialect 2.1 lets it in", server.log_text())
+
     def test_required_signing(self):
-        with weft.serving("--require-signing") as server:
-            self.round(server)
-            self.round(server, *SIGNED)
+        for option in [("--signing", "required"), ("--require-signing",)]:
+            with weft.serving(*option) as server:
+                self.round(server)
+                self.round(server, *SIGNED)
+                self.assertIn("signing=true", server.log_text())
+
+    def test_only_clients_of_other_hosts_must_sign(self):
+        unsigned = ("--option=client signing=if_required", "--option=client min protocol=SMB2")
+        with weft.serving() as server:
+            self.round(server, *unsigned)
+            self.assertIn("signing=false", server.log_text())
+            self.assertNotIn("signing=true", server.log_text())
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for an address of its own")
+    def test_clients_of_other_hosts_sign(self):
+        with weft.own_network():
+            weft.run("ip", "address", "add", "10.9.9.9/32", "dev", "lo")
+            with weft.serving(listen="10.9.9.9") as server:
+                weft.run(
+                    "smbclient", "//10.9.9.9/data", "-p", server.smb_port, "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "ls"
+                )
+                self.assertIn("signing=true", server.log_text())
+                self.assertNotIn("signing=false", server.log_text())
+
+    def test_a_log_on_that_was_meant_for_another_server_is_refused(self):
+        """What an NTLM relay would present: the name that the client called is not this server's."""
+        call = lambda server: weft.run(
+            "smbclient", "//files.example/data", "-I", "127.0.0.1", "-p", server.smb_port,
+            "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "ls", check=False,
+        )
+        with weft.serving() as server:
+            refused = call(server)
+            self.assertIn("NT_STATUS_ACCESS_DENIED", refused.stdout + refused.stderr)
+            self.assertIn('the client meant "cifs/files.example"', server.log_text())
+        for option in [("--server-name", "files.example"), ("--signing", "required")]:
+            with weft.serving(*option) as server:
+                self.assertEqual(call(server).returncode, 0)
 
     def test_required_encryption(self):
-        with weft.serving("--require-encryption") as server:
+        with weft.serving("--require-encryption", "--min-dialect", "2.1") as server:
             self.round(server)
             self.round(server, *ENCRYPTED)
             # A dialect without encryption gets nowhere.

@@ -105,7 +105,8 @@ def run(job, **options):
 
 def serving(*options, listen="127.0.0.1"):
     """`weft serve` at the ports above."""
-    return weft.serving("-v", *options, ports=PORTS, listen=listen)
+    # The guest calls the host by an address that the host does not have.
+    return weft.serving("-v", "--server-name", HOST, *options, ports=PORTS, listen=listen)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ class Clients(unittest.TestCase):
         mounts["smb-tcp-2.1"] = ("tcp", guest.cifs("2.1", "cache=none", transport="tcp"))
         mounts["nfs-tcp"] = ("tcp", guest.nfs("tcp"))
         mounts["nfs-rdma"] = ("rdma", guest.nfs())
-        log = self.exercise(mounts)
+        log = self.exercise(mounts, "--min-dialect", "2.1")
         # Our side asks for CRCs unless it is told not to, and siw agrees.
         self.assertIn("iwarp accepted crc=true", log)
         self.assertNotIn("crc=false", log)

@@ -372,7 +372,7 @@ def main():
             sys.exit(f"{needed:,} descriptors are needed and {hard:,} allowed: ulimit -Hn {needed} (as root), or fewer --opens")
     elif soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    with weft.serving() as server:
+    with weft.serving("--min-dialect", "2.1", "--signing", "enabled") as server:
         for name in ("many", "watched"):
             (server.folder / name).mkdir()
         for n in range(max(arguments.opens, 1_000)):
@@ -393,7 +393,7 @@ def main():
             plain, weft.WEFT = weft.WEFT, pathlib.Path(few) / "weft"
             weft.WEFT.write_text(f'#!/bin/sh\nulimit -n 400\nexec {plain} "$@"\n')
             weft.WEFT.chmod(0o755)
-            poor = weft.Server(folder)
+            poor = weft.Server(folder, "--min-dialect", "2.1", "--signing", "enabled")
             try:
                 asyncio.run(limits(poor, poor.log_text, judge))
             finally:

@@ -120,9 +120,11 @@ class Weft(Server):
 
     def __init__(self, data, *options, name="weft"):
         self.name = name
+        # What is compared is said, whatever the defaults are.
+        signing = [] if "--signing" in options or "--require-encryption" in options else ["--signing", "enabled"]
         self.process = subprocess.Popen(
             [WEFT, "serve", data, "--ram", "ram=2G", "--user", USER, "--smb-port", "0", "--smbd-port", "0",
-             "--cores", "1", "--pin", "--congestion", "reno", "--json", *options],
+             "--cores", "1", "--pin", "--congestion", "reno", "--json", *signing, *options],
             stdout=subprocess.PIPE, text=True, env=dict(os.environ, WEFT_PASSWORD=PASSWORD),
         )
         ready = json.loads(self.process.stdout.readline())

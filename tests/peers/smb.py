@@ -46,7 +46,7 @@ def start(names, work, data, arguments):
     """The servers of these names."""
     make = {
         "weft": lambda: Weft(data, *arguments.weft_option),
-        "weft signed": lambda: Weft(data, "--require-signing", *arguments.weft_option, name="weft, signed"),
+        "weft signed": lambda: Weft(data, "--signing", "required", *arguments.weft_option, name="weft, signed"),
         "weft encrypted": lambda: Weft(data, "--require-encryption", *arguments.weft_option, name="weft, encrypted"),
         "smbd": lambda: Smbd(work, data),
         "smbd signed": lambda: Smbd(work, data, "mandatory"),

@@ -71,7 +71,7 @@ class Server:
         weft.run(weft.WEFT, "volume", "create", "vol1", *volume, "--state-dir", self.state)
         command = [
             weft.WEFT, "serve", "--json", "--volume", "vol1", "--nbd-port", 0, "--smb-port", 0, "--smbd-port", 0, "--user",
-            weft.USER, "--state-dir", self.state, *(["--replica"] if replica else []), *options,
+            weft.USER, "--signing", "enabled", "--state-dir", self.state, *(["--replica"] if replica else []), *options,
         ]
         self.process = subprocess.Popen(
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

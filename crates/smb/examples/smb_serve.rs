@@ -30,7 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         name: "WEFT".into(),
         shares: vec![Share::new("data", vfs)],
         users: vec![User { name: user.clone(), secret: Secret::password(password) }],
-        require_signing: flags.iter().any(|flag| flag == "--require-signing"),
+        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
+        signing: match flags.iter().any(|flag| flag == "--require-signing") {
+            true => weft_smb::server::Signing::Required,
+            false => weft_smb::server::Signing::Exposed,
+        },
+        min_dialect: weft_smb::server::Dialect::V3_0,
         require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),
         multichannel: true,
         interfaces: Vec::new().into(),

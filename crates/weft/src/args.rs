@@ -204,9 +204,19 @@ pub(crate) struct Serve {
     /// How large that file may become
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, requires = "pcap")]
     pub pcap_limit: u64,
-    /// Refuse requests that are not signed
-    #[arg(long)]
+    /// Whose SMB sessions must sign. Others sign if their client asks for it
+    #[arg(long, value_enum, default_value_t = SmbSigning::Auto)]
+    pub signing: SmbSigning,
+    /// The same as --signing required
+    #[arg(long, conflicts_with = "signing")]
     pub require_signing: bool,
+    /// Oldest SMB dialect to speak: 2.0.2, 2.1, 3.0, 3.0.2 or 3.1.1. Those below 3.0 neither encrypt nor detect a downgrade
+    #[arg(long, value_name = "DIALECT", default_value = "3.0", value_parser = parse_dialect)]
+    pub min_dialect: weft_smb::server::Dialect,
+    /// A further name or address by which SMB clients call this server: an alias in DNS, the outside of a NAT (repeatable). A log-on
+    /// that names another server is refused where the session is not protected: it may be relayed
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub server_name: Vec<String>,
     /// Refuse sessions that are not encrypted
     #[arg(long)]
     pub require_encryption: bool,
@@ -261,6 +271,30 @@ pub(crate) struct Serve {
     /// Memory for payload buffers: 64M to the memory of this host
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
     pub buffers: u64,
+}
+
+/// Whose SMB sessions must sign.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SmbSigning {
+    /// All but those of this host (loopback, shared memory) and of RDMA clients that cannot sign payload (Linux)
+    Auto,
+    /// All
+    Required,
+    /// None
+    Enabled,
+}
+
+impl Serve {
+    /// What the two options say together.
+    pub(crate) fn smb_signing(&self) -> weft_smb::server::Signing {
+        use weft_smb::server::Signing;
+        match self.signing {
+            _ if self.require_signing => Signing::Required,
+            SmbSigning::Auto => Signing::Exposed,
+            SmbSigning::Required => Signing::Required,
+            SmbSigning::Enabled => Signing::Enabled,
+        }
+    }
 }
 
 /// When iWARP uses a CRC.
@@ -546,6 +580,14 @@ fn parse_snapshots(text: &str) -> Result<(String, String), String> {
     let (name, pattern) =
         text.split_once('=').ok_or("write NAME=PATTERN, for example data=.zfs/snapshot/daily-%Y-%m-%d")?;
     Ok((name.to_owned(), pattern.to_owned()))
+}
+
+/// "3.0", "3.1.1".
+fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
+    use weft_smb::server::Dialect;
+    let known = [Dialect::V2_0_2, Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
+    let found = known.into_iter().find(|dialect| dialect.to_string() == text);
+    found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
 }
 
 /// "64K", "512M", "1G", "4096"; binary multiples.

@@ -2,6 +2,7 @@
 //!
 //! Owns: the cores and the accept loops. Does not: speak a protocol.
 
+mod names;
 mod nbd;
 mod registration;
 pub(crate) mod replica;
@@ -306,6 +307,13 @@ impl Plan {
         let all = served.clone();
         let doors = replicas.iter().map(|replicas| replicas.share());
         let offers = offers(args)?;
+        if args.min_dialect < smb::Dialect::V3_0 {
+            tracing::warn!(
+                "--min-dialect {}: clients of SMB 2 are let in, whose sessions cannot be encrypted and which do not notice that somebody \
+                 in between has chosen the dialect",
+                args.min_dialect
+            );
+        }
         let mut server_guid = [0; 16];
         getrandom::fill(&mut server_guid).map_err(|e| format!("no random numbers: {e}"))?;
         if let Some(journal) = &offers.journal {
@@ -320,7 +328,9 @@ impl Plan {
                 .map(|secret| smb::User { name: args.user.clone(), secret })
                 .into_iter()
                 .collect(),
-            require_signing: args.require_signing,
+            names: names::of(&host_name(), &args.server_name),
+            signing: args.smb_signing(),
+            min_dialect: args.min_dialect,
             require_encryption: args.require_encryption,
             multichannel: true,
             interfaces: interfaces(&ready),

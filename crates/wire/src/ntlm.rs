@@ -277,6 +277,8 @@ pub struct AvFlags;
 impl AvFlags {
     /// The client provides the MIC field.
     pub const MIC: u32 = 0x2;
+    /// The target name comes from a source that the client does not trust.
+    pub const UNTRUSTED_TARGET: u32 = 0x4;
 }
 
 /// A list of AV pairs, in order, without the end mark.

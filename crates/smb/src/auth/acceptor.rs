@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::keys::{self, Side};
 use super::tickets::{self, Contexts, Mechanism};
-use super::{AuthError, SessionKey, Users};
+use super::{AuthError, ServerNames, SessionKey, Target, Users};
 
 /// What the challenge may offer; the client's wishes narrow it.
 const OFFERED: Flags = Flags(
@@ -46,12 +46,14 @@ pub struct Login {
     pub full_key: Zeroizing<Vec<u8>>,
     /// How long it counts; `None` for as long as the server likes.
     pub lifetime: Option<Duration>,
+    /// Which server the client meant. A ticket is for a service in our keytab, hence for us.
+    pub target: Target,
 }
 
 impl Login {
-    fn ntlm(user: Arc<str>, session_key: SessionKey) -> Login {
+    fn ntlm(user: Arc<str>, session_key: SessionKey, target: Target) -> Login {
         let full_key = Zeroizing::new(session_key.to_vec());
-        Login { user, session_key, full_key, lifetime: None }
+        Login { user, session_key, full_key, lifetime: None, target }
     }
 }
 
@@ -68,6 +70,7 @@ pub struct Acceptor {
     users: Arc<Users>,
     tickets: Option<Contexts>,
     name: Arc<str>,
+    names: Arc<ServerNames>,
     server_challenge: [u8; 8],
     wrapping: Wrapping,
     state: State,
@@ -124,11 +127,17 @@ impl State {
 }
 
 impl Acceptor {
-    /// Starts. `name` is the server's NetBIOS-like name; `server_challenge` must be random.
-    pub fn new(users: Arc<Users>, name: Arc<str>, server_challenge: [u8; 8]) -> Acceptor {
+    /// Starts. `name` is the server's NetBIOS-like name, `names` are those that clients may call it by; `server_challenge` must
+    /// be random.
+    pub fn new(
+        users: Arc<Users>,
+        name: Arc<str>,
+        names: Arc<ServerNames>,
+        server_challenge: [u8; 8],
+    ) -> Acceptor {
         let (wrapping, state) = (Wrapping::Unknown, State::WaitNegotiate);
         let refused = Refused::default();
-        Acceptor { users, tickets: None, name, server_challenge, wrapping, state, refused }
+        Acceptor { users, tickets: None, name, names, server_challenge, wrapping, state, refused }
     }
 
     /// The same; tickets for what is in the keytab are taken, too.
@@ -280,7 +289,8 @@ impl Acceptor {
                         };
                         let session_key = key.first_chunk::<16>().ok_or(AuthError::Ticket)?;
                         let session_key = Zeroizing::new(*session_key);
-                        let login = Login { user: user.clone(), session_key, full_key: key, lifetime };
+                        let (user, target) = (user.clone(), Target::Ours);
+                        let login = Login { user, session_key, full_key: key, lifetime, target };
                         (context, login, Some(token).filter(|token| !token.is_empty()), name)
                     }
                 }
@@ -408,10 +418,27 @@ impl Acceptor {
         let intact = integrity(&message, &response, &session_key, [negotiate, challenge, token])?;
         match found {
             Some((user, _)) if bool::from(proven & intact) => {
-                Ok((Login::ntlm(user.clone(), session_key), flags))
+                let target = self.target(&response)?;
+                Ok((Login::ntlm(user.clone(), session_key, target), flags))
             }
             _ => Err(AuthError::LogonFailure),
         }
+    }
+
+    /// 3.2.5.1.2: whom the proven response is for.
+    fn target(&self, response: &NtlmV2Response<'_>) -> Result<Target, AuthError> {
+        let pairs = AvPairs::parse(response.av_pairs)?;
+        // 2.2.2.1: all zeros say that there is none. SMB has none, so any other was made for a service that has TLS below.
+        if pairs.find(AvId::ChannelBindings).is_some_and(|hash| hash.iter().any(|byte| *byte != 0)) {
+            return Err(AuthError::Bound);
+        }
+        if pairs.flags() & AvFlags::UNTRUSTED_TARGET != 0 {
+            return Ok(Target::Unstated);
+        }
+        let Some(name) = pairs.find(AvId::TargetName) else { return Ok(Target::Unstated) };
+        let units: Vec<u16> =
+            name.chunks_exact(2).filter_map(|c| Some(u16::from_le_bytes(c.try_into().ok()?))).collect();
+        Ok(self.names.judge(&String::from_utf16_lossy(&units)))
     }
 
     /// ExportedSessionKey: what the client sent encrypted, or the base key without key exchange.

@@ -10,6 +10,7 @@ mod delay;
 mod initiator;
 mod keys;
 mod source;
+mod target;
 mod ticketed;
 mod tickets;
 
@@ -22,7 +23,8 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 pub use acceptor::{Acceptor, Login, Refused, Step};
 pub use delay::{Crowded, Delays};
 pub use initiator::{Credentials, Initiator, Nonces};
-pub use source::Source;
+pub use source::{Source, is_of_this_host};
+pub use target::{ServerNames, Target};
 pub use ticketed::{TicketError, Ticketed};
 pub use weft_kerberos::Keytab;
 
@@ -69,6 +71,9 @@ pub enum AuthError {
     /// Unknown user, wrong password, or a message integrity code that does not fit.
     #[error("unknown user or wrong password")]
     LogonFailure,
+    /// The response is bound to a TLS channel, which SMB has not: it was made for another service.
+    #[error("the client's response is bound to a channel of another service (NTLM relay)")]
+    Bound,
     /// Kerberos does not accept the ticket.
     #[error("the Kerberos ticket was not accepted")]
     Ticket,

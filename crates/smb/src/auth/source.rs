@@ -30,6 +30,11 @@ impl Source {
     }
 }
 
+/// Whether a peer is on this host: nobody is in between.
+pub fn is_of_this_host(peer: Peer) -> bool {
+    peer.ip().is_none_or(|ip| ip.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +47,17 @@ mod tests {
         assert_eq!(of("[::ffff:10.0.0.1]:5"), of("10.0.0.1:7"));
         let local = |pid| Source::of(Peer::Local { uid: 0, pid });
         assert_eq!(local(4), local(5));
+        for (peer, here) in [
+            ("127.0.0.1:5", true),
+            ("[::1]:5", true),
+            ("[::ffff:127.1.2.3]:5", true),
+            ("10.0.0.1:5", false),
+            ("[fe80::1%2]:5", false),
+            ("[2001:db8::1]:5", false),
+        ] {
+            let addr = peer.parse().unwrap();
+            assert_eq!([Peer::Tcp(addr), Peer::Rdma(addr)].map(is_of_this_host), [here; 2], "{peer}");
+        }
+        assert!(is_of_this_host(Peer::Local { uid: 0, pid: 4 }));
     }
 }

@@ -72,8 +72,12 @@ fn users() -> Arc<Users> {
     Arc::new(Users::new([("alice", Secret::password("secret")), ("bob", Secret::password("other"))]))
 }
 
+fn names() -> Arc<ServerNames> {
+    ServerNames::new(["weft", "server.example"], || vec!["192.0.2.7".parse().unwrap()]).into()
+}
+
 fn acceptor() -> Acceptor {
-    Acceptor::new(users(), "WEFT".into(), *b"8 random")
+    Acceptor::new(users(), "WEFT".into(), names(), *b"8 random")
 }
 
 fn initiator(user: &str, password: &str) -> (Initiator, Vec<u8>) {
@@ -125,6 +129,75 @@ fn the_server_proves_itself_by_its_mech_list_mic() {
     let mut resp = NegTokenResp::parse(&token).unwrap();
     resp.mech_list_mic.as_mut().unwrap()[5] ^= 1;
     assert_eq!(initiator.step(&resp.emit(), NOW), Err(AuthError::LogonFailure));
+}
+
+/// The last token of a client that called the server by this name.
+fn called(host: &str) -> Result<Step, AuthError> {
+    let mut acceptor = acceptor();
+    let credentials =
+        Credentials { user: "alice".into(), domain: "DOM".into(), secret: Secret::password("secret") };
+    let nonces = Nonces { client_challenge: *b"clientch", session_key: Zeroizing::new([0x77; 16]) };
+    let (mut initiator, token) = Initiator::start(credentials, host, nonces);
+    let challenge = next(acceptor.step(&token, NOW));
+    acceptor.step(&initiator.step(&challenge, NOW).unwrap().unwrap(), NOW)
+}
+
+#[test]
+fn the_proof_says_which_server_it_is_for() {
+    for (host, target) in [
+        ("weft", Target::Ours),
+        ("Server.Example", Target::Ours),
+        ("192.0.2.7", Target::Ours),
+        ("evil", Target::Other("cifs/evil".into())),
+        ("192.0.2.8", Target::Other("cifs/192.0.2.8".into())),
+    ] {
+        let Ok(Step::Done(_, login)) = called(host) else { panic!("refused") };
+        assert_eq!(login.target, target);
+    }
+}
+
+/// A response whose AV pairs are `pairs` behind those of the challenge, with a right proof and no MIC.
+fn proven_with(pairs: &[(weft_wire::ntlm::AvId, &[u8])]) -> Result<Target, AuthError> {
+    let mut acceptor = acceptor();
+    let challenge = next(acceptor.step(&Negotiate { flags: Flags(0xe208_8297) }.emit(), NOW));
+    let offered = Challenge::parse(&challenge).unwrap();
+    let mut av = AvPairs::parse(&offered.target_info).unwrap();
+    pairs.iter().for_each(|(id, value)| av.set(*id, value));
+    let temp = NtlmV2Response::emit_temp(NOW, [0; 8], &av.emit());
+    let key = keys::response_key(&Secret::password("secret"), "alice", "");
+    let mut nt_response = keys::proof(&key, &offered.server_challenge, &temp).to_vec();
+    nt_response.extend(temp);
+    let message = Authenticate {
+        flags: offered.flags,
+        lm_response: vec![0; 24],
+        nt_response,
+        domain: String::new(),
+        user: "alice".into(),
+        workstation: String::new(),
+        session_key: vec![0; 16],
+        mic: None,
+    };
+    match acceptor.step(&message.emit(), NOW)? {
+        Step::Done(_, login) => Ok(login.target),
+        Step::Continue(_) => panic!("not the end"),
+    }
+}
+
+#[test]
+fn a_proof_that_is_bound_to_a_channel_was_made_for_another_service() {
+    use weft_wire::ntlm::{AvId, utf16};
+    let evil = utf16("cifs/evil");
+    assert_eq!(proven_with(&[]), Ok(Target::Unstated));
+    assert_eq!(proven_with(&[(AvId::TargetName, b"")]), Ok(Target::Unstated));
+    assert_eq!(
+        proven_with(&[(AvId::ChannelBindings, &[0; 16])]),
+        Ok(Target::Unstated),
+        "2.2.2.1: there is none"
+    );
+    assert_eq!(proven_with(&[(AvId::ChannelBindings, &[7; 16])]), Err(AuthError::Bound));
+    assert_eq!(proven_with(&[(AvId::TargetName, &evil)]), Ok(Target::Other("cifs/evil".into())));
+    let untrusted = AvFlags::UNTRUSTED_TARGET.to_le_bytes();
+    assert_eq!(proven_with(&[(AvId::TargetName, &evil), (AvId::Flags, &untrusted)]), Ok(Target::Unstated));
 }
 
 #[test]
@@ -227,7 +300,7 @@ fn a_right_mic_without_the_password_is_refused() {
 #[test]
 fn a_replayed_authenticate_is_refused() {
     let (_, _, token) = up_to_authenticate("alice", "secret");
-    let mut acceptor = Acceptor::new(users(), "WEFT".into(), *b"8 others");
+    let mut acceptor = Acceptor::new(users(), "WEFT".into(), names(), *b"8 others");
     let (_, first) = initiator("alice", "secret");
     next(acceptor.step(&first, NOW));
     assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure);

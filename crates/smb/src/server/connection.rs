@@ -35,7 +35,7 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
-use crate::auth::Source;
+use crate::auth::{Source, is_of_this_host};
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(super) server: Arc<Server>,
     /// For logs.
     pub(super) peer: String,
+    /// Nobody can be in between.
+    pub(super) of_this_host: bool,
     /// Who failed log-ons are charged to.
     pub(super) source: Source,
     /// 3.1.1: the hash over NEGOTIATE, where every session's chain begins.
@@ -98,6 +100,7 @@ impl Connection {
     pub(super) fn new(server: Arc<Server>, channel: Rc<dyn Channel>) -> Connection {
         let peer = channel.peer();
         Connection {
+            of_this_host: is_of_this_host(peer),
             source: Source::of(peer),
             peer: peer.to_string(),
             preauth: Rc::default(),
@@ -241,7 +244,8 @@ impl Connection {
     /// Makes this connection a channel of a session.
     pub(super) fn bind(&self, session: Arc<Session>, signing: Arc<SigningKey>) -> Result<(), Refused> {
         let id = session.id;
-        let binding = Binding::join(session, signing, &self.mailbox, self.server.config.limits.channels)?;
+        let (must_sign, limit) = (self.negotiated().signing_required(), self.server.config.limits.channels);
+        let binding = Binding::join(session, signing, must_sign, &self.mailbox, limit)?;
         self.bindings.borrow_mut().insert(id, binding);
         Ok(())
     }

@@ -94,8 +94,7 @@ pub(super) fn read_at_once(
     }
     // What is not as it should be is told where every request is verified.
     let signed = header.flags.contains(Flags::SIGNED);
-    let proper =
-        if signed { binding.signing.verify(Sender::Client, message) } else { !session.signing_required };
+    let proper = if signed { binding.signing.verify(Sender::Client, message) } else { !binding.must_sign };
     if !proper {
         return None;
     }
@@ -560,7 +559,7 @@ fn verify(
             Err(NtStatus::NOT_SUPPORTED)
         }
         (true, None) => Err(NtStatus::USER_SESSION_DELETED),
-        (false, Some(binding)) if binding.session.signing_required => {
+        (false, Some(binding)) if binding.must_sign => {
             tracing::warn!(peer = %connection.peer, "refused: a request that is not signed");
             Err(NtStatus::ACCESS_DENIED)
         }

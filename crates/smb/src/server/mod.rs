@@ -33,8 +33,9 @@ use weft_machine::Pool;
 use weft_machine::rt::Drain;
 use weft_store::vfs::Share;
 use weft_transport::Channel;
+pub use weft_wire::smb2::Dialect;
 
-use crate::auth::{Delays, Keytab, Secret, Users};
+use crate::auth::{Delays, Keytab, Secret, ServerNames, Users};
 use crate::crypto::Engine;
 pub use about::{About, Served, SessionAbout, ShareAbout};
 use accounts::Accounts;
@@ -129,6 +130,19 @@ impl Default for Limits {
     }
 }
 
+/// Whose requests must be signed. Clients that ask for signing get it in any case, and encrypted sessions need none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signing {
+    /// Those of all sessions.
+    Required,
+    /// Those of sessions on which others may be in between: all but those of this host (loopback, shared memory) and of RDMA
+    /// connections whose client cannot sign payload there, which would otherwise have no use of RDMA.
+    #[default]
+    Exposed,
+    /// Those of clients that ask for it.
+    Enabled,
+}
+
 /// What a server is made of.
 pub struct Config {
     /// Identifies this server to clients; stable over restarts where possible.
@@ -139,8 +153,12 @@ pub struct Config {
     pub shares: Vec<Share>,
     /// Who may log on.
     pub users: Vec<User>,
-    /// Refuse sessions that do not sign.
-    pub require_signing: bool,
+    /// The names that clients may call this server by, `name` among them.
+    pub names: Arc<ServerNames>,
+    /// Whose sessions must sign.
+    pub signing: Signing,
+    /// The oldest dialect that is spoken.
+    pub min_dialect: Dialect,
     /// Refuse sessions that do not encrypt.
     pub require_encryption: bool,
     /// Let a session have several connections (3.x).

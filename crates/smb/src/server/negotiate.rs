@@ -6,6 +6,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use weft_machine::rt;
 use weft_wire::smb2::header::{Flags, Header};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
@@ -14,9 +15,9 @@ use weft_wire::smb2::posix::EXTENSIONS;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, Filetime, Guid, NtStatus};
 
-use super::Server;
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
+use super::{Server, Signing};
 use crate::auth::Acceptor;
 use crate::compression::Agreed;
 use crate::crypto::Profile;
@@ -78,6 +79,11 @@ impl Transforms {
 }
 
 impl Negotiated {
+    /// Whether the server requires the sessions of this connection to sign.
+    pub(super) fn signing_required(&self) -> bool {
+        self.server_security_mode.contains(SecurityMode::SIGNING_REQUIRED)
+    }
+
     /// Whether requests of several credits exist: from 2.1 on.
     pub(super) fn multi_credit(&self) -> bool {
         self.dialect >= Dialect::V2_1
@@ -101,6 +107,11 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
         Smb1Negotiate { smb_2_002: true, .. } => Dialect::V2_0_2,
         _ => return Err("3.3.5.3.2: the client speaks SMB1 only"),
     };
+    if dialect != Dialect::WILDCARD && dialect < connection.server.config.min_dialect {
+        return Err(
+            "the client's newest dialect, 2.0.2, is older than the oldest that is spoken here (--min-dialect)",
+        );
+    }
     let negotiated = Negotiated {
         dialect,
         client_capabilities: Capabilities::NONE,
@@ -111,7 +122,7 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
             Dialect::WILDCARD => Capabilities::LARGE_MTU,
             _ => Capabilities::NONE,
         },
-        server_security_mode: security_mode(&connection.server),
+        server_security_mode: security_mode(connection, Transforms::default()),
         max_io: max_io(connection, dialect, Transforms::default()),
         transforms: Transforms::default(),
         compression: None,
@@ -133,10 +144,17 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
-    let dialect = DIALECTS
-        .into_iter()
-        .find(|d| request.dialects.contains(d))
-        .ok_or(Failure::from(NtStatus::NOT_SUPPORTED))?;
+    let Some(dialect) = DIALECTS.into_iter().find(|d| request.dialects.contains(d)) else {
+        return Err(NtStatus::NOT_SUPPORTED.into());
+    };
+    let oldest = connection.server.config.min_dialect;
+    if dialect < oldest {
+        let reason = format_args!(
+            "the client's newest dialect is {dialect}, the oldest that is spoken here {oldest} (--min-dialect {dialect} lets it in)"
+        );
+        connection.server.refusals.log(None, &connection.peer, reason, rt::now());
+        return Err(NtStatus::NOT_SUPPORTED.into());
+    }
     let mut profile = Profile {
         dialect,
         signing: if dialect >= Dialect::V3_0 { SigningId::AES_CMAC } else { SigningId::HMAC_SHA256 },
@@ -197,7 +215,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         client_security_mode: request.security_mode,
         client_guid: request.client_guid,
         server_capabilities,
-        server_security_mode: security_mode(&connection.server),
+        server_security_mode: security_mode(connection, transforms),
         max_io: max_io(connection, dialect, transforms),
         transforms,
         compression,
@@ -284,8 +302,15 @@ fn compress(offered: &[Context], answer: &mut Vec<Context>) -> Result<Option<Agr
     Ok(agreed)
 }
 
-fn security_mode(server: &Server) -> SecurityMode {
-    match server.config.require_signing {
+/// 3.3.5.4: what is asked of the sessions of this connection.
+fn security_mode(connection: &Connection, transforms: Transforms) -> SecurityMode {
+    let rdma = connection.channel.limits().max_rdma.is_some();
+    let required = match connection.server.config.signing {
+        Signing::Required => true,
+        Signing::Exposed => !connection.of_this_host && (!rdma || transforms.signing),
+        Signing::Enabled => false,
+    };
+    match required {
         true => SecurityMode::SIGNING_ENABLED | SecurityMode::SIGNING_REQUIRED,
         false => SecurityMode::SIGNING_ENABLED,
     }

@@ -91,6 +91,9 @@ pub(super) struct Binding {
     pub session: Arc<Session>,
     /// Channel.SigningKey.
     pub signing: Arc<SigningKey>,
+    /// Requests that come on this channel neither signed nor encrypted are refused: because of the session, or because others may
+    /// be in between on this connection.
+    pub must_sign: bool,
     mailbox: Arc<Mailbox>,
 }
 
@@ -99,6 +102,7 @@ impl Binding {
     pub fn join(
         session: Arc<Session>,
         signing: Arc<SigningKey>,
+        must_sign: bool,
         mailbox: &Arc<Mailbox>,
         limit: usize,
     ) -> Result<Rc<Binding>, Refused> {
@@ -110,7 +114,8 @@ impl Binding {
             }
             channels.push(mailbox.clone());
         }
-        Ok(Rc::new(Binding { session, signing, mailbox: mailbox.clone() }))
+        let must_sign = !session.encrypt && (session.signing_required || must_sign);
+        Ok(Rc::new(Binding { session, signing, must_sign, mailbox: mailbox.clone() }))
     }
 
     /// The connection is lost; the session ends with its last channel (3.3.7.1).

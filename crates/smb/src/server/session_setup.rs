@@ -22,7 +22,7 @@ use super::logons::escaped;
 use super::negotiate::filetime;
 use super::session::{self, Binding, New, Session};
 use super::status;
-use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step};
+use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
 /// An authentication between two of its legs.
@@ -114,7 +114,7 @@ async fn advance(
             Some(binding) => {
                 leg.sign = connection.proven(id, message);
                 let protected = sealed || header.flags.contains(Flags::SIGNED);
-                if !protected && binding.session.signing_required {
+                if !protected && binding.must_sign {
                     return Err(NtStatus::ACCESS_DENIED.into());
                 }
                 if !sealed && protected && !binding.signing.verify(Sender::Client, message) {
@@ -176,6 +176,7 @@ async fn advance(
             if user.is_some() {
                 server.delays.succeeded(&login.user, connection.source, rt::now());
             }
+            check_target(connection, &request, &progress.purpose, &login)?;
             match progress.purpose {
                 Purpose::New => {
                     established(connection, &request, id, login, &progress.preauth, token, leg).await
@@ -229,6 +230,48 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
     Ok(())
 }
 
+/// [MS-NLMP] 3.2.5.1.2: a proof that was made for another server is of use to somebody in the middle only where requests need no
+/// key: there it is refused. Where they are signed or encrypted an unknown name is an alias more often than an attack, and is
+/// logged.
+fn check_target(
+    connection: &Connection,
+    request: &Request,
+    purpose: &Purpose,
+    login: &Login,
+) -> Result<(), NtStatus> {
+    let Target::Other(name) = &login.target else { return Ok(()) };
+    let protected = match purpose {
+        Purpose::New => must_sign(connection, request) || connection.server.config.require_encryption,
+        Purpose::Again(binding) => binding.must_sign || binding.session.encrypt,
+        // Signed by the session's key already.
+        Purpose::Bind(_) => true,
+    };
+    if protected {
+        tracing::info!(
+            user = %login.user,
+            source = %connection.peer,
+            target = %escaped(name),
+            "a client calls this server by a name that it does not know (--server-name)"
+        );
+        return Ok(());
+    }
+    let reason = format_args!(
+        "the client meant {}, which is not this server: an alias is made known by --server-name, anything else is an NTLM relay",
+        escaped(name)
+    );
+    refuse(connection, Some(&login.user), reason);
+    Err(NtStatus::ACCESS_DENIED)
+}
+
+/// 3.3.5.5.3: whether the session of this log-on has to sign: either side may say so.
+fn must_sign(connection: &Connection, request: &Request) -> bool {
+    let negotiated = connection.negotiated();
+    let signs = [request.security_mode, negotiated.client_security_mode]
+        .into_iter()
+        .any(|mode| mode.contains(SecurityMode::SIGNING_REQUIRED));
+    signs || negotiated.signing_required()
+}
+
 /// Tells the log who was not let in. `user` is what the client says.
 fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
     connection.server.refusals.log(user, &connection.peer, reason, rt::now());
@@ -269,8 +312,13 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     getrandom::fill(&mut server_challenge).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
     let server = &connection.server;
     Ok(InProgress {
-        acceptor: Acceptor::new(server.users.clone(), server.name.clone(), server_challenge)
-            .with_keytab(server.config.offers.keytab.clone()),
+        acceptor: Acceptor::new(
+            server.users.clone(),
+            server.name.clone(),
+            server.config.names.clone(),
+            server_challenge,
+        )
+        .with_keytab(server.config.offers.keytab.clone()),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
         purpose,
     })
@@ -307,9 +355,6 @@ async fn established(
     }
     let (key, full_key) = (&login.session_key, &login.full_key);
     let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
-    let signs = [request.security_mode, negotiated.client_security_mode]
-        .into_iter()
-        .any(|mode| mode.contains(SecurityMode::SIGNING_REQUIRED));
     let encrypt = server.config.require_encryption;
     let signing = keys.signing.clone();
     let session = Arc::new(Session::new(New {
@@ -318,7 +363,7 @@ async fn established(
         profile: negotiated.profile,
         client_guid: negotiated.client_guid,
         keys,
-        signing_required: (signs || server.config.require_signing) && !encrypt,
+        signing_required: must_sign(connection, request) && !encrypt,
         encrypt,
     }));
     expire(connection, &session, login.lifetime);

@@ -13,7 +13,7 @@ pub(super) fn of(error: &AuthError) -> NtStatus {
     match error {
         AuthError::Ntlm(_) | AuthError::Spnego(_) | AuthError::Unexpected(_) => NtStatus::INVALID_PARAMETER,
         AuthError::NoMechanism => NtStatus::NOT_SUPPORTED,
-        AuthError::Anonymous => NtStatus::ACCESS_DENIED,
+        AuthError::Anonymous | AuthError::Bound => NtStatus::ACCESS_DENIED,
         AuthError::Obsolete | AuthError::LogonFailure | AuthError::Ticket | AuthError::Stranger => {
             NtStatus::LOGON_FAILURE
         }

@@ -24,4 +24,6 @@ mod posix;
 #[cfg(test)]
 mod protection;
 #[cfg(test)]
+mod relay;
+#[cfg(test)]
 mod sessions;

@@ -36,7 +36,9 @@ impl Own {
             name: "WEFT".into(),
             shares: vec![Share::new("data", Vfs::new(Ram::new(256 << 20)))],
             users: vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
-            require_signing: false,
+            names: crate::auth::ServerNames::new(["server"], Vec::new).into(),
+            signing: crate::server::Signing::Enabled,
+            min_dialect: weft_wire::smb2::Dialect::V2_0_2,
             require_encryption: false,
             multichannel: true,
             interfaces: vec![server::NetworkInterface {
@@ -108,7 +110,7 @@ fn the_story_in_every_dialect_signed_or_not() {
 fn the_story_with_each_algorithm() {
     for algorithm in [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256] {
         Sim::new(2).run(async {
-            let own = Own::new(|config| config.require_signing = true);
+            let own = Own::new(|config| config.signing = crate::server::Signing::Required);
             let options = Options { signing_algorithms: vec![algorithm], ..own.options() };
             let session = Session::connect(own.tcp().await, options).await.unwrap();
             assert_eq!(session.describe().signing, Some(algorithm));
@@ -213,7 +215,7 @@ fn encrypted_payload_travels_by_rdma_and_a_tap_sees_nothing_of_it() {
 fn signed_payload_travels_by_rdma() {
     for algorithm in [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256] {
         Sim::new(32).run(async {
-            let own = Own::new(|config| config.require_signing = true);
+            let own = Own::new(|config| config.signing = crate::server::Signing::Required);
             let (between, direct) = own.rdma();
             let options = Options { signing_algorithms: vec![algorithm], ..own.options() };
             let session = Session::connect(between.clone(), options).await.unwrap();

@@ -163,7 +163,8 @@ impl Route {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
         // A client that insists on signatures and could sign this does not leave it unsigned; somebody else would.
-        let unsigned = cx.session.signing_required && transforms.signing;
+        let must_sign = cx.session.signing_required || cx.connection.negotiated().signing_required();
+        let unsigned = must_sign && transforms.signing;
         if cx.encrypted || unsigned { Err(route.refused()) } else { Ok(route) }
     }
 

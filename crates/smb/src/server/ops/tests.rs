@@ -132,7 +132,9 @@ impl Bench {
             name: "WEFT".into(),
             shares: vec![share.clone()],
             users: Vec::new(),
-            require_signing: false,
+            names: crate::auth::ServerNames::new(["weft"], Vec::new).into(),
+            signing: crate::server::Signing::Enabled,
+            min_dialect: weft_wire::smb2::Dialect::V2_0_2,
             require_encryption: false,
             multichannel: true,
             interfaces: vec![NetworkInterface {

@@ -15,8 +15,8 @@ use weft_machine::{Buf, Payload, Pool, rt};
 use weft_store::backend::ram::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
-    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Segment, Sending, To,
-    Traffic,
+    Access, Channel, Error, Exposed, Kind, Limits as Carries, Message, Outgoing, Part, Peer, Segment,
+    Sending, To, Traffic,
 };
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::channel;
@@ -70,10 +70,8 @@ impl Channel for Pipe {
     fn medium(&self) -> &'static str {
         "memory"
     }
-    fn peer(&self) -> weft_transport::Peer {
-        // Who has not said from where it comes, comes from nowhere in particular.
-        let addr = self.0.peer.parse().unwrap_or_else(|_| ([192, 0, 2, 1], 700).into());
-        weft_transport::Peer::Tcp(addr)
+    fn peer(&self) -> Peer {
+        self.0.peer.parse().map_or(Peer::Local { uid: 0, pid: 7 }, Peer::Tcp)
     }
     fn limits(&self) -> Carries {
         Carries { max_message: (1 << 20) + (64 << 10), max_rdma: self.0.max_rdma.get() }
@@ -213,7 +211,9 @@ impl World {
             name: "WEFT".into(),
             shares: vec![Share::new("Data", Vfs::new(Ram::new(64 << 20)))],
             users: vec![user("alice"), user("bob")],
-            require_signing: false,
+            names: crate::auth::ServerNames::new(["weft"], || vec!["192.0.2.7".parse().unwrap()]).into(),
+            signing: crate::server::Signing::Enabled,
+            min_dialect: weft_wire::smb2::Dialect::V2_0_2,
             require_encryption: false,
             multichannel: true,
             interfaces: Vec::new().into(),
@@ -256,6 +256,7 @@ impl World {
             replay: false,
             sign: false,
             seal: false,
+            called: "weft",
         }
     }
 
@@ -342,6 +343,8 @@ pub(super) struct Client {
     pub replay: bool,
     pub sign: bool,
     pub seal: bool,
+    /// How it calls the server.
+    pub called: &'static str,
 }
 
 /// A successful authentication.
@@ -587,7 +590,7 @@ impl Client {
         let mut session_key = Zeroizing::new([0; 16]);
         getrandom::fill(&mut *session_key).unwrap();
         let nonces = Nonces { client_challenge: *b"clientch", session_key };
-        let (mut initiator, mut token) = Initiator::start(credentials, "weft", nonces);
+        let (mut initiator, mut token) = Initiator::start(credentials, self.called, nonces);
         let mut preauth = self.preauth.clone();
         loop {
             let mut setup = session_setup::Request {

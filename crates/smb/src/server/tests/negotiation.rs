@@ -251,7 +251,7 @@ fn smb1_alone_or_again_ends_the_connection() {
 #[test]
 fn required_signing_is_announced() {
     story(async {
-        let world = World::with(|config| config.require_signing = true);
+        let world = World::with(|config| config.signing = crate::server::Signing::Required);
         let response = world.connect().negotiate(Offer::default()).await;
         assert_eq!(response.security_mode, SecurityMode::SIGNING_ENABLED | SecurityMode::SIGNING_REQUIRED);
     });

@@ -99,7 +99,7 @@ fn a_read_is_verified_and_its_answer_signed_whatever_its_length() {
         assert!(!header.flags.contains(Flags::SIGNED));
     });
     story(async {
-        let world = World::with(|config| config.require_signing = true);
+        let world = World::with(|config| config.signing = crate::server::Signing::Required);
         let mut client = world.client().await;
         client.sign = true;
         let file = client.open("file", CreateOptions::NONE).await;
@@ -114,7 +114,7 @@ fn a_read_is_verified_and_its_answer_signed_whatever_its_length() {
 #[test]
 fn unsigned_requests_are_refused_where_signing_is_required() {
     story(async {
-        let by_server = World::with(|config| config.require_signing = true);
+        let by_server = World::with(|config| config.signing = crate::server::Signing::Required);
         let by_client = World::new();
         for dialect in [Dialect::V2_1, Dialect::V3_0, Dialect::V3_1_1] {
             for (world, mode) in

@@ -78,7 +78,9 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
         name: "DOCTOR".into(),
         shares: vec![Share::new("ram", Vfs::new(Ram::new(1 << 20)))],
         users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
-        require_signing: false,
+        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
+        signing: weft_smb::server::Signing::Enabled,
+        min_dialect: weft_smb::server::Dialect::V2_0_2,
         require_encryption: encrypted,
         multichannel: true,
         interfaces: vec![NetworkInterface {
