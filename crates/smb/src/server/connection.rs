@@ -241,6 +241,11 @@ impl Connection {
         self.bindings.borrow().len() + self.in_progress.borrow().len()
     }
 
+    /// Whether somebody has logged on here and not off again.
+    pub(super) fn is_logged_on(&self) -> bool {
+        self.bindings.borrow().values().any(|binding| !binding.session.is_ended())
+    }
+
     /// Makes this connection a channel of a session.
     pub(super) fn bind(&self, session: Arc<Session>, signing: Arc<SigningKey>) -> Result<(), Refused> {
         let id = session.id;
@@ -460,8 +465,7 @@ impl Connection {
         if self.mailbox.has_any() {
             cx.waker().wake_by_ref();
         }
-        let logged_on = self.bindings.borrow().values().any(|binding| !binding.session.is_ended());
-        login.poll(cx, logged_on).map(|()| Event::TooLate)
+        login.poll(cx, self.is_logged_on()).map(|()| Event::TooLate)
     }
 
     /// Handles a message and those that arrived with it; their answers leave together.

@@ -22,7 +22,7 @@ use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus
 use super::connection::Connection;
 use super::context::{Answer, Failure, OpContext, Reply};
 use super::outgoing::{self, Answered};
-use super::session::{Binding, Session};
+use super::session::{Binding, Session, Tree};
 use super::{negotiate, ops, session_setup, tree};
 use crate::crypto::{self, Sender, SigningKey};
 
@@ -145,6 +145,8 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         false => (body, None),
     };
     let body = match body.starts_with(&MAGIC_COMPRESSED) {
+        // What has proven nothing costs nothing: a few bytes would make the server fill megabytes.
+        true if !connection.is_logged_on() => return Err("a compressed message before a session is set up"),
         true => Box::pin(decompress(connection, &body)).await?,
         false => body,
     };
@@ -439,9 +441,9 @@ async fn carry_out(
                 reply
             }))
         }
-        Command::TreeDisconnect => match chain.tree_id {
-            Some(id) => Ok(Box::pin(tree::disconnect(&session, id, &message)).await),
-            None => fail(NtStatus::INVALID_PARAMETER),
+        Command::TreeDisconnect => match connected(connection, chain, &session) {
+            Ok(tree) => Ok(Box::pin(tree::disconnect(&session, tree.id, &message)).await),
+            Err(status) => fail(status),
         },
         _ => operation(connection, chain, header, message, related, session, step).await,
     }
@@ -486,12 +488,10 @@ async fn operation(
         // 3.3.5.2.7: what waits for others to do something may be refused where requests follow; as Windows refuses it.
         return fail(NtStatus::INTERNAL_ERROR);
     }
-    let Some(tree_id) = chain.tree_id else { return fail(NtStatus::INVALID_PARAMETER) };
-    let Some(tree) = session.tree(tree_id) else { return fail(NtStatus::NETWORK_NAME_DELETED) };
-    if tree.encrypted() && chain.sealed.is_none() {
-        tracing::warn!(peer = %connection.peer, "refused: a request to an encrypted share that is not encrypted");
-        return fail(NtStatus::ACCESS_DENIED);
-    }
+    let tree = match connected(connection, chain, &session) {
+        Ok(tree) => tree,
+        Err(status) => return fail(status),
+    };
     let cx = OpContext {
         server: connection.server.clone(),
         connection: connection.clone(),
@@ -518,6 +518,17 @@ async fn operation(
     }
     step.async_id = cx.async_id.get();
     Ok(answer)
+}
+
+/// 3.3.5.2.11: the tree that a request is for.
+fn connected(connection: &Connection, chain: &Chain, session: &Session) -> Result<Arc<Tree>, NtStatus> {
+    let id = chain.tree_id.ok_or(NtStatus::INVALID_PARAMETER)?;
+    let tree = session.tree(id).ok_or(NtStatus::NETWORK_NAME_DELETED)?;
+    if tree.encrypted() && chain.sealed.is_none() {
+        tracing::warn!(peer = %connection.peer, "refused: a request to an encrypted share that is not encrypted");
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    Ok(tree)
 }
 
 fn fail(status: NtStatus) -> Result<Answer, Reason> {

@@ -9,7 +9,7 @@ use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::negotiate::{CipherId, Context, SecurityMode};
 use weft_wire::smb2::session_setup::SessionFlags;
 use weft_wire::smb2::tree_connect::{self, ShareFlags};
-use weft_wire::smb2::{Command, Dialect, HEADER_LEN, Header, NtStatus, echo};
+use weft_wire::smb2::{Command, Dialect, HEADER_LEN, Header, NtStatus, echo, tree_disconnect};
 
 use super::harness::*;
 use crate::crypto::{Sender, TRANSFORM_LEN};
@@ -217,6 +217,13 @@ fn an_encrypted_share_takes_encrypted_requests_only() {
         let create = create_request("f", CreateOptions::NONE);
         let status = client.status(Command::Create, |out| create.emit(out)).await;
         assert_eq!(status, NtStatus::ACCESS_DENIED, "signed is not encrypted");
+        // 3.3.5.2.11 holds for leaving a share as well: somebody in between must not close what is open there.
+        for sign in [true, false] {
+            client.sign = sign;
+            let status =
+                client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+            assert_eq!(status, NtStatus::ACCESS_DENIED);
+        }
         client.seal = true;
         let file = client.open("f", CreateOptions::NONE).await;
         assert_eq!(client.write(file, SECRET).await, NtStatus::SUCCESS);
