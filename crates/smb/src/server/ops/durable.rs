@@ -80,7 +80,7 @@ impl Wanted {
                     versions.0 += 1;
                     v1 = Wanted::Reconnect { file: *file };
                 }
-                RequestContext::DurableV2 { timeout_ms, create_guid, flags } if dialect >= Dialect::V3_0 => {
+                RequestContext::DurableV2 { timeout_ms, create_guid, flags } => {
                     versions.1 += 1;
                     let timeout = match timeout_ms {
                         0 => DEFAULT_TIMEOUT,
@@ -89,9 +89,7 @@ impl Wanted {
                     let persistent = flags.contains(DurableFlags::PERSISTENT);
                     v2 = Wanted::V2 { timeout, create_guid: *create_guid, persistent };
                 }
-                RequestContext::DurableReconnectV2 { file, create_guid, flags }
-                    if dialect >= Dialect::V3_0 =>
-                {
+                RequestContext::DurableReconnectV2 { file, create_guid, flags } => {
                     versions.1 += 1;
                     let persistent = flags.contains(DurableFlags::PERSISTENT);
                     v2 = Wanted::ReconnectV2 { file: *file, create_guid: *create_guid, persistent };
@@ -99,9 +97,11 @@ impl Wanted {
                 _ => {}
             }
         }
-        // 3.3.5.9.6, .7, .10, .12: a request and a reconnect of version 1 may come together, nothing else may.
+        // 3.3.5.9.6, .7, .10, .12: a request and a reconnect of version 1 may come together, nothing else may; this server knows
+        // version 2 also on connections that are too old for it, where it means nothing by itself.
         match versions {
             (_, 0) => Ok(v1),
+            (0, _) if dialect < Dialect::V3_0 => Ok(Wanted::Nothing),
             (0, 1) => Ok(v2),
             _ => Err(NtStatus::INVALID_PARAMETER),
         }
@@ -370,4 +370,32 @@ async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each change of what it guards is one call that cannot panic half-way.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_of_both_versions_contradict_each_other_on_every_dialect() {
+        let file = FileId { persistent: 1, volatile: 2 };
+        let v1 = RequestContext::DurableReconnect(file);
+        let (create_guid, flags) = ([7; 16], DurableFlags::NONE);
+        let v2 = RequestContext::DurableV2 { timeout_ms: 0, create_guid, flags };
+        let v2_again = RequestContext::DurableReconnectV2 { file, create_guid, flags };
+        for dialect in [Dialect::V2_1, Dialect::V3_0, Dialect::V3_1_1] {
+            for first in [v1.clone(), RequestContext::Durable] {
+                for second in [&v2, &v2_again] {
+                    let both = Wanted::of(&[first.clone(), second.clone()], dialect);
+                    assert_eq!(both, Err(NtStatus::INVALID_PARAMETER), "{dialect}");
+                }
+            }
+            assert_eq!(
+                Wanted::of(&[RequestContext::Durable, v1.clone()], dialect),
+                Ok(Wanted::Reconnect { file })
+            );
+        }
+        assert_eq!(Wanted::of(&[v2.clone()], Dialect::V2_1), Ok(Wanted::Nothing));
+        assert!(matches!(Wanted::of(&[v2], Dialect::V3_0), Ok(Wanted::V2 { .. })));
+    }
 }

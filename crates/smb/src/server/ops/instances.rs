@@ -24,7 +24,10 @@ const FILE_FORCED_CLOSED: NtStatus = NtStatus(0xC000_00B6);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
     id: Guid,
+    /// What counts on a connection of 3.1.1.
     version: Option<(u64, u64)>,
+    /// Whether the client has sent one, whatever its connection's dialect.
+    names_version: bool,
 }
 
 impl Instance {
@@ -40,7 +43,9 @@ impl Instance {
             }
             _ => None,
         });
-        Some(Instance { id, version })
+        let names_version =
+            contexts.iter().any(|context| matches!(context, RequestContext::AppInstanceVersion { .. }));
+        Some(Instance { id, version, names_version })
     }
 }
 
@@ -100,7 +105,8 @@ impl Instances {
             }
             match (known.version, instance.version) {
                 (Some(theirs), Some(ours)) if theirs >= ours => return Err(FILE_FORCED_CLOSED),
-                (Some(_), None) if cx.dialect() >= Dialect::V3_1_1 => return Err(FILE_FORCED_CLOSED),
+                // 3.3.5.9.13: because this server knows versions; what the connection speaks does not matter.
+                (Some(_), None) if !instance.names_version => return Err(FILE_FORCED_CLOSED),
                 _ => old.push((open, known.session.upgrade())),
             }
         }

@@ -385,8 +385,8 @@ impl Opens {
         if slots.len() >= limit {
             return Err(open);
         }
-        // Never all ones, which means "none".
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
+        // Never all ones, which means "none"; nor 0, which clients take for "not opened yet".
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff + 1;
         let at = slots.insert(Slot { serial, tree, open });
         Ok(slots[at].id(at))
     }

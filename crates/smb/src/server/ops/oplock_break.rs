@@ -36,8 +36,8 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, 
     let (opens, key) = (open.vfs.opens(), open.claim.key());
     let (has, left) = opens.caching(open.node, key);
     let (Caching::Oplock(_), Some(left)) = (&open.caching, left) else {
-        // As Windows answers it, whatever 3.3.5.22.1 says: the object store knows of no break ([MS-FSA] 2.1.5.19).
-        return Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into());
+        // 3.3.5.22.1: Open.OplockState is not Breaking.
+        return Err(NtStatus::INVALID_DEVICE_STATE.into());
     };
     let (keep, status) = match level {
         OplockLevel::NONE => (Rights::NONE, None),

@@ -111,6 +111,18 @@ async fn back(client: &mut Client, file: FileId) -> Result<create::Response, NtS
 }
 
 #[test]
+fn no_part_of_a_handle_is_zero() {
+    story(async {
+        let world = World::new();
+        let mut alice = client(&world, 1, "alice").await;
+        for _ in 0..2 {
+            let opened = create(&mut alice, &with_oplock(OplockLevel::NONE, Vec::new())).await.unwrap();
+            assert!(opened.file.persistent != 0 && opened.file.volatile != 0, "{:?}", opened.file);
+        }
+    });
+}
+
+#[test]
 fn an_oplock_is_broken_before_another_opens_the_file() {
     story(async {
         let world = World::new();
@@ -125,7 +137,7 @@ fn an_oplock_is_broken_before_another_opens_the_file() {
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
         let opened = end(&mut bob).await.unwrap();
         assert_eq!((opened.oplock, opened.summary.end_of_file), (OplockLevel::II, 9));
-        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_DEVICE_STATE);
         // A write takes both, without asking.
         assert_eq!(bob.write(opened.file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(
@@ -158,7 +170,7 @@ fn an_open_that_waits_for_an_oplock_is_cancelled_or_outlasts_it() {
         end(&mut bob).await.unwrap();
         assert!((rt::now() - begun).as_secs() <= 35);
         let late = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
-        assert_eq!(acknowledge(&mut alice, late).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
+        assert_eq!(acknowledge(&mut alice, late).await, NtStatus::INVALID_DEVICE_STATE);
     });
 }
 

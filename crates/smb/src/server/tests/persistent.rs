@@ -22,7 +22,7 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::lock::{self, Element};
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::query_info::InfoType;
-use weft_wire::smb2::{Command, FileId, Guid, NtStatus, set_info, tree_connect};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect};
 
 use super::harness::*;
 use crate::server::journal::Journal;
@@ -402,6 +402,12 @@ fn an_application_that_moves_takes_its_files_along() {
         let new = create(&mut two, &app(Some(6))).await.unwrap();
         assert_eq!(one.write(old.file, b"x").await, NtStatus::FILE_CLOSED);
         assert_eq!(two.write(new.file, b"x").await, NtStatus::SUCCESS);
+        // 3.3.5.9.13: the server's dialect counts, not that of the connection.
+        let mut three = world.connect();
+        three.negotiate(Offer { guid: [3; 16], ..Offer::dialect(Dialect::V3_0) }).await;
+        three.log_on("alice", PASSWORD).await.unwrap();
+        three.tree().await;
+        assert_eq!(create(&mut three, &app(None)).await.unwrap_err(), forced);
         // The same client is in its own way, as ever.
         assert_eq!(create(&mut two, &app(Some(7))).await.unwrap_err(), NtStatus::SHARING_VIOLATION);
     });

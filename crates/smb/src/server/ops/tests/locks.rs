@@ -148,7 +148,7 @@ fn nothing_was_granted() {
         let file = b.open(&Wish::file("f")).await.unwrap();
         let oplock = oplock_break::Request::Oplock { level: OplockLevel::II, file };
         let answer = b.ask(Command::OplockBreak, |out| oplock.emit(out)).await;
-        assert_eq!(status(answer), NtStatus::INVALID_OPLOCK_PROTOCOL);
+        assert_eq!(status(answer), NtStatus::INVALID_DEVICE_STATE);
         let lease = oplock_break::Request::Lease { key: [1; 16], state: LeaseState::NONE };
         let answer = b.ask(Command::OplockBreak, |out| lease.emit(out)).await;
         assert_eq!(status(answer), NtStatus::OBJECT_NAME_NOT_FOUND);
