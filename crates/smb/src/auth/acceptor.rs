@@ -36,6 +36,11 @@ const OFFERED: Flags = Flags(
         | Flags::NEGOTIATE_56.0,
 );
 
+/// The longest NEGOTIATE_MESSAGE: its fixed part, a domain and a workstation (2.2.1.1). It is kept for the MIC.
+const MAX_NEGOTIATE_BYTES: usize = 2048;
+/// The longest list of mechanisms, which is kept for the mechListMIC: clients offer up to five.
+const MAX_MECH_TYPES_BYTES: usize = 1024;
+
 /// A user who proved to be one.
 pub struct Login {
     /// The name as configured.
@@ -205,6 +210,9 @@ impl Acceptor {
     }
 
     fn first(&mut self, state: State, init: NegTokenInit, now: u64) -> Result<Step, AuthError> {
+        if init.mech_types_der.len() > MAX_MECH_TYPES_BYTES {
+            return Err(AuthError::Unexpected("limit reached: bytes of a list of mechanisms"));
+        }
         // The client's order counts. Kerberos under either of its names is one mechanism.
         let is_kerberos = |mech: &ObjectIdentifier| [KERBEROS, MS_KERBEROS].contains(mech);
         let ours =
@@ -341,6 +349,9 @@ impl Acceptor {
     }
 
     fn negotiate(&mut self, token: &[u8], now: u64) -> Result<Step, AuthError> {
+        if token.len() > MAX_NEGOTIATE_BYTES {
+            return Err(AuthError::Unexpected("limit reached: bytes of a NEGOTIATE_MESSAGE"));
+        }
         let wanted = Negotiate::parse(token)?.flags;
         // 2.2.2.5: Unicode goes before OEM names, which clients exist that have nothing else.
         let charset = match () {

@@ -79,6 +79,10 @@ pub(crate) struct Connection {
     /// Held from the first log-on.
     client: OnceCell<Ticket>,
     unsent: RefCell<Vec<Unsent>>,
+    /// Somebody has logged on here before.
+    authenticated: Cell<bool>,
+    /// As many references as there are authentications in progress, and one.
+    half_open: Rc<()>,
     /// Requests with a wrong signature so far.
     forged: Cell<u32>,
     /// Interim responses sent so far.
@@ -114,6 +118,8 @@ impl Connection {
             undelivered: RefCell::default(),
             client: OnceCell::new(),
             unsent: RefCell::default(),
+            authenticated: Cell::new(false),
+            half_open: Rc::default(),
             forged: Cell::new(0),
             interims: Cell::new(0),
             ended: Cell::new(None),
@@ -215,7 +221,11 @@ impl Connection {
     }
 
     pub(super) fn grant(&self, charge: u16, wanted: u16) -> u16 {
-        self.window.borrow_mut().grant(charge, wanted)
+        let limit = match self.authenticated.get() {
+            true => u16::MAX,
+            false => self.server.config.limits.credits_of_strangers,
+        };
+        self.window.borrow_mut().grant(charge, wanted, limit)
     }
 
     /// The session of this id, if it belongs to this connection and has not ended.
@@ -246,12 +256,22 @@ impl Connection {
         self.bindings.borrow().values().any(|binding| !binding.session.is_ended())
     }
 
+    /// A place for one more authentication, given back when it is dropped; `None` when there are as many as may be.
+    pub(super) fn half_open(&self) -> Option<Rc<()>> {
+        let limits = &self.server.config.limits;
+        let most = if self.authenticated.get() { limits.half_open } else { limits.half_open_of_strangers };
+        (Rc::strong_count(&self.half_open) <= most).then(|| self.half_open.clone())
+    }
+
     /// Makes this connection a channel of a session.
     pub(super) fn bind(&self, session: Arc<Session>, signing: Arc<SigningKey>) -> Result<(), Refused> {
         let id = session.id;
         let (must_sign, limit) = (self.negotiated().signing_required(), self.server.config.limits.channels);
         let binding = Binding::join(session, signing, must_sign, &self.mailbox, limit)?;
         self.bindings.borrow_mut().insert(id, binding);
+        if !self.authenticated.replace(true) {
+            self.channel.authenticated();
+        }
         Ok(())
     }
 

@@ -76,10 +76,11 @@ impl Window {
     }
 
     /// A request that took `charge` is answered, or is told to wait: how many credits it gets. What it asks for, as
-    /// far as the cap allows; one at least when it would otherwise be left with none.
-    pub fn grant(&mut self, charge: u16, wanted: u16) -> u16 {
+    /// far as the cap and `limit` allow; one at least when it would otherwise be left with none.
+    pub fn grant(&mut self, charge: u16, wanted: u16, limit: u16) -> u16 {
         self.outstanding -= u64::from(charge.max(1)).min(self.outstanding);
-        let room = self.cap.saturating_sub(self.available + self.outstanding);
+        let cap = self.cap.min(u64::from(limit.max(1)));
+        let room = cap.saturating_sub(self.available + self.outstanding);
         let span = (self.cap * SPAN_CAPS).saturating_sub(self.high - self.low);
         let stranded = self.available == 0 && self.outstanding == 0;
         let granted = u64::from(wanted).max(u64::from(stranded)).min(room).min(span);
@@ -101,7 +102,7 @@ mod tests {
     fn opened(cap: u16, granted: u16) -> Window {
         let mut window = Window::new(cap);
         assert!(window.take(0, 1));
-        assert_eq!(window.grant(1, granted), granted);
+        assert_eq!(window.grant(1, granted, u16::MAX), granted);
         window
     }
 
@@ -129,16 +130,24 @@ mod tests {
     #[test]
     fn the_cap_holds_for_available_and_outstanding() {
         let mut window = opened(16, 10);
-        assert_eq!(window.grant(0, 0), 0);
+        assert_eq!(window.grant(0, 0, u16::MAX), 0);
         assert!(window.take(1, 4));
-        assert_eq!(window.grant(1, 1000), 16 - 6 - 3, "3 of the charge remain outstanding");
+        assert_eq!(window.grant(1, 1000, u16::MAX), 16 - 6 - 3, "3 of the charge remain outstanding");
+    }
+
+    #[test]
+    fn a_limit_below_the_cap_holds_until_it_is_lifted() {
+        let mut window = opened(512, 1);
+        assert_eq!(window.grant(0, 1000, 8), 7);
+        assert_eq!(window.grant(0, 1000, 8), 0);
+        assert_eq!(window.grant(0, 1000, u16::MAX), 504);
     }
 
     #[test]
     fn nobody_is_left_with_nothing() {
         let mut window = Window::new(16);
         assert!(window.take(0, 1));
-        assert_eq!(window.grant(1, 0), 1);
+        assert_eq!(window.grant(1, 0, u16::MAX), 1);
         assert!(window.take(1, 1));
     }
 
@@ -148,7 +157,7 @@ mod tests {
         // Id 1 is left out.
         let (mut id, mut granted) = (2, 0);
         while window.take(id, 1) {
-            granted += u64::from(window.grant(1, 1));
+            granted += u64::from(window.grant(1, 1, u16::MAX));
             id += 1;
             assert!(id < 1000, "the window grows without end");
         }
@@ -164,7 +173,7 @@ mod tests {
             let charge = (step % 7 + 1) as u16;
             assert!(window.take(id, charge), "{id}");
             id += u64::from(charge);
-            assert_eq!(window.grant(charge, charge), charge);
+            assert_eq!(window.grant(charge, charge, u16::MAX), charge);
             assert!(window.used.len() <= 10);
         }
     }

@@ -29,6 +29,8 @@ use crate::crypto::{self, Sender, SigningKey};
 /// What ends a connection: for the log.
 pub(super) type Reason = &'static str;
 
+/// The longest message before somebody has logged on: a ticket of Kerberos has 48,000 bytes at most on Windows.
+const MAX_STRANGERS_BYTES: usize = 64 * 1024;
 /// The longest request without payload (3.3.5.2).
 const MAX_CONTROL_BYTES: usize = 68 * 1024;
 /// Decrypted messages shorter than this do not wait for a pool buffer.
@@ -137,6 +139,9 @@ pub(super) async fn finish(connection: Rc<Connection>, answered: Answered) {
 }
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
+    if body.len() > MAX_STRANGERS_BYTES && !connection.is_logged_on() {
+        return Err("limit reached: bytes of a message before a session is set up");
+    }
     let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
             let (body, session) = Box::pin(decrypt(connection, &body)).await?;

@@ -110,8 +110,14 @@ pub struct Limits {
     pub compound: usize,
     /// Largest READ, WRITE or transact in bytes; at most [`MAX_IO`].
     pub max_io: u32,
-    /// How long a connection may take to authenticate.
+    /// How long a connection may take to authenticate, and an authentication may take from its first token to its last.
     pub authenticate_ms: u64,
+    /// Credits that a connection can hold before somebody has logged on: clients ask for one or two then.
+    pub credits_of_strangers: u16,
+    /// Authentications in progress of a connection before somebody has logged on. Each keeps some 4 KiB.
+    pub half_open_of_strangers: usize,
+    /// The same from then on: several users of a client may log on at a time.
+    pub half_open: usize,
 }
 
 impl Default for Limits {
@@ -126,6 +132,9 @@ impl Default for Limits {
             compound: 64,
             max_io: MAX_IO,
             authenticate_ms: 30_000,
+            credits_of_strangers: 32,
+            half_open_of_strangers: 4,
+            half_open: 32,
         }
     }
 }

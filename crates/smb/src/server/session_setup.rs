@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::rt;
+use weft_machine::{Time, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -31,6 +31,16 @@ pub(super) struct InProgress {
     /// 3.1.1: what the keys will be bound to.
     preauth: Rc<RefCell<Preauth>>,
     purpose: Purpose,
+    begun: Time,
+    _place: Rc<()>,
+}
+
+impl InProgress {
+    /// Whether its client may still go on with it.
+    fn is_fresh(&self, connection: &Connection) -> bool {
+        let limit = Duration::from_millis(connection.server.config.limits.authenticate_ms);
+        rt::now().since(self.begun) <= limit
+    }
 }
 
 /// What a client authenticates for.
@@ -89,6 +99,7 @@ async fn advance(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let id = header.session_id;
+    connection.in_progress.borrow_mut().retain(|_, progress| progress.is_fresh(connection));
     let found = connection.in_progress.borrow_mut().remove(&id);
     let purpose = match () {
         () if id == 0 => Purpose::New,
@@ -308,6 +319,10 @@ fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> 
 }
 
 fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failure> {
+    let Some(place) = connection.half_open() else {
+        refuse(connection, None, "limit reached: authentications in progress on a connection");
+        return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
+    };
     let mut server_challenge = [0; 8];
     getrandom::fill(&mut server_challenge).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
     let server = &connection.server;
@@ -321,6 +336,8 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
         .with_keytab(server.config.offers.keytab.clone()),
         preauth: Rc::new(RefCell::new(connection.preauth.borrow().clone())),
         purpose,
+        begun: rt::now(),
+        _place: place,
     })
 }
 

@@ -463,3 +463,80 @@ fn who_logs_on_and_who_does_not_is_logged() {
     assert!(has(2, &[r#"user="eve\nINFO logged on user=alice" source=10.0.0.9:3"#]), "{log}");
     assert!(has(3, &["log-on refused: anonymous access is not allowed", "source=10.0.0.10:4"]), "{log}");
 }
+
+/// First legs of log-ons that nobody goes on with.
+async fn begin_log_on(client: &mut Client) -> NtStatus {
+    let token = ntlm::Negotiate { flags: ntlm::Flags(0xe208_8297) }.emit();
+    let setup = session_setup::Request {
+        flags: session_setup::RequestFlags::NONE,
+        security_mode: SecurityMode::SIGNING_ENABLED,
+        capabilities: Capabilities::NONE,
+        previous_session_id: 0,
+        token: token.into(),
+    };
+    let session = std::mem::replace(&mut client.session, 0);
+    let request = client.request(Command::SessionSetup, |out| setup.emit(out));
+    client.session = session;
+    client.wire.send(request);
+    let header = Header::parse(&client.recv_frame().await.unwrap()).unwrap();
+    client.credits += u64::from(header.credits);
+    header.status
+}
+
+#[test]
+fn half_open_sessions_are_bounded_in_number_and_time() {
+    story(async {
+        let world = World::new();
+        for logged_on in [false, true] {
+            let mut client = match logged_on {
+                false => {
+                    let mut client = world.connect();
+                    client.negotiate(Offer::default()).await;
+                    client
+                }
+                true => world.client().await,
+            };
+            let limits = &world.server.config.limits;
+            let most = if logged_on { limits.half_open } else { limits.half_open_of_strangers };
+            for n in 0..most + 3 {
+                let expected = match n < most {
+                    true => NtStatus::MORE_PROCESSING_REQUIRED,
+                    false => NtStatus::INSUFFICIENT_RESOURCES,
+                };
+                assert_eq!(begin_log_on(&mut client).await, expected, "{n}");
+            }
+            if logged_on {
+                // What nobody goes on with makes room.
+                rt::sleep(Duration::from_secs(31)).await;
+                assert_eq!(begin_log_on(&mut client).await, NtStatus::MORE_PROCESSING_REQUIRED);
+            }
+        }
+    });
+}
+
+#[test]
+fn strangers_get_few_credits_and_short_messages() {
+    story(async {
+        let world = World::new();
+        let mut client = world.connect();
+        client.negotiate(Offer::default()).await;
+        for _ in 0..40 {
+            assert!(client.is_served().await);
+        }
+        let most = u64::from(world.server.config.limits.credits_of_strangers);
+        assert_eq!(client.credits - client.next_id, most);
+        client.log_on("alice", PASSWORD).await.unwrap();
+        for _ in 0..3 {
+            client.sign = true;
+            assert!(client.is_served().await);
+        }
+        assert!(client.credits - client.next_id > most);
+        let mut stranger = world.connect();
+        stranger.negotiate(Offer::default()).await;
+        let request = stranger.request(Command::Write, |out| out.resize(65_537, 0));
+        stranger.wire.send(request);
+        stranger.assert_closed().await;
+        assert!(client.is_served().await);
+    });
+}
+
