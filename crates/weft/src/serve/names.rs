@@ -33,7 +33,7 @@ fn of_files(node: &str, hosts: &str, resolv: &str) -> Vec<String> {
     for line in without_comments(hosts) {
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let Some((_, on_line)) = line.split_first() else { continue };
-        if on_line.iter().any(|name| is_ours(name)) {
+        if on_line.iter().any(&is_ours) {
             names.extend(on_line.iter().map(|name| (*name).to_owned()));
         }
     }

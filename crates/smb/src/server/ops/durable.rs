@@ -395,7 +395,7 @@ mod tests {
                 Ok(Wanted::Reconnect { file })
             );
         }
-        assert_eq!(Wanted::of(&[v2.clone()], Dialect::V2_1), Ok(Wanted::Nothing));
+        assert_eq!(Wanted::of(std::slice::from_ref(&v2), Dialect::V2_1), Ok(Wanted::Nothing));
         assert!(matches!(Wanted::of(&[v2], Dialect::V3_0), Ok(Wanted::V2 { .. })));
     }
 }

@@ -539,4 +539,3 @@ fn strangers_get_few_credits_and_short_messages() {
         assert!(client.is_served().await);
     });
 }
-
