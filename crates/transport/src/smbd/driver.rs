@@ -374,12 +374,16 @@ impl Core {
         if !(idle || state.engine.receives_urgent()) {
             return false;
         }
-        let wanted = state.engine.receives_wanted();
+        let (wanted, needed) = (state.engine.receives_wanted(), state.engine.receives_needed());
         let size = state.engine.receive_size();
         let mut posted = 0;
         while posted < wanted {
-            let Some(buf) = state.spares.pop().or_else(|| self.pool.try_alloc(size)) else {
-                self.starve(state);
+            // More speed is for pools that have plenty.
+            let take = || posted < needed || self.pool.in_use_bytes() <= self.pool.limit_bytes() / 2;
+            let Some(buf) = state.spares.pop().or_else(|| take().then(|| self.pool.try_alloc(size))?) else {
+                if posted < needed {
+                    self.starve(state);
+                }
                 break;
             };
             match self.queue_pair.post(receive(buf)) {

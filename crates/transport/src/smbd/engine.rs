@@ -9,19 +9,21 @@
 //! (0 <= granted <= posted). A message consumes one of each. New receives are announced with the next message, or
 //! with an empty one when the peer runs low and nothing else is to be said.
 //! Buffers: a message in one fragment leaves as a slice of the buffer it was received in; several fragments are copied
-//! (counted) into one buffer. Sent messages are sliced, never copied.
+//! (counted) into one buffer, which grows as they come. Sent messages are sliced, never copied.
 //! Errors: `handle` fails once, with the reason why the connection must end.
 
+mod assembly;
 mod negotiate;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use weft_machine::{Buf, Time, buf};
+use weft_machine::{Buf, Time};
 use weft_rdma::Stag;
 use weft_wire::smbd::{DataTransfer, Malformed, NegotiateResponse, RESPONSE_REQUESTED};
 
+use self::assembly::Assembly;
 use super::config::Config;
 use crate::channel::Ending;
 
@@ -33,6 +35,13 @@ pub const PASSIVE_NEGOTIATION: Duration = Duration::from_secs(5);
 pub const KEEPALIVE_ANSWER: Duration = Duration::from_secs(5);
 /// The connecting side has receives to announce from the start. It waits so long for a message to carry them.
 pub const FIRST_GRANT: Duration = Duration::from_millis(20);
+/// How long a client may take to its first message after negotiation: one connects because it has something to ask.
+pub const FIRST_MESSAGE_LIMIT: Duration = Duration::from_secs(30);
+/// How long a message may take from its first fragment to its last, apart from the time that we take to find memory for it. A
+/// mebibyte comes in this time at 300 kbit/s.
+pub const MESSAGE_LIMIT: Duration = Duration::from_secs(30);
+/// Receives of a peer that has not used half of them yet: 80 KiB of the default size. Logging on takes six messages.
+const FIRST_CREDITS: usize = 10;
 /// Credits that any peer may hold. With one each, whoever sends is left with none and is owed one at once: two idle
 /// peers would pass that one credit to and fro for ever.
 const MIN_CREDITS: usize = 2;
@@ -146,16 +155,7 @@ enum Keepalive {
     Sent,
 }
 
-/// A message being reassembled.
-#[derive(Debug)]
-struct Assembly {
-    /// Filled up to its length.
-    buf: Buf,
-    /// Bytes that are still to come; the buffer has room for them.
-    remaining: usize,
-}
-
-/// A first fragment that waits for a buffer.
+/// A fragment that waits for a buffer.
 #[derive(Debug)]
 struct Parked {
     message: Buf,
@@ -188,6 +188,8 @@ pub struct Engine {
     send_credits: u32,
     /// ReceiveCreditTarget: credits that the peer would like to hold.
     target: usize,
+    /// Credits that the peer may have for now: twice as many whenever it has used half of them.
+    reach: usize,
     /// Receives posted and not consumed.
     posted: usize,
     /// ReceiveCredits: credits that the peer holds. 0 <= granted <= posted.
@@ -198,6 +200,10 @@ pub struct Engine {
     queue: VecDeque<Submission>,
     cursor: Cursor,
     assembly: Option<Assembly>,
+    /// Until when the message that is being reassembled has to be whole.
+    message_due: Option<Time>,
+    /// Until when the client has to say something; `None` once it has.
+    first_due: Option<Time>,
     parked: Option<Parked>,
     outputs: VecDeque<Output>,
     headers: BytesMut,
@@ -227,6 +233,7 @@ impl Engine {
             max_read_write: config.max_read_write_size as usize,
             send_credits: 0,
             target: 0,
+            reach: FIRST_CREDITS,
             posted: 0,
             granted: 0,
             held: 0,
@@ -234,6 +241,8 @@ impl Engine {
             queue: VecDeque::new(),
             cursor: Cursor::default(),
             assembly: None,
+            message_due: None,
+            first_due: None,
             parked: None,
             outputs: VecDeque::new(),
             headers: BytesMut::new(),
@@ -307,10 +316,24 @@ impl Engine {
         wanted > 0 && (wanted * 4 > self.credit_ceiling() || self.send_credits <= 1)
     }
 
+    /// [`Engine::receives_wanted`] without those that are for more speed alone.
+    pub fn receives_needed(&self) -> usize {
+        match self.phase {
+            Phase::Answering | Phase::Established => {
+                self.goal(self.credit_ceiling().min(FIRST_CREDITS)).saturating_sub(self.posted)
+            }
+            _ => self.receives_wanted(),
+        }
+    }
+
     /// Receives that should be posted at present.
     fn receive_goal(&self) -> usize {
+        self.goal(self.credit_ceiling())
+    }
+
+    fn goal(&self, ceiling: usize) -> usize {
         let goal = match self.held_bytes {
-            0..=MAX_HELD_BYTES => self.credit_ceiling().saturating_sub(self.held),
+            0..=MAX_HELD_BYTES => ceiling.saturating_sub(self.held),
             _ => 0,
         };
         // 3.1.5.9: the last send credit is spent only on a message that grants one, so there must be one to grant,
@@ -321,20 +344,23 @@ impl Engine {
 
     /// Credits that the peer wants and may have.
     fn credit_ceiling(&self) -> usize {
-        self.target.min(self.config.receive_credits as usize).max(MIN_CREDITS)
+        self.target.min(self.config.receive_credits as usize).min(self.reach).max(MIN_CREDITS)
     }
 
     /// The size of the buffer without which the last received fragment cannot be taken in.
     pub fn buffer_wanted(&self) -> Option<usize> {
-        let parked = self.parked.as_ref()?;
-        Some(parked.transfer.data.len() + parked.transfer.remaining_data_length as usize)
+        let (parked, assembly) = (self.parked.as_ref()?, self.assembly.as_ref()?);
+        assembly.wanted(parked.transfer.data.len())
     }
 
     /// When to handle [`Event::Timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.phase {
             Phase::Closed => None,
-            _ => Some(self.first_grant.map_or(self.deadline, |at| at.min(self.deadline))),
+            _ => {
+                let others = self.first_grant.into_iter().chain(self.message_due).chain(self.first_due);
+                others.chain([self.deadline]).min()
+            }
         }
     }
 
@@ -347,13 +373,15 @@ impl Engine {
             }
             Event::Received(message) => self.received(message, now),
             Event::Buffer(buf) => {
-                if let Some(Parked { message, transfer }) = self.parked.take() {
-                    self.assembly =
-                        Some(Assembly { buf, remaining: transfer.data.len() + transfer.remaining() });
-                    self.append(message, &transfer)
-                } else {
-                    Ok(())
+                if let (Some(Parked { message, transfer }), Some(assembly)) =
+                    (self.parked.take(), &mut self.assembly)
+                {
+                    assembly.move_to(buf);
+                    // The peer may have had no credits while we looked for memory.
+                    self.message_due = Some(now + MESSAGE_LIMIT);
+                    self.append(message, &transfer);
                 }
+                Ok(())
             }
             Event::Submit(submission) => {
                 self.queue.push_back(submission);
@@ -406,6 +434,12 @@ impl Engine {
         if self.first_grant.is_some_and(|at| at <= now) {
             self.first_grant = None;
         }
+        if self.message_due.is_some_and(|at| at <= now) {
+            return Err(Ending::TimedOut("the rest of a message in fragments"));
+        }
+        if self.first_due.is_some_and(|at| at <= now) {
+            return Err(Ending::TimedOut("the first message after negotiation"));
+        }
         if now < self.deadline {
             return Ok(());
         }
@@ -457,6 +491,9 @@ impl Engine {
         }
         self.granted -= 1;
         let transfer = DataTransfer::parse(&message).map_err(malformed)?;
+        if self.granted * 2 <= self.reach && self.credit_ceiling() == self.reach {
+            self.reach = self.reach.saturating_mul(2);
+        }
         if transfer.credits_requested == 0 {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: CreditsRequested is zero"));
         }
@@ -479,43 +516,38 @@ impl Engine {
         if announced > u64::from(self.config.max_fragmented_size) {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: message longer than MaxFragmentedSize"));
         }
-        match &self.assembly {
-            Some(_) => self.append(message, &transfer),
-            None if transfer.remaining_data_length == 0 => {
-                let mut body = message.freeze();
-                body.advance(transfer.data.start);
-                body.truncate(transfer.data.len());
-                self.deliver(body);
-                Ok(())
-            }
-            None => {
-                self.parked = Some(Parked { message, transfer });
-                Ok(())
-            }
+        self.first_due = None;
+        if self.assembly.is_none() && transfer.remaining_data_length == 0 {
+            let mut body = message.freeze();
+            body.advance(transfer.data.start);
+            body.truncate(transfer.data.len());
+            self.deliver(body);
+            return Ok(());
         }
+        let assembly = self.assembly.get_or_insert_with(|| Assembly::new(announced as usize));
+        assembly.check(transfer.data.len(), transfer.remaining())?;
+        if assembly.wanted(transfer.data.len()).is_some() {
+            // How long that takes is not for the peer to answer for.
+            self.message_due = None;
+            self.parked = Some(Parked { message, transfer });
+        } else {
+            self.append(message, &transfer);
+        }
+        Ok(())
     }
 
-    /// A fragment of the message being reassembled.
-    fn append(&mut self, message: Buf, transfer: &DataTransfer) -> Result<(), Ending> {
-        let Some(mut assembly) = self.assembly.take() else { return Ok(()) };
-        let data = &message[transfer.data.clone()];
-        let Some(remaining) = assembly.remaining.checked_sub(data.len()) else {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: more fragments than announced"));
-        };
-        if remaining != transfer.remaining() {
-            return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: RemainingDataLength does not add up"));
-        }
-        let filled = assembly.buf.len();
-        assembly.buf.set_len(filled + data.len());
-        buf::copy(&mut assembly.buf[filled..], data);
-        assembly.remaining = remaining;
+    /// A fragment of the message being reassembled, which was checked and has room.
+    fn append(&mut self, message: Buf, transfer: &DataTransfer) {
+        let Some(mut assembly) = self.assembly.take() else { return };
+        // What was parsed lies inside the message.
+        let whole = assembly.append(message.get(transfer.data.clone()).unwrap_or_default());
         self.outputs.push_back(Output::Spare(message));
-        if remaining == 0 {
-            self.deliver(assembly.buf.freeze());
+        if whole {
+            self.message_due = None;
+            self.deliver(assembly.into_buf().map(Buf::freeze).unwrap_or_default());
         } else {
             self.assembly = Some(assembly);
         }
-        Ok(())
     }
 
     fn deliver(&mut self, body: Bytes) {

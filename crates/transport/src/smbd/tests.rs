@@ -558,6 +558,8 @@ fn an_idle_connection_lives_and_a_dead_one_is_noticed() {
     Sim::new(1).run(async {
         let net = Net::iwarp(Pool::new(128 << 20));
         let (a, b) = net.pair().await;
+        a.send(Outgoing::bytes("here")).await.unwrap();
+        assert_eq!(b.recv().await.unwrap().unwrap().body, "here");
         let reading = rt::spawn(async move { (b.recv().await, rt::now()) });
         rt::sleep(Duration::from_secs(1000)).await;
         a.send(Outgoing::bytes("still there")).await.unwrap();

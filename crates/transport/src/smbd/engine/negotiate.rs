@@ -7,7 +7,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_wire::smbd::{NegotiateRequest, NegotiateResponse, VERSION};
 
 use super::super::config::{MIN_FRAGMENTED, MIN_RECEIVE};
-use super::{Engine, FIRST_GRANT, Output, Phase, control, malformed};
+use super::{Engine, FIRST_GRANT, FIRST_MESSAGE_LIMIT, Output, Phase, control, malformed};
 use crate::channel::Ending;
 
 impl Engine {
@@ -63,6 +63,7 @@ impl Engine {
             request.credits_requested,
             now,
         )?;
+        self.first_due = Some(now + FIRST_MESSAGE_LIMIT);
         self.phase = Phase::Answering;
         Ok(())
     }
