@@ -155,6 +155,8 @@ impl Server {
         let silent = monitors.any_before();
         let files = Arc::new(OpenFiles::new(limits.open_files));
         files.follow(&shares);
+        let states = States::new(state_limits, epoch, durable, before, silent, rt::now());
+        states.grace.reserve(shares.iter().map(|share| share.vfs.opens()));
         Arc::new(Server {
             handles: Handles::new(key, &shares),
             ruled: shares.iter().any(|share| !share.rules.nfs.is_plain()),
@@ -162,7 +164,7 @@ impl Server {
             limits,
             pool,
             policy,
-            states: States::new(state_limits, epoch, durable, before, silent, rt::now()),
+            states,
             identity,
             born,
             files,

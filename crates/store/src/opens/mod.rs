@@ -15,6 +15,7 @@
 //! - **Caching rights**: [`Open::request`] after the open (an oplock, a lease, a delegation), with a [`Holder`] that
 //!   is told of recalls; [`Opens::acknowledge`] when the client agrees. SMB's rights end with the last open of their
 //!   key; a delegation ends by [`Opens::give_back`].
+//! - **After a restart**: a protocol whose clients take back what they had keeps the table for them by [`Opens::reserve`].
 //! - **Locks**: of an SMB open by [`Open::try_lock`], [`Open::lock`], [`Open::unlock`]; POSIX ones of a
 //!   [`LockOwner`] by [`Opens::try_set_range`], [`Opens::set_range`] (waits), [`Opens::test_range`],
 //!   [`Opens::release_ranges`]. They need no open. [`Opens::may_transfer`] is what a READ or WRITE of NFS asks about
@@ -27,6 +28,7 @@ mod grants;
 mod locks;
 mod open;
 mod ranges;
+mod reclaim;
 mod waiting;
 
 use std::collections::HashMap;
@@ -38,6 +40,8 @@ pub use self::grants::{Access, AckFailed, BREAK_TIMEOUT, Caching, Form, Holder, 
 use self::locks::Locks;
 pub use self::locks::{Conflict, LockOwner, MAX_LOCKS, MAX_WAITING, Range, SetFailed};
 pub use self::open::{Open, Removal};
+use self::reclaim::Reclaims;
+pub use self::reclaim::Reservation;
 use crate::vfs::{Error, NodeId};
 
 /// Shards of the table: enough that cores seldom meet in one.
@@ -127,12 +131,14 @@ pub struct Opening {
     /// Its data is dropped by the open (SUPERSEDE, OVERWRITE; an NFSv4 OPEN that sets the size to 0). That is a write
     /// to the others, whatever `access` says.
     pub overwrites: bool,
+    /// It does not wait for those who may take back what they had before a restart: it is one of them, or nobody had this node then.
+    pub past_grace: bool,
 }
 
 impl Opening {
-    /// For data, in a name of its own, without overwriting.
+    /// For data, in a name of its own, without overwriting, of somebody who had nothing before.
     pub fn new(access: Rights, share: Rights, key: Key) -> Opening {
-        Opening { access, share, key, reach: Reach::Data, overwrites: false }
+        Opening { access, share, key, reach: Reach::Data, overwrites: false, past_grace: false }
     }
 
     /// What others must allow.
@@ -207,6 +213,8 @@ pub struct Opens {
     known_nodes: AtomicUsize,
     /// Somebody has cached a directory: from then on those who change one ask who does.
     directories: AtomicBool,
+    /// Who may still take back what he had before a restart.
+    reclaims: Reclaims,
 }
 
 impl Default for Opens {
@@ -216,6 +224,7 @@ impl Default for Opens {
             next: AtomicU64::new(1),
             known_nodes: AtomicUsize::new(0),
             directories: AtomicBool::new(false),
+            reclaims: Reclaims::default(),
         }
     }
 }
@@ -299,6 +308,7 @@ impl Opens {
             locks: known.locks.count(),
             readers: known.grants.readers(),
             closed: AtomicBool::new(false),
+            past_grace: opening.past_grace,
         })
     }
 

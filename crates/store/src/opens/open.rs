@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use weft_machine::Time;
+
 use super::grants::Wish;
 use super::locks::{Intent, Owner};
 use super::{Access, Caching, Entry, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
@@ -25,6 +27,8 @@ pub struct Open {
     /// How many caching rights it has that a write takes away.
     pub(super) readers: Arc<AtomicUsize>,
     pub(super) closed: AtomicBool,
+    /// See [`super::Opening::past_grace`].
+    pub(super) past_grace: bool,
 }
 
 impl Open {
@@ -142,6 +146,9 @@ impl Open {
 
     /// Locks a range, or says [`Refused::Locked`] at once.
     pub fn try_lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
+        if self.reclaimed_by().is_some() {
+            return Err(Refused::Locked);
+        }
         self.with(|known, id| known.locks.lock(range, exclusive, Owner::Open(id)))
             .unwrap_or(Err(Refused::NotLocked))?;
         self.writes();
@@ -150,9 +157,17 @@ impl Open {
 
     /// Locks a range as soon as no other lock is in the way. `Refused::NotLocked` when the open was closed meanwhile.
     pub async fn lock(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
+        while let Some(deadline) = self.reclaimed_by() {
+            self.table.reclaims.over(deadline).await?;
+        }
         std::future::poll_fn(|cx| self.poll_lock(cx, range, exclusive)).await?;
         self.writes();
         Ok(())
+    }
+
+    /// Until when somebody may take back a lock of before a restart that this one would be in the way of.
+    fn reclaimed_by(&self) -> Option<Time> {
+        if self.past_grace { None } else { self.table.reclaims.deadline() }
     }
 
     fn poll_lock(&self, cx: &mut Context<'_>, range: Range, exclusive: bool) -> Poll<Result<(), Refused>> {

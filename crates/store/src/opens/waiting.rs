@@ -24,6 +24,8 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 enum Blocked {
     Refused(Refused),
     Recalling(Pause),
+    /// Somebody may take back what he had, at most until then.
+    Reclaiming(Time),
 }
 
 /// Until when to wait for acknowledgments, and what was known when the wait began.
@@ -36,7 +38,7 @@ impl From<Blocked> for Refused {
     fn from(blocked: Blocked) -> Refused {
         match blocked {
             Blocked::Refused(refused) => refused,
-            Blocked::Recalling(_) => Refused::Recalling,
+            Blocked::Recalling(_) | Blocked::Reclaiming(_) => Refused::Recalling,
         }
     }
 }
@@ -94,8 +96,8 @@ impl Node {
 }
 
 impl Opens {
-    /// Opens `node`, or says [`Refused::Recalling`] when others have been asked to give back what is in the way: the
-    /// same request may succeed later.
+    /// Opens `node`, or says [`Refused::Recalling`] when others have been asked to give back what is in the way, or may take back
+    /// what they had: the same request may succeed later.
     pub fn try_open(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Refused> {
         self.attempt(node, || self.open_once(node, opening))
     }
@@ -107,6 +109,11 @@ impl Opens {
     }
 
     fn open_once(self: &Arc<Opens>, node: NodeId, opening: &Opening) -> Result<Open, Blocked> {
+        if opening.is_in_the_way()
+            && let Some(deadline) = self.reclaims.deadline()
+        {
+            return Err(Blocked::Reclaiming(deadline));
+        }
         let mut events = Vec::new();
         let mut shard = self.shard(node);
         let way = match shard.get_mut(&node) {
@@ -145,6 +152,7 @@ impl Opens {
     /// Lets somebody without an open do `access`, which takes `rights`: asks the share modes of those who have the
     /// node open, recalls what they cache and waits for it.
     pub async fn pass(&self, node: NodeId, access: Access, rights: Rights) -> Result<(), Refused> {
+        self.after_reclaims(access, rights).await?;
         if self.is_empty() {
             return Ok(());
         }
@@ -223,6 +231,7 @@ impl Opens {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Blocked::Refused(refused)) => return Err(refused),
+                Err(Blocked::Reclaiming(deadline)) => self.reclaims.over(deadline).await?,
                 Err(Blocked::Recalling(pause)) => {
                     let left = pause.deadline.since(rt::now());
                     match rt::timeout(left, self.changed(node, pause.generation)).await {

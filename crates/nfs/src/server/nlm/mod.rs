@@ -356,7 +356,8 @@ async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
         let allows = Rights { read: !denied.read, write: !denied.write, delete: true };
         let access = rights(*access);
         let opens = node.share.vfs.opens();
-        let opening = Opening::new(access, allows, opens.key());
+        // `in_turn` has decided whether it may be had in the grace period.
+        let opening = Opening { past_grace: true, ..Opening::new(access, allows, opens.key()) };
         let done = cx.server.locking.table.share(
             &host,
             (node.number, node.id),

@@ -636,6 +636,7 @@ async fn take(
     let opening = Opening {
         reach: caching::reach_of(wish.access),
         overwrites: wish.truncates() && !new,
+        past_grace: new,
         ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
     };
     let (claim, waited) = caching::patiently(cx, vfs.opens().open(attr.node, &opening)).await?;

@@ -219,6 +219,7 @@ async fn reopen(
     let sharing = sharing_of(record.sharing);
     let opening = Opening {
         reach: caching::reach_of(access),
+        past_grace: true,
         ..Opening::new(rights_of_access(access), sharing, caching.key(&vfs))
     };
     let claim = vfs.opens().try_open(attr.node, &opening).map_err(|refused| refused.to_string())?;

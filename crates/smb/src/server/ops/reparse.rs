@@ -215,7 +215,7 @@ async fn go_over(
     let has_data = matches!(made.kind, Kind::File | Kind::Dir);
     let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };
     let reach = if has_data { Reach::Data } else { Reach::Attributes };
-    let opening = Opening { reach, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
+    let opening = Opening { reach, past_grace: true, ..Opening::new(rights, Rights::ALL, vfs.opens().key()) };
     let claim = vfs.opens().open(made.node, &opening).await?;
     if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
         claim.set_delete_on_close();

@@ -260,6 +260,8 @@ fn check_target(
     if (target.kind == Kind::Dir && !gives_way) || attributes::is_readonly(target, dos) || in_use {
         return Err(NtStatus::ACCESS_DENIED);
     }
+    // Who had it open before a restart may still take it back.
+    open.vfs.opens().may_replace().map_err(|_| NtStatus::SHARING_VIOLATION)?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod grants;
 mod locks;
+mod reclaim;
 mod shares;
 
 use std::task::{Wake, Waker};

@@ -413,6 +413,8 @@ async fn enter(
     let key = client.key(node.number, vfs.opens());
     let opening = Opening {
         overwrites: wanted.truncates,
+        // Whether it may be made in the grace period has been decided: by who asks, and what for.
+        past_grace: true,
         ..Opening::new(rights(wanted.access), sharing(wanted.deny), key)
     };
     let mut opened = vfs.opens().try_open(node.id, &opening);

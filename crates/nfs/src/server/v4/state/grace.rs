@@ -1,12 +1,14 @@
 //! The grace period: after a restart, those who had state before may take it back before anybody else gets in.
 //!
-//! Spec: RFC 7530 9.6.2, RFC 8881 8.4.2. Owns: who may reclaim. Does not: remember clients over a restart (`durable`).
+//! Spec: RFC 7530 9.6.2, RFC 8881 8.4.2. Owns: who may reclaim, and with that the reservation of the tables of opens, which other
+//! protocols keep. Does not: remember clients over a restart (`durable`).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weft_machine::Time;
+use weft_store::opens::{Opens, Reservation};
 
 use crate::server::durable::Who;
 
@@ -18,6 +20,8 @@ pub struct Grace {
     silent: bool,
     /// Clients that had state before and have not said that they are done.
     waiting: Mutex<HashSet<Who>>,
+    /// Keeps others out while it lasts.
+    reserved: Mutex<Vec<Reservation>>,
 }
 
 impl Grace {
@@ -26,7 +30,21 @@ impl Grace {
     pub fn until(until: Time, who: impl IntoIterator<Item = Who>, silent: bool) -> Grace {
         let waiting: HashSet<Who> = who.into_iter().collect();
         let over = AtomicBool::new(waiting.is_empty() && !silent);
-        Grace { over, until, silent, waiting: Mutex::new(waiting) }
+        Grace { over, until, silent, waiting: Mutex::new(waiting), reserved: Mutex::default() }
+    }
+
+    /// Keeps these tables for those who reclaim, for as long as it lasts.
+    pub fn reserve<'a>(&self, tables: impl Iterator<Item = &'a Arc<Opens>>) {
+        if !self.over.load(Ordering::Acquire) {
+            let reserved = tables.map(|opens| opens.reserve(self.until)).collect();
+            *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) = reserved;
+        }
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        let reserved = std::mem::take(&mut *self.reserved.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(reserved);
     }
 
     /// Whether it still lasts.
@@ -37,7 +55,7 @@ impl Grace {
         if now < self.until {
             return true;
         }
-        self.over.store(true, Ordering::Release);
+        self.end();
         false
     }
 
@@ -58,8 +76,10 @@ impl Grace {
     pub fn done(&self, who: &Who) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.remove(who);
-        if waiting.is_empty() && !self.silent {
-            self.over.store(true, Ordering::Release);
+        let last = waiting.is_empty() && !self.silent;
+        drop(waiting);
+        if last {
+            self.end();
         }
     }
 }

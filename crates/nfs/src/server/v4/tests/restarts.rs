@@ -67,6 +67,40 @@ fn those_who_had_something_take_it_back_before_others_get_in() {
     assert_eq!(a.at_root(&[a.open_op("f", 1, 0, None)]).status, Status::GRACE);
 }
 
+/// By whatever protocol: SMB's opens, and what NFSv3 does by name, ask the one table.
+#[test]
+fn nobody_takes_by_another_protocol_what_is_still_to_be_taken_back() {
+    use weft_store::opens::{Access, Opening, Refused, Rights};
+
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = started(folder.path(), state.path(), LONG);
+    let (file, _) = Modern::new(&server, "a").open("f", 3, 0);
+    drop(server);
+
+    let server = started(folder.path(), state.path(), LONG);
+    let vfs = server.shares[0].vfs.clone();
+    let opens = vfs.opens();
+    let story = async { vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.unwrap().node };
+    let node = weft_machine::rt::block_on(story).unwrap();
+    let by_smb = |access, share| opens.try_open(node, &Opening::new(access, share, opens.key())).map(drop);
+    let removed_by_version_3 = || {
+        let pass = opens.pass(node, Access::Handle, Rights::DELETE);
+        weft_machine::rt::block_on(async { futures_util::FutureExt::now_or_never(pass) }).unwrap()
+    };
+    let a = Modern::unclaimed(&server, "a", channel());
+    assert_eq!(by_smb(Rights::ALL, Rights::NONE), Err(Refused::Recalling), "it is a's, who may come back");
+    assert_eq!(by_smb(Rights::DELETE, Rights::ALL), Err(Refused::Recalling));
+    assert_eq!(by_smb(Rights::READ, Rights::ALL), Ok(()));
+    assert_eq!(removed_by_version_3(), None, "it waits");
+    let owner = Owner { client: 0, owner: Opaque(Bytes::from_static(b"owner")) };
+    assert_eq!(a.status(file, reclaim(owner, 0)), Status::OK);
+    assert_eq!(by_smb(Rights::ALL, Rights::NONE), Err(Refused::Recalling), "a has not said that it is all");
+    assert_eq!(a.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+    assert_eq!(by_smb(Rights::ALL, Rights::NONE), Err(Refused::Sharing));
+    assert_eq!(by_smb(Rights::ALL, Rights::ALL), Ok(()));
+    assert_eq!(removed_by_version_3(), Some(Ok(())));
+}
+
 #[test]
 fn the_grace_period_ends_with_the_last_who_says_so() {
     let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -67,6 +67,25 @@ fn directories_and_files_are_told_apart() {
     });
 }
 
+/// NFS clients of before a restart may take it back; nobody can have had what is new.
+#[test]
+fn an_open_that_may_be_in_the_way_of_who_takes_back_waits_for_him() {
+    use futures_util::FutureExt;
+
+    run(async |b| {
+        b.put("old", b"content").await;
+        let reserved = b.vfs.opens().reserve(rt::now() + std::time::Duration::from_secs(3600));
+        let reader = Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("old") };
+        b.close(b.open(&reader).await.unwrap()).await.unwrap();
+        b.put("new", b"content").await;
+        let alone = Wish { share: ShareAccess::NONE, ..Wish::file("old") };
+        let mut waits = std::pin::pin!(b.open(&alone));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(reserved);
+        b.close(waits.await.unwrap()).await.unwrap();
+    });
+}
+
 #[test]
 fn no_path_leads_out_of_the_share() {
     let folder = tempfile::tempdir().unwrap();
