@@ -6,11 +6,13 @@
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
 //!
-//! record: 2 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
+//! record: 3 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
 //!         | access 4, as asked for 4 | options 4 | sharing 1 | what the CREATE did 4 | timeout in ms 4 | delete pending 1
 //!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2
 //!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
+//!         | path of the file below the share's root (length 2), empty where it is not known
 //! ```
+//! The path is where the file was, its stable id is which file it is: the path saves looking for it. Records of version 2 have none.
 //! A record is there before its handle is told to a client, and says what was locked before a LOCK is answered. It goes
 //! when the handle is closed. What it says of caches may be more than is left, never less: whoever comes back is told what
 //! it got.
@@ -29,7 +31,9 @@ use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
 
 const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
 const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The version whose records end before the path.
+const WITHOUT_PATH: u8 = 2;
 
 /// Why the journal is of no use.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -118,6 +122,15 @@ impl Journal {
         self.change(move |table| table.insert(id, &bytes[..]).map(drop)).await
     }
 
+    /// Many records in one step: for stories of servers with many handles.
+    #[cfg(test)]
+    pub(super) async fn save_all(&self, records: Vec<(u64, Record)>) {
+        let insert = move |table: &mut redb::Table<'_, u64, &'static [u8]>| {
+            records.iter().try_for_each(|(id, record)| table.insert(id, &record.to_bytes()[..]).map(drop))
+        };
+        self.change(insert).await.unwrap();
+    }
+
     /// The handles are closed.
     pub(super) async fn forget(&self, ids: Vec<u64>) -> Result<(), Unusable> {
         self.change(move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
@@ -169,6 +182,8 @@ pub(super) struct Record {
     /// First byte, length, whether exclusively.
     pub locks: Vec<(u64, u64, bool)>,
     pub sequences: Vec<(u8, u8)>,
+    /// Names from the root of the share, with `/` between them.
+    pub path: Vec<u8>,
 }
 
 impl Record {
@@ -213,12 +228,17 @@ impl Record {
         // There are 64.
         out.push(u8::try_from(self.sequences.len()).unwrap_or(u8::MAX));
         self.sequences.iter().take(u8::MAX.into()).for_each(|(index, number)| out.extend([*index, *number]));
+        // One that is too long is not known.
+        let path = Some(&self.path[..]).filter(|path| path.len() <= u16::MAX.into()).unwrap_or_default();
+        out.extend((path.len() as u16).to_le_bytes());
+        out.extend(path);
         out
     }
 
     fn parse(bytes: &[u8]) -> Option<Record> {
         let mut r = Fields(bytes);
-        if r.byte()? != VERSION {
+        let version = r.byte()?;
+        if version != VERSION && version != WITHOUT_PATH {
             return None;
         }
         let record = Record {
@@ -252,6 +272,7 @@ impl Record {
                 let count = r.byte()?;
                 (0..count).map(|_| Some((r.byte()?, r.byte()?))).collect::<Option<_>>()?
             },
+            path: if version == WITHOUT_PATH { Vec::new() } else { r.bytes()?.to_vec() },
         };
         r.0.is_empty().then_some(record)
     }
@@ -271,11 +292,15 @@ impl Fields<'_> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn text(&mut self) -> Option<String> {
+    fn bytes(&mut self) -> Option<&[u8]> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
-        let (text, rest) = self.0.split_at_checked(len)?;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
     fn lease(&mut self) -> Option<Lease> {
@@ -322,6 +347,7 @@ mod tests {
             }),
             locks: vec![(0, 10, true), (1 << 40, u64::MAX >> 1, false)],
             sequences: vec![(1, 3), (64, 15)],
+            path: b"d/\xffile".to_vec(),
         }
     }
 
@@ -336,6 +362,19 @@ mod tests {
             }
             assert_eq!(Record::parse(&[&bytes[..], &[0]].concat()), None);
         }
+    }
+
+    #[test]
+    fn records_of_the_version_before_are_read() {
+        let known = Record { path: Vec::new(), ..record() };
+        let mut bytes = known.to_bytes();
+        assert_eq!(bytes[0], 3);
+        bytes[0] = 2;
+        bytes.truncate(bytes.len() - 2);
+        assert_eq!(Record::parse(&bytes), Some(known));
+        // A path that no record holds is not known.
+        let long = Record { path: vec![b'x'; 70_000], ..record() };
+        assert_eq!(Record::parse(&long.to_bytes()), Some(Record { path: Vec::new(), ..record() }));
     }
 
     #[test]

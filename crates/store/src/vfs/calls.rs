@@ -505,6 +505,39 @@ impl Vfs {
         Ok(expect!(self.backend.submit(Op::Stable { node }).await?, Outcome::Stable(stable) => stable))
     }
 
+    /// The names from the root to a node, with `/` between them; empty for the root.
+    pub async fn path(&self, node: NodeId) -> Result<Vec<u8>, Error> {
+        let (mut at, mut path) = (self.streams.base(node)?, Vec::new());
+        for _ in 0..MAX_DEPTH {
+            if at == NodeId::ROOT {
+                return Ok(path);
+            }
+            let (dir, mut name) = self.place(at).await?;
+            if !path.is_empty() {
+                name.push(b'/');
+            }
+            name.append(&mut path);
+            (at, path) = (dir, name);
+        }
+        Err(Error::Limit("depth of a name"))
+    }
+
+    /// As [`Vfs::find`], for a file that was at `path` when it was seen last: searched for only where it is not any more.
+    pub async fn find_at(&self, path: &[u8], stable: Stable) -> Result<Attr, Error> {
+        let mut at = NodeId::ROOT;
+        for name in
+            path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".." && *name != b".")
+        {
+            match self.lookup(at, name, false).await {
+                Ok(attr) if attr.stable == stable => return Ok(attr),
+                Ok(attr) => at = attr.node,
+                Err(Error::NotFound | Error::NotDir | Error::Stale | Error::Access) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        self.find(stable).await
+    }
+
     /// See [`Op::Find`]. [`Error::Stale`] when no file of the share is this one (any more).
     pub async fn find(&self, stable: Stable) -> Result<Attr, Error> {
         Ok(expect!(self.backend.submit(Op::Find { stable }).await?, Outcome::Attr(attr) => attr))

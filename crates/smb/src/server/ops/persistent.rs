@@ -74,7 +74,7 @@ pub(super) async fn begin(
         _ => Cached::Nothing,
     };
     let whose = (&*cx.session.user, cx.session.client_guid, create_guid, timeout);
-    let record = persistent.record(open, whose, cached);
+    let record = persistent.record(open, whose, cached).await;
     match persistent.journal.save(open.persistent, &record).await {
         Ok(()) => Some(persistent),
         Err(e) => {
@@ -85,7 +85,7 @@ pub(super) async fn begin(
 }
 
 impl Persistent {
-    fn record(
+    async fn record(
         &self,
         open: &Open,
         (user, client, create_guid, timeout): (&str, Guid, Guid, Duration),
@@ -108,6 +108,7 @@ impl Persistent {
             cached,
             locks: locks.map(|(range, exclusive)| (range.offset, range.len, exclusive)).collect(),
             sequences: open.locks.all(),
+            path: open.vfs.path(open.node).await.unwrap_or_default(),
         }
     }
 }
@@ -132,11 +133,17 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     };
     let (user, client) = durable.owner();
     let whose = (user, client, durable.create_guid.unwrap_or_default(), durable.timeout());
-    let record = persistent.record(open, whose, cached);
+    let record = persistent.record(open, whose, cached).await;
     persistent.journal.save(open.persistent, &record).await.map_err(|e| {
         tracing::error!("a change of a persistent handle would not survive this server: {e}");
         status::UNEXPECTED_IO_ERROR
     })
+}
+
+/// The file of an open has another name: where it is known by that, it is found sooner after a restart, and so nothing depends on it.
+pub(super) async fn moved(open: &Open) {
+    // Said in the log.
+    let _ = save(open).await;
 }
 
 /// Whether a CREATE that comes again asks for what this open was made by (3.3.5.9).
@@ -204,7 +211,7 @@ async fn reopen(
     let share = share.ok_or("the share is not continuously available any more")?;
     let vfs = share.vfs.clone();
     let text = |e: weft_store::vfs::Error| e.to_string();
-    let attr = vfs.find(record.file).await.map_err(text)?;
+    let attr = vfs.find_at(&record.path, record.file).await.map_err(text)?;
     let (access, options) = (AccessMask(record.access), CreateOptions(record.options));
     let handles = &server.handles;
     let caching = match &record.cached {

@@ -357,6 +357,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
     }
     open.set_place((to.dir, to.name));
+    persistent::moved(open).await;
     Ok(())
 }
 

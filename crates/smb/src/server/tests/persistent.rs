@@ -25,7 +25,7 @@ use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect};
 
 use super::harness::*;
-use crate::server::journal::Journal;
+use crate::server::journal::{Cached, Journal, Record};
 
 const KEY: Guid = [0x11; 16];
 const CREATE: Guid = [0x22; 16];
@@ -411,4 +411,90 @@ fn an_application_that_moves_takes_its_files_along() {
         // The same client is in its own way, as ever.
         assert_eq!(create(&mut two, &app(Some(7))).await.unwrap_err(), NtStatus::SHARING_VIOLATION);
     });
+}
+
+/// As many handles as a busy server has, all of files in one folder; some of those are moved while the server is gone. How long it
+/// took to open them again.
+fn restarted_with(handles: u64) -> std::time::Duration {
+    use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
+
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, state) = (dir.path().join("data"), dir.path().join("state"));
+    std::fs::create_dir_all(folder.join("d")).unwrap();
+    story(async {
+        let vfs = Vfs::new(Dir::open(&folder).unwrap());
+        let d = vfs.lookup(NodeId::ROOT, b"d", false).await.unwrap().node;
+        let mut records = Vec::new();
+        for n in 1..=handles {
+            let name = format!("file-{n}");
+            let make = (Make::File, Exists::Fail, SetAttr::default());
+            let (attr, _) = vfs.create(d, name.as_bytes(), make.0, make.1, make.2).await.unwrap();
+            let path = vfs.path(attr.node).await.unwrap();
+            assert_eq!(path, format!("d/{name}").into_bytes());
+            let mut create_guid = [0; 16];
+            create_guid[..8].copy_from_slice(&n.to_le_bytes());
+            let record = Record {
+                create_guid,
+                client: [1; 16],
+                user: "alice".into(),
+                share: "Data".into(),
+                file: attr.stable,
+                access: AccessMask::FILE_GENERIC_READ.0,
+                desired: AccessMask::FILE_GENERIC_READ.0,
+                options: 0,
+                sharing: 7,
+                action: 1,
+                timeout_ms: 60_000,
+                delete_pending: false,
+                cached: Cached::Nothing,
+                locks: Vec::new(),
+                sequences: Vec::new(),
+                path,
+            };
+            records.push((n, record));
+        }
+        Journal::open(&state, "test").unwrap().save_all(records).await;
+    });
+    // Two that changed places, one that left, one that is gone.
+    let at = |name: &str| folder.join("d").join(name);
+    std::fs::rename(at("file-1"), at("other")).unwrap();
+    std::fs::rename(at("file-2"), at("file-1")).unwrap();
+    std::fs::rename(at("other"), at("file-2")).unwrap();
+    std::fs::rename(at("file-3"), folder.join("moved")).unwrap();
+    std::fs::remove_file(at("file-4")).unwrap();
+    story(async {
+        let world = World::with(|config| {
+            config.shares = vec![Share::new("Data", Vfs::new(Dir::open(&folder).unwrap()))];
+            config.offers.journal = Some(Journal::open(&state, "test").unwrap());
+            config.offers.continuous = vec!["data".into()];
+        });
+        let begun = std::time::Instant::now();
+        world.server.restore().await.unwrap();
+        let took = begun.elapsed();
+        let vfs = &world.server.config.shares[0].vfs;
+        assert_eq!(vfs.opens().open_nodes().len() as u64, handles - 1);
+        for path in ["d/file-1", "d/file-2", "moved", "d/file-5"] {
+            let (dir, name) = path.split_once('/').map_or(("", path), |split| split);
+            let dir = match dir {
+                "" => NodeId::ROOT,
+                dir => vfs.lookup(NodeId::ROOT, dir.as_bytes(), false).await.unwrap().node,
+            };
+            let attr = vfs.lookup(dir, name.as_bytes(), false).await.unwrap();
+            assert!(vfs.opens().is_open(attr.node), "{path}");
+            assert_eq!(vfs.find_at(b"nowhere", attr.stable).await.unwrap().node, attr.node);
+        }
+        took
+    })
+}
+
+#[test]
+fn every_handle_is_found_again_where_its_file_is_by_now() {
+    restarted_with(200);
+}
+
+/// `cargo test --release -p weft-smb -- --ignored --nocapture thousands`: the time is for a person to look at.
+#[test]
+#[ignore = "it opens 18,000 descriptors"]
+fn thousands_of_handles_are_opened_again() {
+    println!("9,000 handles of a folder: {:?}", restarted_with(9_000));
 }
