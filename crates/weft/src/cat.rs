@@ -14,7 +14,7 @@ use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::{Cat, Put};
-use crate::connect::Remote;
+use crate::connect::{Remote, password_for};
 use crate::out::Stdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::transfer::{CLIENT_BUFFERS, join, partial_name};
@@ -82,9 +82,11 @@ pub(crate) async fn print(
 /// Runs `weft put`.
 pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
     let url = Url::of_file(&args.url)?;
+    let password = password_for(&url, &args.connect)?;
     let stopped = stop_on_signals()?;
     let work = async {
-        let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+        let pool = Pool::new(CLIENT_BUFFERS);
+        let remote = Remote::connect_as(&url, &args.connect, &pool, &password, None).await?;
         if remote.is_folder(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
             return Err(format!("{url} is a folder: name a file in it, {url}/NAME").into());
         }

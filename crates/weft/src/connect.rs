@@ -6,9 +6,13 @@ mod channels;
 mod lasting;
 mod links;
 mod nfs;
+mod probe;
+pub(crate) mod reach;
 mod smb;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +29,7 @@ use zeroize::Zeroizing;
 
 use crate::Failure;
 use crate::args::{Connect, Transport};
+use crate::connect::probe::Spoken;
 use crate::password;
 use crate::providers;
 use crate::url::{Scheme, Url};
@@ -34,6 +39,14 @@ use crate::when::When;
 const SMB_DIRECT_PORT: u16 = 5445;
 /// Default port of NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA_PORT: u16 = 20049;
+/// Default port of SMB of `weft serve`, which takes no privilege.
+pub(crate) const WEFT_SMB_PORT: u16 = 4450;
+/// How long a port of loopback may take to answer.
+const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
+/// How long it takes at most to set up RDMA.
+const RDMA_LIMIT: Duration = Duration::from_secs(20);
+/// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile.
+const LOGON_LIMIT: Duration = Duration::from_secs(20);
 /// Symbolic links one behind the other.
 const MAX_LINKS: usize = 8;
 
@@ -187,15 +200,16 @@ struct Dial<'a> {
     options: &'a Connect,
     pool: &'a Pool,
     congestion: Option<&'a str>,
+    /// Addresses of the URL's host, in the order in which they are tried.
+    ips: Vec<IpAddr>,
+    /// The one at which the server was reached, to be tried first from then on.
+    reached: Cell<Option<IpAddr>>,
 }
 
 impl Remote {
     /// Connects to the share of `url`; asks for a password where one is needed and not given.
     pub(crate) async fn connect(url: &Url, options: &Connect, pool: &Pool) -> Result<Remote, Failure> {
-        let password = match url.scheme {
-            Scheme::Smb => password_for(url, options)?,
-            Scheme::Nfs => Zeroizing::new(String::new()),
-        };
+        let password = password_for(url, options)?;
         Remote::connect_as(url, options, pool, &password, None).await
     }
 
@@ -207,7 +221,8 @@ impl Remote {
         password: &str,
         congestion: Option<&str>,
     ) -> Result<Remote, Failure> {
-        let dial = Dial { url, options, pool, congestion };
+        let url = &settled(url, options).await?;
+        let dial = Dial::new(url, options, pool, congestion).await?;
         let (folder, medium, reason) = match url.scheme {
             Scheme::Smb => smb::connect(&dial, password).await?,
             Scheme::Nfs => nfs::connect(&dial).await?,
@@ -363,18 +378,19 @@ fn followed(path: &str, target: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join("/"))
 }
 
-/// None is asked for where a ticket does.
-fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<String>, Failure> {
-    match options.kerberos {
-        true => Ok(Zeroizing::new(String::new())),
-        false => Ok(password::for_client(&url.user, &url.host)?),
+/// The password that a URL takes: asked for, unless a ticket or NFS needs none.
+pub(crate) fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<String>, Failure> {
+    url.check_user(options.kerberos)?;
+    match url.scheme {
+        Scheme::Smb if !options.kerberos => Ok(password::for_client(&url.user, &url.host)?),
+        Scheme::Smb | Scheme::Nfs => Ok(Zeroizing::new(String::new())),
     }
 }
 
 /// The shares that the server of `url` offers.
 pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<Vec<RemoteShare>, Failure> {
     if url.scheme == Scheme::Nfs {
-        return Err("name an export: nfs://HOST:PORT/EXPORT (servers of NFS are not asked for a list)".into());
+        return Err(format!("{url} names no export; `showmount -e {}` lists them", url.host).into());
     }
     let password = password_for(url, options)?;
     shares_as(url, options, pool, &password).await
@@ -387,7 +403,8 @@ pub(crate) async fn shares_as(
     pool: &Pool,
     password: &str,
 ) -> Result<Vec<RemoteShare>, Failure> {
-    smb::shares(&Dial { url, options, pool, congestion: None }, password).await
+    let url = &settled(url, options).await?;
+    smb::shares(&Dial::new(url, options, pool, None).await?, password).await
 }
 
 /// A session of SMB with a share, for what is no copying of files.
@@ -417,6 +434,7 @@ pub(crate) async fn join(
         user: user.to_owned(),
         host: host.to_owned(),
         port,
+        port_named: true,
         share: share.to_owned(),
         path: String::new(),
         folder: true,
@@ -424,28 +442,136 @@ pub(crate) async fn join(
         rdma_port: None,
         version: None,
     };
-    let dial = Dial { url: &url, options, pool, congestion: None };
+    let dial = Dial::new(&url, options, pool, None).await?;
     let smb::Entered { session, tree, ways, medium, reason } = smb::enter(&dial, password).await?;
     let keeper = rt::spawn(ways.keep(session.clone()));
     Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
 }
 
-impl Dial<'_> {
-    fn address(&self, port: u16) -> Result<SocketAddr, Failure> {
+/// The URL with what it leaves open filled in: who logs on must be said, and a port that is not said may be told.
+async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
+    url.check_user(options.kerberos)?;
+    if url.scheme != Scheme::Smb || url.port_named {
+        return Ok(url.clone());
+    }
+    // Weft's servers that nobody gave port 445 listen at another one, and by default on loopback only.
+    let ips = reach::resolve(&url.host).await?;
+    let loopback = ips.iter().all(IpAddr::is_loopback);
+    let open = async |port| {
+        let all: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+        reach::first(&all, async |addr| Stream::connect_within(addr, LOOPBACK_LIMIT).await).await.is_ok()
+    };
+    if loopback && !open(url.port).await && open(WEFT_SMB_PORT).await {
+        note!(
+            "weft: nothing listens on {}; trying {WEFT_SMB_PORT}, the default of weft serve",
+            reach::authority(&url.host, url.port)
+        );
+        return Ok(Url { port: WEFT_SMB_PORT, ..url.clone() });
+    }
+    Ok(url.clone())
+}
+
+/// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
+async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
+    let answered = failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| match e {
+        weft_smb::client::Error::Malformed(_) => false,
+        e => !e.is_loss(),
+    }) || failure.downcast_ref::<weft_nfs::client::Error>().is_some_and(|e| {
+        !matches!(e, weft_nfs::client::Error::Channel(_) | weft_nfs::client::Error::Malformed(_))
+    });
+    if answered {
+        return failure;
+    }
+    let object = reach::authority(&url.host, addr.port());
+    let (wanted, other) = match url.scheme {
+        Scheme::Smb => (Spoken::Smb, "SMB"),
+        Scheme::Nfs => (Spoken::Nfs, "NFS"),
+    };
+    let found = match probe::probe(addr).await {
+        spoken if spoken == wanted => return failure,
+        Spoken::Smb => format!("speaks SMB, not {other}; try smb://USER@{object}/{}", url.share),
+        Spoken::Nfs => format!("speaks NFS, not {other}; try nfs://{object}/{}", url.share),
+        Spoken::Rpc => format!(
+            "speaks ONC RPC, but not NFS; name the port of NFS, or this one as {}",
+            match url.scheme {
+                Scheme::Nfs => "?mountport=N",
+                Scheme::Smb => "nfs://HOST:PORT/EXPORT?mountport=N",
+            }
+        ),
+        Spoken::Rdma => format!(
+            "is a port of RDMA; name the TCP port of {other}, and this one as ?rdmaport={}",
+            addr.port()
+        ),
+        Spoken::Nbd => format!("speaks NBD, not {other}; a client of NBD reaches it: nbdinfo nbd://{object}"),
+        Spoken::Other(name) => format!("speaks {name}, not {other}; name the port of {other}"),
+        Spoken::Silent => format!(
+            "takes connections, and does not answer; is it the port of {other}, and does the server hang?"
+        ),
+        Spoken::Closes => format!(
+            "takes connections, and closes them without an answer; is it the port of {other}, and may this host use it?"
+        ),
+        Spoken::Gone => format!("takes no connections any more ({failure})"),
+    };
+    format!("{object} {found}").into()
+}
+
+impl<'a> Dial<'a> {
+    async fn new(
+        url: &'a Url,
+        options: &'a Connect,
+        pool: &'a Pool,
+        congestion: Option<&'a str>,
+    ) -> Result<Dial<'a>, Failure> {
+        let ips = reach::resolve(&url.host).await?;
+        Ok(Dial { url, options, pool, congestion, ips, reached: Cell::new(None) })
+    }
+
+    /// Where a port of the server may be.
+    fn addresses(&self, port: u16) -> Vec<SocketAddr> {
+        let reached = self.reached.get();
+        let others = self.ips.iter().copied().filter(|ip| Some(*ip) != reached);
+        reached.into_iter().chain(others).map(|ip| SocketAddr::new(ip, port)).collect()
+    }
+
+    /// Connects to a port of the server at any of its addresses.
+    async fn tcp(&self, port: u16) -> Result<(SocketAddr, Stream), Failure> {
         let host = &self.url.host;
-        let mut found = (host.as_str(), port).to_socket_addrs().map_err(|e| format!("{host}: {e}"))?;
-        found.next().ok_or_else(|| format!("{host} has no address").into())
+        let connecting = async {
+            let connect = async |addr| Stream::connect_with(addr, CONNECT_LIMIT, self.congestion).await;
+            match reach::first(&self.addresses(port), connect).await {
+                Ok(reached) => Ok(reached),
+                Err(failed) => {
+                    let refused = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::ConnectionRefused);
+                    let advice = match refused {
+                        true => "is the server running, and is this its port?",
+                        false => "is the address right, and does a firewall let this port pass?",
+                    };
+                    Err(format!("{}; {advice}", reach::told(host, port, &failed)).into())
+                }
+            }
+        };
+        // Each address has its own limit; the last begins a little after the first.
+        let limit = CONNECT_LIMIT + Duration::from_secs(5);
+        let (addr, stream) = reach::patiently(limit, reach::authority(host, port), connecting).await?;
+        self.reached.set(Some(addr.ip()));
+        Ok((addr, stream))
     }
 
-    async fn tcp(&self, port: u16) -> Result<Stream, Failure> {
-        self.tcp_to(self.address(port)?).await
-    }
-
-    async fn tcp_to(&self, addr: SocketAddr) -> Result<Stream, Failure> {
-        let stream = Stream::connect_with(addr, CONNECT_LIMIT, self.congestion).await;
-        stream.map_err(|e| {
-            format!("cannot connect to {addr}: {e} (is the server running, and is this its port?)").into()
-        })
+    /// What `connect` makes of an address, at any of the server's.
+    async fn rdma<T, E: std::fmt::Display>(
+        &self,
+        what: &str,
+        port: u16,
+        connect: impl AsyncFn(SocketAddr) -> Result<T, E>,
+    ) -> Result<(SocketAddr, T), Failure> {
+        let connecting = async {
+            let connected = reach::first(&self.addresses(port), connect).await;
+            connected
+                .map_err(|failed| format!("{what}: {}", reach::told(&self.url.host, port, &failed)).into())
+        };
+        let (addr, connected) = reach::patiently(RDMA_LIMIT, what, connecting).await?;
+        self.reached.set(Some(addr.ip()));
+        Ok((addr, connected))
     }
 
     /// The provider of an RDMA medium; `None` for TCP.

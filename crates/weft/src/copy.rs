@@ -16,7 +16,7 @@ use weft_rdma::Traffic;
 use crate::Failure;
 use crate::args::{Cp, Sync, Transfer};
 use crate::cat;
-use crate::connect::Remote;
+use crate::connect::{Remote, password_for};
 use crate::local::{Destination, STANDARD};
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
@@ -26,6 +26,9 @@ use crate::url::Url;
 /// Runs the command.
 pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
+    if args.recursive && [&args.from, &args.to].contains(&&STANDARD.to_owned()) {
+        return Err("-r copies folders, and - is no folder: leave one of the two out".into());
+    }
     if args.recursive {
         let to = sync::Into::FolderOfThatName;
         let args = Sync {
@@ -38,8 +41,9 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
         };
         return sync::run_as(args, sync::Which::All, to);
     }
+    let password = password_for(direction.url(), &args.transfer.connect)?;
     let stopped = stop_on_signals()?;
-    rt::block_on(until_stopped(&stopped, copy(&args, direction, stopped.clone())))??;
+    rt::block_on(until_stopped(&stopped, copy(&args, direction, &password, stopped.clone())))??;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,15 +56,21 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// One of the two must be a URL, and only one.
+    /// One of the two must be a URL, and only one; what is to be sent must be there.
     pub(crate) fn of(from: &str, to: &str) -> Result<Direction, Failure> {
         match (Url::parse(from)?, Url::parse(to)?) {
             (Some(from), None) => Ok(Direction::Down(from, PathBuf::from(to))),
-            (None, Some(to)) => Ok(Direction::Up(PathBuf::from(from), to)),
-            (None, None) => {
-                Err("one of the two must be a URL: smb://HOST:PORT/SHARE/PATH or nfs://...".into())
+            (None, Some(to)) => {
+                if from != STANDARD {
+                    std::fs::metadata(from).map_err(|e| format!("{from}: {e}"))?;
+                }
+                Ok(Direction::Up(PathBuf::from(from), to))
             }
-            (Some(_), Some(_)) => Err("copying from server to server: copy to a local file first".into()),
+            (None, None) => Err(format!(
+                "neither {from} nor {to} is on a server; name it as smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH"
+            )
+            .into()),
+            (Some(_), Some(_)) => Err("both are on servers; copy to a local file first".into()),
         }
     }
 
@@ -72,8 +82,14 @@ impl Direction {
     }
 }
 
-async fn copy(args: &Cp, direction: Direction, stopped: Arc<AtomicBool>) -> Result<(), Failure> {
-    let remote = Remote::connect(direction.url(), &args.transfer.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+async fn copy(
+    args: &Cp,
+    direction: Direction,
+    password: &str,
+    stopped: Arc<AtomicBool>,
+) -> Result<(), Failure> {
+    let (options, pool) = (&args.transfer.connect, Pool::new(CLIENT_BUFFERS));
+    let remote = Remote::connect_as(direction.url(), options, &pool, password, None).await?;
     remote.outlast(args.transfer.patience(), stopped.clone());
     if !args.transfer.quiet {
         note!("{}", remote.describe());

@@ -3,10 +3,13 @@
 //! Owns: nothing. Does not: guess; what names no host is an error that shows how to write one.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use weft_machine::rt;
+
 use crate::Failure;
+use crate::connect::reach;
 
 /// A host and, when given, a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,22 +50,15 @@ impl FromStr for Host {
 }
 
 impl Host {
-    /// All addresses, with `default` as port where none was given. Asks the system's resolver, which may take seconds.
-    pub(crate) fn resolve(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
+    /// All addresses in the order in which they are tried, with `default` as port where none was given.
+    pub(crate) async fn addresses(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
         let port = self.port.unwrap_or(default);
-        let found: Vec<SocketAddr> = (self.name.as_str(), port)
-            .to_socket_addrs()
-            .map_err(|e| format!("{}: {e} (is the name spelled right? an IP address works, too)", self.name))?
-            .collect();
-        if found.is_empty() {
-            return Err(format!("{} has no address", self.name).into());
-        }
-        Ok(found)
+        Ok(reach::resolve(&self.name).await?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
     }
 
-    /// The first address.
-    pub(crate) fn address(&self, default: u16) -> Result<SocketAddr, Failure> {
-        Ok(self.resolve(default)?[0])
+    /// The same where nothing else waits meanwhile.
+    pub(crate) fn resolve(&self, default: u16) -> Result<Vec<SocketAddr>, Failure> {
+        rt::block_on(self.addresses(default))?
     }
 }
 

@@ -19,7 +19,7 @@ use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::Sync;
-use crate::connect::Remote;
+use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::local::Destination;
 use crate::signals::{stop_on_signals, until_stopped};
@@ -58,8 +58,9 @@ pub(crate) fn run(args: Sync) -> Result<ExitCode, Failure> {
 /// The same, for `weft cp -r`, too.
 pub(crate) fn run_as(args: Sync, which: Which, into: Into) -> Result<ExitCode, Failure> {
     let direction = Direction::of(&args.from, &args.to)?;
+    let password = password_for(direction.url(), &args.transfer.connect)?;
     let stopped = stop_on_signals()?;
-    rt::block_on(until_stopped(&stopped, sync(&args, direction, which, into, stopped.clone())))?
+    rt::block_on(until_stopped(&stopped, sync(&args, direction, &password, (which, into), stopped.clone())))?
 }
 
 /// Something in a folder, by its path from there.
@@ -182,12 +183,12 @@ fn last(path: &str) -> &str {
 async fn sync(
     args: &Sync,
     direction: Direction,
-    which: Which,
-    into: Into,
+    password: &str,
+    (which, into): (Which, Into),
     stopped: Arc<AtomicBool>,
 ) -> Result<ExitCode, Failure> {
-    let options = &args.transfer;
-    let remote = Remote::connect(direction.url(), &options.connect, &Pool::new(CLIENT_BUFFERS)).await?;
+    let (options, pool) = (&args.transfer, Pool::new(CLIENT_BUFFERS));
+    let remote = Remote::connect_as(direction.url(), &options.connect, &pool, password, None).await?;
     remote.outlast(options.patience(), stopped.clone());
     if !options.quiet {
         note!("{}", remote.describe());

@@ -3,6 +3,9 @@
 //! Owns: nothing. Does not: resolve or connect.
 
 use std::fmt;
+use std::path::Path;
+
+use crate::args::default_user;
 
 /// Which protocol a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub(crate) struct Url {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Whether the URL says it; else it is the protocol's.
+    pub port_named: bool,
     /// SMB share or NFS export.
     pub share: String,
     /// Path inside the share, `/` between components, none at the ends.
@@ -52,7 +57,7 @@ pub(crate) struct Url {
 pub(crate) enum UrlError {
     #[error("{0:?} names no share: write {1}://HOST:PORT/SHARE/PATH")]
     NoShare(String, &'static str),
-    #[error("{0:?} is not a port")]
+    #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
     #[error("{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are")]
     Option(String),
@@ -66,6 +71,18 @@ pub(crate) enum UrlError {
     Password,
     #[error("{0:?} has a broken % escape")]
     Escape(String),
+    #[error("{0} is how Windows writes a share, and no folder here has this name; write smb://{user}@{1}", user = default_user())]
+    Unc(String, String),
+    #[error(
+        "{0} is how mount writes an export, and no file here has this name; write nfs://{1}, or smb://USER@HOST/SHARE for SMB"
+    )]
+    Export(String, String),
+    #[error("{0}:// is not a protocol of weft: smb://USER@HOST/SHARE/PATH and nfs://HOST/EXPORT/PATH are")]
+    Scheme(String),
+    #[error("{0:?} names no host: write {1}://HOST/SHARE/PATH")]
+    NoHost(String, &'static str),
+    #[error("smb://{0} names no user; write smb://{user}@{0}", user = default_user())]
+    NoUser(String),
 }
 
 impl Url {
@@ -98,7 +115,10 @@ impl Url {
         let (scheme, rest, default_port) = match text.split_once("://") {
             Some(("smb", rest)) => (Scheme::Smb, rest, 445),
             Some(("nfs", rest)) => (Scheme::Nfs, rest, 2049),
-            _ => return Ok(None),
+            Some((other, _)) if !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric()) => {
+                return Err(UrlError::Scheme(other.to_owned()));
+            }
+            _ => return no_url(text).map(|()| None),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -106,13 +126,20 @@ impl Url {
         if user.contains(':') {
             return Err(UrlError::Password);
         }
-        let port_of = |text: &str| text.parse::<u16>().map_err(|_| UrlError::Port(text.to_owned()));
+        let port_of = |text: &str| match text.parse::<u16>() {
+            Ok(0) | Err(_) => Err(UrlError::Port(text.to_owned())),
+            Ok(port) => Ok(port),
+        };
         // [::1]:445 keeps its colons.
-        let (host, port) = match host.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port_of(port)?),
-            _ => (host, default_port),
+        let (host, port_named, port) = match host.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, true, port_of(port)?),
+            _ => (host, false, default_port),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            let name = if scheme == Scheme::Smb { "smb" } else { "nfs" };
+            return Err(UrlError::NoHost(text.to_owned(), name));
+        }
         let mut components = path.split('/').filter(|c| !c.is_empty());
         let share = components.next().unwrap_or("");
         let (mut mount_port, mut rdma_port, mut version) = (None, None, None);
@@ -136,6 +163,7 @@ impl Url {
             user: unescape(user)?,
             host: host.to_owned(),
             port,
+            port_named,
             share: unescape(share)?,
             path: unescape(&components.collect::<Vec<_>>().join("/"))?,
             folder: path.ends_with('/'),
@@ -143,6 +171,17 @@ impl Url {
             rdma_port,
             version,
         }))
+    }
+
+    /// SMB wants a name, unless a ticket has one.
+    pub(crate) fn check_user(&self, kerberos: bool) -> Result<(), UrlError> {
+        if self.scheme == Scheme::Nfs || !self.user.is_empty() || kerberos {
+            return Ok(());
+        }
+        let port = if self.port_named { format!(":{}", self.port) } else { String::new() };
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let path = [&self.share, &self.path].map(|part| part.trim_matches('/')).join("/");
+        Err(UrlError::NoUser(format!("{host}{port}/{}", path.trim_matches('/'))))
     }
 
     /// The last component: the file's own name.
@@ -165,6 +204,28 @@ impl fmt::Display for Url {
         };
         write!(f, "{scheme}://{}:{}/{}/{}", self.host, self.port, self.share, self.path)
     }
+}
+
+/// What looks like a remote name of other programs, and is no file here, is not taken for one that is to be made.
+fn no_url(text: &str) -> Result<(), UrlError> {
+    let unc = text.replace('\\', "/");
+    if let Some(rest) = unc.strip_prefix("//")
+        && let Some((host, _)) = rest.split_once('/')
+        && !host.is_empty()
+        // Linux takes // for /.
+        && !Path::new("/").join(host).exists()
+    {
+        return Err(UrlError::Unc(text.to_owned(), rest.to_owned()));
+    }
+    if let Some((host, path)) = text.split_once(":/")
+        && !host.is_empty()
+        && !host.contains('/')
+        && !Path::new(text).exists()
+    {
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        return Err(UrlError::Export(text.to_owned(), format!("{host}/{}", path.trim_start_matches('/'))));
+    }
+    Ok(())
 }
 
 /// Replaces %XX escapes.
@@ -198,6 +259,7 @@ mod tests {
                 user: "alice".into(),
                 host: "127.0.0.1".into(),
                 port: 4450,
+                port_named: true,
                 share: "data".into(),
                 path: "a b/big.iso".into(),
                 folder: false,
@@ -236,5 +298,33 @@ mod tests {
         assert!(matches!(Url::parse("nfs://h/s?vers=2"), Err(UrlError::Version(_))));
         assert!(matches!(Url::parse("smb://h/s?vers=3"), Err(UrlError::Option(_))));
         assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
+        assert!(matches!(Url::parse("smb://h:0/s"), Err(UrlError::Port(_))));
+        assert!(matches!(Url::parse("smb:///s"), Err(UrlError::NoHost(..))));
+        assert!(matches!(Url::parse("cifs://h/s"), Err(UrlError::Scheme(_))));
+    }
+
+    #[test]
+    fn names_of_other_programs_are_known() {
+        let says = |text: &str| Url::parse(text).unwrap_err().to_string();
+        assert!(says("//nas/data/x").contains("@nas/data/x"), "{}", says("//nas/data/x"));
+        assert!(says(r"\\nas\data\x").contains("@nas/data/x"));
+        assert!(says("nas:/export/x").contains("nfs://nas/export/x"));
+        assert!(says("alice@nas:/export").contains("nfs://nas/export"));
+        // A file or folder of this host is one, whatever it is called.
+        assert_eq!(Url::parse("//tmp/x"), Ok(None));
+        assert_eq!(Url::parse("./nas:/x"), Ok(None));
+        assert_eq!(Url::parse("a:b"), Ok(None));
+    }
+
+    #[test]
+    fn smb_wants_a_user() {
+        let url = Url::parse("smb://nas:4450/data/x").unwrap().unwrap();
+        let says = url.check_user(false).unwrap_err().to_string();
+        assert!(
+            says.starts_with("smb://nas:4450/data/x names no user") && says.contains("@nas:4450/data/x"),
+            "{says}"
+        );
+        assert_eq!(url.check_user(true), Ok(()));
+        assert_eq!(Url::parse("nfs://nas/data").unwrap().unwrap().check_user(false), Ok(()));
     }
 }

@@ -28,6 +28,11 @@ use super::rpc::{Cargo, Program, Rpc};
 pub const MAX_LINES: usize = 16;
 /// How long a server may be away before calls fail.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How often a call is repeated on a server that has never answered anything: what takes connections and closes them is
+/// perhaps no server of NFS.
+const FIRST_ATTEMPTS: u32 = 3;
+/// A server that is away for longer than this is told of.
+const UNTOLD: Duration = Duration::from_secs(2);
 /// The pauses between attempts to reach it grow from here to there.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -44,6 +49,8 @@ pub(crate) struct Lines {
     turn: Cell<usize>,
     next_xid: Cell<u32>,
     lost: Cell<u32>,
+    /// The server has answered something.
+    answered: Cell<bool>,
     /// What moved on connections that are gone.
     before: Cell<Traffic>,
 }
@@ -77,6 +84,7 @@ impl Lines {
             // Far from those that the first connection counts itself.
             next_xid: Cell::new(start),
             lost: Cell::new(0),
+            answered: Cell::new(false),
             before: Cell::default(),
         }
     }
@@ -84,7 +92,10 @@ impl Lines {
     /// So many connections, the first of them this one; each is made when it is first used, and whenever it was lost.
     pub fn many(&self, dial: Dial, lines: usize) -> Lines {
         let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
-        let first = Line { rpc: RefCell::new(self.lines[0].current()), dialing: Mutex::default() };
+        let first = Line {
+            rpc: RefCell::new(self.lines.first().and_then(Line::current).map(Rpc::watched)),
+            dialing: Mutex::default(),
+        };
         Lines {
             first: self.first.clone(),
             credential: self.credential.clone(),
@@ -93,8 +104,14 @@ impl Lines {
             turn: Cell::new(0),
             next_xid: Cell::new(self.next_xid.get()),
             lost: Cell::new(0),
+            answered: Cell::new(self.answered.get()),
             before: Cell::default(),
         }
+    }
+
+    /// From now on a lost connection is one to a server of NFS, which is perhaps started again.
+    pub fn answered(&self) {
+        self.answered.set(true);
     }
 
     /// Whether calls are repeated where a connection was lost.
@@ -161,14 +178,30 @@ impl Lines {
         self.turn.set(turn.wrapping_add(1));
         let line = &self.lines[turn % self.lines.len()];
         let repeatable = self.repeats() && cargo.source.is_none();
+        let (mut losses, mut pause, mut until) = (0, PAUSES.0, None);
         loop {
             let rpc = self.connected(line).await?;
             match rpc.results(xid, head.clone(), cargo.attempt().await).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
-                    tracing::debug!(xid, procedure, "is asked again: {e}");
                     self.lose(line, &rpc);
+                    losses += 1;
+                    let until = *until.get_or_insert_with(|| rt::now() + PATIENCE);
+                    if rt::now() >= until || !self.answered.get() && losses >= FIRST_ATTEMPTS {
+                        return Err(Error::Channel(e));
+                    }
+                    tracing::debug!(xid, procedure, "is asked again: {e}");
+                    // One that is lost is made again at once; one that is lost again and again is not.
+                    if losses > 1 {
+                        rt::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSES.1);
+                    }
                 }
-                outcome => return outcome,
+                outcome => {
+                    if !matches!(outcome, Err(Error::Channel(_))) {
+                        self.answered.set(true);
+                    }
+                    return outcome;
+                }
             }
         }
     }
@@ -181,18 +214,25 @@ impl Lines {
         let closed = || Error::Channel(Arc::new(weft_transport::Error::Closed));
         let dial = self.dial.as_ref().ok_or_else(closed)?;
         let _alone = line.dialing.lock().await;
-        let until = rt::now() + PATIENCE;
-        let mut pause = PAUSES.0;
+        let (begin, mut pause, mut told) = (rt::now(), PAUSES.0, false);
+        let until = begin + PATIENCE;
         loop {
             if let Some(rpc) = line.current() {
                 return Ok(rpc);
             }
             match dial().await {
                 Ok(channel) => {
-                    *line.rpc.borrow_mut() = Some(Rpc::new(channel, self.credential.clone()));
+                    *line.rpc.borrow_mut() = Some(Rpc::new(channel, self.credential.clone()).watched());
                 }
-                Err(e) if passes(&e) && rt::now() < until => {
+                Err(e) if passes(&e) && self.answered.get() && rt::now() < until => {
                     tracing::debug!("the server is not reached: {e}");
+                    if !told && rt::now() - begin >= UNTOLD {
+                        told = true;
+                        tracing::warn!(
+                            "the server cannot be reached ({e}); trying for {} s at most",
+                            PATIENCE.as_secs()
+                        );
+                    }
                     rt::sleep(pause).await;
                     pause = (pause * 2).min(PAUSES.1);
                 }

@@ -96,7 +96,9 @@ impl Mount {
         let args = ObjectArgs { object: root };
         let info: Outcome<FsinfoOk, AttrOnly> =
             rpc.call(NFS, procedure::FSINFO, &args, Cargo::default()).await?;
-        let rpc = Rc::new(Lines::one(&rpc, credential));
+        let lines = Lines::one(&rpc, credential);
+        lines.answered();
+        let rpc = Rc::new(lines);
         Ok(Mount { rpc, pool, root, info: Rc::new(ok(info)?) })
     }
 

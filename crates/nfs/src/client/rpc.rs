@@ -1,7 +1,8 @@
 //! Calls with many outstanding on one channel.
 //!
 //! What: [`Rpc`]: the table of calls that wait, and who of them receives. Spec: RFC 5531 section 8 (xid).
-//! Owns: the channel. Does not: retransmit (the channels are reliable), reconnect (`lines` does), time out.
+//! Owns: the channel, which ends when the server owes answers and says nothing for a minute, where that is watched.
+//! Does not: retransmit (the channels are reliable), reconnect (`lines` does).
 //!
 //! Operation: there is no task. One of the waiting calls, the leader, receives for all: it puts what arrives into the
 //! table and wakes whom it concerns. When its own reply comes it wakes another to lead. A lone call thus waits for the
@@ -10,12 +11,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
+use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Payload, Pool};
 use weft_transport::{Channel, Detached, Message, Outgoing, Part, To};
 use weft_wire::nfs3::Xdr;
@@ -25,6 +28,10 @@ use weft_wire::xdr::{Decoder, Encoder};
 use super::Error;
 use super::v4::callback;
 
+/// How long a server may owe answers and say nothing: then the connection counts as lost.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How often that is looked at; what is as silent as that is told of.
+const WATCH: Duration = Duration::from_secs(5);
 /// Reply without any large item: attributes of two directories, a handle.
 const SHORT_REPLY: usize = 512;
 
@@ -108,6 +115,10 @@ pub(crate) struct Rpc {
     /// Whose turn it is to receive.
     leader: Cell<Option<u32>>,
     ended: RefCell<Option<Error>>,
+    /// Counts messages received.
+    received: Cell<u64>,
+    /// Ends with this.
+    watch: RefCell<Option<Task<()>>>,
 }
 
 /// A call in the table.
@@ -129,7 +140,15 @@ impl Rpc {
             table: RefCell::default(),
             leader: Cell::new(None),
             ended: RefCell::new(None),
+            received: Cell::new(0),
+            watch: RefCell::default(),
         })
+    }
+
+    /// From now on the connection ends when the server owes answers and says nothing for a minute.
+    pub fn watched(self: Rc<Rpc>) -> Rc<Rpc> {
+        *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self))));
+        self
     }
 
     pub fn channel(&self) -> &Rc<dyn Channel> {
@@ -241,6 +260,7 @@ impl Rpc {
 
     /// A reply whose call was given up is dropped. A server that calls its client is answered at once.
     fn deliver(&self, message: Message) {
+        self.received.set(self.received.get().wrapping_add(1));
         if let Some(answer) = callback::answer(&message.body) {
             if let Some(Err(e)) = self.channel.send(Outgoing::bytes(answer)).now_or_never() {
                 // The channel's end is what its reader sees next.
@@ -261,6 +281,32 @@ impl Rpc {
     fn end(&self, e: Error) {
         self.ended.borrow_mut().get_or_insert(e);
         self.table.borrow_mut().values_mut().filter_map(|w| w.waker.take()).for_each(Waker::wake);
+    }
+}
+
+/// Ends a connection whose server owes answers and says nothing. Costs nothing per call.
+async fn watch(rpc: Weak<Rpc>) {
+    let mut silent: Option<(Duration, u64)> = None;
+    loop {
+        rt::sleep(WATCH).await;
+        let Some(rpc) = rpc.upgrade() else { return };
+        let (owed, received) = (!rpc.table.borrow().is_empty(), rpc.received.get());
+        silent = match silent {
+            _ if !owed => None,
+            Some((so_far, before)) if before == received => Some((so_far + WATCH, received)),
+            _ => Some((Duration::ZERO, received)),
+        };
+        match silent {
+            Some((so_far, _)) if so_far >= SILENCE => {
+                rpc.end(Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))));
+                return rpc.channel.close();
+            }
+            Some((so_far, _)) if so_far == WATCH => {
+                let left = (SILENCE - WATCH).as_secs();
+                tracing::warn!("the server does not answer; waiting for {left} s at most");
+            }
+            _ => {}
+        }
     }
 }
 

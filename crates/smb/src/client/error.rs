@@ -21,7 +21,7 @@ pub enum Error {
     #[error("the server does not answer; is it overloaded, or the network interrupted?")]
     TimedOut,
     /// The server answered with an error status.
-    #[error("{command:?} failed: {}", advice(*.status))]
+    #[error("{}", advice(*.status))]
     Status {
         /// What was asked.
         command: Command,
@@ -137,7 +137,7 @@ fn advice(status: NtStatus) -> String {
         NtStatus::ACCESS_DENIED => {
             "access denied; the user may not do this, or the server requires signing or encryption"
         }
-        NtStatus::BAD_NETWORK_NAME => "no share of that name; list the server's shares",
+        NtStatus::BAD_NETWORK_NAME => "no share of that name; `weft ls smb://USER@HOST` lists the shares",
         NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::NO_SUCH_FILE => "no such file or directory",
         NtStatus::OBJECT_PATH_NOT_FOUND => "a directory of the path does not exist",
         NtStatus::OBJECT_NAME_COLLISION => "the name exists already",

@@ -533,30 +533,43 @@ async fn receive(shared: Rc<Shared>) {
     shared.end(error);
 }
 
+/// How often in its limit a silent server is looked at: it is told of after one such step.
+const WATCH_STEPS: u32 = 12;
+
 /// Ends a connection whose server owes an answer and says nothing. Costs nothing per request. Requests that the
 /// server has answered "pending" may take as long as they like.
 ///
 /// With a `probe` the server is asked for a sign of life, an ECHO under this protection, before it is given up.
 async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
-    let mut seen = None;
+    let step = limit / WATCH_STEPS;
+    // What had been received when it fell silent, and how many steps ago that was.
+    let mut silent: Option<(u32, u64)> = None;
     loop {
-        rt::sleep(limit / 2).await;
+        rt::sleep(step).await;
         let (owed, received) = {
             let state = shared.state.borrow();
             (state.pending.values().any(|slot| slot.async_id.is_none()), state.received)
         };
-        match seen {
-            // Silent for half the time before, and for this half.
-            Some((2.., before)) if owed && before == received => return shared.end(Error::TimedOut),
-            Some((n, before)) if owed && before == received => seen = Some((n + 1, received)),
+        silent = match silent {
+            _ if !owed => None,
+            Some((n, before)) if before == received => Some((n + 1, received)),
             _ => {
-                seen = owed.then_some((1, received));
                 // What it is asked for may take long; this does not.
-                if let (true, Some(protection)) = (owed, probe) {
+                if let Some(protection) = probe {
                     let call = Call::new(Command::Echo, 0, protection, |out| echo::Request.emit(out));
                     send_and_forget(&shared, call);
                 }
+                Some((0, received))
             }
+        };
+        match silent {
+            Some((n, _)) if n >= WATCH_STEPS => return shared.end(Error::TimedOut),
+            // Where others carry the session on, nobody waits.
+            Some((1, _)) if probe.is_none() => {
+                let left = (limit - step).as_secs();
+                tracing::warn!("the server does not answer; waiting for {left} s at most");
+            }
+            _ => {}
         }
     }
 }

@@ -47,7 +47,11 @@ impl Agent {
         let token = std::env::var(TOKEN)
             .map_err(|_| format!("agents want a token: {TOKEN}=... (`weft bench agent` prints it)"))?;
         let talk = || -> Result<Talk, Failure> {
-            let stream = TcpStream::connect_timeout(&host.address(PORT)?, PATIENCE)
+            let addresses = host.resolve(PORT)?;
+            let mut tried = addresses.iter().map(|addr| TcpStream::connect_timeout(addr, PATIENCE));
+            let first = tried.next().ok_or("it has no address")?;
+            let stream = first
+                .or_else(|e| tried.find_map(Result::ok).ok_or(e))
                 .map_err(|e| format!("{e} (does `weft bench agent --listen ...` run there?)"))?;
             Ok(Talk::begin(stream, Side::Conductor, &token)?)
         };

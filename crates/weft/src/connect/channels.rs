@@ -4,7 +4,8 @@
 //! Owns: a task that looks after the session's connections as long as the session is used. Does not: choose among them
 //! for a request (the session does), nor make the first one (see the parent).
 
-use std::net::SocketAddr;
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,18 +46,21 @@ pub(super) struct Keeper {
     rdma_port: u16,
 }
 
-/// Opens a channel.
+/// Opens a channel to a port of the server; at which of its addresses.
 pub(super) async fn open(
     dial: &Dial<'_>,
     medium: Medium,
-    addr: SocketAddr,
-) -> Result<Rc<dyn Channel>, Failure> {
-    Ok(match dial.provider(medium) {
-        None => nbss::Nbss::new(dial.tcp_to(addr).await?, dial.pool.clone(), nbss::Config::default()),
-        Some(provider) => smbd::connect(provider.as_ref(), addr, smbd::Config::default(), dial.pool.clone())
-            .await
-            .map_err(|e| format!("SMB Direct by {} to {addr}: {e}", medium.name()))?,
-    })
+    port: u16,
+) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
+    let pool = dial.pool;
+    let Some(provider) = dial.provider(medium) else {
+        let (addr, stream) = dial.tcp(port).await?;
+        return Ok((addr, nbss::Nbss::new(stream, pool.clone(), nbss::Config::default())));
+    };
+    let connect =
+        async |addr| smbd::connect(provider.as_ref(), addr, smbd::Config::default(), pool.clone()).await;
+    let (addr, channel) = dial.rdma(&format!("SMB Direct by {}", medium.name()), port, connect).await?;
+    Ok((addr, channel))
 }
 
 impl Keeper {
@@ -71,12 +75,15 @@ impl Keeper {
         }
     }
 
-    fn dial(&self) -> Dial<'_> {
+    /// To one address of the server.
+    fn dial(&self, ip: IpAddr) -> Dial<'_> {
         Dial {
             url: &self.url,
             options: &self.options,
             pool: &self.pool,
             congestion: self.congestion.as_deref(),
+            ips: vec![ip],
+            reached: Cell::new(None),
         }
     }
 
@@ -98,7 +105,7 @@ impl Keeper {
         medium: Medium,
         addr: SocketAddr,
     ) -> Result<(Session, Tree), Failure> {
-        let session = lost.again(open(&self.dial(), medium, addr).await?).await?;
+        let session = lost.again(open(&self.dial(addr.ip()), medium, addr.port()).await?.1).await?;
         let tree = session.tree(&self.url.share).await?;
         Ok((session, tree))
     }
@@ -139,7 +146,7 @@ impl Keeper {
     async fn add(&self, session: &Session, way: Way) {
         let Way { medium, addr } = way;
         let adding = async {
-            let channel = open(&self.dial(), medium, addr).await?;
+            let (_, channel) = open(&self.dial(addr.ip()), medium, addr.port()).await?;
             Ok::<_, Failure>(session.add(channel).await?)
         };
         match rt::timeout(PATIENCE, adding).await {
@@ -183,7 +190,9 @@ mod tests {
         let url = Url::parse("smb://alice@10.0.0.1:4450/data/x").unwrap().unwrap();
         let addr: SocketAddr =
             if medium == Medium::Tcp { "10.0.0.1:4450" } else { "10.0.0.1:5445" }.parse().unwrap();
-        let dial = Dial { url: &url, options: &options, pool: &Pool::new(1 << 20), congestion: None };
+        let (pool, ips) = (&Pool::new(1 << 20), vec![addr.ip()]);
+        let dial =
+            Dial { url: &url, options: &options, pool, congestion: None, ips, reached: Cell::new(None) };
         Keeper::new(&dial, medium, addr)
     }
 

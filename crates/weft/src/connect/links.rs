@@ -94,7 +94,11 @@ fn reach<'a>(
             through.0.push(Step { link: link.clone(), target: target.clone() });
             let rest = path.get(link.len()..).unwrap_or_default().trim_start_matches('/');
             let beyond = behind(dial.url, &target, rest);
-            match reach(&Dial { url: &beyond, ..*dial }, password, through).await {
+            let reached = match Dial::new(&beyond, dial.options, dial.pool, dial.congestion).await {
+                Ok(dial) => reach(&dial, password, through).await,
+                Err(e) => Err(e),
+            };
+            match reached {
                 Ok(entered) => return Ok(entered),
                 // The next target may be there.
                 Err(e) => {

@@ -5,6 +5,7 @@
 //! the `mountport` that only version 3 asks, 4.1 is tried first. Owns: nothing beyond the mount. Does not: choose the
 //! transport (see the parent).
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -13,13 +14,18 @@ use futures_util::{FutureExt, StreamExt, stream};
 use weft_machine::Stream;
 use weft_machine::net::CONNECT_LIMIT;
 use weft_nfs::client::{
-    Attributes, AuthSys, Credential, File, FileType, MAX_LINES, Mount, Options, SetAttributes, SetTime,
-    Status, Time, v4,
+    Attributes, AuthSys, Credential, Error, File, FileType, MAX_LINES, Mount, Options, SetAttributes,
+    SetTime, Status, Time, v4,
 };
 use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
+use weft_wire::mount::MountStatus;
 
-use super::{Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat};
+use super::reach::{self, authority, patiently};
+use super::{
+    Agreed, Answer, Dial, LOGON_LIMIT, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder,
+    RemoteStat, explained,
+};
 use crate::Failure;
 use crate::providers;
 use crate::url::{NfsVersion, Url};
@@ -54,16 +60,17 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
         (None, Some(_)) => return Ok((mount_v3(dial, medium).await?, ", because mountport is of version 3")),
         _ => {}
     }
-    let (channel, path) = (channel(dial, medium).await?, path(dial.url));
-    let again = match lasting(dial)? {
-        Some(connections) => Some((again(dial, medium)?, connections)),
-        None => None,
-    };
-    let e = match v4::Mount::connect(channel, &path, options(dial), again).await {
+    let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
+    let again = lasting(dial)?.map(|connections| (again(dial, medium), connections));
+    let mounting = async { Ok(v4::Mount::connect(channel, &path, options(dial), again).await?) };
+    let e = match waited(dial, medium, addr, mounting).await {
         Ok(mount) => return Ok((Mounted::V4(mount), "")),
-        Err(e) => e,
+        Err(e) => match e.downcast::<Error>() {
+            Ok(e) => e,
+            Err(e) => return Err(e),
+        },
     };
-    let mounting = format!("mounting {path} by NFSv4.1: {e}");
+    let mounting = refused(dial.url, "4.1", &e);
     // Where the trees of both versions are not the same, MOUNT may know what LOOKUP does not.
     let other = e.is_version() || e.status() == Some(Status::NOENT);
     if dial.url.version.is_some() || !other {
@@ -77,19 +84,48 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
 }
 
 async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
-    let channel = channel(dial, medium).await?;
+    let (addr, channel) = channel(dial, medium).await?;
     let mountd = match dial.url.mount_port {
-        Some(port) => tcp(dial, port).await?,
+        Some(port) => tcp(dial, port).await?.1,
         None => channel.clone(),
     };
     let path = path(dial.url);
-    let mount = Mount::connect_with(channel, mountd, &path, options(dial))
-        .await
-        .map_err(|e| format!("mounting {path} by NFSv3: {e}"))?;
+    let mounting = async { Ok(Mount::connect_with(channel, mountd, &path, options(dial)).await?) };
+    let mount = waited(dial, medium, addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
+        Ok(e) => refused(dial.url, "3", &e).into(),
+        Err(e) => e,
+    })?;
     Ok(Mounted::V3(match lasting(dial)? {
-        Some(connections) => mount.keep_connected(again(dial, medium)?, connections),
+        Some(connections) => mount.keep_connected(again(dial, medium), connections),
         None => mount,
     }))
+}
+
+/// A mount has a limit, and who does not answer it is looked at.
+async fn waited<T>(
+    dial: &Dial<'_>,
+    medium: Medium,
+    addr: SocketAddr,
+    mounting: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let server = authority(&dial.url.host, addr.port());
+    match patiently(LOGON_LIMIT, format_args!("NFS at {server}"), mounting).await {
+        Err(e) if medium == Medium::Tcp => Err(explained(dial.url, addr, e).await),
+        done => done,
+    }
+}
+
+/// Why an export is not mounted, and what to type.
+fn refused(url: &Url, version: &str, e: &Error) -> String {
+    let (host, share) = (&url.host, &url.share);
+    let none = match e {
+        Error::Mount(status) => *status == MountStatus::NOENT,
+        e => e.status() == Some(Status::NOENT),
+    };
+    match none {
+        true => format!("no export /{share} on {host} (NFSv{version}); `showmount -e {host}` lists them"),
+        false => format!("export /{share} on {host}: {e} (NFSv{version})"),
+    }
 }
 
 fn path(url: &Url) -> String {
@@ -108,17 +144,19 @@ fn lasting(dial: &Dial<'_>) -> Result<Option<usize>, Failure> {
     Ok(Some(connections))
 }
 
-async fn tcp(dial: &Dial<'_>, port: u16) -> Result<Rc<dyn Channel>, Failure> {
-    let stream = dial.tcp(port).await?;
-    Ok(record::Record::new(stream, dial.pool.clone(), record::Config::default()))
+async fn tcp(dial: &Dial<'_>, port: u16) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
+    let (addr, stream) = dial.tcp(port).await?;
+    Ok((addr, record::Record::new(stream, dial.pool.clone(), record::Config::default())))
 }
 
-async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<Rc<dyn Channel>, Failure> {
+async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
     let Some(provider) = dial.provider(medium) else { return tcp(dial, dial.url.port).await };
-    let addr = dial.address(dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT))?;
-    Ok(rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone())
-        .await
-        .map_err(|e| format!("NFS over RDMA by {} to {addr}: {e}", medium.name()))?)
+    let connect = async |addr| {
+        rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone()).await
+    };
+    let port = dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT);
+    let (addr, channel) = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await?;
+    Ok((addr, channel))
 }
 
 fn options(dial: &Dial<'_>) -> Options {
@@ -128,34 +166,44 @@ fn options(dial: &Dial<'_>) -> Options {
 }
 
 /// Makes further connections like the first.
-fn again(dial: &Dial<'_>, medium: Medium) -> Result<weft_nfs::client::Dial, Failure> {
+fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
     let (pool, crc) = (dial.pool.clone(), !dial.options.no_crc);
     let congestion = dial.congestion.map(str::to_owned);
     let port = match medium {
         Medium::Tcp => dial.url.port,
         _ => dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT),
     };
-    let addr = dial.address(port)?;
-    Ok(Rc::new(move || {
-        let (pool, congestion) = (pool.clone(), congestion.clone());
+    let addresses = dial.addresses(port);
+    Rc::new(move || {
+        let (pool, congestion, addresses) = (pool.clone(), congestion.clone(), addresses.clone());
         async move {
             let provider = match medium {
-                Medium::Tcp => {
+                Medium::Tcp => None,
+                Medium::Iwarp => Some(providers::iwarp_provider(&pool, crc, congestion.as_deref())),
+                Medium::Shm => Some(providers::shm_provider(&pool)),
+                Medium::Rnic => Some(providers::rnic_provider(&pool)),
+            };
+            let connect = async |addr| {
+                let Some(provider) = &provider else {
                     let stream = Stream::connect_with(addr, CONNECT_LIMIT, congestion.as_deref()).await?;
                     let channel: Rc<dyn Channel> =
-                        record::Record::new(stream, pool, record::Config::default());
+                        record::Record::new(stream, pool.clone(), record::Config::default());
                     return Ok(channel);
-                }
-                Medium::Iwarp => providers::iwarp_provider(&pool, crc, congestion.as_deref()),
-                Medium::Shm => providers::shm_provider(&pool),
-                Medium::Rnic => providers::rnic_provider(&pool),
+                };
+                let config = rpcrdma::Config::default();
+                let channel: Rc<dyn Channel> =
+                    rpcrdma::connect(provider.as_ref(), addr, config, pool.clone()).await?;
+                Ok::<_, weft_transport::Error>(channel)
             };
-            rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), pool)
-                .await
-                .map(|channel| channel as Rc<dyn Channel>)
+            let failed = match reach::first(&addresses, connect).await {
+                Ok((_, channel)) => return Ok(channel),
+                Err(failed) => failed,
+            };
+            // The address at which the server was reached is the first.
+            Err(failed.into_iter().next().map_or(weft_transport::Error::Closed, |(_, e)| e))
         }
         .boxed_local()
-    }))
+    })
 }
 
 /// A mount of either version.

@@ -4,6 +4,7 @@
 //! Owns: nothing beyond the session. Does not: choose (see the parent).
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,18 +15,21 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_rdma::Traffic;
 use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
+use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::spelling;
 
 use super::channels::{self, Keeper};
 use super::lasting::{Opened, Share};
 use super::links::{self, Through};
+use super::reach::{authority, patiently};
 use super::{
-    Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
-    SMB_DIRECT_PORT,
+    Agreed, Answer, Dial, LOGON_LIMIT, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
+    RemoteStat, SMB_DIRECT_PORT,
 };
 use crate::Failure;
 use crate::args::Transport;
+use crate::url::Url;
 use crate::when::When;
 
 /// Connects and enters the share.
@@ -55,7 +59,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     let wants_tcp = dial.options.transport == Transport::Tcp;
     if !wants_tcp && dial.url.rdma_port.is_none() {
         // Ask over TCP. A server that does not know the question has no RDMA that we could find by asking.
-        let session = log_on(dial, Medium::Tcp, 0, password).await?;
+        let (_, session) = log_on(dial, Medium::Tcp, 0, password).await.map_err(|e| named_for(dial, e))?;
         match session.endpoints().await {
             Ok(endpoints) => announced = endpoints,
             Err(e) if e.status().is_some() => tracing::debug!("the server announces no endpoints: {e}"),
@@ -84,16 +88,19 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     for (medium, reason) in dial.choices(worth_trying) {
         let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
         match log_on(dial, medium, port, password).await {
-            Ok(session) => {
-                let tree = session.tree(&dial.url.share).await?;
-                let port = if medium == Medium::Tcp { dial.url.port } else { port };
-                let ways = Keeper::new(dial, medium, dial.address(port)?);
+            Ok((addr, session)) => {
+                let tree = enter_share(&session, dial).await?;
+                let ways = Keeper::new(dial, medium, addr);
                 ways.fill(&session).await;
                 return Ok(Entered { session, tree, ways, medium, reason });
             }
+            // What the server has said no to it is not asked again in another way.
+            Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.status().is_some()) => {
+                return Err(named_for(dial, e));
+            }
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
-                last = Some(e);
+                last = Some(named_for(dial, e));
             }
         }
     }
@@ -102,7 +109,7 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
 
 /// The shares of a server, asked over TCP. Those that are not meant to be shown are left out.
 pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<RemoteShare>, Failure> {
-    let session = log_on(dial, Medium::Tcp, 0, password).await?;
+    let (_, session) = log_on(dial, Medium::Tcp, 0, password).await.map_err(|e| named_for(dial, e))?;
     let shares = session.shares().await?;
     session.logoff().await?;
     let shown = shares.into_iter().filter(|share| share.is_disk && !share.hidden);
@@ -127,9 +134,14 @@ fn named(remark: &str) -> Option<String> {
     }
 }
 
-async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> Result<Session, Failure> {
+async fn log_on(
+    dial: &Dial<'_>,
+    medium: Medium,
+    port: u16,
+    password: &str,
+) -> Result<(SocketAddr, Session), Failure> {
     let port = if medium == Medium::Tcp { dial.url.port } else { port };
-    let channel = channels::open(dial, medium, dial.address(port)?).await?;
+    let (addr, channel) = channels::open(dial, medium, port).await?;
     let mut options = Options::new(&dial.url.host, &dial.url.user, password, dial.pool.clone());
     if dial.options.sign {
         options.signing = Wish::Required;
@@ -139,7 +151,38 @@ async fn log_on(dial: &Dial<'_>, medium: Medium, port: u16, password: &str) -> R
     if dial.options.encrypt {
         options.encryption = Wish::Required;
     }
-    Ok(Session::connect(channel, options).await?)
+    let logging_on = async { Ok(Session::connect(channel, options).await?) };
+    match patiently(LOGON_LIMIT, format_args!("SMB at {}", authority(&dial.url.host, port)), logging_on).await
+    {
+        Ok(session) => Ok((addr, session)),
+        Err(e) if medium == Medium::Tcp => Err(super::explained(dial.url, addr, e).await),
+        Err(e) => Err(e),
+    }
+}
+
+/// Says whose log-on failed, and where.
+fn named_for(dial: &Dial<'_>, failure: Failure) -> Failure {
+    let Some(e) = failure.downcast_ref::<Error>() else { return failure };
+    let Url { host, user, port, .. } = dial.url;
+    match user.is_empty() {
+        true => format!("{}: {e}", authority(host, *port)).into(),
+        false => format!("{user} at {}: {e}", authority(host, *port)).into(),
+    }
+}
+
+/// Enters the share of the URL.
+async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure> {
+    let Url { host, user, share, .. } = dial.url;
+    session.tree(share).await.map_err(|e| match e.status() {
+        Some(NtStatus::BAD_NETWORK_NAME) => {
+            let server = authority(host, dial.url.port);
+            format!("no share {share} on {host}; `weft ls smb://{user}@{server}` lists the shares").into()
+        }
+        Some(NtStatus::ACCESS_DENIED) => {
+            format!("share {share} on {host}: {user} may not use it, or it requires --encrypt").into()
+        }
+        _ => Failure::from(e),
+    })
 }
 
 /// Paths are called as the user calls them.

@@ -19,6 +19,7 @@ use super::clients::{self, Facts};
 use super::report::{Report, Verdict};
 use super::service::{readable, try_out};
 use crate::args::Service;
+use crate::connect::reach;
 use crate::host::Host;
 use crate::providers;
 
@@ -115,8 +116,7 @@ impl Examination {
     async fn name(&mut self) -> Option<Vec<SocketAddr>> {
         let host = self.question.host.clone();
         // Without a port of its own the number is replaced below.
-        let resolved = rt::blocking(move || host.resolve(smbd::IWARP_PORT).map_err(|e| e.to_string())).await;
-        match resolved {
+        match host.addresses(smbd::IWARP_PORT).await {
             Ok(addresses) => {
                 let list: Vec<String> = addresses.iter().map(|addr| addr.ip().to_string()).collect();
                 self.report.ok("name", format!("{} is {}", self.question.host.name, list.join(", ")));
@@ -125,7 +125,7 @@ impl Examination {
             Err(e) => {
                 self.report.fail(
                     "name",
-                    e,
+                    e.to_string(),
                     "spell the name as DNS or /etc/hosts has it, or give the address",
                 );
                 None
@@ -205,15 +205,15 @@ impl Examination {
 
     /// The first of the addresses that takes a TCP connection.
     async fn reach(&self, addresses: &[SocketAddr], port: u16) -> io::Result<SocketAddr> {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for addr in addresses {
-            let addr = SocketAddr::new(addr.ip(), port);
-            match Stream::connect_within(addr, self.question.limit).await {
-                Ok(_) => return Ok(addr),
-                Err(e) => last = e,
+        let all: Vec<_> = addresses.iter().map(|addr| SocketAddr::new(addr.ip(), port)).collect();
+        let connect = async |addr| Stream::connect_within(addr, self.question.limit).await;
+        match reach::first(&all, connect).await {
+            Ok((addr, _)) => Ok(addr),
+            Err(failed) => {
+                let last = failed.into_iter().next_back().map(|(_, e)| e);
+                Err(last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
             }
         }
-        Err(last)
     }
 
     /// iWARP: MPA's reply, its terms, the path, and one use of the service.

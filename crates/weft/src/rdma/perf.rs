@@ -13,11 +13,12 @@ use weft_load::verbs::perf::{Mode, Op, Plan, depth_within};
 use weft_load::verbs::ping;
 use weft_load::verbs::server::Answers;
 use weft_machine::{Pool, rt};
-use weft_rdma::ConnectError;
+use weft_rdma::{ConnectError, ConnectParams};
 
 use super::{server, settle, stop_flag};
 use crate::Failure;
 use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
+use crate::connect::reach;
 use crate::providers;
 
 /// Memory of the client's buffers: what it sends, and where it reads to.
@@ -39,7 +40,7 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     if args.bidirectional && args.only == Some(Figure::Latency) {
         return Err("--bidirectional measures bandwidth: leave --only latency out".into());
     }
-    let addr = args.host.address(ping::PORT)?;
+    let addresses = args.host.resolve(ping::PORT)?;
     let stopped = stop_flag()?;
     let length = match args.count {
         Some(count) => Length::Count(count),
@@ -48,6 +49,15 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
     rt::block_on_with(&core, async {
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(args.provider, &pool, &args.iwarp)?;
+        let addr = match addresses[..] {
+            [only] => only,
+            // The first at which somebody answers; every measurement has a connection of its own.
+            _ => {
+                let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
+                let reached = reach::first(&addresses, connect).await;
+                reached.map_err(|failed| reach::told(&args.host.name, ping::PORT, &failed))?.0
+            }
+        };
         let mut rows = Vec::new();
         let mut out = crate::out::Stdout;
         for (op, mode, plans) in tables(&args) {

@@ -16,6 +16,7 @@ use weft_rdma::ConnectParams;
 use super::{server, stop_flag};
 use crate::Failure;
 use crate::args::{Ping, ProviderKind};
+use crate::connect::reach;
 use crate::providers;
 
 /// Memory for the two regions and the receive buffers.
@@ -42,14 +43,16 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     };
     let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
     let size = size.ok_or("--size is at most 1M")?;
-    let addr = host.address(ping::PORT)?;
     let stopped = stop_flag()?;
     rt::block_on(async {
+        let addresses = host.addresses(ping::PORT).await?;
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
-        let (qp, _) = provider.connect(addr, ConnectParams::default()).await.map_err(|e| {
+        let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
+        let (addr, (qp, _)) = reach::first(&addresses, connect).await.map_err(|failed| {
             format!(
-                "cannot connect to {addr} over {}: {e} (on that host: weft rdma ping --server)",
+                "{} over {}; on that host: weft rdma ping --server",
+                reach::told(&host.name, host.port.unwrap_or(ping::PORT), &failed),
                 provider.name()
             )
         })?;

@@ -139,6 +139,7 @@ impl Client {
         mut cargo: Cargo,
     ) -> Result<Results, Error> {
         let (until, mut pause, mut losses) = (rt::now() + PATIENCE, PAUSES.0, 0);
+        let mut told = false;
         loop {
             let session = self.session().await?;
             let Some(turn) = session.slots.take().await else { continue };
@@ -157,6 +158,14 @@ impl Client {
                 // It was carried out, and its answer is lost: such a request may be carried out again.
                 Status::RETRY_UNCACHED_REP if keep == Keep::No => {}
                 Status::DELAY | Status::GRACE if rt::now() < until => {
+                    if pause >= PAUSES.1 && !told {
+                        told = true;
+                        tracing::warn!(
+                            "the server is busy, or was just started ({}); waiting for {} s at most",
+                            results.status,
+                            PATIENCE.as_secs()
+                        );
+                    }
                     rt::sleep(pause).await;
                     pause = (pause * 2).min(PAUSES.1);
                 }

@@ -1,0 +1,224 @@
+//! Reaching a host: all of its addresses in turn, and waits that end and are told.
+//!
+//! Spec: RFC 8305 section 4 (families take turns) and 5 (attempts overlap). Owns: nothing. Does not: know a protocol.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+use weft_machine::rt;
+
+use crate::Failure;
+
+/// How long an attempt has before the next address is tried as well (RFC 8305 section 8).
+const STAGGER: Duration = Duration::from_millis(250);
+/// A wait that is longer than this is told.
+const UNTOLD: Duration = Duration::from_secs(2);
+/// How long the system's resolver may take: three servers of names that do not answer, by its defaults.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(15);
+
+/// The addresses of a host, in the order in which they are tried.
+pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![ip]);
+    }
+    let name = host.to_owned();
+    let asked = async {
+        // The port is of no concern to the resolver.
+        let found = rt::blocking(move || (name.as_str(), 0).to_socket_addrs().map(Vec::from_iter)).await;
+        let advice = "is the name spelled right? An IP address works, too";
+        Ok(found.map_err(|e| format!("{host}: {e} ({advice})"))?)
+    };
+    let found = patiently(RESOLVE_LIMIT, format_args!("the address of {host}"), asked).await?;
+    match interleaved(found.into_iter().map(|addr| addr.ip())) {
+        none if none.is_empty() => Err(format!("{host} has no address").into()),
+        found => Ok(found),
+    }
+}
+
+/// In the resolver's order, but the families take turns: one that leads nowhere costs little (RFC 8305 section 4).
+pub(crate) fn interleaved(found: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::new();
+    for ip in found {
+        if !all.contains(&ip) {
+            all.push(ip);
+        }
+    }
+    let first_is_v6 = all.first().is_some_and(IpAddr::is_ipv6);
+    let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|ip| ip.is_ipv6() == first_is_v6);
+    let (mut ours, mut others) = (ours.into_iter(), others.into_iter());
+    let mut turns = Vec::new();
+    loop {
+        let pair = [ours.next(), others.next()];
+        if pair == [None, None] {
+            return turns;
+        }
+        turns.extend(pair.into_iter().flatten());
+    }
+}
+
+/// Tries the addresses, the next one when the last attempt has failed or takes long: the first success counts, and ends the
+/// other attempts. The error has what became of each.
+pub(crate) async fn first<T, E>(
+    addresses: &[SocketAddr],
+    attempt: impl AsyncFn(SocketAddr) -> Result<T, E>,
+) -> Result<(SocketAddr, T), Vec<(SocketAddr, E)>> {
+    let mut waiting = addresses.iter().copied();
+    let mut running = FuturesUnordered::new();
+    let mut failed = Vec::new();
+    loop {
+        match waiting.next() {
+            Some(addr) => {
+                let attempt = &attempt;
+                running.push(async move { (addr, attempt(addr).await) });
+            }
+            None if running.is_empty() => return Err(failed),
+            None => {}
+        }
+        let until_next = async {
+            match waiting.len() {
+                0 => std::future::pending().await,
+                _ => rt::sleep(STAGGER).await,
+            }
+        };
+        match select(running.next(), pin!(until_next)).await {
+            Either::Left((Some((addr, Ok(done))), _)) => return Ok((addr, done)),
+            Either::Left((Some((addr, Err(e))), _)) => failed.push((addr, e)),
+            Either::Left((None, _)) | Either::Right(_) => {}
+        }
+    }
+}
+
+/// What became of all attempts, as one sentence: the error of each address, or the one that all have.
+pub(crate) fn told<E: fmt::Display>(host: &str, port: u16, failed: &[(SocketAddr, E)]) -> String {
+    let errors: Vec<String> = failed.iter().map(|(_, e)| e.to_string()).collect();
+    let object = authority(host, port);
+    let Some(first) = errors.first() else { return format!("{object}: no address to try") };
+    if errors.iter().any(|e| e != first) {
+        let each: Vec<String> = failed.iter().map(|(addr, e)| format!("{e} at {}", addr.ip())).collect();
+        return format!("{object}: {}", each.join(", "));
+    }
+    let tried: Vec<String> = failed.iter().map(|(addr, _)| addr.ip().to_string()).collect();
+    match tried.len() == 1 && tried.first().is_some_and(|ip| ip == host) {
+        true => format!("{object}: {first}"),
+        false => format!("{object}: {first} (tried {})", tried.join(", ")),
+    }
+}
+
+/// HOST:PORT, with brackets where it takes them.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Waits for a step that has a limit, and says so when it takes long.
+pub(crate) async fn patiently<T>(
+    limit: Duration,
+    what: impl fmt::Display,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut step = pin!(step);
+    if let Ok(done) = rt::timeout(UNTOLD.min(limit), &mut step).await {
+        return done;
+    }
+    let left = limit.saturating_sub(UNTOLD);
+    if !left.is_zero() {
+        tracing::warn!("waiting for {what}, for {} s at most", left.as_secs());
+        if let Ok(done) = rt::timeout(left, step).await {
+            return done;
+        }
+    }
+    Err(Late(format!("no answer in {} s from {what}", limit.as_secs())).into())
+}
+
+/// Nothing came in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Late(String);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use weft_machine::sim;
+
+    use super::*;
+
+    fn ips(list: &str) -> Vec<IpAddr> {
+        list.split(' ').map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    fn addresses(list: &str) -> Vec<SocketAddr> {
+        ips(list).into_iter().map(|ip| SocketAddr::new(ip, 445)).collect()
+    }
+
+    #[test]
+    fn families_take_turns_and_the_resolver_says_which_is_first() {
+        assert_eq!(
+            interleaved(ips("2001:db8::1 2001:db8::2 2001:db8::1 192.0.2.1 192.0.2.2 192.0.2.3")),
+            ips("2001:db8::1 192.0.2.1 2001:db8::2 192.0.2.2 192.0.2.3")
+        );
+        assert_eq!(interleaved(ips("192.0.2.1 ::1 192.0.2.2")), ips("192.0.2.1 ::1 192.0.2.2"));
+        assert_eq!(interleaved([]), ips("::1")[..0]);
+    }
+
+    /// What `first` gives where `answers` says after how many milliseconds each address answers what; and when it tried which.
+    fn race(answers: &'static [(u64, Result<(), &'static str>)]) -> (String, Vec<(u64, String)>) {
+        sim::Sim::new(1).run(async move {
+            let all = addresses("2001:db8::1 192.0.2.1 2001:db8::2");
+            let (tried, begin) = (RefCell::new(Vec::new()), rt::now());
+            let won = first(&all, async |addr| {
+                let i = all.iter().position(|one| *one == addr).unwrap();
+                tried.borrow_mut().push(((rt::now() - begin).as_millis() as u64, addr.ip().to_string()));
+                rt::sleep(Duration::from_millis(answers[i].0)).await;
+                answers[i].1
+            })
+            .await;
+            let outcome = match won {
+                Ok((addr, ())) => addr.ip().to_string(),
+                Err(failed) => told("nas", 445, &failed),
+            };
+            (outcome, tried.into_inner())
+        })
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_overtaken() {
+        let (won, tried) = race(&[(60_000, Ok(())), (30, Ok(())), (0, Ok(()))]);
+        assert_eq!(won, "192.0.2.1");
+        assert_eq!(tried, [(0, "2001:db8::1".into()), (250, "192.0.2.1".into())]);
+    }
+
+    #[test]
+    fn one_that_refuses_is_not_waited_for() {
+        let (won, tried) = race(&[(5, Err("refused")), (20, Err("refused")), (1, Ok(()))]);
+        assert_eq!(won, "2001:db8::2");
+        assert_eq!(tried.last(), Some(&(25, "2001:db8::2".into())));
+    }
+
+    #[test]
+    fn a_failure_names_what_was_tried() {
+        let (same, _) = race(&[(1, Err("refused")), (1, Err("refused")), (1, Err("refused"))]);
+        assert_eq!(same, "nas:445: refused (tried 2001:db8::1, 192.0.2.1, 2001:db8::2)");
+        let (each, _) = race(&[(1, Err("refused")), (9, Err("no route")), (1, Err("refused"))]);
+        assert_eq!(each, "nas:445: refused at 2001:db8::1, no route at 192.0.2.1, refused at 2001:db8::2");
+        let only = [("192.0.2.1:445".parse().unwrap(), "refused")];
+        assert_eq!(told("192.0.2.1", 445, &only), "192.0.2.1:445: refused");
+        assert_eq!(authority("::1", 445), "[::1]:445");
+    }
+
+    #[test]
+    fn a_wait_has_an_end() {
+        sim::Sim::new(1).run(async {
+            let begin = rt::now();
+            let never = std::future::pending::<Result<(), Failure>>();
+            let late = patiently(Duration::from_secs(7), "the server", never).await.unwrap_err();
+            assert_eq!(late.to_string(), "no answer in 7 s from the server");
+            assert_eq!((rt::now() - begin).as_secs(), 7);
+            assert!(patiently(Duration::from_secs(7), "it", async { Ok(()) }).await.is_ok());
+        });
+    }
+}

@@ -1,0 +1,216 @@
+"""What a client says of servers that do not answer as they should, of names with several addresses, and how soon it ends."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+
+
+class Peer:
+    """Takes connections on loopback. `behave` is carried out on each."""
+
+    def __init__(self, behave):
+        self.behave, self.taken, self.open = behave, 0, []
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.taken += 1
+                self.open.append(connection)
+                threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        with contextlib.suppress(OSError):
+            self.behave(connection)
+
+    def close(self):
+        for end in [self.listener, *self.open]:
+            end.close()
+
+
+def closes(connection):
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def reads_and_closes(connection):
+    connection.recv(65536)
+    closes(connection)
+
+
+def is_silent(connection):
+    while connection.recv(65536):
+        pass
+
+
+def speaks_http(connection):
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    closes(connection)
+
+
+def greets_as_nbd(connection):
+    connection.sendall(b"NBDMAGICIHAVEOPT\0\3")
+    is_silent(connection)
+
+
+class Reach(unittest.TestCase):
+    @contextlib.contextmanager
+    def peer(self, behave):
+        peer = Peer(behave)
+        try:
+            yield peer
+        finally:
+            peer.close()
+
+    def said(self, *arguments, within=30, status=1):
+        begun = time.monotonic()
+        done = weft.run(weft.WEFT, *arguments, check=False, timeout=60)
+        self.assertLess(time.monotonic() - begun, within, done.stderr)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr
+
+    def test_peers_that_close(self):
+        for behave in [closes, reads_and_closes]:
+            for url in ["smb://a@127.0.0.1:{}/s/x", "nfs://127.0.0.1:{}/s/x", "nfs://127.0.0.1:{}/s/x?vers=3"]:
+                with self.subTest(url=url, behave=behave.__name__), self.peer(behave) as peer:
+                    said = self.said("cp", url.format(peer.port), "/dev/null", within=15)
+                    self.assertIn(f"127.0.0.1:{peer.port} takes connections, and closes them without an answer", said)
+                    # Some to look at what it is; it is not hammered.
+                    self.assertLess(peer.taken, 20)
+
+    def test_silent_peers(self):
+        for url in ["smb://a@127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s"]:
+            with self.subTest(url=url), self.peer(is_silent) as peer:
+                said = self.said("ls", url.format(peer.port), within=40)
+                self.assertIn("waiting for", said)
+                self.assertIn("takes connections, and does not answer", said)
+
+    def test_other_servers(self):
+        for behave, name in [(speaks_http, "speaks HTTP"), (greets_as_nbd, "speaks NBD")]:
+            for url in ["smb://a@127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s"]:
+                with self.subTest(url=url, name=name), self.peer(behave) as peer:
+                    self.assertIn(name, self.said("ls", url.format(peer.port), within=40))
+
+    def test_the_other_protocol(self):
+        with weft.serving() as server:
+            ready = server.ready
+            said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:{ready['nfs_port']}/data", within=40)
+            self.assertIn(f"speaks NFS, not SMB; try nfs://127.0.0.1:{ready['nfs_port']}/data", said)
+            self.assertIn("waiting for SMB at", said)
+            said = self.said("cp", f"nfs://127.0.0.1:{ready['smb_port']}/data/x", "/dev/null", within=40)
+            self.assertIn(f"speaks SMB, not NFS; try smb://USER@127.0.0.1:{ready['smb_port']}/data", said)
+            said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:{ready['smbd_port']}/data", within=40)
+            self.assertIn("is a port of RDMA", said)
+
+    def test_the_first_signal_ends_it(self):
+        commands = [
+            ("cp", "smb://a@127.0.0.1:{}/s/x", "/dev/null"), ("cp", "nfs://127.0.0.1:{}/s/x", "/dev/null"),
+            ("sync", "nfs://127.0.0.1:{}/s", "."), ("put", "smb://a@127.0.0.1:{}/s/x"),
+            ("ls", "nfs://127.0.0.1:{}/s"), ("cat", "smb://a@127.0.0.1:{}/s/x"),
+        ]
+        environment = dict(os.environ, WEFT_PASSWORD="x")
+        for number in [signal.SIGINT, signal.SIGTERM]:
+            for command in commands:
+                with self.subTest(command=command, signal=number), self.peer(is_silent) as peer:
+                    process = subprocess.Popen(
+                        [weft.WEFT, *(part.format(peer.port) for part in command)], env=environment,
+                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                    )
+                    while not peer.taken:
+                        time.sleep(0.01)
+                    begun = time.monotonic()
+                    process.send_signal(number)
+                    self.assertNotEqual(process.wait(timeout=30), 0)
+                    self.assertLess(time.monotonic() - begun, 2.5)
+                    process.stderr.close()
+
+    def test_a_server_that_is_stopped_in_a_copy(self):
+        """A copy in full course from a server that is stopped (SIGSTOP): the first signal ends it, and nothing stays."""
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            weft.random_file(server.folder / "large", 64 << 20)
+            environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
+            for url in [server.url("large"), server.nfs_url("large")]:
+                target = pathlib.Path(work) / "target"
+                target.write_bytes(b"old")
+                process = subprocess.Popen(
+                    [weft.WEFT, "cp", "-q", "--transport", "tcp", "--queue-depth", "1", "--block", "4K", url, target],
+                    env=environment, stderr=subprocess.PIPE, text=True,
+                )
+                partial = target.with_name(".target.weft-partial")
+                while not (partial.exists() and partial.stat().st_size > 100_000):
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.005)
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.2)
+                begun = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                self.assertNotEqual(process.wait(timeout=30), 0)
+                self.assertLess(time.monotonic() - begun, 2.5)
+                server.process.send_signal(signal.SIGCONT)
+                self.assertEqual((os.listdir(work), target.read_bytes()), (["target"], b"old"))
+                process.stderr.close()
+
+    def test_names_with_several_addresses(self):
+        """A name whose first address refuses, and one whose first address does not answer at all."""
+        script = """
+set -e
+mount --bind "$1" /etc/hosts
+exec "$2" ls "$3"
+"""
+        with weft.serving() as server, tempfile.NamedTemporaryFile("w", prefix="weft-hosts-") as hosts:
+            (server.folder / "file").write_text("x")
+            # Nobody routes 192.0.2.0/24 (RFC 5737) or 2001:db8::/32 (RFC 3849).
+            hosts.write(
+                "::1 refused.test\n127.0.0.1 refused.test\n192.0.2.1 silent.test\n127.0.0.1 silent.test\n"
+            )
+            hosts.flush()
+            for name in ["refused.test", "silent.test"]:
+                for url in [server.url("", "data"), server.nfs_url("")]:
+                    url = url.replace("127.0.0.1", name)
+                    with self.subTest(url=url):
+                        done = weft.run("unshare", "--mount", "sh", "-c", script, "sh", hosts.name, weft.WEFT, url)
+                        self.assertIn("file", done.stdout)
+
+    def test_default_ports(self):
+        """On loopback weft serve's own port comes after 445, and that is said."""
+        with weft.own_network(), weft.serving(ports={"smb": 4450}) as server:
+            (server.folder / "file").write_text("x")
+            done = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1/data")
+            self.assertIn("file", done.stdout)
+            self.assertIn("127.0.0.1:445; trying 4450", done.stderr)
+            # A port that is named is that one.
+            said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:445/data")
+            self.assertIn("127.0.0.1:445: Connection refused", said)
+            self.assertNotIn("4450", said)
+
+    def test_before_anything_connects(self):
+        for arguments, says in [
+            (["cp", "//nas/data/x", "."], "@nas/data/x"),
+            (["cp", r"\\nas\data\x", "."], "@nas/data/x"),
+            (["ls", "nas:/export"], "nfs://nas/export"),
+            (["ls", "smb://nas/data"], "names no user"),
+            (["ls", "cifs://nas/data"], "smb://USER@HOST"),
+            (["cp", "/no/such/file", "smb://a@192.0.2.1/data/"], "/no/such/file: No such file"),
+            (["sync", "/no/such/folder", "nfs://192.0.2.1/data/"], "/no/such/folder: No such file"),
+            (["put", "smb://a@192.0.2.1/data/"], "names no file"),
+            (["cat", "./here"], "smb://USER@HOST"),
+        ]:
+            with self.subTest(arguments=arguments):
+                self.assertIn(says, self.said(*arguments, within=5))
+
+
+if __name__ == "__main__":
+    unittest.main()
