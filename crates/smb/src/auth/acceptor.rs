@@ -217,8 +217,8 @@ impl Acceptor {
         let is_kerberos = |mech: &ObjectIdentifier| [KERBEROS, MS_KERBEROS].contains(mech);
         let ours =
             |mech: &ObjectIdentifier| *mech == NTLMSSP || (self.tickets.is_some() && is_kerberos(mech));
-        let at = init.mech_types.iter().position(ours).ok_or(AuthError::NoMechanism)?;
-        let mech = init.mech_types[at];
+        let found = init.mech_types.iter().copied().enumerate().find(|(_, mech)| ours(mech));
+        let (at, mech) = found.ok_or(AuthError::NoMechanism)?;
         if let Some(context) = self.tickets.clone().filter(|_| is_kerberos(&mech)) {
             let preferred = at == 0;
             self.wrapping = Wrapping::Spnego { mech_types: init.mech_types_der, mic_required: !preferred };

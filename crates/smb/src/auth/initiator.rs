@@ -148,7 +148,7 @@ impl Initiator {
         };
         let mut authenticate = message.emit();
         let mic = keys::mic(&self.nonces.session_key, negotiate, &raw, &authenticate);
-        authenticate[MIC].copy_from_slice(&mic);
+        authenticate.get_mut(MIC).expect("room for a MIC, which emit leaves").copy_from_slice(&mic);
 
         let list_mic = keys::mech_list_mic(&self.nonces.session_key, flags, Side::Client, &self.mech_types);
         self.state = State::WaitAccept { flags };

@@ -93,7 +93,8 @@ pub(super) fn mech_list_mic(session_key: &[u8; 16], flags: Flags, side: Side, me
             () if flags.contains(Flags::NEGOTIATE_56) => 7,
             () => 5,
         };
-        let seal_key = Zeroizing::new(md5(&[&session_key[..strength], seal]));
+        let weakened = session_key.get(..strength).unwrap_or(session_key);
+        let seal_key = Zeroizing::new(md5(&[weakened, seal]));
         Rc4::new((&*seal_key).into()).apply_keystream(&mut checksum[..8]);
     }
     let mut mic = [0; 16];

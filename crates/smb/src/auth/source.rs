@@ -36,6 +36,7 @@ pub fn is_of_this_host(peer: Peer) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -98,6 +98,7 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -10,7 +10,8 @@
 //! ```
 
 use super::Corrupt;
-use super::matches::{Finder, Token, repeat};
+use super::matches::{Finder, Token};
+use super::output::Output;
 
 const BLOCK: usize = 1 << 16;
 const WINDOW: usize = (1 << 16) - 1;
@@ -21,6 +22,11 @@ const MAX_BITS: u32 = 15;
 const END: usize = 256;
 
 /// Appends the compressed `data`; gives up once that takes `limit` bytes.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut finder = Finder::new();
@@ -42,6 +48,11 @@ pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn symbol(token: Token) -> usize {
     match token {
         Token::Literal(byte) => byte.into(),
@@ -49,6 +60,11 @@ fn symbol(token: Token) -> usize {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn block(tokens: &[Token], last: bool, out: &mut Vec<u8>) {
     let mut counts = [0u32; SYMBOLS];
     tokens.iter().for_each(|token| counts[symbol(*token)] += 1);
@@ -79,6 +95,11 @@ fn block(tokens: &[Token], last: bool, out: &mut Vec<u8>) {
 }
 
 /// Lengths of an optimal prefix code; where a code would be too long, of a nearly optimal one.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     let mut counts = *counts;
     loop {
@@ -92,6 +113,11 @@ fn lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
 }
 
 /// Huffman's: the two rarest become one, until there is one left.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn unbounded(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
@@ -125,6 +151,11 @@ fn unbounded(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
 }
 
 /// The canonical code: by length, then by symbol.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn codes(lengths: &[u8; SYMBOLS]) -> [u16; SYMBOLS] {
     let mut codes = [0; SYMBOLS];
     let mut next = 0u32;
@@ -147,6 +178,11 @@ struct Bits<'a> {
     places: [usize; 2],
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 impl Bits<'_> {
     fn new(out: &mut Vec<u8>) -> Bits<'_> {
         let at = out.len();
@@ -200,35 +236,37 @@ impl Bits<'_> {
 
 /// Fills `out`, neither less nor more.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+    let most = out.len();
+    let mut output = Output::new(out);
     let mut table = vec![0u16; 1 << MAX_BITS];
-    let (mut position, mut at) = (0, 0);
+    let mut position = 0usize;
     // A block of nothing but an end is what nothing is compressed to.
-    while at < out.len() || position == 0 {
-        let lengths = data.get(position..position + TABLE).ok_or(Corrupt("no room for a code"))?;
+    while !output.is_full() || position == 0 {
+        let body = position.saturating_add(TABLE);
+        let lengths = data.get(position..body).ok_or(Corrupt("no room for a code"))?;
         fill(&mut table, lengths)?;
-        let mut bits = Reader::new(data, position + TABLE)?;
-        let end = out.len().min(at + BLOCK);
-        while at < end {
-            let symbol = usize::from(table[(bits.next >> (32 - MAX_BITS)) as usize]);
+        let mut bits = Reader::new(data, body)?;
+        let end = most.min(output.len().saturating_add(BLOCK));
+        while output.len() < end {
+            let first = (bits.next >> (32 - MAX_BITS)) as usize;
+            let symbol = usize::from(table.get(first).copied().ok_or(Corrupt("no such code"))?);
             bits.skip(length(lengths, symbol))?;
-            if symbol < 256 {
-                out[at] = symbol as u8;
-                at += 1;
+            let Some(code) = symbol.checked_sub(256) else {
+                output.put(symbol as u8)?;
                 continue;
-            }
-            let (mut len, high) = (symbol % 16, ((symbol - 256) / 16) as u32);
+            };
+            let (mut len, high) = (code % 16, (code / 16) as u32);
             if len == 15 {
-                len += bits.length()?;
+                len = len.saturating_add(bits.length()?);
             }
             // Of no bits where `high` is 0.
-            let distance = (1 << high) + (u64::from(bits.next) >> (32 - high)) as usize;
+            let low = u64::from(bits.next).wrapping_shr(32u32.saturating_sub(high)) as usize;
+            let distance = 1usize.wrapping_shl(high).saturating_add(low);
             bits.skip(high)?;
-            let len = len + 3;
-            repeat(out, at, distance, len)?;
-            at += len;
+            output.repeat(distance, len.saturating_add(3))?;
         }
         position = bits.position;
-        if at == out.len() {
+        if output.is_full() {
             break;
         }
     }
@@ -236,17 +274,18 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
 }
 
 fn length(lengths: &[u8], symbol: usize) -> u32 {
-    u32::from(lengths[symbol / 2] >> (4 * (symbol % 2)) & 0xf)
+    let pair = lengths.get(symbol / 2).copied().unwrap_or(0);
+    u32::from(if symbol.is_multiple_of(2) { pair & 0xf } else { pair >> 4 })
 }
 
 /// Which symbol 15 bits begin with.
 fn fill(table: &mut [u16], lengths: &[u8]) -> Result<(), Corrupt> {
-    let mut at = 0;
+    let mut at = 0usize;
     for bits in 1..=MAX_BITS {
         for symbol in (0..SYMBOLS).filter(|symbol| length(lengths, *symbol) == bits) {
-            let count = 1 << (MAX_BITS - bits);
-            table.get_mut(at..at + count).ok_or(Corrupt("more codes than fit"))?.fill(symbol as u16);
-            at += count;
+            let end = at.saturating_add(1usize.wrapping_shl(MAX_BITS.saturating_sub(bits)));
+            table.get_mut(at..end).ok_or(Corrupt("more codes than fit"))?.fill(symbol as u16);
+            at = end;
         }
     }
     if at == table.len() { Ok(()) } else { Err(Corrupt("codes are missing")) }
@@ -277,18 +316,18 @@ impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Corrupt> {
         let rest = self.data.get(self.position..).unwrap_or_default();
         let bytes = rest.first_chunk::<N>().ok_or(Corrupt("ends too early"))?;
-        self.position += N;
+        self.position = self.position.saturating_add(N);
         Ok(*bytes)
     }
 
     /// At most 15 bits.
     fn skip(&mut self, count: u32) -> Result<(), Corrupt> {
-        self.next <<= count;
-        self.extra -= count as i32;
+        self.next = self.next.wrapping_shl(count);
+        self.extra = self.extra.saturating_sub_unsigned(count);
         if self.extra < 0 {
             let word = self.word()?;
-            self.next |= word << -self.extra;
-            self.extra += 16;
+            self.next |= word.wrapping_shl(self.extra.unsigned_abs());
+            self.extra = self.extra.saturating_add(16);
         }
         Ok(())
     }

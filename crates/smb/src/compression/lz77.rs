@@ -5,11 +5,17 @@
 
 use super::Corrupt;
 use super::input::Input;
-use super::matches::{Finder, Token, repeat};
+use super::matches::{Finder, Token};
+use super::output::Output;
 
 const WINDOW: usize = 1 << 13;
 
 /// Appends the compressed `data`; gives up, with half of it written, once that takes `limit` bytes.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut flags = Flags::new(out);
@@ -48,6 +54,11 @@ struct Flags {
     count: u32,
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 impl Flags {
     fn new(out: &mut Vec<u8>) -> Flags {
         let at = out.len();
@@ -73,6 +84,11 @@ impl Flags {
 }
 
 /// `half` is the byte whose upper four bits are free.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn put_match(len: usize, distance: usize, half: &mut Option<usize>, out: &mut Vec<u8>) {
     let (mut len, offset) = (len - 3, (distance - 1) << 3);
     out.extend(((offset | len.min(7)) as u16).to_le_bytes());
@@ -109,61 +125,59 @@ fn put_match(len: usize, distance: usize, half: &mut Option<usize>, out: &mut Ve
 
 /// Fills `out`, neither less nor more.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
-    let mut input = Input::new(data);
-    let (mut flags, mut count, mut at) = (0u32, 0u32, 0);
+    let (mut input, mut output) = (Input::new(data), Output::new(out));
+    let (mut flags, mut count) = (0u32, 0u32);
     let mut half: Option<u8> = None;
     loop {
         if count == 0 {
-            if input.is_empty() && at == out.len() {
+            if input.is_empty() && output.is_full() {
                 return Ok(());
             }
             flags = input.u32()?;
             count = 32;
         }
-        count -= 1;
-        if flags >> count & 1 == 0 {
+        count = count.saturating_sub(1);
+        if flags.wrapping_shr(count) & 1 == 0 {
             // Zeros behind the last literal are not what 2.3.4 writes, but harmless.
-            if input.is_empty() && at == out.len() {
+            if input.is_empty() && output.is_full() {
                 return Ok(());
             }
-            *out.get_mut(at).ok_or(Corrupt("longer than it says"))? = input.u8()?;
-            at += 1;
+            if output.is_full() {
+                return Err(Corrupt("longer than it says"));
+            }
+            output.put(input.u8()?)?;
             continue;
         }
         if input.is_empty() {
-            return if at == out.len() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
+            return if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
         }
         let word = usize::from(input.u16()?);
-        let (mut len, distance) = (word % 8, word / 8 + 1);
-        if len == 7 {
-            let nibble = match half.take() {
-                None => {
-                    let byte = input.u8()?;
-                    half = Some(byte >> 4);
-                    byte & 0xf
-                }
-                Some(nibble) => nibble,
-            };
-            len = match nibble {
-                15 => match input.u8()? {
-                    255 => {
-                        let long = match input.u16()? {
-                            0 => input.u32()? as usize,
-                            long => long.into(),
-                        };
-                        if long < 15 + 7 {
-                            return Err(Corrupt("a long match that is short"));
-                        }
-                        long
-                    }
-                    more => usize::from(more) + 15 + 7,
-                },
-                few => usize::from(few) + 7,
-            };
-        }
-        // A length is of 32 bits.
-        let len = len + 3;
-        repeat(out, at, distance, len)?;
-        at += len;
+        let (short, distance) = (word % 8, (word / 8).saturating_add(1));
+        let len = if short == 7 { long(&mut input, &mut half)? } else { short };
+        output.repeat(distance, len.saturating_add(3))?;
     }
+}
+
+/// A length that three bits do not hold, less 3. `half` are four bits that another length has left over.
+fn long(input: &mut Input<'_>, half: &mut Option<u8>) -> Result<usize, Corrupt> {
+    let nibble = match half.take() {
+        None => {
+            let byte = input.u8()?;
+            *half = Some(byte >> 4);
+            byte & 0xf
+        }
+        Some(nibble) => nibble,
+    };
+    if nibble < 15 {
+        return Ok(usize::from(nibble).saturating_add(7));
+    }
+    let more = input.u8()?;
+    if more < 255 {
+        return Ok(usize::from(more).saturating_add(15 + 7));
+    }
+    let long = match input.u16()? {
+        0 => input.u32()? as usize,
+        long => long.into(),
+    };
+    if long < 15 + 7 { Err(Corrupt("a long match that is short")) } else { Ok(long) }
 }

@@ -5,7 +5,8 @@
 
 use super::Corrupt;
 use super::input::Input;
-use super::matches::{Finder, Token, repeat};
+use super::matches::{Finder, Token};
+use super::output::Output;
 
 /// Bytes in a chunk before it is compressed.
 const CHUNK: usize = 4096;
@@ -14,11 +15,17 @@ const COMPRESSED: u16 = 1 << 15;
 
 /// Bits of a match's length, after `done` bytes of the chunk (2.5.1.4).
 fn length_bits(done: usize) -> u32 {
-    let displacement = (4..=12).rev().find(|bits| 1 << (bits - 1) < done).unwrap_or(4);
-    16 - displacement
+    let reaches = |bits: &u32| 1usize.wrapping_shl(bits.saturating_sub(1)) < done;
+    let displacement = (4..=12u32).rev().find(reaches).unwrap_or(4);
+    16u32.saturating_sub(displacement)
 }
 
 /// Appends the compressed `data`; gives up once that takes `limit` bytes.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut finder = Finder::new();
@@ -32,6 +39,11 @@ pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     true
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn chunk(data: &[u8], (from, to): (usize, usize), finder: &mut Finder, out: &mut Vec<u8>) {
     let header = out.len();
     out.extend([0; 2]);
@@ -69,8 +81,7 @@ fn chunk(data: &[u8], (from, to): (usize, usize), finder: &mut Finder, out: &mut
 
 /// Fills `out`, neither less nor more.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
-    let mut input = Input::new(data);
-    let mut at = 0;
+    let (mut input, mut output) = (Input::new(data), Output::new(out));
     while !input.is_empty() {
         let header = input.u16()?;
         if header == 0 {
@@ -79,40 +90,34 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
         if header >> 12 & 7 != SIGNATURE >> 12 {
             return Err(Corrupt("no chunk of LZNT1"));
         }
-        let body = input.take(usize::from(header & 0xfff) + 1)?;
+        let body = input.take(usize::from(header & 0xfff).saturating_add(1))?;
         if header & COMPRESSED == 0 {
-            let room = out.get_mut(at..at + body.len()).ok_or(Corrupt("longer than it says"))?;
-            room.copy_from_slice(body);
-            at += body.len();
+            output.put_all(body)?;
         } else {
             // A chunk is of 4096 bytes at most, and nothing in it is from before it.
-            let end = out.len().min(at + CHUNK);
-            at += expand(body, &mut out[at..end])?;
+            output.apart(CHUNK, |output| expand(body, output))?;
         }
     }
-    if at == out.len() { Ok(()) } else { Err(Corrupt("shorter than it says")) }
+    if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than it says")) }
 }
 
-fn expand(body: &[u8], out: &mut [u8]) -> Result<usize, Corrupt> {
+fn expand(body: &[u8], output: &mut Output<'_>) -> Result<(), Corrupt> {
     let mut input = Input::new(body);
-    let mut at = 0;
     while !input.is_empty() {
         let flags = input.u8()?;
-        for bit in 0..8 {
+        for bit in 0..8u32 {
             if input.is_empty() {
                 break;
             }
-            if flags >> bit & 1 == 0 {
-                *out.get_mut(at).ok_or(Corrupt("longer than it says"))? = input.u8()?;
-                at += 1;
+            if flags.wrapping_shr(bit) & 1 == 0 {
+                output.put(input.u8()?)?;
             } else {
                 let word = usize::from(input.u16()?);
-                let bits = length_bits(at);
-                let (distance, len) = ((word >> bits) + 1, (word & ((1 << bits) - 1)) + 3);
-                repeat(out, at, distance, len)?;
-                at += len;
+                let bits = length_bits(output.len());
+                let (distance, len) = (word.wrapping_shr(bits), word & !usize::MAX.wrapping_shl(bits));
+                output.repeat(distance.saturating_add(1), len.saturating_add(3))?;
             }
         }
     }
-    Ok(at)
+    Ok(())
 }

@@ -1,9 +1,7 @@
-//! Finding what was there before: the step that all LZ77 variants begin with; and putting it there again.
+//! Finding what was there before: the step that all LZ77 variants begin with.
 //!
 //! Spec: [MS-XCA] 2.1.4.1 (how matches are found is the encoder's own affair). Owns: a table of where three bytes were
 //! seen last. Does not: search long: one candidate a place, and what does not compress is passed over ever faster.
-
-use super::Corrupt;
 
 /// Shorter matches have no code in any variant.
 pub(super) const MIN: usize = 3;
@@ -26,6 +24,11 @@ pub(super) struct Finder {
     last: Vec<u32>,
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 impl Finder {
     pub(super) fn new() -> Finder {
         Finder { last: vec![0; 1 << HASH_BITS] }
@@ -76,33 +79,14 @@ impl Finder {
 }
 
 /// How many bytes at `b` are those at `a`, up to `end`.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "an encoder: what is indexed and added are positions in our own data"
+)]
 fn common(input: &[u8], a: usize, b: usize, end: usize) -> usize {
     let (old, new) = (&input[a..], &input[b..end]);
     let words = new.chunks_exact(8).zip(old.chunks_exact(8)).take_while(|(new, old)| new == old).count();
     let sure = 8 * words;
     sure + new[sure..].iter().zip(&old[sure..]).take_while(|(new, old)| new == old).count()
-}
-
-/// Puts `len` bytes at `at` that came `distance` before; both may overlap.
-pub(super) fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) -> Result<(), Corrupt> {
-    if distance == 0 || distance > at {
-        return Err(Corrupt("a match before the beginning"));
-    }
-    if len > out.len() - at {
-        return Err(Corrupt("longer than it says"));
-    }
-    let from = at - distance;
-    if distance == 1 {
-        let byte = out[from];
-        out[at..at + len].fill(byte);
-        return Ok(());
-    }
-    let mut done = 0;
-    while done < len {
-        // What was put doubles what can be copied at once.
-        let step = (distance + done).min(len - done);
-        out.copy_within(from..from + step, at + done);
-        done += step;
-    }
-    Ok(())
 }

@@ -4,11 +4,14 @@
 //! Owns: nothing. Does not: sign or encrypt: a message is signed, then compressed, then encrypted. Nor trust lengths: the
 //! receiver says how long a message may become, and nothing is written beyond what it says itself.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 mod huffman;
 mod input;
 mod lz77;
 mod lznt1;
 mod matches;
+mod output;
 
 use weft_wire::smb2::Malformed;
 use weft_wire::smb2::compression::{Algorithm, CHAINED, CHAINED_LEN, Compressed, Payload, UNCHAINED_LEN};
@@ -53,9 +56,8 @@ impl Agreed {
     /// [`Agreed::offer`].
     pub fn of(flags: u32, algorithms: &[u16]) -> Option<Agreed> {
         let chained = flags & u32::from(CHAINED) != 0;
-        let ours = |algorithm: &Algorithm| {
-            OURS.contains(algorithm) && (chained || *algorithm != Algorithm::PATTERN_V1)
-        };
+        // 3.3.5.4: patterns too where there are no chains, in which alone they are of use.
+        let ours = |algorithm: &Algorithm| OURS.contains(algorithm);
         let mut common: Vec<Algorithm> = Vec::new();
         for algorithm in algorithms.iter().copied().map(Algorithm).filter(ours) {
             if !common.contains(&algorithm) {
@@ -84,7 +86,10 @@ impl Agreed {
     /// A message made shorter; `None` where that does not succeed. The first `plain` bytes, its headers, are left as
     /// they are where that makes no difference.
     pub fn compress(&self, message: &[u8], plain: usize) -> Option<Vec<u8>> {
-        if message.len() < MIN_BYTES || u32::try_from(message.len()).is_err() {
+        // Patterns of short messages cost next to nothing; see 3.1.4.4 for both bounds.
+        let patterns = self.chained && self.algorithms.contains(&Algorithm::PATTERN_V1);
+        let least = if patterns { MIN_RUN } else { MIN_BYTES };
+        if message.len() < least || u32::try_from(message.len()).is_err() {
             return None;
         }
         let compressed = match self.chained {
@@ -117,11 +122,11 @@ impl Agreed {
         put(Payload::Plain(head), &mut out);
         let (front, middle, back) = match self.algorithms.contains(&Algorithm::PATTERN_V1) {
             true => runs(rest),
-            false => (0, rest, 0),
+            false => (&[][..], rest, &[][..]),
         };
         let run =
             |bytes: &[u8]| Payload::Pattern { byte: *bytes.first().unwrap_or(&0), count: bytes.len() as u32 };
-        put(run(&rest[..front]), &mut out);
+        put(run(front), &mut out);
         let mut packed = Vec::new();
         let data = match self.codec().filter(|_| middle.len() > MIN_BYTES) {
             Some(algorithm) if pack(algorithm, middle, middle.len(), &mut packed) => {
@@ -130,7 +135,7 @@ impl Agreed {
             _ => Payload::Plain(middle),
         };
         put(data, &mut out);
-        put(run(&rest[rest.len() - back..]), &mut out);
+        put(run(back), &mut out);
         Some(out)
     }
 
@@ -158,14 +163,16 @@ impl Agreed {
     pub fn decompress(&self, compressed: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
         match Compressed::parse(compressed)? {
             Compressed::Piece { algorithm, plain, .. } => {
-                let rest = &compressed[UNCHAINED_LEN..];
+                let rest = compressed.get(UNCHAINED_LEN..).ok_or(Corrupt("ends too early"))?;
                 let (head, data) = rest.split_at_checked(plain as usize).ok_or(Corrupt("ends too early"))?;
                 let (front, room) =
                     out.split_at_mut_checked(head.len()).ok_or(Corrupt("longer than it says"))?;
                 front.copy_from_slice(head);
                 unpack(algorithm, data, room)
             }
-            Compressed::Chain { .. } => self.unchain(&compressed[CHAINED_LEN..], out),
+            Compressed::Chain { .. } => {
+                self.unchain(compressed.get(CHAINED_LEN..).ok_or(Corrupt("ends too early"))?, out)
+            }
         }
     }
 
@@ -194,14 +201,13 @@ impl Agreed {
 }
 
 /// 3.1.4.4.1: runs of one byte at both ends, and what is between them.
-fn runs(data: &[u8]) -> (usize, &[u8], usize) {
+fn runs(data: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let long = |count: usize| if count >= MIN_RUN { count } else { 0 };
     let front = data.first().map_or(0, |byte| data.iter().take_while(|other| *other == byte).count());
-    let front = long(front);
-    let rest = &data[front..];
+    let (front, rest) = data.split_at_checked(long(front)).unwrap_or((&[], data));
     let back = rest.last().map_or(0, |byte| rest.iter().rev().take_while(|other| *other == byte).count());
-    let back = long(back);
-    (front, &rest[..rest.len() - back], back)
+    let (middle, back) = rest.split_at_checked(rest.len().saturating_sub(long(back))).unwrap_or((rest, &[]));
+    (front, middle, back)
 }
 
 /// Appends compressed `data`; false, with anything appended, where it is not shorter than `limit`.
@@ -212,10 +218,10 @@ fn pack(algorithm: Algorithm, data: &[u8], limit: usize, out: &mut Vec<u8>) -> b
         Algorithm::LZ77_HUFFMAN => huffman::compress(data, limit, out),
         Algorithm::LZ4 => {
             let start = out.len();
-            out.resize(start + lz4_flex::block::get_maximum_output_size(data.len()), 0);
-            match lz4_flex::block::compress_into(data, &mut out[start..]) {
+            out.resize(start.saturating_add(lz4_flex::block::get_maximum_output_size(data.len())), 0);
+            match lz4_flex::block::compress_into(data, out.get_mut(start..).unwrap_or_default()) {
                 Ok(len) if len < limit => {
-                    out.truncate(start + len);
+                    out.truncate(start.saturating_add(len));
                     true
                 }
                 _ => false,
@@ -241,6 +247,7 @@ fn unpack(algorithm: Algorithm, data: &[u8], out: &mut [u8]) -> Result<(), Corru
 
 /// Decompresses whatever it is given by whatever it names, for fuzzers.
 #[doc(hidden)]
+#[allow(clippy::arithmetic_side_effects, reason = "three bits are shifted by")]
 pub fn fuzz(data: &[u8]) {
     let Some((&which, data)) = data.split_first() else { return };
     let all = Agreed { algorithms: OURS.to_vec(), chained: true };
@@ -267,4 +274,5 @@ pub fn fuzz(data: &[u8]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests;

@@ -193,12 +193,32 @@ fn a_message_of_zeros_is_three_headers() {
 }
 
 #[test]
+fn patterns_of_short_messages_are_worth_it_and_nothing_else_is() {
+    let short = [&[7; 80][..], &[0; 500]].concat();
+    let chained = agreed(&[Algorithm::PATTERN_V1, Algorithm::LZ77], true);
+    let compressed = chained.compress(&short, 80).unwrap();
+    assert_eq!(restore(&chained, &compressed), Ok(short.clone()));
+    for (algorithms, chain) in
+        [(&[Algorithm::LZ77][..], true), (&[Algorithm::PATTERN_V1, Algorithm::LZ77], false)]
+    {
+        assert_eq!(agreed(algorithms, chain).compress(&short, 80), None);
+    }
+    let text: Vec<u8> = b"no run in here, ".repeat(40);
+    assert_eq!(chained.compress(&text, 0), None);
+}
+
+#[test]
 fn agreements() {
     let Context::Compression { flags, algorithms } = Agreed::offer() else { panic!("an offer") };
     assert_eq!((flags, algorithms.len()), (1, 5));
     let both = Agreed::of(flags, &algorithms).unwrap();
     assert_eq!(both.context(), Agreed::offer());
-    assert_eq!(Agreed::of(0, &[4]), None, "patterns are for chains");
+    // 3.3.5.4: what is in common is said; what it is of use for is another matter.
+    let patterns = Agreed::of(0, &[4]).unwrap();
+    assert_eq!(
+        (&patterns.algorithms[..], patterns.compress(&[0; 5000], 0)),
+        (&[Algorithm::PATTERN_V1][..], None)
+    );
     assert_eq!(Agreed::of(1, &[0, 9]), None);
     assert_eq!(Agreed::of(0, &[3, 2, 3, 77]).unwrap().algorithms, [Algorithm::LZ77_HUFFMAN, Algorithm::LZ77]);
 }

@@ -66,9 +66,11 @@ impl Ccm {
         let mut chunk = [0; CHUNK];
         for piece in plain.chunks(CHUNK) {
             let padded = piece.len().next_multiple_of(16);
-            chunk[..piece.len()].copy_from_slice(piece);
-            chunk[piece.len()..padded].fill(0);
-            mac = self.chain(mac, &mut chunk[..padded]);
+            let blocks = chunk.get_mut(..padded).expect("a chunk is whole blocks");
+            let (front, pad) = blocks.split_at_mut(piece.len());
+            front.copy_from_slice(piece);
+            pad.fill(0);
+            mac = self.chain(mac, blocks);
         }
         chunk.zeroize();
         self.apply(nonce, 0, &mut mac);

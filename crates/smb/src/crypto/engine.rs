@@ -56,7 +56,7 @@ impl Choice {
                     sealer.seal(1, &mut sealed).expect("a fresh counter");
                     let middle = Instant::now();
                     opener.open(&sealed, &mut plain).expect("what was just sealed");
-                    seal = seal.min(middle - start);
+                    seal = seal.min(middle.duration_since(start));
                     open = open.min(middle.elapsed());
                 }
                 (seal, open)

@@ -42,11 +42,14 @@ impl Gmac {
             UnboundCipherKey::new(&AES_128, key).and_then(EncryptingKey::ecb).expect("16 bytes are a key");
         let mut h = [0; 16];
         aes.encrypt(&mut h).expect("one block");
-        let mut powers = [u128::from_be_bytes(h); POWERS];
+        let mut next = u128::from_be_bytes(h);
         h.zeroize();
-        for i in 1..POWERS {
-            powers[i] = multiply(powers[i - 1], powers[i - 1]);
-        }
+        let powers = std::array::from_fn(|_| {
+            let power = next;
+            next = multiply(power, power);
+            power
+        });
+        next.zeroize();
         let key = UnboundKey::new(&AES_128_GCM, key).expect("16 bytes are an AES-128 key");
         Gmac { key: LessSafeKey::new(key), powers }
     }
@@ -56,14 +59,15 @@ impl Gmac {
         let total: usize = parts.iter().map(|p| p.len()).sum();
         if total <= GATHER_BELOW {
             let mut gathered = [0; GATHER_BELOW];
-            let mut at = 0;
+            let mut rest = &mut gathered[..];
             for part in parts {
-                gathered[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
+                let (room, behind) = rest.split_at_mut(part.len());
+                room.copy_from_slice(part);
+                rest = behind;
             }
-            return self.whole(nonce, &gathered[..total]).to_be_bytes();
+            return self.whole(nonce, gathered.get(..total).expect("at most all of it")).to_be_bytes();
         }
-        let boundaries = &parts[..parts.len() - 1];
+        let boundaries = parts.split_last().map_or(&[][..], |(_, before)| before);
         let tail_blocks = total.div_ceil(16);
         if boundaries.iter().any(|p| !p.len().is_multiple_of(16)) || tail_blocks >> POWERS != 0 {
             let mut gathered = Vec::with_capacity(total);
@@ -101,7 +105,7 @@ impl Gmac {
     /// H^n. The number of blocks is public, so branching on it leaks nothing.
     fn power(&self, n: usize) -> u128 {
         let mut product = None;
-        for (i, power) in self.powers.iter().enumerate().filter(|(i, _)| n >> i & 1 == 1) {
+        for (i, power) in self.powers.iter().enumerate().filter(|(i, _)| n.wrapping_shr(*i as u32) & 1 == 1) {
             debug_assert!(i < POWERS);
             product = Some(product.map_or(*power, |p| multiply(p, *power)));
         }
@@ -112,7 +116,7 @@ impl Gmac {
 
 /// GHASH's length block for additional data alone.
 fn length(bytes: usize) -> u128 {
-    (bytes as u128 * 8) << 64
+    (bytes as u128) << (64 + 3)
 }
 
 /// Multiplication in GF(2^128) as GCM numbers its bits (SP800-38D 6.3), in constant time.
@@ -139,17 +143,19 @@ fn carryless(x: u64, y: u64) -> u128 {
 /// reaches a bit that counts: 16 ones meet in the topmost place only, whose carry falls off.
 fn carryless_low(x: u64, y: u64) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
-    let split = |n: u64| [0, 1, 2, 3].map(|i| n & EVERY_FOURTH << i);
-    let (x, y) = (split(x), split(y));
-    let mut product = 0;
-    for k in 0..4 {
-        let sum = (0..4).fold(0, |sum, i| sum ^ x[i].wrapping_mul(y[(4 + k - i) % 4]));
-        product |= sum & EVERY_FOURTH << k;
-    }
-    product
+    const MASKS: [u64; 4] = [EVERY_FOURTH, EVERY_FOURTH << 1, EVERY_FOURTH << 2, EVERY_FOURTH << 3];
+    let split = |n: u64| MASKS.map(|mask| n & mask);
+    let ([x0, x1, x2, x3], [y0, y1, y2, y3]) = (split(x), split(y));
+    let sum = |pairs: [(u64, u64); 4]| pairs.iter().fold(0, |sum, (x, y)| sum ^ x.wrapping_mul(*y));
+    // Those whose places add up to 0, 1, 2 and 3 modulo 4.
+    sum([(x0, y0), (x1, y3), (x2, y2), (x3, y1)]) & MASKS[0]
+        | sum([(x0, y1), (x1, y0), (x2, y3), (x3, y2)]) & MASKS[1]
+        | sum([(x0, y2), (x1, y1), (x2, y0), (x3, y3)]) & MASKS[2]
+        | sum([(x0, y3), (x1, y2), (x2, y1), (x3, y0)]) & MASKS[3]
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

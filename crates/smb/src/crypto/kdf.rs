@@ -120,6 +120,7 @@ pub(super) fn kdf(key: &[u8], label: &[u8], context: &[u8], len: usize) -> Zeroi
     mac.update(label);
     mac.update(&[0]);
     mac.update(context);
-    mac.update(&(len as u32 * 8).to_be_bytes());
-    Zeroizing::new(mac.sign().as_ref()[..len].to_vec())
+    // In bits.
+    mac.update(&((len as u32) << 3).to_be_bytes());
+    Zeroizing::new(mac.sign().as_ref().get(..len).expect("HMAC-SHA256 has 32 bytes").to_vec())
 }

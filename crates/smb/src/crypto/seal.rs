@@ -18,6 +18,10 @@ use weft_wire::smb2::transform::{AUTHENTICATED, SIGNATURE_AT, TRANSFORM_LEN, Tra
 use super::ccm::{Ccm, NONCE_LEN};
 use super::engine::{Choice, Engine};
 
+/// Where the tag is in a transform header.
+const SIGNATURE: std::ops::Range<usize> = SIGNATURE_AT..SIGNATURE_AT + 16;
+const WHOLE: &str = "fields of a transform header are inside of it";
+
 /// Why a message could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
@@ -32,7 +36,7 @@ pub enum SealError {
 /// Reads the header of an encrypted message and checks that the length it names is what follows.
 pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
     let header = TransformHeader::parse(message)?;
-    match header.original_message_size as usize == message.len() - TRANSFORM_LEN {
+    match Some(header.original_message_size as usize) == message.len().checked_sub(TRANSFORM_LEN) {
         true => Ok(header),
         false => Err(Malformed("OriginalMessageSize is not what follows")),
     }
@@ -104,7 +108,7 @@ impl Sealer {
     /// When `message` is shorter than the header or 4 GiB long: the caller made it.
     pub fn seal(&self, session_id: u64, message: &mut [u8]) -> Result<(), SealError> {
         let nonce = self.nonce()?;
-        let (head, body) = message.split_at_mut(TRANSFORM_LEN);
+        let (head, body) = message.split_first_chunk_mut::<TRANSFORM_LEN>().expect("room for a header");
         let mut header = TransformHeader {
             signature: [0; 16],
             nonce: [0; 16],
@@ -113,8 +117,8 @@ impl Sealer {
         };
         header.nonce[..12].copy_from_slice(&nonce);
         head.copy_from_slice(&header.to_bytes());
-        let tag = self.encrypt(nonce, &head[AUTHENTICATED], body);
-        head[SIGNATURE_AT..SIGNATURE_AT + 16].copy_from_slice(&tag);
+        let tag = self.encrypt(nonce, head.get(AUTHENTICATED).expect(WHOLE), body);
+        head.get_mut(SIGNATURE).expect(WHOLE).copy_from_slice(&tag);
         Ok(())
     }
 
@@ -123,7 +127,8 @@ impl Sealer {
     pub fn seal_payload(&self, payload: &mut [u8]) -> Result<(Bytes, Bytes), SealError> {
         let nonce = self.nonce()?;
         let tag = self.encrypt(nonce, &[], payload);
-        Ok((Bytes::copy_from_slice(&nonce[..self.nonce_len()]), Bytes::copy_from_slice(&tag)))
+        let nonce = nonce.get(..self.nonce_len()).expect("11 or 12 of 12 bytes");
+        Ok((Bytes::copy_from_slice(nonce), Bytes::copy_from_slice(&tag)))
     }
 
     /// Bytes of the nonce of [`Sealer::seal_payload`].
@@ -184,10 +189,11 @@ impl Opener {
     /// # Panics
     /// When the lengths do not match.
     pub fn open(&self, message: &[u8], plain: &mut [u8]) -> Result<(), SealError> {
-        let (head, sealed) = message.split_at(TRANSFORM_LEN);
+        let (head, sealed) = message.split_first_chunk::<TRANSFORM_LEN>().ok_or(SealError::Forged)?;
         assert_eq!(sealed.len(), plain.len());
         let nonce: [u8; 12] = head[20..32].try_into().expect("12 bytes");
-        self.decrypt(nonce, &head[AUTHENTICATED], &head[SIGNATURE_AT..SIGNATURE_AT + 16], sealed, plain)
+        let (aad, tag) = (head.get(AUTHENTICATED).expect(WHOLE), head.get(SIGNATURE).expect(WHOLE));
+        self.decrypt(nonce, aad, tag, sealed, plain)
     }
 
     /// Decrypts payload that travelled beside its message into `plain`, which is as long. Nonces and tags of other lengths
@@ -207,7 +213,7 @@ impl Opener {
             return Err(SealError::Forged);
         }
         let mut padded = [0; 12];
-        padded[..nonce.len()].copy_from_slice(nonce);
+        padded.get_mut(..nonce.len()).ok_or(SealError::Forged)?.copy_from_slice(nonce);
         self.decrypt(padded, &[], tag, sealed, plain)
     }
 

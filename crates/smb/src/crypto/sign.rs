@@ -97,13 +97,15 @@ impl SigningKey {
     /// # Panics
     /// When `head` is shorter than a header.
     pub fn sign_parts(&self, sender: Sender, head: &mut [u8], rest: &[&[u8]]) {
-        let flags = header::Flags(u32_at(head, header::FLAGS_AT)) | header::Flags::SIGNED;
+        let first: &[u8; HEADER_LEN] = head.first_chunk().expect("a header");
+        let nonce = nonce(sender, first);
+        let flags = header::Flags(flags_of(first)) | header::Flags::SIGNED;
         header::patch_flags(head, flags);
         header::patch_signature(head, &[0; 16]);
-        let mut parts = Vec::with_capacity(1 + rest.len());
+        let mut parts = Vec::with_capacity(rest.len().saturating_add(1));
         parts.push(&*head);
         parts.extend_from_slice(rest);
-        let signature = self.tag(sender, &parts);
+        let signature = self.tag_of(&nonce, &parts);
         header::patch_signature(head, &signature);
     }
 
@@ -113,12 +115,9 @@ impl SigningKey {
         let Some((head, rest)) = message.split_first_chunk::<HEADER_LEN>() else { return false };
         let mut zeroed = *head;
         header::patch_signature(&mut zeroed, &[0; 16]);
-        let expected = self.tag(sender, &[&zeroed, rest]);
-        bool::from(expected[..].ct_eq(&head[header::SIGNATURE_AT..]))
-    }
-
-    fn tag(&self, sender: Sender, parts: &[&[u8]]) -> [u8; 16] {
-        self.tag_of(&nonce(sender, parts[0]), parts)
+        let expected = self.tag_of(&nonce(sender, head), &[&zeroed, rest]);
+        // The signature is the end of a header.
+        head.last_chunk::<16>().is_some_and(|signature| bool::from(expected.ct_eq(signature)))
     }
 
     fn tag_of(&self, nonce: &[u8], parts: &[&[u8]]) -> [u8; 16] {
@@ -127,7 +126,7 @@ impl SigningKey {
             Algorithm::HmacSha256(key) => {
                 let mut mac = hmac::Context::with_key(key);
                 parts.iter().for_each(|part| mac.update(part));
-                tag.copy_from_slice(&mac.sign().as_ref()[..16]);
+                tag = *mac.sign().as_ref().first_chunk().expect("HMAC-SHA256 has 32 bytes");
             }
             Algorithm::Cmac(key) => {
                 let mut mac = cmac::Context::with_key(key);
@@ -143,7 +142,7 @@ impl SigningKey {
 }
 
 /// MessageId, then a word with the sender in bit 0 and CANCEL in bit 1.
-fn nonce(sender: Sender, head: &[u8]) -> [u8; 12] {
+fn nonce(sender: Sender, head: &[u8; HEADER_LEN]) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[..8].copy_from_slice(&head[header::MESSAGE_ID_AT..header::MESSAGE_ID_AT + 8]);
     let command = Command::from_code(u16::from_le_bytes([head[12], head[13]]));
@@ -155,6 +154,7 @@ fn nonce(sender: Sender, head: &[u8]) -> [u8; 12] {
     nonce
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+fn flags_of(head: &[u8; HEADER_LEN]) -> u32 {
+    const AT: usize = header::FLAGS_AT;
+    u32::from_le_bytes([head[AT], head[AT + 1], head[AT + 2], head[AT + 3]])
 }

@@ -4,6 +4,8 @@
 //! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do.
 //! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -176,7 +178,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
             false => Box::pin(last_of_several(connection, &mut chain, message, &mut answers)).await?,
         };
         answers.extend(answered);
-        chain.index += 1;
+        chain.index = chain.index.saturating_add(1);
         if connection.is_ended() {
             // What was answered so far still goes out: a bad signature is told before the connection closes.
             break;
@@ -257,7 +259,7 @@ async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Se
 async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reason> {
     let agreed =
         connection.compression().ok_or("a compressed message, but compression was not negotiated")?;
-    let most = connection.negotiated().max_io as usize + 256 + UNCHAINED_LEN;
+    let most = (connection.negotiated().max_io as usize).saturating_add(256 + UNCHAINED_LEN);
     let len = agreed.original_len(body, most).map_err(|corrupt| corrupt.0)?;
     let plain = if len < SHORT_BYTES {
         let mut plain = vec![0; len];
