@@ -83,6 +83,11 @@ pub struct Limits {
     pub mounts: usize,
     /// How long an NFSv4 client may be silent before others may take what it holds.
     pub lease: Duration,
+    /// Memory for what is kept of NFSv4 clients: sessions with their replies, owners, opens, locks. One address gets at most
+    /// a fifth.
+    pub state_memory: usize,
+    /// NFSv4 clients, confirmed or not.
+    pub clients: usize,
 }
 
 impl Default for Limits {
@@ -95,6 +100,9 @@ impl Default for Limits {
             open_files: 512,
             mounts: 1024,
             lease: Duration::from_secs(60),
+            // 240 sessions at their largest, or some 600 as Linux asks for them.
+            state_memory: 128 << 20,
+            clients: 4096,
         }
     }
 }
@@ -148,7 +156,12 @@ impl Server {
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let born = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
-        let state_limits = v4::state::Limits { lease: limits.lease, ..v4::state::Limits::default() };
+        let state_limits = v4::state::Limits {
+            lease: limits.lease,
+            memory: limits.state_memory,
+            clients: limits.clients,
+            ..v4::state::Limits::default()
+        };
         let [e0, e1, e2, e3, ..] = verifier;
         let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
         let monitors = Monitors::new(durable.as_ref());

@@ -31,7 +31,7 @@ struct Script {
 }
 
 /// Where calls come from unless a test says otherwise.
-const PEER: &str = "192.0.2.1:700";
+pub(super) const PEER: &str = "192.0.2.1:700";
 
 fn tcp(text: &str) -> Peer {
     Peer::Tcp(text.parse().expect("an address"))
@@ -92,7 +92,12 @@ pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
 
 /// Everything that the server answers to these messages, and how the connection ended.
 fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
-    let script = Script::of(tcp(PEER), messages);
+    converse_by(server, PEER, messages)
+}
+
+/// The same by this peer.
+fn converse_by(server: &Server, peer: &str, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
+    let script = Script::of(tcp(peer), messages);
     let ended = rt::block_on(server.serve(script.clone())).unwrap();
     (script.replies.take(), ended)
 }
@@ -174,7 +179,7 @@ pub(super) fn call_of(
 pub(super) fn status_of(server: &Server, procedure: u32, args: &impl Xdr) -> Status {
     let credential = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), 1, 1));
     let call = call_of(nfs3::PROGRAM, nfs3::VERSION, procedure, credential, args);
-    let (reply, mut d) = reply_to_parts(server, call);
+    let (reply, mut d) = reply_to_parts(server, PEER, call);
     assert_eq!(reply, Reply::Success);
     Status(d.u32().unwrap())
 }
@@ -194,9 +199,9 @@ fn reply_to(server: &Server, message: Bytes) -> (Reply, Decoder) {
     (reply, d)
 }
 
-/// The same for the tests of version 4.
-pub(super) fn reply_to_parts(server: &Server, message: Bytes) -> (Reply, Decoder) {
-    let (mut replies, ended) = converse(server, &[message]);
+/// The same for the tests of version 4, by this peer.
+pub(super) fn reply_to_parts(server: &Server, peer: &str, message: Bytes) -> (Reply, Decoder) {
+    let (mut replies, ended) = converse_by(server, peer, &[message]);
     ended.unwrap();
     let mut d = Decoder::new(stream(replies.pop().expect("a reply")));
     (Reply::parse(&mut d).unwrap().1, d)

@@ -27,6 +27,8 @@ use crate::server::duplicates::{MAX_ANSWER, Number, Question};
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
+/// The longest reply that is kept without being asked for; a slot is charged for as much.
+const MAX_UNASKED: usize = 128;
 
 /// A compound that is being carried out.
 pub(super) struct Compound<'a> {
@@ -195,10 +197,11 @@ pub(in crate::server) async fn compound(
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
     if let Some(SlotTurn { session, slot, keep }) = turn {
-        // A SEQUENCE alone costs nothing to keep (RFC 8881 2.10.6.1.3).
+        // A SEQUENCE alone costs nothing to keep (RFC 8881 2.10.6.1.3), unless its tag is long.
         let whole = reply.done.is_empty();
+        let short = reply.tail.len() <= start + MAX_UNASKED;
         let kept = match () {
-            () if (keep || index == 1) && whole => Kept::Reply(reply.tail.copy_from(start)),
+            () if (keep || index == 1 && short) && whole => Kept::Reply(reply.tail.copy_from(start)),
             () => Kept::Lost,
         };
         session.finish(slot, kept);

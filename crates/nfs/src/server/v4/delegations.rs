@@ -111,6 +111,7 @@ async fn enter(
     let states = &c.cx.server.states;
     let key = client.key(node.number, vfs.opens());
     let opening = Opening { reach: Reach::Attributes, ..Opening::new(Rights::NONE, Rights::ALL, key) };
+    let Ok(charge) = client.state_room() else { return Ok(None) };
     let Ok(held_open) = vfs.opens().try_open(node.id, &opening) else { return Ok(None) };
     let handle = Place::Node(*node).handle(c.cx).await?;
     let lease = states.limits.lease;
@@ -143,7 +144,7 @@ async fn enter(
         asked: 0,
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
-    let state = states.enter(client.lease.clone(), node.number, node.id, kind);
+    let state = states.enter(client.lease.clone(), node.number, node.id, kind, charge);
     client.mine().states.insert(state.other, state.clone());
     states.delegated.enter(&state);
     right.entered(client, &state);

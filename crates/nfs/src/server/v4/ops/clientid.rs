@@ -9,7 +9,7 @@ use super::super::close::give_up;
 use super::super::compound::Compound;
 use super::super::dial;
 use super::super::state::back::Route;
-use super::super::state::{Back, Callback};
+use super::super::state::{Back, Callback, Origin};
 
 /// `Err(Ok(_))`: who uses the name (NFS4ERR_CLID_INUSE).
 pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Result<NetAddr, Status>> {
@@ -18,7 +18,7 @@ pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Resu
     let copy = |text: &Text| Text(bytes::Bytes::copy_from_slice(&text.0));
     let location = NetAddr { netid: copy(netid), addr: copy(addr) };
     let callback = Callback { program: args.callback.program, ident: args.callback_ident, location };
-    c.cx.server.states.setclientid(&args.client, callback, c.principal, c.now)
+    c.cx.server.states.setclientid(&args.client, callback, c.principal, Origin::of(&c.cx.peer), c.now)
 }
 
 pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {

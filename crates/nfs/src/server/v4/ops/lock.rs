@@ -90,7 +90,8 @@ async fn first(
         if client.id != open.lease.client {
             return Err(Status::BAD_STATEID.into());
         }
-        let lock_owner = client.lock_owner(&owner.owner.0, c.cx.server.states.limits.owners)?;
+        let lock_owner = client.lock_owner(&owner.owner.0, c.cx.server.states.limits.owners);
+        let lock_owner = lock_owner.map_err(|full| full.status(c.minor))?;
         let mut lock_turn = lock_owner.turn().await;
         if c.minor == 0 && !lock_turn.is_new() && !matches!(lock_turn.check(lock_seqid, n)?, Turned::Next) {
             return Err(Status::BAD_SEQID.into());
@@ -101,9 +102,10 @@ async fn first(
         let result = match known {
             Some(state) => set(c, node, args, &state).await,
             None => {
+                let charge = client.state_room().map_err(|full| full.status(c.minor))?;
                 take(c, node, args, &open, id, &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone() };
-                let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind);
+                let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
                 open.held_mut().locks.push(state.clone());
                 client.mine().states.insert(state.other, state.clone());
                 Ok(state.stateid())

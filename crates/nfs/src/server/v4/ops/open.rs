@@ -19,7 +19,7 @@ use super::super::delegations;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
-use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
+use super::super::state::{Answered, Client, Full, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::dispatch::Node;
 use crate::server::guard;
@@ -33,7 +33,8 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
         return c.put::<()>(n, Err(status));
     }
     let owner = c.client(args.owner.client).and_then(|client| {
-        let owner = client.owner(&args.owner.owner.0, c.cx.server.states.limits.owners)?;
+        let owner = client.owner(&args.owner.owner.0, c.cx.server.states.limits.owners);
+        let owner = owner.map_err(|full| full.status(c.minor))?;
         Ok((client, owner))
     });
     let (client, owner) = match owner {
@@ -390,11 +391,12 @@ async fn acquire(
         None => {
             let states = &c.cx.server.states;
             if client.mine().states.len() >= states.limits.states {
-                return Err(if c.minor == 0 { Status::RESOURCE } else { Status::DELAY });
+                return Err(Full.status(c.minor));
             }
+            let charge = client.state_room().map_err(|full| full.status(c.minor))?;
             let held = enter(c, client, found, wanted).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
-            let state = states.enter(client.lease.clone(), node.number, node.id, kind);
+            let state = states.enter(client.lease.clone(), node.number, node.id, kind, charge);
             client.mine().states.insert(state.other, state.clone());
             turn.opened(&state);
             Ok(state)

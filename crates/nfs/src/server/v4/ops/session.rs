@@ -14,8 +14,8 @@ use weft_wire::xdr::Decoder;
 use super::super::close::give_up;
 use super::super::compound::{Compound, SlotTurn};
 use super::super::state::back::{Route, credential};
-use super::super::state::session::Kept;
-use super::super::state::{Back, Begun, Session};
+use super::super::state::session::{Highest, Kept};
+use super::super::state::{Back, Begun, Origin, Session};
 
 /// The smallest message that anything can be done with.
 const MIN_MESSAGE: u32 = 256;
@@ -70,13 +70,16 @@ pub fn sequence(
     let question = SipHasher24::new().hash(rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
-    let highest_slot = session.highest_slot();
+    let highest = match &begun {
+        Begun::Go => session.resize(args.slot, args.highest_slot),
+        Begun::Again(_) => Highest { slot: session.highest_slot(), target: session.highest_slot() },
+    };
     let ok = SequenceOk {
         session: args.session,
         sequence: args.sequence,
         slot: args.slot,
-        highest_slot,
-        target_highest_slot: highest_slot,
+        highest_slot: highest.slot,
+        target_highest_slot: highest.target,
         flags: status_flags(&session),
     };
     match begun {
@@ -109,7 +112,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
     }
     let server = c.cx.server;
     let (client, confirmed, sequence) =
-        server.states.exchange_id(&args.client, args.flags, c.principal, c.now)?;
+        server.states.exchange_id(&args.client, args.flags, c.principal, Origin::of(&c.cx.peer), c.now)?;
     let identity = || Opaque(bytes::Bytes::copy_from_slice(&server.identity));
     Ok(ExchangeIdOk {
         client,
@@ -131,12 +134,12 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
     let server = c.cx.server;
     let mut id: SessionId = [0; 16];
     getrandom::fill(&mut id).map_err(|_| Status::SERVERFAULT)?;
-    let make = |id, lease| {
+    let make = |lease, fore: ChannelAttrs, charge| {
         let known = session_flag::PERSIST | session_flag::CONN_BACK_CHAN | session_flag::CONN_RDMA;
         if args.flags & !known != 0 {
             return Err(Status::INVAL);
         }
-        let (fore, back) = (fore_channel(c, &args.fore)?, back_channel(c, &args.back)?);
+        let back = back_channel(c, &args.back)?;
         let offered = credential(&args.callback_sec.0).filter(|_| c.cx.line.is_open());
         let wanted = args.flags & session_flag::CONN_BACK_CHAN != 0;
         let flags = if wanted && offered.is_some() { session_flag::CONN_BACK_CHAN } else { 0 };
@@ -151,12 +154,12 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
             channel.bind(c.cx.line);
         }
         let ok = CreateSessionOk { session: id, sequence: args.sequence, flags, fore: fore.clone(), back };
-        Ok((Session::new(id, lease, fore, channel), ok))
+        Ok((Session::new(id, lease, fore, channel, charge), ok))
     };
     // Before the request takes its place in the client's order: one that can never succeed is not to be remembered.
-    fore_channel(c, &args.fore)?;
+    let fore = fore_channel(c, &args.fore)?;
     back_channel(c, &args.back)?;
-    let (ok, taken) = server.states.create_session(args, c.principal, c.now, make, id)?;
+    let (ok, taken) = server.states.create_session(args, fore, c.principal, c.now, make)?;
     c.cx.line.associate(&ok.session);
     give_up(server, taken).await;
     Ok(ok)

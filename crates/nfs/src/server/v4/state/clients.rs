@@ -11,12 +11,14 @@ use bytes::Bytes;
 use weft_machine::Time;
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
 use weft_wire::nfs4::{
-    ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier, exchange_flag,
+    ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
+    exchange_flag,
 };
 
+use super::budget::{CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
 use super::session::Session;
 use super::stateids::Other;
-use super::{Back, Lease, LockOwner, Offload, Owner, State, States};
+use super::{Back, Charge, Full, Lease, LockOwner, Offload, Origin, Owner, State, States};
 use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
@@ -42,6 +44,8 @@ pub struct Client {
     principal: Principal,
     pub lease: Arc<Lease>,
     mine: Mutex<Mine>,
+    /// For this record; what it holds is charged to the same origin.
+    charge: Charge,
 }
 
 /// What it holds.
@@ -74,9 +78,25 @@ pub struct Mine {
 }
 
 impl Client {
-    fn new(id: u64, who: Who, verifier: Verifier, principal: Principal, now: Time) -> Arc<Client> {
+    fn new(
+        id: u64,
+        who: Who,
+        verifier: Verifier,
+        principal: Principal,
+        now: Time,
+        charge: Charge,
+    ) -> Arc<Client> {
         let lease = Arc::new(Lease::new(id, now));
-        Arc::new(Client { id, who, verifier, principal, lease, mine: Mutex::default() })
+        Arc::new(Client { id, who, verifier, principal, lease, mine: Mutex::default(), charge })
+    }
+
+    /// Room for an open, a set of locks or a delegation, to be asked for before anything is opened.
+    pub fn state_room(&self) -> Result<Charge, Full> {
+        self.room(STATE_BYTES)
+    }
+
+    fn room(&self, bytes: usize) -> Result<Charge, Full> {
+        self.charge.budget().charge(self.charge.origin(), bytes)
     }
 
     // What is changed is changed by one insert, remove or assignment at a time.
@@ -89,39 +109,43 @@ impl Client {
         *self.mine().keys.entry(share).or_insert_with(|| opens.key())
     }
 
-    /// The owner of opens with this name, new if need be. NFS4ERR_RESOURCE beyond the limit, when all are in use.
-    pub fn owner(&self, name: &[u8], limit: usize) -> Result<Arc<Owner>, Status> {
+    /// The owner of opens with this name, new if need be and if there is room for it.
+    pub fn owner(&self, name: &[u8], limit: usize) -> Result<Arc<Owner>, Full> {
         let mut mine = self.mine();
         if let Some(owner) = mine.owners.get(name) {
             return Ok(owner.clone());
         }
-        if mine.owners.len() >= limit {
+        let room = |mine: &Mine| match mine.owners.len() < limit {
+            true => self.room(OWNER_BYTES + name.len()),
+            false => Err(Full),
+        };
+        let charge = room(&mine).or_else(|_| {
             mine.owners.retain(|_, owner| !owner.is_idle());
-            if mine.owners.len() >= limit {
-                return Err(Status::RESOURCE);
-            }
-        }
+            room(&mine)
+        })?;
         // A copy: a slice would keep the receive buffer that the call came in.
         let name = Bytes::copy_from_slice(name);
-        let owner = Arc::new(Owner::default());
+        let owner = Arc::new(Owner::new(charge));
         mine.owners.insert(name, owner.clone());
         Ok(owner)
     }
 
     /// The same for locks.
-    pub fn lock_owner(&self, name: &[u8], limit: usize) -> Result<Arc<LockOwner>, Status> {
+    pub fn lock_owner(&self, name: &[u8], limit: usize) -> Result<Arc<LockOwner>, Full> {
         let mut mine = self.mine();
         if let Some(owner) = mine.lock_owners.get(name) {
             return Ok(owner.clone());
         }
-        if mine.lock_owners.len() >= limit {
+        let room = |mine: &Mine| match mine.lock_owners.len() < limit {
+            true => self.room(OWNER_BYTES + name.len()),
+            false => Err(Full),
+        };
+        let charge = room(&mine).or_else(|_| {
             mine.lock_owners.retain(|_, owner| !owner.is_idle());
-            if mine.lock_owners.len() >= limit {
-                return Err(Status::RESOURCE);
-            }
-        }
+            room(&mine)
+        })?;
         let name = Bytes::copy_from_slice(name);
-        let owner = Arc::new(LockOwner::new(self.id, name.clone()));
+        let owner = Arc::new(LockOwner::new(self.id, name.clone(), charge));
         mine.lock_owners.insert(name, owner.clone());
         Ok(owner)
     }
@@ -247,11 +271,12 @@ impl States {
         owner: &ClientOwner,
         callback: Callback,
         principal: Principal,
+        origin: Origin,
         now: Time,
     ) -> Result<Confirm, Result<NetAddr, Status>> {
         let who = (false, Bytes::copy_from_slice(&owner.id.0));
         let mut table = self.table();
-        self.make_room(&mut table, now).map_err(Err)?;
+        self.make_room(&mut table, origin, now).map_err(Err)?;
         let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
         if let Some(known) = &confirmed
             && known.principal != principal
@@ -265,10 +290,16 @@ impl States {
         let same = confirmed.filter(|known| {
             known.verifier == owner.verifier && known.principal == principal && !known.lease.has_ended()
         });
-        let client = same.unwrap_or_else(|| {
-            let id = table.new_id(self.epoch);
-            Client::new(id, who.clone(), owner.verifier, principal, now)
-        });
+        let client = match same {
+            Some(client) => client,
+            None => {
+                let text = callback.location.netid.0.len() + callback.location.addr.0.len();
+                let charge =
+                    self.client_room(&mut table, origin, text + 2 * who.1.len(), now).map_err(Err)?;
+                let id = table.new_id(self.epoch);
+                Client::new(id, who.clone(), owner.verifier, principal, now, charge)
+            }
+        };
         let confirm = table.new_verifier();
         let id = client.id;
         table.set_pending(&who, Pending { client, confirm, callback: Some(callback), made: now });
@@ -314,11 +345,12 @@ impl States {
         owner: &ClientOwner,
         flags: u32,
         principal: Principal,
+        origin: Origin,
         now: Time,
     ) -> Result<(u64, bool, u32), Status> {
         let who = (true, Bytes::copy_from_slice(&owner.id.0));
         let mut table = self.table();
-        self.make_room(&mut table, now)?;
+        self.make_room(&mut table, origin, now)?;
         let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
         let confirmed = confirmed.filter(|known| !known.lease.has_ended());
         let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
@@ -355,21 +387,23 @@ impl States {
             // A new run of the client: the old one stays until the new one makes a session.
             Some(_) | None => {}
         }
+        let charge = self.client_room(&mut table, origin, 2 * who.1.len(), now)?;
         let id = table.new_id(self.epoch);
-        let client = Client::new(id, who.clone(), owner.verifier, principal, now);
+        let client = Client::new(id, who.clone(), owner.verifier, principal, now, charge);
         let confirm = table.new_verifier();
         table.set_pending(&who, Pending { client, confirm, callback: None, made: now });
         Ok((id, false, 1))
     }
 
-    /// RFC 8881 18.36.4. `make` judges the arguments and makes the session; it is asked only for a new request.
+    /// RFC 8881 18.36.4, for a channel to the server as `fore` has it, or with less where memory is scarce. `make` judges
+    /// the arguments and makes the session; it is asked only for a new request.
     pub fn create_session(
         &self,
         args: &CreateSession,
+        fore: ChannelAttrs,
         principal: Principal,
         now: Time,
-        make: impl FnOnce(SessionId, Arc<Lease>) -> Result<(Session, CreateSessionOk), Status>,
-        id: SessionId,
+        make: impl FnOnce(Arc<Lease>, ChannelAttrs, Charge) -> Result<(Session, CreateSessionOk), Status>,
     ) -> Result<(CreateSessionOk, Taken), Status> {
         let mut table = self.table();
         let pending = table.pending.get(&args.client).cloned().filter(|who| who.0);
@@ -404,7 +438,16 @@ impl States {
         if client.principal != principal {
             return Err(Status::CLID_INUSE);
         }
-        let made = make(id, client.lease.clone());
+        // Its place in the client's order is not taken: the client asks again by itself.
+        let origin = client.charge.origin();
+        let (charge, fore) = match self.budget.session(origin, fore.clone()) {
+            Ok(room) => room,
+            Err(Full) => {
+                self.relieve(&mut table, now);
+                self.budget.session(origin, fore).map_err(|full| full.status(1))?
+            }
+        };
+        let made = make(client.lease.clone(), fore, charge);
         client.lease.renew(now);
         let mut mine = client.mine();
         mine.sequence = args.sequence;
@@ -588,23 +631,102 @@ impl States {
         });
     }
 
-    /// Room for one more client. When there is none, those go that were never confirmed, then those that hold nothing.
-    fn make_room(&self, table: &mut Table, now: Time) -> Result<(), Status> {
+    /// Room for one more client. When there is none, those go that were never confirmed in time and those that lapsed and
+    /// hold nothing; then some of the address that has the most of them, if that is not the one that asks.
+    fn make_room(&self, table: &mut Table, origin: Origin, now: Time) -> Result<(), Status> {
         if table.len() < self.limits.clients {
             return Ok(());
         }
-        Self::forget_unconfirmed(table, now, self.limits.lease);
-        let lapsed = |c: &&Arc<Client>| c.lease.lapsed(now, self.limits.lease) && !c.holds_anything();
-        let idle: Vec<_> = table.confirmed.values().filter(lapsed).cloned().collect();
-        for client in idle {
-            client.mine().sessions.drain(..).for_each(|session| self.leave_session(&session));
-            client.lease.end();
-            table.forget(&client);
+        self.forget_idle(table, now);
+        if table.len() < self.limits.clients {
+            return Ok(());
         }
+        self.forget_most(table, origin);
         // The client asks again by itself.
         if table.len() < self.limits.clients { Ok(()) } else { Err(Status::DELAY) }
     }
+
+    /// Memory for one more client, whose names and addresses are so long.
+    fn client_room(
+        &self,
+        table: &mut Table,
+        origin: Origin,
+        text_bytes: usize,
+        now: Time,
+    ) -> Result<Charge, Status> {
+        let charge = || self.budget.charge(origin, CLIENT_BYTES + text_bytes);
+        charge().or_else(|Full| {
+            self.relieve(table, now);
+            // Both minor versions know it, and the client asks again by itself.
+            charge().map_err(|Full| Status::DELAY)
+        })
+    }
+
+    /// Forgets clients that were never confirmed, and sessions and records of those that are silent and hold nothing.
+    fn forget_idle(&self, table: &mut Table, now: Time) {
+        Self::forget_unconfirmed(table, now, self.limits.lease);
+        let lapsed = |c: &&Arc<Client>| c.lease.lapsed(now, self.limits.lease) && !c.holds_anything();
+        let idle: Vec<_> = table.confirmed.values().filter(lapsed).cloned().collect();
+        idle.iter().for_each(|client| self.forget_empty(table, client));
+    }
+
+    /// Memory is scarce: idle clients of addresses that hold more than they should go, too.
+    fn relieve(&self, table: &mut Table, now: Time) {
+        self.forget_idle(table, now);
+        let idle = |client: &&Arc<Client>| {
+            client.lease.lapsed(now, self.limits.lease / IDLE_PART)
+                && !client.holds_anything()
+                && self.budget.is_overdrawn(client.charge.origin())
+        };
+        let mut victims: Vec<_> = table.confirmed.values().filter(idle).cloned().collect();
+        victims.sort_by_key(|client| client.lease.renewed());
+        victims.truncate(FORGOTTEN_AT_ONCE);
+        victims.iter().for_each(|client| self.forget_empty(table, client));
+    }
+
+    /// Forgets clients of the address that has the most of them, if `origin` has fewer: those that are not confirmed, then
+    /// those that hold nothing, the longest silent first. They make themselves known again.
+    fn forget_most(&self, table: &mut Table, origin: Origin) {
+        let pending = table.names.values().filter_map(|named| named.pending.as_ref());
+        let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
+        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        for client in table.confirmed.values().chain(&pending) {
+            *counts.entry(client.charge.origin()).or_default() += 1;
+        }
+        let own = counts.get(&origin).copied().unwrap_or(0);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own + 1);
+        let Some((most, _)) = most else { return };
+        let of_most = |client: &&Arc<Client>| client.charge.origin() == most;
+        let unconfirmed = pending.iter().filter(of_most).map(|client| (false, client));
+        let empty = table.confirmed.values().filter(of_most).filter(|client| !client.holds_anything());
+        let mut victims: Vec<_> = unconfirmed
+            .chain(empty.map(|client| (true, client)))
+            .map(|(known, c)| (known, c.clone()))
+            .collect();
+        victims.sort_by_key(|(known, client)| (*known, client.lease.renewed()));
+        victims.truncate(FORGOTTEN_AT_ONCE);
+        victims.iter().for_each(|(_, client)| self.forget_empty(table, client));
+    }
+
+    /// Forgets a client that holds no state.
+    fn forget_empty(&self, table: &mut Table, client: &Client) {
+        let (sessions, back) = {
+            let mut mine = client.mine();
+            (std::mem::take(&mut mine.sessions), mine.back.take())
+        };
+        if let Some(back) = back {
+            back.end();
+        }
+        sessions.iter().for_each(|session| self.leave_session(session));
+        client.lease.end();
+        table.forget(client);
+    }
 }
+
+/// A client is idle when it was silent for this part of a lease.
+const IDLE_PART: u32 = 4;
+/// Clients that go when there are too many: not one by one, since looking for them is work.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 /// Leases of silence after which a client's state goes although nobody wants it: others that do not know NFS (SMB) may.
 const COURTESY: u32 = 5;

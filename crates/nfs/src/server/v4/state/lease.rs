@@ -37,9 +37,14 @@ impl Lease {
         self.renewed.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// When it was last heard of.
+    pub fn renewed(&self) -> Time {
+        Time::from_nanos(self.renewed.load(Ordering::Relaxed))
+    }
+
     /// Whether the client has been silent for longer than `lease`.
     pub fn lapsed(&self, now: Time, lease: Duration) -> bool {
-        now.since(Time::from_nanos(self.renewed.load(Ordering::Relaxed))) > lease
+        now.since(self.renewed()) > lease
     }
 
     /// The client's state is taken away, or it is replaced.

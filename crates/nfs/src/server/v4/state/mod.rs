@@ -8,6 +8,7 @@
 //! need is behind a lock that readers share. An owner's requests take turns (`owner`), which is an order, not a lock.
 
 pub mod back;
+pub mod budget;
 pub mod clients;
 pub mod delegation;
 pub mod grace;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use weft_machine::Time;
 
 pub use back::Back;
+pub use budget::{Budget, Charge, Full, Origin};
 pub use clients::{Callback, Client, Principal};
 pub use delegation::Delegation;
 pub use lease::Lease;
@@ -49,6 +51,8 @@ pub struct Limits {
     pub sessions: usize,
     /// Slots of a session.
     pub slots: u32,
+    /// Memory for what is kept of all clients, in bytes. An address gets at most a fifth.
+    pub memory: usize,
     /// Largest reply that is kept for a retry, in bytes: a session keeps one for each slot.
     pub cached_reply: u32,
     /// Operations of a compound.
@@ -70,6 +74,7 @@ impl Default for Limits {
             clients: 4096,
             sessions: 64,
             slots: 64,
+            memory: 128 << 20,
             cached_reply: 8 << 10,
             operations: 128,
             owners: 16_384,
@@ -85,6 +90,7 @@ pub struct States {
     pub limits: Limits,
     /// Of this run of the server: a state or client of another one is told from those that never were.
     epoch: u32,
+    pub budget: Budget,
     clients: Mutex<Table>,
     ids: Stateids,
     sessions: Sessions,
@@ -106,6 +112,7 @@ impl States {
         States {
             limits,
             epoch: epoch.max(1),
+            budget: Budget::new(limits.memory),
             clients: Mutex::default(),
             ids: Stateids::default(),
             sessions: Sessions::default(),

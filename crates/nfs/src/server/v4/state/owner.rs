@@ -13,11 +13,11 @@ use weft_store::NodeId;
 use weft_store::opens;
 use weft_wire::nfs4::Status;
 
-use super::State;
+use super::{Charge, State};
 
 /// An owner of opens.
-#[derive(Default)]
 pub struct Owner {
+    _charge: Charge,
     /// OPEN_CONFIRM came, or is not needed.
     confirmed: AtomicBool,
     turn: Arc<Queue<Turn>>,
@@ -27,6 +27,7 @@ pub struct Owner {
 pub struct LockOwner {
     pub client: u64,
     pub name: Bytes,
+    _charge: Charge,
     turn: Arc<Queue<Turn>>,
     /// Its name in each share's table of locks.
     ids: Mutex<HashMap<usize, opens::LockOwner>>,
@@ -125,6 +126,10 @@ impl Turn {
 }
 
 impl Owner {
+    pub fn new(charge: Charge) -> Owner {
+        Owner { _charge: charge, confirmed: AtomicBool::new(false), turn: Arc::default() }
+    }
+
     /// Its opens can be used.
     pub fn confirm(&self) {
         self.confirmed.store(true, Ordering::Release);
@@ -146,8 +151,8 @@ impl Owner {
 }
 
 impl LockOwner {
-    pub fn new(client: u64, name: Bytes) -> LockOwner {
-        LockOwner { client, name, turn: Arc::default(), ids: Mutex::default() }
+    pub fn new(client: u64, name: Bytes, charge: Charge) -> LockOwner {
+        LockOwner { client, name, _charge: charge, turn: Arc::default(), ids: Mutex::default() }
     }
 
     /// Waits for its turn.

@@ -2,15 +2,21 @@
 //!
 //! Spec: RFC 8881 2.10.6.1 (exactly once), 18.46 (SEQUENCE). Owns: slots, replies.
 //! Does not: know what a compound did; a reply is the bytes of a COMPOUND4res, without RPC header and framing.
+//!
+//! A session is charged for all replies that its slots may keep when it is made, so a request never fails for want of room to
+//! keep its reply. When memory becomes scarce, SEQUENCE asks clients that hold much to use fewer slots; those above are
+//! retired when the client shows that it has read this. A client that uses all that are left gets them back when there is
+//! memory again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
 
-use super::{Back, Lease, States};
+use super::budget::slot_bytes;
+use super::{Back, Budget, Charge, Lease, States};
 
 const SHARDS: usize = 16;
 
@@ -22,8 +28,32 @@ pub struct Session {
     pub fore: ChannelAttrs,
     /// By which the client is asked.
     pub back: Arc<Back>,
+    /// As many as were agreed on.
     slots: Vec<Mutex<Slot>>,
+    /// How many of them are in use: `1 <= live <= slots.len()`. Changed under the lock of `size`.
+    live: AtomicU32,
+    size: Mutex<Size>,
+    /// All slots are live, and the client was not told to use fewer.
+    whole: AtomicBool,
+    budget: Budget,
     ended: AtomicBool,
+}
+
+/// What is told to the client about how many slots it should use.
+struct Size {
+    /// For the session and its live slots.
+    charge: Charge,
+    /// The slot by whose reply the client is told to use fewer, and how many.
+    told: Option<(u32, u32)>,
+}
+
+/// Slots as SEQUENCE answers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Highest {
+    /// The highest that can be used.
+    pub slot: u32,
+    /// The highest that the client should use.
+    pub target: u32,
 }
 
 #[derive(Default)]
@@ -57,15 +87,27 @@ pub enum Begun {
 }
 
 impl Session {
-    pub fn new(id: SessionId, lease: Arc<Lease>, fore: ChannelAttrs, back: Arc<Back>) -> Session {
+    /// `charge`: see [`super::Budget::session`].
+    pub fn new(
+        id: SessionId,
+        lease: Arc<Lease>,
+        fore: ChannelAttrs,
+        back: Arc<Back>,
+        charge: Charge,
+    ) -> Session {
         let slots = (0..fore.max_requests).map(|_| Mutex::default()).collect();
-        Session { id, lease, fore, back, slots, ended: AtomicBool::new(false) }
+        let budget = charge.budget().clone();
+        let size = Mutex::new(Size { charge, told: None });
+        let live = AtomicU32::new(fore.max_requests);
+        let (whole, ended) = (AtomicBool::new(true), AtomicBool::new(false));
+        Session { id, lease, fore, back, slots, live, size, whole, budget, ended }
     }
 
-    // What is written to a slot is written last, by assignment.
-    fn slot(&self, slot: u32) -> Result<MutexGuard<'_, Slot>, Status> {
-        let slot = self.slots.get(slot as usize).ok_or(Status::BADSLOT)?;
-        Ok(slot.lock().unwrap_or_else(PoisonError::into_inner))
+    // What is written to a slot is written last, by assignment. Whether it is live is asked with its lock held: see `retire`.
+    fn slot(&self, number: u32) -> Result<MutexGuard<'_, Slot>, Status> {
+        let slot = self.slots.get(number as usize).ok_or(Status::BADSLOT)?;
+        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if number < self.live.load(Ordering::Acquire) { Ok(slot) } else { Err(Status::BADSLOT) }
     }
 
     /// RFC 8881 2.10.6.1: the next request of a slot, the last one again, or out of order.
@@ -99,9 +141,71 @@ impl Session {
         }
     }
 
-    /// The highest slot.
+    /// The highest slot that can be used.
     pub fn highest_slot(&self) -> u32 {
-        self.fore.max_requests - 1
+        self.live.load(Ordering::Acquire) - 1
+    }
+
+    /// What a new request in `slot` is told, whose client uses no higher slot than `used` now.
+    pub fn resize(&self, slot: u32, used: u32) -> Highest {
+        if !self.budget.is_scarce() && self.whole.load(Ordering::Acquire) {
+            return Highest { slot: self.fore.max_requests - 1, target: self.fore.max_requests - 1 };
+        }
+        let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let overdrawn = self.budget.is_overdrawn(size.charge.origin());
+        match size.told {
+            _ if !overdrawn => size.told = None,
+            // The reply with the target was read before this slot was used again. Slots that are still busy are waited for.
+            Some((by, slots)) if by == slot => {
+                size.told = None;
+                if used < slots {
+                    self.retire(&mut size, slots);
+                }
+            }
+            _ => {}
+        }
+        let live = self.live.load(Ordering::Acquire);
+        if overdrawn && live > 1 && size.told.is_none() {
+            size.told = Some((slot, live / 2));
+        } else if !overdrawn && slot + 1 == live && live < self.fore.max_requests {
+            self.revive(&mut size, (2 * live).min(self.fore.max_requests));
+        }
+        let highest = self.highest_slot();
+        self.whole.store(size.told.is_none() && highest + 1 == self.fore.max_requests, Ordering::Release);
+        Highest { slot: highest, target: size.told.map_or(highest, |(_, slots)| slots - 1) }
+    }
+
+    /// The slots from `slots` on are no more, unless a request is in one.
+    fn retire(&self, size: &mut Size, slots: u32) {
+        let live = self.live.load(Ordering::Acquire);
+        // First this: whoever takes one of these slots afterwards sees it, and of those before its lock tells.
+        self.live.store(slots, Ordering::Release);
+        let gone = || self.slots[slots as usize..live as usize].iter();
+        let lock = |slot: &'_ Mutex<Slot>| slot.lock().unwrap_or_else(PoisonError::into_inner).busy;
+        if gone().any(lock) {
+            self.live.store(live, Ordering::Release);
+            return;
+        }
+        gone().for_each(|slot| *slot.lock().unwrap_or_else(PoisonError::into_inner) = Slot::default());
+        size.charge.shrink((live - slots) as usize * slot_bytes(&self.fore));
+    }
+
+    /// There are `slots` slots again if there is room for them; those that come back are as new (RFC 8881 2.10.6.1).
+    fn revive(&self, size: &mut Size, slots: u32) {
+        let live = self.live.load(Ordering::Acquire);
+        if size.charge.grow((slots - live) as usize * slot_bytes(&self.fore)).is_ok() {
+            self.live.store(slots, Ordering::Release);
+        }
+    }
+
+    /// Bytes of replies that are kept.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        let kept = |slot: &Mutex<Slot>| match &slot.lock().unwrap_or_else(PoisonError::into_inner).kept {
+            Kept::Reply(reply) => reply.len(),
+            Kept::Nothing | Kept::Lost => 0,
+        };
+        self.slots.iter().map(kept).sum()
     }
 
     /// DESTROY_SESSION, or its client is gone.

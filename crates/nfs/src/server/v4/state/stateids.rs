@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::{Delegation, Lease, LockOwner, Owner, States};
+use super::{Charge, Delegation, Lease, LockOwner, Owner, States};
 
 const SHARDS: usize = 64;
 
@@ -30,6 +30,7 @@ pub struct State {
     seqid: AtomicU32,
     ended: AtomicBool,
     pub kind: Kind,
+    _charge: Charge,
 }
 
 /// Of what kind.
@@ -174,8 +175,15 @@ impl States {
         }
     }
 
-    /// Enters a new state; its first id has number 1.
-    pub fn enter(&self, lease: Arc<Lease>, share: usize, node: NodeId, kind: Kind) -> Arc<State> {
+    /// Enters a new state; its first id has number 1. `charge` is what its client was charged for it.
+    pub fn enter(
+        &self,
+        lease: Arc<Lease>,
+        share: usize,
+        node: NodeId,
+        kind: Kind,
+        charge: Charge,
+    ) -> Arc<State> {
         let mut other = [0; 12];
         other[..4].copy_from_slice(&self.epoch.to_be_bytes());
         // The low half of a client's id: the high half is the epoch.
@@ -188,7 +196,7 @@ impl States {
                 continue;
             }
             let (seqid, ended) = (AtomicU32::new(1), AtomicBool::new(false));
-            let state = Arc::new(State { other, lease, share, node, seqid, ended, kind });
+            let state = Arc::new(State { other, lease, share, node, seqid, ended, kind, _charge: charge });
             shard.insert(other, state.clone());
             return state;
         }

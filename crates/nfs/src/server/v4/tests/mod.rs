@@ -1,6 +1,7 @@
 //! Compounds as they come from the wire, against a server without a network.
 
 mod acl;
+mod budget;
 mod delegations;
 mod exports;
 mod live;
@@ -22,7 +23,7 @@ use weft_wire::nfs4::*;
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use crate::server::tests::reply_to_parts;
+use crate::server::tests::{PEER, reply_to_parts};
 use crate::server::{Config, Limits, Policy, Server};
 
 pub fn server_with(limits: Limits) -> Arc<Server> {
@@ -85,7 +86,12 @@ pub fn numbered_call(xid: u32, minor: u32, uid: u32, ops: &[Op]) -> Bytes {
 }
 
 pub fn send(server: &Server, message: Bytes) -> Answer {
-    let (reply, mut d) = reply_to_parts(server, message);
+    send_by(server, PEER, message)
+}
+
+/// The same by this peer.
+pub fn send_by(server: &Server, peer: &str, message: Bytes) -> Answer {
+    let (reply, mut d) = reply_to_parts(server, peer, message);
     assert_eq!(reply, Reply::Success);
     let head = ReplyHead::parse(&mut d).unwrap();
     assert_eq!(head.tag, Text::known("story"));
@@ -179,6 +185,7 @@ pub struct Modern<'a> {
     pub session: SessionId,
     pub sequence: std::cell::Cell<u32>,
     pub minor: u32,
+    pub peer: &'static str,
 }
 
 pub fn channel() -> ChannelAttrs {
@@ -219,12 +226,18 @@ impl<'a> Modern<'a> {
 
     /// One that has not said RECLAIM_COMPLETE.
     pub fn unclaimed(server: &'a Server, name: &'static str, fore: ChannelAttrs) -> Modern<'a> {
+        Modern::by(server, PEER, name, fore)
+    }
+
+    /// The same by this peer.
+    pub fn by(server: &'a Server, peer: &'static str, name: &'static str, fore: ChannelAttrs) -> Modern<'a> {
         let uid = 1;
-        let mut answer = send(server, call(1, uid, &[exchange_id(name, *b"verifier", 0)]));
+        let mut answer = send_by(server, peer, call(1, uid, &[exchange_id(name, *b"verifier", 0)]));
         let known: ExchangeIdOk = answer.ok(opnum::EXCHANGE_ID);
-        let mut answer = send(server, call(1, uid, &[create_session(known.client, known.sequence, fore)]));
+        let new = create_session(known.client, known.sequence, fore);
+        let mut answer = send_by(server, peer, call(1, uid, &[new]));
         let made: CreateSessionOk = answer.ok(opnum::CREATE_SESSION);
-        Modern { server, id: known.client, uid, session: made.session, sequence: 0.into(), minor: 2 }
+        Modern { server, id: known.client, uid, session: made.session, sequence: 0.into(), minor: 2, peer }
     }
 
     pub fn sequence_op(&self, sequence: u32, slot: u32, cache: bool) -> Op {
@@ -236,7 +249,7 @@ impl<'a> Modern<'a> {
         self.sequence.set(self.sequence.get() + 1);
         let mut all = vec![self.sequence_op(self.sequence.get(), 0, false)];
         all.extend_from_slice(ops);
-        let mut answer = send(self.server, call(self.minor, self.uid, &all));
+        let mut answer = send_by(self.server, self.peer, call(self.minor, self.uid, &all));
         answer.ok::<SequenceOk>(opnum::SEQUENCE);
         answer
     }
