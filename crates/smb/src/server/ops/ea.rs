@@ -32,7 +32,7 @@ pub(super) async fn list(vfs: &Vfs, node: NodeId, asked: &[u8]) -> Result<Vec<Fu
     if asked.is_empty() {
         for name in names {
             let value = value(&name).await?;
-            list.push(FullEa { need: false, name, value });
+            list.push(FullEa { flags: 0, name, value });
         }
         if list.is_empty() {
             return Err(NtStatus::NO_EAS_ON_FILE.into());
@@ -45,7 +45,7 @@ pub(super) async fn list(vfs: &Vfs, node: NodeId, asked: &[u8]) -> Result<Vec<Fu
             Some(known) => value(known).await?,
             None => Vec::new(),
         };
-        list.push(FullEa { need: false, name, value });
+        list.push(FullEa { flags: 0, name, value });
     }
     Ok(list)
 }
@@ -62,6 +62,10 @@ fn check(name: &[u8]) -> Result<(), NtStatus> {
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<FullEa>, NtStatus> {
     let list = FullEa::parse_list(bytes).map_err(|_| NtStatus::EA_LIST_INCONSISTENT)?;
     list.iter().try_for_each(|ea| check(&ea.name))?;
+    // [MS-FSA] 2.1.5.15.6.
+    if list.iter().any(|ea| ea.flags & !FullEa::NEED_EA != 0) {
+        return Err(NtStatus::INVALID_EA_NAME);
+    }
     Ok(list)
 }
 

@@ -12,18 +12,20 @@ pub const MAX_EAS: usize = 4096;
 /// One extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullEa {
-    /// Who does not understand it must not open the file.
-    pub need: bool,
+    /// [`FullEa::NEED_EA`], or nothing; whether there is anything else is not looked at here.
+    pub flags: u8,
     /// ASCII; without regard to case.
     pub name: Vec<u8>,
     /// Empty removes it.
     pub value: Vec<u8>,
 }
 
-const NEED_EA: u8 = 0x80;
 const HEAD: usize = 8;
 
 impl FullEa {
+    /// FILE_NEED_EA: who does not understand it must not open the file.
+    pub const NEED_EA: u8 = 0x80;
+
     /// Reads a list.
     pub fn parse_list(bytes: &[u8]) -> Result<Vec<FullEa>, Malformed> {
         let mut list = Vec::new();
@@ -39,7 +41,7 @@ impl FullEa {
             if r.u8()? != 0 {
                 return Err(Malformed("extended attribute name"));
             }
-            list.push(FullEa { need: flags & NEED_EA != 0, name, value: r.take(value_len)?.to_vec() });
+            list.push(FullEa { flags, name, value: r.take(value_len)?.to_vec() });
             rest = chained(rest, next, HEAD, "extended attribute")?;
         }
         Ok(list)
@@ -52,7 +54,7 @@ impl FullEa {
         while let Some(ea) = list.next() {
             let at = out.len();
             out.put_u32(0);
-            out.put_u8(if ea.need { NEED_EA } else { 0 });
+            out.put_u8(ea.flags);
             out.put_u8(u8::try_from(ea.name.len()).unwrap_or(u8::MAX));
             out.put_u16(len16(ea.value.len()));
             out.put(&ea.name);

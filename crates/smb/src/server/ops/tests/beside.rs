@@ -169,7 +169,7 @@ async fn set_eas(b: &Bench, file: FileId, list: &[(&str, &[u8])]) -> Result<(), 
 fn ea_list(list: &[(&str, &[u8])]) -> Bytes {
     let list: Vec<_> = list
         .iter()
-        .map(|(name, value)| FullEa { need: false, name: (*name).into(), value: (*value).into() })
+        .map(|(name, value)| FullEa { flags: 0, name: (*name).into(), value: (*value).into() })
         .collect();
     let mut bytes = Vec::new();
     FullEa::emit_list(&list, &mut bytes);
@@ -195,6 +195,14 @@ fn extended_attributes_are_those_that_everybody_sees() {
         for bad in ["a:b", "", "weft.dos", "WEFT.DOS", "\u{1}"] {
             assert_eq!(set_eas(&b, file, &[(bad, b"1")]).await, Err(NtStatus::INVALID_EA_NAME), "{bad}");
         }
+        // [MS-FSA] 2.1.5.15.6: the first byte behind the offset are the flags.
+        for (flags, wanted) in [(0x80, Ok(())), (0x01, Err(NtStatus::INVALID_EA_NAME))] {
+            let mut buffer = ea_list(&[("flagged", b"1")]).to_vec();
+            buffer[4] = flags;
+            let outcome = info::set(&b, file, FileClass::FULL_EA, |out| out.extend(buffer)).await;
+            assert_eq!(outcome, wanted, "{flags}");
+        }
+        set_eas(&b, file, &[("flagged", b"")]).await.unwrap();
         let contexts = vec![RequestContext::ExtendedAttributes(ea_list(&[("A", b"1")]))];
         let made = Wish { disposition: CreateDisposition::Create, contexts, ..Wish::file("g") };
         let file = b.open(&made).await.unwrap();
