@@ -502,6 +502,10 @@ impl Connection {
                 Some(Err(reason)) => self.terminate(reason),
                 None => self.start(frame::handle(self.clone(), message.body), inflight).await,
             }
+            // A break that it caused goes out before the answer to the next request: a client can tell what came of what.
+            if self.mailbox.has_any() && !self.is_ended() {
+                self.deliver(inflight);
+            }
             handled += 1;
             if handled == BATCH || inflight.len() + self.unsent.borrow().len() >= most || self.is_ended() {
                 break;

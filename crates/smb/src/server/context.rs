@@ -19,11 +19,11 @@ use weft_machine::Payload;
 use weft_transport::{Channel, Segment, Stag};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
-use weft_wire::smb2::{Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
+use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
 
 use super::connection::Connection;
 use super::ops::Outstanding;
-use super::requests::Cancel;
+use super::requests::{Cancel, MAX_WAITING};
 use super::session::{Session, Tree};
 use super::{Config, Server};
 use crate::crypto::SigningKey;
@@ -143,10 +143,20 @@ impl OpContext {
 
     /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
     /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. In a
-    /// compound it does nothing but for the last request: there the operation answers when it can.
+    /// compound it does nothing but for the last request, and for a CREATE (3.3.5.2.7, note 266): there the operation answers
+    /// when it can.
     pub fn pending(&self) {
-        if self.last && self.async_id.get().is_none() {
+        let tells = self.last || self.header.command == Command::Create;
+        if tells && self.async_id.get().is_none() {
             self.async_id.set(Some(self.connection.interim(self)));
+        }
+    }
+
+    /// Refuses to wait for what may never come, where the connection's client has enough of that waiting (3.3.4.2).
+    pub fn may_wait(&self) -> Result<(), NtStatus> {
+        match self.connection.waiting.len() < MAX_WAITING {
+            true => Ok(()),
+            false => Err(NtStatus::INSUFFICIENT_RESOURCES),
         }
     }
 

@@ -38,6 +38,10 @@ impl Cancel {
     }
 }
 
+/// CHANGE_NOTIFYs are refused where a connection has so many requests waiting: as many as Windows lets wait of the 512 that it
+/// has for that ([MS-SMB2] 3.3.4.2, note 242), so that a client's other requests always find room.
+pub(super) const MAX_WAITING: usize = 511;
+
 /// The waiting requests of a connection. Bounded by the credits, of which each holds one.
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -48,6 +52,11 @@ impl Waiting {
     /// Enters a request of a session.
     pub fn enter(&self, message_id: u64, session_id: u64, cancel: Rc<Cancel>) {
         self.by_message_id.borrow_mut().insert(message_id, (session_id, cancel));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_message_id.borrow().len()
     }
 
     /// It waits no longer.

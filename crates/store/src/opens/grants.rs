@@ -442,6 +442,13 @@ impl Grants {
         self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching.handle)
     }
 
+    /// Whether a key may keep handles open that their users have closed. A delegation is no such right: an NFSv4 client
+    /// closes what it does not use.
+    pub fn caches_handle(&self, key: Key) -> bool {
+        let caches = |granted: &Granted| granted.form != Form::Delegation && granted.caching.handle;
+        self.list.iter().any(|granted| granted.key == key && caches(granted))
+    }
+
     /// Whether somebody has an oplock.
     pub fn has_oplocks(&self) -> bool {
         self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching != Caching::NONE)

@@ -164,6 +164,8 @@ struct Entry {
     access: Rights,
     share: Rights,
     reach: Reach,
+    /// The caching right of the directory that changes by this open leave alone: see [`Open::set_parent`].
+    parent: Option<Key>,
     delete_on_close: bool,
     /// A pending deletion takes effect when this open closes, whoever else has the node open.
     delete_at_once: bool,
@@ -174,6 +176,8 @@ struct Entry {
 struct Node {
     holders: Vec<Entry>,
     delete_pending: bool,
+    /// [`Entry::parent`] of the open that made the deletion pending.
+    deleted_by: Option<Key>,
     /// Set by the last close until the name is gone.
     removing: bool,
     locks: Locks,
@@ -297,6 +301,7 @@ impl Opens {
             access,
             share,
             reach,
+            parent: None,
             delete_on_close: false,
             delete_at_once: false,
         });
@@ -331,6 +336,23 @@ impl Opens {
     pub fn may_rename_in(&self, dir: NodeId) -> Result<(), Refused> {
         let share = Rights { delete: false, ..Rights::ALL };
         self.shard(dir).get(&dir).map_or(Ok(()), |known| known.admits(Rights::WRITE, share))
+    }
+
+    /// Whether a stream of `base` may be opened: an open of the file itself may delete all of its streams, which the new
+    /// open has to share ([MS-FSA] 2.1.5.1.2.1). The other direction is [`crate::vfs::Vfs::may_remove_with_streams`].
+    pub fn may_open_stream(&self, base: NodeId, access: Rights, share: Rights) -> Result<(), Refused> {
+        if !access.any() || share.delete {
+            return Ok(());
+        }
+        let deletes = |known: &Node| known.holders.iter().any(|holder| holder.access.delete);
+        if self.shard(base).get(&base).is_some_and(deletes) { Err(Refused::Sharing) } else { Ok(()) }
+    }
+
+    /// Whether every open of `node` may be one that its client keeps for its cache alone, and closes when it is asked for
+    /// that: each has the right to cache handles.
+    pub fn only_cached(&self, node: NodeId) -> bool {
+        let cached = |known: &Node| known.holders.iter().all(|holder| known.grants.caches_handle(holder.key));
+        self.shard(node).get(&node).is_none_or(cached)
     }
 
     /// Whether anybody has `node` open, for whatever purpose.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use weft_machine::Time;
+use weft_machine::{Time, rt};
 
 use super::grants::Wish;
 use super::locks::{Intent, Owner};
@@ -69,6 +69,16 @@ impl Open {
         Ok(())
     }
 
+    /// What changes by this open, up to the removal of the name, takes nothing from whoever caches the directory under
+    /// this key.
+    pub fn set_parent(&self, parent: Option<Key>) {
+        self.with(|known, id| {
+            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
+                holder.parent = parent;
+            }
+        });
+    }
+
     /// Removes the node's name when this open closes (and all others have).
     pub fn set_delete_on_close(&self) {
         self.with(|known, id| {
@@ -80,7 +90,11 @@ impl Open {
 
     /// Removes the node's name at the last close, or no longer. Until then nobody opens it again.
     pub fn set_delete_pending(&self, pending: bool) {
-        self.with(|known, _| known.delete_pending = pending);
+        self.with(|known, id| {
+            known.delete_pending = pending;
+            let own = known.holders.iter().find(|holder| holder.id == id);
+            known.deleted_by = own.and_then(|holder| holder.parent);
+        });
     }
 
     /// Lets a pending deletion take effect when this open closes, not when the last one does (POSIX semantics: the
@@ -198,6 +212,11 @@ impl Open {
         self.with(|known, id| known.locks.of(Owner::Open(id))).unwrap_or_default()
     }
 
+    /// Whether this open has locked any range.
+    pub fn has_locked(&self) -> bool {
+        self.locks.load(Ordering::Acquire) != 0 && !self.locked().is_empty()
+    }
+
     /// Asks for caching rights for this open's key. What the key has then, which may be less than was asked for or,
     /// where it had more, more; and whether that is being recalled at the moment.
     pub fn request(&self, form: Form, caching: Caching, holder: Arc<dyn Holder>) -> (Caching, bool) {
@@ -223,40 +242,48 @@ impl Open {
     /// Closes, and says whether the node's name is to be removed now. Then the caller removes it and drops the
     /// [`Removal`]; until that the node cannot be opened. A second close does nothing.
     pub fn close(&self) -> Option<Removal> {
-        self.leave().then(|| Removal { table: self.table.clone(), node: self.node })
+        self.leave()
     }
 
-    fn leave(&self) -> bool {
+    fn leave(&self) -> Option<Removal> {
         if self.closed.swap(true, Ordering::AcqRel) {
-            return false;
+            return None;
         }
         let mut shard = self.table.shard(self.node);
-        let Some(known) = shard.get_mut(&self.node) else { return false };
-        let mut at_once = false;
+        let known = shard.get_mut(&self.node)?;
+        let (mut at_once, mut parent, mut events) = (false, None, Vec::new());
         if let Some(at) = known.holders.iter().position(|holder| holder.id == self.id) {
             let holder = known.holders.swap_remove(at);
-            known.delete_pending |= holder.delete_on_close;
-            at_once = holder.delete_at_once;
+            (at_once, parent) = (holder.delete_at_once, holder.parent);
+            if holder.delete_on_close && !known.delete_pending {
+                (known.delete_pending, known.deleted_by) = (true, parent);
+                // As a FileDispositionInformation would: handles that are kept for a cache alone hold the deletion up.
+                // Nobody waits, because the name goes with the last of them in any case.
+                known.grants.recall(self.node, Some(self.key), Access::Handle, rt::now(), &mut events);
+            }
         }
         let waiting = known.locks.release(Owner::Open(self.id));
         let last_of_key = known.holders.iter().all(|holder| holder.key != self.key);
         let freed = known.grants.closed(self.key, last_of_key);
         let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;
+        // Who marked it and who closes last both take part in the removal.
+        let parent = parent.filter(|_| known.deleted_by == parent);
         self.table.forget_if_unused(&mut shard, self.node);
         drop(shard);
+        self.table.tell(events);
         waiting.into_iter().for_each(Waker::wake);
         freed.wake();
-        remove
+        remove.then(|| Removal { table: self.table.clone(), node: self.node, parent })
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if self.leave() {
+        if let Some(removal) = self.leave() {
             // Nobody took on the removal (a panic, or a table dropped whole): the file stays, and can be opened.
             tracing::warn!("{:?} was to be deleted on close, but its last open was dropped", self.node);
-            drop(Removal { table: self.table.clone(), node: self.node });
+            drop(removal);
         }
     }
 }
@@ -268,12 +295,18 @@ pub struct Removal {
     table: Arc<Opens>,
     /// What to remove.
     node: NodeId,
+    parent: Option<Key>,
 }
 
 impl Removal {
     /// What to remove.
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// Under which key the directory may stay cached: see [`Open::set_parent`].
+    pub fn parent(&self) -> Option<Key> {
+        self.parent
     }
 }
 

@@ -194,7 +194,7 @@ impl Opens {
     }
 
     /// Tells holders what happened. Who cannot be reached has agreed.
-    fn tell(&self, events: Vec<Event>) {
+    pub(super) fn tell(&self, events: Vec<Event>) {
         for event in events {
             match event {
                 Event::Recall(holder, recall) => {

@@ -88,6 +88,11 @@ impl Vfs {
         Vfs { key, ..self.clone() }
     }
 
+    /// Who keeps what he caches of the directories that change by this.
+    pub fn in_whose_name(&self) -> Option<Key> {
+        self.key
+    }
+
     /// Takes what others cache of a directory whose names, or what there is to say about them, have changed.
     pub fn children_changed(&self, dir: NodeId) {
         if self.opens.caches_directories() {
@@ -445,20 +450,23 @@ impl Vfs {
         self.streams.of(base).into_iter().try_for_each(|stream| self.opens.may_remove(stream))
     }
 
-    /// Whether somebody has something open below `dir`, at whatever depth.
-    pub async fn is_open_below(&self, dir: NodeId) -> bool {
+    /// What somebody has open below `dir`, at whatever depth, in the order of their numbers.
+    pub async fn open_below(&self, dir: NodeId) -> Vec<NodeId> {
+        let mut below = Vec::new();
         for node in self.opens.open_nodes() {
             let mut at = node;
             for _ in 0..MAX_DEPTH {
                 // What has no name any more lies nowhere.
                 let Ok((parent, _)) = self.place(at).await else { break };
                 if parent == dir && node != dir {
-                    return true;
+                    below.push(node);
+                    break;
                 }
                 at = parent;
             }
         }
-        false
+        below.sort_unstable();
+        below
     }
 
     /// The file or directory that a number leads to: of a stream its file, of everything else itself.

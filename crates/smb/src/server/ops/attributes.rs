@@ -6,7 +6,7 @@
 //! without any write permission is not READONLY, which would forbid to delete it where Unix does not; it is not written
 //! all the same.
 
-use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, Special, Timestamp, Vfs};
+use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, NodeId, Special, Timestamp, Vfs};
 use weft_wire::security::Sid;
 use weft_wire::smb2::Filetime;
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
@@ -130,6 +130,29 @@ pub(super) async fn keep(vfs: &Vfs, attr: &Attr, before: Option<Dos>, dos: Dos) 
     }
 }
 
+/// The time of change as SMB tells it.
+pub(super) fn changed(attr: &Attr, dos: Option<Dos>) -> Timestamp {
+    dos.and_then(|dos| dos.changed_at(attr.mtime)).unwrap_or(attr.ctime)
+}
+
+/// Keeps a time of change from moving on: whatever was done to the file, it has this one.
+pub(super) async fn freeze_change(
+    vfs: &Vfs,
+    node: NodeId,
+    name: &[u8],
+    frozen: Timestamp,
+) -> Result<(), Error> {
+    let attr = vfs.getattr(node).await?;
+    let before = vfs.beside(node).await?.dos;
+    if filetime(changed(&attr, before)) == filetime(frozen) {
+        return Ok(());
+    }
+    match to_keep(&attr, before, name, FileAttributes::NONE, (None, Some(frozen))) {
+        Some(dos) => keep(vfs, &attr, before, dos).await,
+        None => Ok(()),
+    }
+}
+
 /// Birth, as a client has set it or the file system knows it.
 fn born(attr: &Attr, dos: Option<Dos>) -> Timestamp {
     dos.and_then(|dos| dos.born).unwrap_or(attr.btime)
@@ -141,7 +164,7 @@ pub(super) fn summary(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileSummary
         creation_time: filetime(born(attr, dos)),
         last_access_time: filetime(attr.atime),
         last_write_time: filetime(attr.mtime),
-        change_time: filetime(dos.and_then(|dos| dos.changed_at(attr.mtime)).unwrap_or(attr.ctime)),
+        change_time: filetime(changed(attr, dos)),
         allocation_size: if attr.kind == Kind::Dir { 0 } else { attr.allocated },
         end_of_file: attr.size,
         attributes: attributes(attr, dos, name),
@@ -214,7 +237,7 @@ pub(super) fn maximal_access(attr: &Attr, dos: Option<Dos>) -> AccessMask {
 
 #[cfg(test)]
 mod tests {
-    use weft_store::vfs::{NodeId, Stable};
+    use weft_store::vfs::Stable;
 
     use super::*;
 

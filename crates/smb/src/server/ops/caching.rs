@@ -164,10 +164,11 @@ fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
 
 /// The lease of the directory in which a client opens something, as it names it itself (ParentLeaseKey): what it does
 /// there takes nothing from it.
-pub(super) fn parent(cx: &OpContext, wanted: &Wanted) -> Option<Key> {
+pub(super) fn parent(cx: &OpContext, opens: &Arc<Opens>, wanted: &Wanted) -> Option<Key> {
     let Wanted::Lease(lease) = wanted else { return None };
     let v2 = lease.v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET))?;
-    Some(cx.server.handles.leases.find(cx.session.client_guid, v2.parent_key)?.store_key())
+    let parent = cx.server.handles.leases.find_parent(cx.session.client_guid, v2.parent_key, opens)?;
+    Some(parent.store_key())
 }
 
 /// The state of a lease as rights. What is no legal combination is nothing ([MS-FSA] 2.1.5.18).
@@ -329,6 +330,22 @@ pub(super) async fn patiently<T>(
     }
 }
 
+/// The same without a word to the client, as Windows waits in a SET_INFO: it tells clients to wait in other commands alone
+/// ([MS-SMB2] 3.3.4.2, note 240). Says whether there was a wait.
+pub(super) async fn quietly<T>(
+    cx: &OpContext,
+    work: impl Future<Output = Result<T, Refused>>,
+) -> Result<(T, bool), Failure> {
+    let mut work = pin!(work);
+    if let Some(done) = poll_immediate(work.as_mut()).await {
+        return Ok((done?, false));
+    }
+    match select(work, pin!(cx.cancelled())).await {
+        Either::Left((done, _)) => Ok((done?, true)),
+        Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),
+    }
+}
+
 /// Takes from others what a SET_INFO would make untrue ([MS-FSA] 2.1.4.12, case SET_INFORMATION).
 pub(super) async fn before_set_info(
     cx: &OpContext,
@@ -344,7 +361,7 @@ pub(super) async fn before_set_info(
         FileClass::END_OF_FILE | FileClass::ALLOCATION => Access::Write,
         _ => return Ok(()),
     };
-    patiently(cx, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
+    quietly(cx, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
     Ok(())
 }
 

@@ -52,6 +52,7 @@ async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), NtStatus> {
     if let Poll::Ready(outcome) = futures_util::poll!(waiting.as_mut()) {
         return outcome;
     }
+    cx.may_wait()?;
     cx.pending();
     match select(waiting, std::pin::pin!(cx.cancelled())).await {
         Either::Left((outcome, _)) => outcome,

@@ -142,7 +142,8 @@ async fn first(
         // 3.3.5.9: what is acknowledged is on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
     }
-    let vfs = share.vfs.in_name_of(caching::parent(cx, &wish.caching));
+    let parent = caching::parent(cx, share.vfs.opens(), &wish.caching);
+    let vfs = share.vfs.in_name_of(parent);
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.1);
@@ -277,7 +278,7 @@ impl Wish {
             }
         }
         let path = Path::parse(&request.name)?;
-        if options.contains(file) && path.directory {
+        if options.contains(file) && path.directory && !path.index {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         if path.file && options.contains(directory) {
@@ -301,7 +302,7 @@ impl Wish {
     }
 
     fn wants_directory(&self) -> bool {
-        self.options.contains(CreateOptions::DIRECTORY_FILE)
+        self.options.contains(CreateOptions::DIRECTORY_FILE) || self.path.index
     }
 
     /// SUPERSEDE, OVERWRITE and OVERWRITE_IF empty an existing file.
@@ -418,6 +419,10 @@ type Attempt = Result<Option<(Opened, CreateAction)>, Failure>;
 async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     if !wish.creates() {
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
+    }
+    // [MS-FSA] 2.1.5.1.1.
+    if wish.wants_directory() && wish.attributes.contains(FileAttributes::TEMPORARY) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
     }
     // "name\" means a directory, and only DIRECTORY_FILE makes one.
     if wish.path.directory && !wish.wants_directory() {
@@ -553,9 +558,6 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.0).await?;
-    if access.contains(AccessMask::DELETE) {
-        vfs.may_remove_with_streams(attr.node)?;
-    }
     if !wish.truncates() {
         let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
@@ -592,6 +594,10 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
 
 /// Whether what exists is what the client wants ([MS-FSA] 2.1.5.1, phase 7).
 async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> {
+    // Whatever shall be done with the name: it leads elsewhere ([MS-SMB2] 3.3.5.9, [MS-FSA] 2.1.5.1.2).
+    if attr.kind == Kind::Symlink && !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) {
+        return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
+    }
     if wish.disposition == CreateDisposition::Create {
         return Err(NtStatus::OBJECT_NAME_COLLISION.into());
     }
@@ -601,9 +607,6 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         }
         Kind::Dir if wish.truncates() => NtStatus::OBJECT_NAME_COLLISION,
         Kind::Dir => return Ok(()),
-        Kind::Symlink if !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) => {
-            return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
-        }
         Kind::Symlink if symlink::is_to_directory(vfs, attr.node).await? => {
             if wish.options.contains(CreateOptions::NON_DIRECTORY_FILE) || wish.path.file {
                 NtStatus::FILE_IS_A_DIRECTORY
@@ -640,6 +643,8 @@ async fn take(
         ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
     };
     let (claim, waited) = caching::patiently(cx, vfs.opens().open(attr.node, &opening)).await?;
+    check_streams(vfs, attr.node, &opening)?;
+    claim.set_parent(vfs.in_whose_name());
     if waited && cx.session.is_ended() {
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
@@ -699,6 +704,17 @@ async fn take(
         caching,
         hold,
     }))
+}
+
+/// [MS-FSA] 2.1.5.1.2.1: a file is deleted with all of its streams, so whoever has it open to delete it, and whoever has one
+/// of them open, have to share that. Asked when the open is in the table: of two that come at once, at least one sees the other.
+fn check_streams(vfs: &Vfs, node: NodeId, opening: &Opening) -> Result<(), Failure> {
+    match vfs.stream_of(node) {
+        Some((base, _)) => vfs.opens().may_open_stream(base, opening.access, opening.share)?,
+        None if opening.access.delete => vfs.may_remove_with_streams(node)?,
+        None => {}
+    }
+    Ok(())
 }
 
 impl Opened {

@@ -5,6 +5,7 @@
 //! Does not: keep the state of a lease, which is the store's. A lease lives as long as an open of it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weft_store::NodeId;
@@ -40,6 +41,8 @@ pub(crate) struct Lease {
 struct State {
     /// Version 2: counts changes of the lease.
     v2: Option<LeaseV2>,
+    /// Its client named the lease of the directory, by whatever key.
+    has_parent: bool,
     /// An open of it deletes the file when it is closed: the key may then be used for another.
     delete_on_close: bool,
 }
@@ -87,7 +90,7 @@ impl Lease {
         if breaking {
             flags |= LeaseFlags::BREAK_IN_PROGRESS;
         }
-        if state.v2.is_some_and(|v2| v2.parent_key != Guid::default()) {
+        if state.has_parent {
             flags |= LeaseFlags::PARENT_LEASE_KEY_SET;
         }
         create_context::Lease { key: self.key, state: state_of(rights), flags, v2: state.v2 }
@@ -151,9 +154,15 @@ impl Drop for Lease {
         let Some(table) = self.table.upgrade() else { return };
         let mine = |known: &Weak<Lease>| std::ptr::eq(known.as_ptr(), self);
         {
-            let leases = &mut lock(&table.by_key);
-            if leases.get(&(self.client, self.key)).is_some_and(mine) {
-                leases.remove(&(self.client, self.key));
+            let leases = &mut *lock(&table.by_key);
+            if let Entry::Occupied(mut known) = leases.by_key.entry(self.key)
+                && let Some(at) = known.get().iter().position(|(_, lease)| mine(lease))
+            {
+                known.get_mut().swap_remove(at);
+                leases.count -= 1;
+                if known.get().is_empty() {
+                    known.remove();
+                }
             }
         }
         table.forget_sessions(self.client);
@@ -163,15 +172,41 @@ impl Drop for Lease {
 /// GlobalLeaseTableList: the leases of all clients, by ClientGuid and LeaseKey.
 #[derive(Default)]
 pub(crate) struct Leases {
-    by_key: Mutex<HashMap<(Guid, Guid), Weak<Lease>>>,
+    by_key: Mutex<ByKey>,
     /// By which sessions a client can be told, the first one first: any will do for any lease (3.3.4.7).
     sessions: Mutex<HashMap<Guid, Vec<Weak<Session>>>>,
+}
+
+/// Leases by LeaseKey, each with its client. Clients choose keys at random, so that one key has mostly one lease.
+#[derive(Default)]
+struct ByKey {
+    by_key: HashMap<Guid, Vec<(Guid, Weak<Lease>)>>,
+    /// How many there are, at most [`MAX_LEASES`].
+    count: usize,
+}
+
+impl ByKey {
+    fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
+        let known = self.by_key.get(&key)?.iter();
+        known.filter(|(owner, _)| *owner == client).find_map(|(_, lease)| lease.upgrade())
+    }
 }
 
 impl Leases {
     /// The lease of a client by this key.
     pub(super) fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
-        lock(&self.by_key).get(&(client, key)).and_then(Weak::upgrade)
+        lock(&self.by_key).find(client, key)
+    }
+
+    /// The lease of a directory that a client names as ParentLeaseKey: its own, or else anybody's. Windows hands the key to
+    /// the object store as it is, without the client's ClientGuid ([MS-SMB2] 3.3.1.4, note 211; 3.3.5.9.11).
+    pub(super) fn find_parent(&self, client: Guid, key: Guid, opens: &Arc<Opens>) -> Option<Arc<Lease>> {
+        let leases = lock(&self.by_key);
+        let known: Vec<_> =
+            leases.by_key.get(&key)?.iter().filter_map(|(_, lease)| lease.upgrade()).collect();
+        drop(leases);
+        let here = || known.iter().filter(|lease| Arc::ptr_eq(&lease.opens, opens));
+        here().find(|lease| lease.client == client).or_else(|| here().next()).cloned()
     }
 
     /// Breaks of the client's leases may go out by this session from now on.
@@ -219,7 +254,7 @@ impl Leases {
         // Goes after the lock: this may be the last reference to it, whose end takes the lock.
         let known;
         let mut leases = lock(&self.by_key);
-        known = leases.get(&(client, wanted.key)).and_then(Weak::upgrade);
+        known = leases.find(client, wanted.key);
         if let Some(lease) = &known {
             if lease.node == node && Arc::ptr_eq(&lease.opens, opens) {
                 return Ok(lease.clone());
@@ -228,14 +263,15 @@ impl Leases {
                 return Err(NtStatus::INVALID_PARAMETER);
             }
         }
-        if leases.len() >= MAX_LEASES {
+        if leases.count >= MAX_LEASES {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
-        let parent = |v2: LeaseV2| match wanted.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET) {
+        let has_parent = wanted.v2.is_some() && wanted.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET);
+        let parent = |v2: LeaseV2| match has_parent {
             true => v2,
             false => LeaseV2 { parent_key: Guid::default(), ..v2 },
         };
-        let state = State { v2: wanted.v2.map(parent), delete_on_close: false };
+        let state = State { v2: wanted.v2.map(parent), has_parent, delete_on_close: false };
         let lease = Arc::new(Lease {
             client,
             key: wanted.key,
@@ -246,7 +282,8 @@ impl Leases {
             preserved: Arc::downgrade(preserved),
             state: Mutex::new(state),
         });
-        leases.insert((client, wanted.key), Arc::downgrade(&lease));
+        leases.by_key.entry(wanted.key).or_default().push((client, Arc::downgrade(&lease)));
+        leases.count += 1;
         Ok(lease)
     }
 }

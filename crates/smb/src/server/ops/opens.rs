@@ -17,6 +17,7 @@ use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
 use weft_wire::smb2::{FileId, NtStatus};
 
+use super::attributes;
 use super::caching::Caching;
 use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
@@ -78,7 +79,25 @@ pub(crate) struct Open {
     kept_mtime: Mutex<Option<Timestamp>>,
     /// Whether there were such writes.
     written_since: AtomicBool,
+    /// Whether there were writes that the listing of its directory does not show yet.
+    unlisted: AtomicBool,
+    /// What its client sees as the time of change.
+    change_time: Mutex<ChangeTime>,
+    /// Whether that is [`ChangeTime::Deferred`], for whoever writes.
+    defers_change: AtomicBool,
     _hold: Hold,
+}
+
+/// What the client of an open sees as the time of change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ChangeTime {
+    /// What the file has.
+    Moves,
+    /// What the file had before it was renamed by this open: NTFS shows that change when the open is closed ([MS-FSA]
+    /// 2.1.5.15.12, note 187), or when there is another one.
+    Deferred(Timestamp),
+    /// UserSetChangeTime ([MS-FSA] 2.1.5.15.2): what is done by this open does not change it, nor its being closed.
+    Frozen(Timestamp),
 }
 
 impl Open {
@@ -149,6 +168,9 @@ impl Open {
             place: Mutex::new(place),
             kept_mtime: Mutex::new(None),
             written_since: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
+            change_time: Mutex::new(ChangeTime::Moves),
+            defers_change: AtomicBool::new(false),
             _hold: hold,
         }
     }
@@ -196,16 +218,46 @@ impl Open {
 
     /// Notes a write.
     pub(super) fn written(&self) {
+        self.resized();
+        if !self.unlisted.load(Ordering::Relaxed) {
+            self.unlisted.store(true, Ordering::Release);
+        }
+        if self.defers_change.load(Ordering::Relaxed) {
+            self.show_change();
+        }
+    }
+
+    /// Notes a change of the data of which those who cache the directory have been told.
+    pub(super) fn resized(&self) {
         // A shared flag: set once, then only read.
         if !self.written_since.load(Ordering::Relaxed) {
             self.written_since.store(true, Ordering::Release);
         }
     }
 
+    /// What its client sees as the time of change, where that is not the file's.
+    pub(super) fn change_time(&self) -> ChangeTime {
+        *lock(&self.change_time)
+    }
+
+    pub(super) fn set_change_time(&self, to: ChangeTime) {
+        *lock(&self.change_time) = to;
+        self.defers_change.store(matches!(to, ChangeTime::Deferred(_)), Ordering::Relaxed);
+    }
+
+    /// What was deferred shows from now on.
+    pub(super) fn show_change(&self) {
+        if matches!(self.change_time(), ChangeTime::Deferred(_)) {
+            self.set_change_time(ChangeTime::Moves);
+        }
+    }
+
     /// Whether it can wait for its client: it has the right to keep the handle, and nobody asked for that back.
     pub(super) fn may_be_kept(&self) -> bool {
         let (has, left) = self.vfs.opens().caching(self.node, self.claim.key());
-        left.is_none() && has.handle && !matches!(self.caching, Caching::None)
+        // Byte-range locks stay with the client only as long as it alone may write.
+        let locks_are_safe = has.write || !self.claim.has_locked();
+        left.is_none() && has.handle && locks_are_safe && !matches!(self.caching, Caching::None)
     }
 
     /// It waits for its client so long, whatever it may cache (3.3.5.15.9).
@@ -282,7 +334,12 @@ impl Open {
                 tracing::debug!("a time that a client set was not kept: {e}");
             }
         }
-        if self.written_since.load(Ordering::Acquire) {
+        if let ChangeTime::Frozen(frozen) = self.change_time()
+            && let Err(e) = attributes::freeze_change(&self.vfs, self.node, &self.name(), frozen).await
+        {
+            tracing::debug!("a time of change that a client set was not kept: {e}");
+        }
+        if self.unlisted.load(Ordering::Acquire) {
             // Its size and times are in the listings of its directory.
             self.vfs.children_changed(lock(&self.place).0);
         }
@@ -333,9 +390,11 @@ impl Open {
             }
             return;
         }
+        // Who caches the directory keeps that only where both who marked it and who closes it last act in his name.
+        let vfs = self.vfs.in_name_of(removal.parent());
         let removed = match self.place().await {
-            Ok((dir, name)) if self.kind == Kind::Dir => self.vfs.rmdir(dir, &name).await,
-            Ok((dir, name)) => self.vfs.remove(dir, &name).await.inspect(|()| self.tunnelled(dir, name)),
+            Ok((dir, name)) if self.kind == Kind::Dir => vfs.rmdir(dir, &name).await,
+            Ok((dir, name)) => vfs.remove(dir, &name).await.inspect(|()| self.tunnelled(dir, name)),
             Err(e) => Err(e),
         };
         drop(removal);

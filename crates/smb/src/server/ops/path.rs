@@ -27,6 +27,8 @@ pub(super) struct Path {
     pub(super) directory: bool,
     /// It named the data stream (`::$DATA`): only a file can be meant.
     pub(super) file: bool,
+    /// It named the directory's own stream (`::$INDEX_ALLOCATION`): a directory is meant, and made where there is none.
+    pub(super) index: bool,
     /// It named another stream of the file or directory (`:name` or `:name:$DATA`).
     pub(super) stream: Option<Vec<u8>>,
 }
@@ -38,8 +40,9 @@ impl Path {
         if path.starts_with('\\') {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let (path, named) = without_stream(path)?;
-        let directory = path.ends_with('\\');
+        let (path, index) = without_index(path)?;
+        let (path, named) = if index { (path, None) } else { without_stream(path)? };
+        let directory = index || path.ends_with('\\');
         let file = named == Some("");
         // The root has streams, too, but no data.
         if (file && path.is_empty()) || (named.is_some() && directory) {
@@ -49,20 +52,46 @@ impl Path {
         let mut names = Vec::new();
         for name in path.split('\\').filter(|name| !name.is_empty() && *name != ".") {
             if name != ".." {
-                names.push(to_store(name)?);
+                // What the path goes through is a directory, and may be called so.
+                names.push(to_store(directory_name(name).unwrap_or(name))?);
             } else if names.pop().is_none() {
                 // There is nothing above a share.
                 return Err(NtStatus::OBJECT_PATH_SYNTAX_BAD);
             }
         }
         let stream = named.filter(|name| !name.is_empty()).map(stream_to_store).transpose()?;
-        Ok(Path { names, directory, file, stream })
+        Ok(Path { names, directory, file, index, stream })
     }
 }
 
 /// A path as it is meant: a client that has agreed on the POSIX extensions may write `/` between the names, as Linux does.
 pub(super) fn separated(cx: &OpContext, path: String) -> String {
     if cx.connection.negotiated().posix { path.replace('/', "\\") } else { path }
+}
+
+/// The name of a directory that is called by its own stream ([MS-FSA] 2.1.5.1, note 45).
+fn directory_name(name: &str) -> Option<&str> {
+    let (name, stream) = name.split_once(':')?;
+    let is = |suffix: &&str| stream.eq_ignore_ascii_case(suffix);
+    ["$I30", ":$INDEX_ALLOCATION", "$I30:$INDEX_ALLOCATION"].iter().any(is).then_some(name)
+}
+
+/// Takes off the name of a directory's own stream; whether there was one ([MS-FSA] 2.1.5.1, phase 7). `:$I30` alone is that of a
+/// stream of data at the end of a path.
+fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
+    let last = path.rfind('\\').map_or(0, |at| at + 1);
+    let (before, name) = path.split_at(last);
+    let Some((_, stream)) = name.split_once(':') else { return Ok((path, false)) };
+    match stream.rsplit_once(':') {
+        Some((own, kind)) if kind.eq_ignore_ascii_case("$INDEX_ALLOCATION") => {
+            if !own.is_empty() && !own.eq_ignore_ascii_case("$I30") {
+                return Err(NtStatus::INVALID_PARAMETER);
+            }
+            let len = before.len() + name.len() - stream.len() - 1;
+            Ok((path.get(..len).unwrap_or(path), true))
+        }
+        _ => Ok((path, false)),
+    }
 }
 
 /// Takes off the name of a stream: empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;
@@ -146,6 +175,8 @@ mod tests {
         assert_eq!(names("...\\.a\\a."), ["...", ".a", "a."]);
         assert_eq!(names("a\\.\\b\\..\\c"), ["a", "c"]);
         assert!(names("a\\..").is_empty() && names(".").is_empty());
+        let index = Path::parse("d:$I30\\e::$INDEX_ALLOCATION").unwrap();
+        assert!(index.index && index.directory && index.names == [b"d".to_vec(), b"e".to_vec()]);
         let stream = Path::parse("d\\f::$data").unwrap();
         assert!(stream.file && stream.names == [b"d".to_vec(), b"f".to_vec()]);
     }
@@ -174,7 +205,7 @@ mod tests {
             "a:b:$DATA:c",
             "a:b/c",
             "a\\:b",
-            "a::$INDEX_ALLOCATION",
+            "a::$BITMAP",
             "::$DATA",
             "d\\::$DATA",
             "a:b\\c",

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Beside, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, Beside, Dos, Kind, NodeId, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::error;
@@ -18,7 +18,7 @@ use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformati
 use weft_wire::smb2::{Dialect, NtStatus};
 
 use super::create::volume_id;
-use super::opens::{self, Open};
+use super::opens::{self, ChangeTime, Open};
 use super::{attributes, ea, path, reparse, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
@@ -105,9 +105,13 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
     }
     let mut attr = open.vfs.getattr(open.node).await?;
+    let mut beside = open.vfs.beside(open.node).await?;
     // UserSetModificationTime: what was written since does not show.
     attr.mtime = open.kept_mtime().unwrap_or(attr.mtime);
-    let beside = open.vfs.beside(open.node).await?;
+    if let ChangeTime::Deferred(shown) | ChangeTime::Frozen(shown) = open.change_time() {
+        attr.ctime = shown;
+        beside.dos = beside.dos.map(|dos| Dos { changed: None, ..dos });
+    }
     let facts = Facts { cx, open, attr: &attr, beside: &beside };
     Ok(match class {
         FileClass::BASIC => Info::fixed(|out| facts.basic().emit(out)),
@@ -167,9 +171,37 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
             FullEa::emit_list(&list[..1], &mut first);
             Info::variable(first.len(), |out| FullEa::emit_list(&list, out))
         }
-        class if class.name().is_some() => return Err(NtStatus::NOT_SUPPORTED.into()),
-        _ => return Err(NtStatus::INVALID_INFO_CLASS.into()),
+        class => return Err(refusal(class).into()),
     })
+}
+
+/// Why there is no answer of a class: those of listings, and those that can only be set, are none of QUERY_INFO's
+/// ([MS-SMB2] 3.3.5.20.1, note 415).
+fn refusal(class: FileClass) -> NtStatus {
+    const SET_ALONE: [FileClass; 8] = [
+        FileClass::RENAME,
+        FileClass::LINK,
+        FileClass::DISPOSITION,
+        FileClass::ALLOCATION,
+        FileClass::END_OF_FILE,
+        FileClass::VALID_DATA_LENGTH,
+        FileClass::SHORT_NAME,
+        FileClass::NAMES,
+    ];
+    const LISTINGS: [FileClass; 5] = [
+        FileClass::DIRECTORY,
+        FileClass::FULL_DIRECTORY,
+        FileClass::BOTH_DIRECTORY,
+        FileClass::ID_BOTH_DIRECTORY,
+        FileClass::ID_FULL_DIRECTORY,
+    ];
+    match class {
+        class if SET_ALONE.contains(&class) || LISTINGS.contains(&class) => NtStatus::INVALID_INFO_CLASS,
+        // Classes of the object store alone (note 416).
+        FileClass(41 | 43 | 47 | 49 | 51 | 53) => NtStatus::NOT_SUPPORTED,
+        class if class.name().is_some() => NtStatus::NOT_SUPPORTED,
+        _ => NtStatus::INVALID_INFO_CLASS,
+    }
 }
 
 /// What the classes are made of.

@@ -4,11 +4,13 @@
 //! Does not: decide access (see [`super::security`]). The times that Linux does not let anybody set, birth and change,
 //! are kept beside the file.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use weft_store::opens::Rights;
+use weft_store::opens::{Access, Refused, Rights};
 use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
+use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
     Allocation, Basic, Disposition, DispositionEx, DispositionFlags, EndOfFile, Mode, Position, Rename,
 };
@@ -17,8 +19,9 @@ use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
-use super::opens::{self, Open};
+use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
+use super::resolve::Resolved;
 use super::{attributes, caching, ea, namespace, persistent, resolve, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
@@ -26,6 +29,10 @@ use crate::server::context::{Answer, Failure, OpContext, Reply};
 const ALLOCATION_UNIT: u64 = 4096;
 /// FILE_WRITE_THROUGH and FILE_SEQUENTIAL_ONLY; no open here is synchronous, which is a mode as well.
 const SETTABLE_MODE: u32 = 0x06;
+/// Where a handle without buffering may stand.
+const BYTES_PER_SECTOR: u64 = 512;
+/// A rename for which others keep making room and being in the way again is given up after this many rounds.
+const MAX_ROUNDS: usize = 8;
 /// A RENAME or LINK without its name.
 const RENAME_FIXED_LEN: usize = 20;
 
@@ -88,10 +95,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
         FileClass::DISPOSITION_EX => dispose_for_good(open, fixed(DispositionEx::parse(buffer))?.flags).await,
         FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
         FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
-        FileClass::POSITION => {
-            open.position.store(fixed(Position::parse(buffer))?.current_byte_offset, Ordering::Relaxed);
-            Ok(())
-        }
+        FileClass::POSITION => set_position(open, fixed(Position::parse(buffer))?.current_byte_offset),
         // Every mode is served the same ([MS-FSA] 2.1.5.15.8).
         FileClass::MODE => match fixed(Mode::parse(buffer))?.mode & !SETTABLE_MODE {
             0 => Ok(()),
@@ -99,7 +103,9 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
         },
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_WRITE_EA)?;
-            ea::set(&open.vfs, open.node, &ea::parse(buffer)?).await
+            ea::set(&open.vfs, open.node, &ea::parse(buffer)?).await?;
+            open.show_change();
+            Ok(())
         }
         FileClass::PIPE | FileClass::QUOTA | FileClass::SHORT_NAME | FileClass::VALID_DATA_LENGTH => {
             Err(NtStatus::NOT_SUPPORTED.into())
@@ -124,15 +130,37 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let before = open.vfs.getattr(open.node).await?;
+    let beside = open.vfs.beside(open.node).await?;
+    let shown = match open.change_time() {
+        ChangeTime::Moves => attributes::changed(&before, beside.dos),
+        ChangeTime::Deferred(time) | ChangeTime::Frozen(time) => time,
+    };
     let to = |time: Filetime| time.to_set().map(|time| SetTime::To(attributes::timestamp(time)));
     let set =
         SetAttr { atime: to(basic.last_access_time), mtime: to(basic.last_write_time), ..SetAttr::default() };
-    let beside = open.vfs.beside(open.node).await?;
+    let sets = basic.attributes != FileAttributes::NONE || set != SetAttr::default();
     let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
     let time = |time: Filetime| time.to_set().map(attributes::timestamp);
+    // -1 freezes the time that is, a time the one that was given.
+    match (basic.change_time, time(basic.change_time)) {
+        (_, Some(change)) => open.set_change_time(ChangeTime::Frozen(change)),
+        (Filetime::FREEZE, _) => open.set_change_time(ChangeTime::Frozen(shown)),
+        (Filetime::THAW, _) => open.set_change_time(ChangeTime::Moves),
+        _ => open.show_change(),
+    }
+    // What is set here moves it, unless the client has said otherwise.
+    let moves = (sets || time(basic.creation_time).is_some()) && open.change_time() == ChangeTime::Moves;
+    let kept = match (beside.dos, time(basic.change_time)) {
+        (Some(dos), None) if moves && dos.changed.is_some() => Some(Dos { changed: None, ..dos }),
+        (dos, _) => dos,
+    };
     let times = (time(basic.creation_time), time(basic.change_time));
-    if let Some(dos) = attributes::to_keep(&after, beside.dos, &open.name(), basic.attributes, times) {
-        attributes::keep(&open.vfs, &after, beside.dos, dos).await?;
+    match attributes::to_keep(&after, kept, &open.name(), basic.attributes, times) {
+        Some(dos) => attributes::keep(&open.vfs, &after, beside.dos, dos).await?,
+        None => match kept {
+            Some(dos) if beside.dos != kept => attributes::keep(&open.vfs, &after, beside.dos, dos).await?,
+            _ => {}
+        },
     }
     match basic.last_write_time {
         Filetime::ZERO => {}
@@ -140,6 +168,16 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
         // -1 freezes the time that is, a time the one that was given.
         _ => open.keep_mtime(Some(after.mtime)),
     }
+    Ok(())
+}
+
+/// [MS-FSA] 2.1.5.15.10.
+fn set_position(open: &Open, to: u64) -> Result<(), Failure> {
+    let unbuffered = open.options.contains(CreateOptions::NO_INTERMEDIATE_BUFFERING);
+    if i64::try_from(to).is_err() || (unbuffered && !to.is_multiple_of(BYTES_PER_SECTOR)) {
+        return Err(NtStatus::INVALID_PARAMETER.into());
+    }
+    open.position.store(to, Ordering::Relaxed);
     Ok(())
 }
 
@@ -195,7 +233,7 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
     open.vfs.setattr(open.node, SetAttr { size: Some(size), ..SetAttr::default() }).await?;
-    open.written();
+    open.resized();
     Ok(())
 }
 
@@ -289,8 +327,58 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
 
-/// [MS-FSA] 2.1.5.15.12. A directory with open files in it stays where it is: ours would not mind, but clients take the
-/// paths of what they have open for granted.
+/// What of others is in the way of a rename, besides what [`caching::before_set_info`] has asked for: first the sharing of the
+/// directory that it goes to, then what is open below a directory, then what is open of the file that it replaces. Handles
+/// that a client keeps for its cache alone are asked for; true when somebody was waited for, and everything may have changed.
+async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> Result<bool, Failure> {
+    let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
+    if open.is_posix() {
+        // A directory moves with whatever is open in it, and gets names while somebody is about to move it.
+        opens.may(to.dir, Rights::WRITE)?;
+    } else {
+        if to.dir != open.node
+            && let Err(refused) = opens.may_rename_in(to.dir)
+        {
+            // The directory is opened for this (OPEN_BREAK_H of [MS-FSA] 2.1.5.1.2).
+            if refused != Refused::Sharing
+                || !caching::quietly(cx, opens.clear(to.dir, by, Access::Close)).await?.1
+            {
+                return Err(Failure::from(refused));
+            }
+            return Ok(true);
+        }
+        if open.kind == Kind::Dir && vacate(cx, open).await? {
+            return Ok(true);
+        }
+    }
+    match &to.found {
+        Some((target, _)) if replace && target.kind != Kind::Dir && target.node != open.node => {
+            let cleared = opens.clear(target.node, by, Access::Rename);
+            Ok(caching::quietly(cx, cleared).await?.1)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// [MS-FSA] 2.1.4.2: whatever is open below a directory keeps it where it is (ours would not mind, but clients take the paths of
+/// what they have open for granted), save handles that are kept for a cache alone: those are closed one after the other.
+/// Nobody is asked for them where somebody else's open stays anyway. Whether anybody was asked.
+async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
+    let opens = open.vfs.opens();
+    let mut asked = HashSet::new();
+    loop {
+        let below = open.vfs.open_below(open.node).await;
+        // One that was closed and is open again, or never was closed, is in use (2.1.5.15.12, note 186).
+        if below.iter().any(|node| asked.contains(node) || !opens.only_cached(*node)) {
+            return Err(NtStatus::ACCESS_DENIED.into());
+        }
+        let Some(&first) = below.first() else { return Ok(!asked.is_empty()) };
+        asked.insert(first);
+        caching::quietly(cx, opens.clear(first, Some(open.claim.key()), Access::Rename)).await?;
+    }
+}
+
+/// [MS-FSA] 2.1.5.15.12.
 async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
     open.require(AccessMask::DELETE)?;
     let to_stream = path::new_stream(&wish.name).transpose()?;
@@ -308,25 +396,25 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let vfs = &open.vfs;
-    let from = open.place().await?;
-    let to = resolve::walk(vfs, &path, open.is_posix()).await?;
-    if (to.dir, &to.name) == (from.0, &from.1) {
-        return Ok(());
-    }
-    if to.dir != from.0 {
-        security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
-    }
-    if open.is_posix() {
-        // A directory moves with whatever is open in it, and gets names while somebody is about to move it.
-        vfs.opens().may(to.dir, Rights::WRITE)?;
-    } else {
-        if to.dir != open.node {
-            vfs.opens().may_rename_in(to.dir)?;
+    let mut rounds = 0;
+    let (from, to) = loop {
+        let from = open.place().await?;
+        let to = resolve::walk(vfs, &path, open.is_posix()).await?;
+        if (to.dir, &to.name) == (from.0, &from.1) {
+            return Ok(());
         }
-        if open.kind == Kind::Dir && vfs.is_open_below(open.node).await {
-            return Err(NtStatus::ACCESS_DENIED.into());
+        if to.dir != from.0 {
+            security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
         }
-    }
+        if !make_way(cx, open, &to, wish.replace_if_exists).await? {
+            break (from, to);
+        }
+        rounds += 1;
+        if rounds == MAX_ROUNDS {
+            return Err(NtStatus::SHARING_VIOLATION.into());
+        }
+    };
+    let (attr, dos) = (vfs.getattr(open.node).await?, vfs.beside(open.node).await?.dos);
     let source = (from.0, &from.1[..]);
     match &to.found {
         None => match vfs.rename(source, (to.dir, &to.name), false).await {
@@ -357,6 +445,9 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
     }
     open.set_place((to.dir, to.name));
+    if open.change_time() == ChangeTime::Moves {
+        open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
+    }
     persistent::moved(open).await;
     Ok(())
 }

@@ -264,3 +264,30 @@ fn a_command_that_is_none_is_answered_behind_another() {
         client.assert_closed().await;
     });
 }
+
+#[test]
+fn a_create_in_front_of_others_tells_its_client_to_wait() {
+    story(async {
+        let world = World::new();
+        let mut holder = world.client().await;
+        let wish = create_request("f", CreateOptions::NONE);
+        let wish = create::Request { oplock: create::OplockLevel::BATCH, ..wish };
+        let (header, body) = holder.call(Command::Create, |out| wish.emit(out)).await;
+        assert_eq!(header.status, NtStatus::SUCCESS);
+        let held = create::Response::parse(&body).unwrap().file;
+        let mut client = world.client().await;
+        let compound = create_read_close(&mut client, "f");
+        client.wire.send(compound);
+        // 3.3.5.2.7, note 266.
+        let (interim, _) = client.recv().await.unwrap();
+        assert_eq!((interim.command, interim.status), (Command::Create, NtStatus::PENDING));
+        let (header, _) = holder.recv().await.unwrap();
+        assert_eq!(header.command, Command::OplockBreak);
+        assert_eq!(holder.close(held).await, NtStatus::SUCCESS);
+        let responses = client.recv_all().await.unwrap();
+        let commands: Vec<_> = responses.iter().map(|(h, _)| h.command).collect();
+        assert_eq!(commands, [Command::Create, Command::Read, Command::Close]);
+        assert_eq!((responses[0].0.status, responses[0].0.id), (NtStatus::SUCCESS, interim.id));
+        assert!(matches!(responses[1].0.id, Id::Sync { .. }));
+    });
+}

@@ -7,8 +7,12 @@ use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptio
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
 };
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::file::Rename;
+use weft_wire::smb2::lock;
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Acknowledgment, Notification};
-use weft_wire::smb2::{Command, FileId, Guid, Header, Id, NtStatus, logoff, tree_disconnect};
+use weft_wire::smb2::query_info::InfoType;
+use weft_wire::smb2::{Command, FileId, Guid, Header, Id, NtStatus, logoff, set_info, tree_disconnect};
 
 use super::harness::*;
 
@@ -492,5 +496,193 @@ fn a_break_that_is_not_acknowledged_goes_out_by_the_next_channel() {
         assert_eq!(acknowledge(&mut other, agreed).await, NtStatus::SUCCESS);
         end(&mut bob).await.unwrap();
         assert_eq!(told(&mut alice).await, expected);
+    });
+}
+
+fn by_lease(name: &str, key: u8, state: LeaseState) -> create::Request {
+    create::Request { name: name.into(), ..with_oplock(OplockLevel::LEASE, vec![lease([key; 16], state)]) }
+}
+
+/// Sends a SET_INFO, and does not wait for its answer.
+fn begin_rename(client: &mut Client, file: FileId, to: &str, replace_if_exists: bool) {
+    let mut buffer = Vec::new();
+    Rename { replace_if_exists, root_directory: 0, name: to.into() }.emit(&mut buffer);
+    let request = set_info::Request {
+        info_type: InfoType::FILE,
+        class: FileClass::RENAME.0,
+        additional_information: 0,
+        file,
+        buffer: buffer.into(),
+    };
+    let message = client.request(Command::SetInfo, |out| request.emit(out));
+    client.send(message);
+}
+
+/// The answer, which is the only one: no client is told to wait for a SET_INFO.
+async fn renamed(client: &mut Client) -> NtStatus {
+    let (header, _) = client.recv().await.unwrap();
+    assert_eq!(header.command, Command::SetInfo);
+    assert_ne!(header.status, NtStatus::PENDING);
+    header.status
+}
+
+async fn told_of(client: &mut Client, wanted: u8) -> LeaseState {
+    match told(client).await {
+        Notification::Lease { key, new, flags: ACK_REQUIRED, .. } if key == [wanted; 16] => new,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_directory_moves_when_handles_below_it_are_kept_for_caches_alone() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let dir = alice.open("d", CreateOptions::DIRECTORY_FILE).await;
+        let one = create(&mut bob, &by_lease("d\\1", 1, RH)).await.unwrap().file;
+        let two = create(&mut bob, &by_lease("d\\2", 2, RH)).await.unwrap().file;
+        // One after the other is asked for, and closed.
+        begin_rename(&mut alice, dir, "moved", false);
+        assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
+        assert_eq!(bob.close(one).await, NtStatus::SUCCESS);
+        assert_eq!(told_of(&mut bob, 2).await, LeaseState::READ_CACHING);
+        assert_eq!(bob.close(two).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::SUCCESS);
+        // Who keeps what he was asked for is in the way.
+        let one = create(&mut bob, &by_lease("moved\\1", 1, RH)).await.unwrap().file;
+        begin_rename(&mut alice, dir, "again", false);
+        assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
+        let agreed = Acknowledgment::Lease { key: [1; 16], state: LeaseState::READ_CACHING };
+        assert_eq!(acknowledge(&mut bob, agreed).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
+        // And where somebody is in the way, nobody else is asked.
+        create(&mut bob, &by_lease("moved\\2", 2, RH)).await.unwrap();
+        begin_rename(&mut alice, dir, "again", false);
+        assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
+        assert_eq!(bob.close(one).await, NtStatus::SUCCESS);
+        assert!(bob.is_served().await, "no break came before this answer");
+    });
+}
+
+#[test]
+fn a_batch_oplock_below_a_directory_gives_way_to_its_rename() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let dir = alice.open("d", CreateOptions::DIRECTORY_FILE).await;
+        let wish = create::Request { name: "d\\f".into(), ..with_oplock(OplockLevel::BATCH, Vec::new()) };
+        let held = create(&mut bob, &wish).await.unwrap().file;
+        begin_rename(&mut alice, dir, "moved", false);
+        let none = Notification::Oplock { level: OplockLevel::NONE, file: held };
+        assert_eq!(told(&mut bob).await, none);
+        assert_eq!(bob.close(held).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::SUCCESS);
+    });
+}
+
+#[test]
+fn what_is_kept_open_for_a_cache_alone_can_be_replaced() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let source = alice.open("source", CreateOptions::NONE).await;
+        let target = create(&mut bob, &by_lease("target", 1, RWH)).await.unwrap().file;
+        begin_rename(&mut alice, source, "target", true);
+        let left = told_of(&mut bob, 1).await;
+        assert_eq!(left, LeaseState::READ_CACHING | LeaseState::WRITE_CACHING);
+        let agreed = Acknowledgment::Lease { key: [1; 16], state: left };
+        assert_eq!(acknowledge(&mut bob, agreed).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED, "bob uses it");
+        begin_rename(&mut alice, source, "target", true);
+        assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
+        assert_eq!(bob.close(target).await, NtStatus::SUCCESS);
+        let target = create(&mut bob, &by_lease("target", 1, RWH)).await.unwrap().file;
+        begin_rename(&mut alice, source, "target", true);
+        told_of(&mut bob, 1).await;
+        assert_eq!(bob.close(target).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::SUCCESS);
+    });
+}
+
+#[test]
+fn a_directory_that_is_kept_open_for_a_cache_alone_takes_what_is_moved_to_it() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        alice.open("f", CreateOptions::NONE).await;
+        let file = alice.open("f", CreateOptions::NONE).await;
+        let dir = create::Request { options: CreateOptions::DIRECTORY_FILE, ..by_lease("d", 1, RH) };
+        let held = create(&mut bob, &dir).await.unwrap().file;
+        begin_rename(&mut alice, file, "d\\f", false);
+        assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
+        assert_eq!(bob.close(held).await, NtStatus::SUCCESS);
+        assert_eq!(renamed(&mut alice).await, NtStatus::SUCCESS);
+    });
+}
+
+#[test]
+fn locks_are_kept_for_a_lost_client_only_while_it_alone_writes() {
+    story(async {
+        let world = World::new();
+        for (state, kept) in [(RWH, true), (RH, false)] {
+            let mut alice = client(&world, 1, "alice").await;
+            let wish = with_oplock(OplockLevel::LEASE, vec![lease(KEY, state), durable(0)]);
+            let opened = create(&mut alice, &wish).await.unwrap();
+            assert!(is_durable(&opened));
+            let lock = lock::Request {
+                sequence: 0,
+                file: opened.file,
+                locks: vec![lock::Element { offset: 0, length: 1, flags: lock::Flags::EXCLUSIVE_LOCK }],
+            };
+            assert_eq!(alice.status(Command::Lock, |out| lock.emit(out)).await, NtStatus::SUCCESS);
+            alice.wire.hang_up();
+            alice.assert_closed().await;
+            rt::yield_now().await;
+            let mut alice = client(&world, 1, "alice").await;
+            let contexts = vec![lease(KEY, state), reconnect(opened.file)];
+            let again = create(&mut alice, &with_oplock(OplockLevel::LEASE, contexts)).await;
+            assert_eq!(again.is_ok(), kept, "{state:?}");
+            if let Ok(opened) = again {
+                assert_eq!(alice.close(opened.file).await, NtStatus::SUCCESS);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_directory_lease_is_spared_by_whoever_names_its_key() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let dir = create::Request { options: CreateOptions::DIRECTORY_FILE, ..by_lease("d", 1, RH) };
+        create(&mut alice, &dir).await.unwrap();
+        let in_dir = |parent: u8| {
+            let v2 = Some(LeaseV2 { parent_key: [parent; 16], epoch: 0 });
+            let flags = LeaseFlags::PARENT_LEASE_KEY_SET;
+            let own = RequestContext::Lease(Lease { key: [9; 16], state: RWH, flags, v2 });
+            create::Request { name: "d\\f".into(), ..with_oplock(OplockLevel::LEASE, vec![own]) }
+        };
+        let file = create(&mut bob, &in_dir(1)).await.unwrap();
+        assert_eq!(bob.write(file.file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(bob.close(file.file).await, NtStatus::SUCCESS);
+        assert!(alice.is_served().await, "no break came before this answer");
+        // A key of zeros is a key, and is told back ([MS-SMB2] 3.3.5.9.11).
+        let file = create(&mut bob, &in_dir(0)).await.unwrap();
+        assert!(lease_of(&file).flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET));
+        let size = set_info::Request {
+            info_type: InfoType::FILE,
+            class: FileClass::END_OF_FILE.0,
+            additional_information: 0,
+            file: file.file,
+            buffer: 10u64.to_le_bytes().to_vec().into(),
+        };
+        assert_eq!(bob.status(Command::SetInfo, |out| size.emit(out)).await, NtStatus::SUCCESS);
+        assert_eq!(told_of(&mut alice, 1).await, LeaseState::NONE);
+        let agreed = Acknowledgment::Lease { key: [1; 16], state: LeaseState::NONE };
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
+        // It was told then: the close says nothing new.
+        create(&mut alice, &dir).await.unwrap();
+        assert_eq!(bob.close(file.file).await, NtStatus::SUCCESS);
+        assert!(alice.is_served().await, "no break came before this answer");
     });
 }

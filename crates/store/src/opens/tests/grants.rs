@@ -354,3 +354,38 @@ fn delegations_keep_writers_out_and_are_granted_whole() {
     // Beside a writer nobody gets one.
     assert_eq!(one.request(Form::Delegation, Caching::RH, holder.clone()).0, Caching::NONE);
 }
+
+#[test]
+fn who_deletes_on_close_asks_for_handles_that_are_only_cached() {
+    let t = table();
+    let (a, client, _) = cached(&t, Form::Lease, Caching::RH);
+    let b = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+    b.set_delete_on_close();
+    assert!(client.told().is_empty(), "b may still be asked not to");
+    assert!(b.close().is_none());
+    assert_eq!(client.told(), [(Caching::RH, Caching::R, true)]);
+    // Whoever does not let go holds the deletion up, and carries it out.
+    assert!(t.delete_pending(NODE));
+    assert!(a.close().is_some());
+}
+
+#[test]
+fn opens_that_may_all_be_closed_when_asked_for() {
+    let t = table();
+    assert!(t.only_cached(NODE));
+    let (a, _, _) = cached(&t, Form::Lease, Caching::RH);
+    let (b, _, _) = cached(&t, Form::Lease, Caching::RH);
+    assert!(t.only_cached(NODE));
+    let c = open(&t, Rights::READ, Rights::ALL).unwrap();
+    assert!(!t.only_cached(NODE));
+    drop(c);
+    // It was asked, and stays.
+    assert_eq!(t.recall(NODE, None, Access::Rename), Err(Refused::Recalling));
+    t.acknowledge(NODE, a.key(), Caching::R).unwrap();
+    t.acknowledge(NODE, b.key(), Caching::R).unwrap();
+    assert!(!t.only_cached(NODE));
+    // An NFSv4 client closes what it does not use.
+    let t = table();
+    let (_d, _, _) = cached(&t, Form::Delegation, Caching::RH);
+    assert!(!t.only_cached(NODE));
+}

@@ -89,3 +89,42 @@ fn a_pending_deletion_can_be_called_off() {
     drop(a);
     assert!(b.close().is_none());
 }
+
+#[test]
+fn a_removal_is_in_the_name_of_who_marked_it_and_of_who_closed_last() {
+    for (marks, closes, named) in
+        [(Some(1), Some(1), true), (Some(1), Some(2), false), (Some(1), None, false)]
+    {
+        for on_close in [true, false] {
+            let t = table();
+            let keys = [t.key(), t.key()];
+            let key = |which: Option<usize>| which.map(|n| keys[n - 1]);
+            let a = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+            let b = open(&t, Rights::READ, Rights::ALL).unwrap();
+            a.set_parent(key(marks));
+            b.set_parent(key(closes));
+            if on_close {
+                a.set_delete_on_close()
+            } else {
+                a.set_delete_pending(true)
+            }
+            assert!(a.close().is_none());
+            let removal = b.close().unwrap();
+            assert_eq!(removal.parent(), key(marks).filter(|_| named), "{marks:?} {closes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_shares_the_deletion_of_its_file() {
+    let t = table();
+    let whole = Rights { delete: false, ..Rights::ALL };
+    assert_eq!(t.may_open_stream(NODE, Rights::READ, whole), Ok(()));
+    let reads = open(&t, Rights::READ, Rights::ALL).unwrap();
+    assert_eq!(t.may_open_stream(NODE, Rights::READ, whole), Ok(()));
+    let _deletes = open(&t, Rights::DELETE, Rights::ALL).unwrap();
+    assert_eq!(t.may_open_stream(NODE, Rights::READ, whole), Err(Refused::Sharing));
+    assert_eq!(t.may_open_stream(NODE, Rights::READ, Rights::ALL), Ok(()));
+    assert_eq!(t.may_open_stream(NODE, Rights::NONE, whole), Ok(()), "attributes are nobody's business");
+    drop(reads);
+}

@@ -396,6 +396,58 @@ fn options_and_attributes_that_no_file_has() {
         }
         assert!(!b.exists("f").await);
         b.open(&make).await.unwrap();
+        // [MS-FSA] 2.1.5.1.1.
+        let attributes = FileAttributes::TEMPORARY;
+        let folder = Wish { disposition: CreateDisposition::OpenIf, attributes, ..Wish::dir("d") };
+        assert_eq!(status(b.open(&folder).await), NtStatus::INVALID_PARAMETER);
+        assert!(!b.exists("d").await);
+        b.mkdir("d").await;
+        b.open(&folder).await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_may_be_named_by_its_own_stream() {
+    run(async |b| {
+        let make = |path| Wish {
+            disposition: CreateDisposition::Create,
+            options: CreateOptions::NONE,
+            ..Wish::file(path)
+        };
+        for path in ["d::$INDEX_ALLOCATION", "d\\e:$i30:$Index_Allocation"] {
+            let dir = b.open(&make(path)).await.unwrap();
+            assert!(info::standard(&b, dir).await.directory, "{path}");
+            b.close(dir).await.unwrap();
+        }
+        b.put("d::$INDEX_ALLOCATION\\e:$I30\\f", b"content").await;
+        assert!(b.exists("d\\e\\f").await);
+        let open = async |path, options| b.open(&Wish { options, ..Wish::file(path) }).await;
+        let (any, file) = (CreateOptions::NONE, CreateOptions::NON_DIRECTORY_FILE);
+        assert_eq!(status(open("d\\e\\f::$INDEX_ALLOCATION", any).await), NtStatus::NOT_A_DIRECTORY);
+        assert_eq!(status(open("d::$INDEX_ALLOCATION", file).await), NtStatus::FILE_IS_A_DIRECTORY);
+        assert_eq!(status(open("d:$I31:$INDEX_ALLOCATION", any).await), NtStatus::INVALID_PARAMETER);
+        assert_eq!(status(open("d::$BITMAP", any).await), NtStatus::OBJECT_NAME_INVALID);
+        b.close(open("::$INDEX_ALLOCATION", any).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn whatever_is_made_of_a_link_stops_there() {
+    run(async |b| {
+        use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
+        let make = Make::Symlink("elsewhere".into());
+        b.vfs.create(NodeId::ROOT, b"link", make, Exists::Fail, SetAttr::default()).await.unwrap();
+        let all = [CreateDisposition::Create, CreateDisposition::Open, CreateDisposition::OverwriteIf];
+        for disposition in all {
+            let made = b.open(&Wish { disposition, ..Wish::file("link") }).await;
+            assert_eq!(status(made), NtStatus::STOPPED_ON_SYMLINK, "{disposition:?}");
+        }
+        let itself = Wish {
+            disposition: CreateDisposition::Create,
+            options: CreateOptions::OPEN_REPARSE_POINT,
+            ..Wish::file("link")
+        };
+        assert_eq!(status(b.open(&itself).await), NtStatus::OBJECT_NAME_COLLISION);
     });
 }
 

@@ -151,7 +151,13 @@ fn what_is_known_about_a_file() {
         }
         assert_eq!(status(info(FileClass::FULL_EA).await), NtStatus::NO_EAS_ON_FILE);
         assert_eq!(status(info(FileClass::PIPE).await), NtStatus::NOT_SUPPORTED);
-        assert_eq!(status(info(FileClass(200)).await), NtStatus::INVALID_INFO_CLASS);
+        // [MS-SMB2] 3.3.5.20.1, notes 415 and 416.
+        for class in [1, 2, 3, 10, 11, 12, 13, 19, 20, 27, 31, 36, 37, 38, 39, 40, 50, 200] {
+            assert_eq!(status(info(FileClass(class)).await), NtStatus::INVALID_INFO_CLASS, "{class}");
+        }
+        for class in [41, 43, 47, 49, 51, 53] {
+            assert_eq!(status(info(FileClass(class)).await), NtStatus::NOT_SUPPORTED, "{class}");
+        }
         let dir = b.open(&Wish::dir("dir")).await.unwrap();
         assert!(standard(&b, dir).await.directory);
         assert!(file_info(&b, dir, FileClass::STREAM).await.unwrap().is_empty());
@@ -302,14 +308,18 @@ fn times_and_attributes_are_set() {
         let odd = FileAttributes::HIDDEN | FileAttributes::SYSTEM;
         set_on(file, attributes(odd)).await.unwrap();
         assert_eq!(basic(&b, file).await.attributes, odd);
-        // Birth and change as the client wants them, the latter until the next write.
+        // Birth and change as the client wants them, the latter until somebody else writes.
         let set_times = Basic { creation_time: THEN, change_time: THEN, ..Basic::default() };
         set_on(file, set_times).await.unwrap();
         let now = basic(&b, file).await;
         assert_eq!((now.creation_time, now.change_time, now.attributes), (THEN, THEN, odd));
         payload::write(&b, file, 0, b"y").await.unwrap();
-        let now = basic(&b, file).await;
+        assert_eq!(basic(&b, file).await.change_time, THEN);
+        let other = b.open(&Wish::file("f")).await.unwrap();
+        payload::write(&b, other, 0, b"z").await.unwrap();
+        let now = basic(&b, other).await;
         assert!(now.creation_time == THEN && now.change_time > THEN);
+        b.close(other).await.unwrap();
         assert_eq!(
             status(set_on(file, attributes(FileAttributes::DIRECTORY)).await),
             NtStatus::INVALID_PARAMETER
@@ -363,6 +373,17 @@ fn sizes_are_set() {
             assert_eq!(status(set(&b, file, class, |out| out.extend([0; 8])).await), wanted);
         }
         set(&b, file, FileClass::POSITION, |out| out.extend([0; 8])).await.unwrap();
+        // [MS-FSA] 2.1.5.15.10.
+        let position = |to: i64| move |out: &mut Vec<u8>| out.extend(to.to_le_bytes());
+        let before = set(&b, file, FileClass::POSITION, position(-1)).await;
+        assert_eq!(status(before), NtStatus::INVALID_PARAMETER);
+        set(&b, file, FileClass::POSITION, position(511)).await.unwrap();
+        let options = CreateOptions::NO_INTERMEDIATE_BUFFERING;
+        let access = AccessMask::FILE_READ_DATA;
+        let unbuffered = b.open(&Wish { options, access, ..Wish::file("f") }).await.unwrap();
+        let between = set(&b, unbuffered, FileClass::POSITION, position(511)).await;
+        assert_eq!(status(between), NtStatus::INVALID_PARAMETER);
+        set(&b, unbuffered, FileClass::POSITION, position(512)).await.unwrap();
     });
 }
 
@@ -388,5 +409,55 @@ fn a_time_that_a_client_has_set_is_shown_although_it_writes() {
         set(&b, file, FileClass::BASIC, |out| set_time.emit(out)).await.unwrap();
         payload::write(&b, file, 0, b"2").await.unwrap();
         assert_eq!(basic(&b, file).await.last_write_time, set_time.last_write_time);
+    });
+}
+
+/// Sets the time of change, and something else or nothing.
+async fn set_change(b: &Bench, file: FileId, change_time: Filetime, attributes: FileAttributes) {
+    let basic = Basic { change_time, attributes, ..Basic::default() };
+    set(b, file, FileClass::BASIC, |out| basic.emit(out)).await.unwrap();
+}
+
+#[test]
+fn a_time_of_change_stays_until_it_is_let_go() {
+    run(async |b| {
+        b.put("f", b"1").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let long_ago = Filetime::from_unix(1_000_000, 0);
+        set_change(&b, file, long_ago, FileAttributes::NONE).await;
+        assert_eq!(basic(&b, file).await.change_time, long_ago);
+        // [MS-FSA] 2.1.5.15.2: UserSetChangeTime.
+        set_change(&b, file, Filetime::FREEZE, FileAttributes::HIDDEN).await;
+        payload::write(&b, file, 0, b"2").await.unwrap();
+        set_change(&b, file, Filetime::ZERO, FileAttributes::ARCHIVE).await;
+        assert_eq!(basic(&b, file).await.change_time, long_ago);
+        // Nor does the close of the handle move it.
+        b.close(file).await.unwrap();
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        assert_eq!(basic(&b, file).await.change_time, long_ago);
+        set_change(&b, file, Filetime::FREEZE, FileAttributes::NONE).await;
+        set_change(&b, file, Filetime::THAW, FileAttributes::NONE).await;
+        assert_eq!(basic(&b, file).await.change_time, long_ago, "nothing has changed yet");
+        set_change(&b, file, Filetime::ZERO, FileAttributes::HIDDEN).await;
+        assert!(basic(&b, file).await.change_time > long_ago);
+    });
+}
+
+#[test]
+fn a_rename_shows_in_the_time_of_change_when_its_handle_is_closed() {
+    run(async |b| {
+        b.put("f", b"1").await;
+        let file = b.open(&Wish::file("f")).await.unwrap();
+        let before = basic(&b, file).await.change_time;
+        names::rename(&b, file, "g", false).await.unwrap();
+        assert_eq!(basic(&b, file).await.change_time, before);
+        // What comes after it shows at once.
+        payload::write(&b, file, 0, b"2").await.unwrap();
+        assert!(basic(&b, file).await.change_time > before);
+        let before = basic(&b, file).await.change_time;
+        names::rename(&b, file, "h", false).await.unwrap();
+        assert_eq!(basic(&b, file).await.change_time, before);
+        let closed = b.close(file).await.unwrap().summary.unwrap();
+        assert!(closed.change_time > before);
     });
 }

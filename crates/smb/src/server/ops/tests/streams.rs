@@ -136,3 +136,22 @@ fn a_directory_with_open_files_below_stays_where_it_is() {
         assert!(b.exists("new\\e\\f").await);
     });
 }
+
+#[test]
+fn a_file_that_is_open_to_be_deleted_takes_streams_along() {
+    run(async |b| {
+        b.put("f:s", b"stream").await;
+        let deletes = Wish { access: AccessMask::DELETE, ..Wish::file("f") };
+        let file = b.open(&deletes).await.unwrap();
+        let share = ShareAccess::READ | ShareAccess::WRITE;
+        for (name, disposition) in [("f:s", CreateDisposition::Open), ("f:t", CreateDisposition::Create)] {
+            let stream = Wish { share, disposition, ..Wish::file(name) };
+            assert_eq!(status(b.open(&stream).await), NtStatus::SHARING_VIOLATION, "{name}");
+            // Attributes are nobody's business.
+            let looks = Wish { access: AccessMask::FILE_READ_ATTRIBUTES, ..stream };
+            b.close(b.open(&looks).await.unwrap()).await.unwrap();
+        }
+        b.close(file).await.unwrap();
+        b.close(b.open(&Wish { share, ..Wish::file("f:s") }).await.unwrap()).await.unwrap();
+    });
+}
