@@ -94,8 +94,12 @@ mod tests {
 
     #[test]
     fn lists_come_back_and_no_truncation_is_taken_for_one() {
-        let ea = |name: &[u8], value: &[u8]| FullEa { need: false, name: name.into(), value: value.into() };
-        let list = vec![ea(b"A", b"1"), FullEa { need: true, ..ea(b"LONGER", b"") }, ea(b"B", &[7; 300])];
+        let ea = |name: &[u8], value: &[u8]| FullEa { flags: 0, name: name.into(), value: value.into() };
+        let list = vec![
+            ea(b"A", b"1"),
+            FullEa { flags: FullEa::NEED_EA, ..ea(b"LONGER", b"") },
+            ea(b"B", &[7; 300]),
+        ];
         let mut bytes = Vec::new();
         FullEa::emit_list(&list, &mut bytes);
         assert_eq!(FullEa::parse_list(&bytes), Ok(list.clone()));
