@@ -686,3 +686,24 @@ fn a_directory_lease_is_spared_by_whoever_names_its_key() {
         assert!(alice.is_served().await, "no break came before this answer");
     });
 }
+
+#[test]
+fn a_handle_that_deletes_on_close_is_closed_when_cached_ones_are_given_up() {
+    story(async {
+        let world = World::new();
+        let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
+        let held = create(&mut bob, &by_lease("f", 1, RH)).await.unwrap().file;
+        let doomed = alice.open("f", CreateOptions::DELETE_ON_CLOSE).await;
+        let close = alice.request(Command::Close, |out| close_request(doomed).emit(out));
+        alice.send(close);
+        assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
+        assert_eq!(bob.close(held).await, NtStatus::SUCCESS);
+        let (header, _) = alice.recv().await.unwrap();
+        assert_eq!((header.command, header.status), (Command::Close, NtStatus::SUCCESS));
+        let again = create::Request {
+            disposition: CreateDisposition::Open,
+            ..create_request("f", CreateOptions::NONE)
+        };
+        assert_eq!(create(&mut bob, &again).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}

@@ -105,3 +105,25 @@ fn files_are_not_watched() {
         assert_eq!(notify(&bench, blind, false, 1000).await, Err(NtStatus::ACCESS_DENIED));
     });
 }
+
+#[test]
+fn a_connection_has_so_many_requests_waiting_and_no_more() {
+    use crate::server::requests::{Cancel, MAX_WAITING};
+    run(async |bench| {
+        bench.mkdir("d").await;
+        let dir = bench.open(&Wish::dir("d")).await.unwrap();
+        let waiting = &bench.connection.waiting;
+        for id in 0..MAX_WAITING as u64 {
+            waiting.enter(1_000_000 + id, bench.session.id, Rc::<Cancel>::default());
+        }
+        // [MS-SMB2] 3.3.4.2, note 242.
+        let refused = notify(&bench, dir, false, 1000).await;
+        assert_eq!(refused.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
+        // What does not wait is answered.
+        bench.mkdir("d\\e").await;
+        assert_eq!(notify(&bench, dir, false, 1000).await.unwrap(), [change(Action::ADDED, "e")]);
+        waiting.leave(1_000_000);
+        let (told, ()) = join(notify(&bench, dir, false, 1000), bench.mkdir("d\\f")).await;
+        assert_eq!(told.unwrap(), [change(Action::ADDED, "f")]);
+    });
+}
