@@ -1,8 +1,8 @@
 """Samba's own test suite against `weft serve`, beside Debian's smbd.
 
-Prints a line per suite and every test that smbd passes and Weft does not. Exits non-zero when fewer than 440 tests
-pass or when such a test is not named, with its reason, in docs/interop.md. With --part only the suites of continuous
-integration run, and every test that passed when weft.tsv was written must pass again.
+Prints a line per suite and every test that smbd of the same version passes and Weft does not. Exits non-zero when fewer
+tests pass than promised or when such a test is not named, with its reason, in docs/interop.md. With --part only the suites of
+continuous integration run, and every test that passed when weft-VERSION.tsv was written must pass again.
 """
 
 import argparse
@@ -19,12 +19,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "interop"))
 import weft  # noqa: E402
-from torture import SUITES, Torture  # noqa: E402
+from torture import SUITES, Torture, version  # noqa: E402
 
 # Quick suites, one for each part of the server.
 PART = "connect create read rw lock session-id tcon compound compound_find credits rename getinfo dir mkdir sharemode".split()
-# How many tests must pass in all.
-PROMISE = 440
+# How many tests must pass in all, by the version of smbtorture.
+PROMISE = {"4.17": 440, "4.22": 515}
 
 
 def load(path):
@@ -77,14 +77,14 @@ def torture(suites, jobs, raw, options, own_network):
                 raise SystemExit(f"{log}\nweft ended with status {status}")
 
 
-def summary(rows, smbd):
+def summary(rows, smbd, known):
     """A table: per suite, what passes here and with smbd."""
     ours, theirs = collections.Counter(), collections.Counter()
     for suite, _, verdict, _ in rows:
         ours[suite] += verdict == "PASS"
     for (suite, _), verdict in smbd.items():
         theirs[suite] += verdict == "PASS" and suite in ours
-    print(f"\n{'suite':28} {'weft':>5} {'smbd 4.17':>10}")
+    print(f"\n{'suite':28} {'weft':>5} {'smbd ' + known:>10}")
     for suite in ours:
         print(f"{suite:28} {ours[suite]:5} {theirs[suite]:10}")
     print(f"{'in all':28} {ours.total():5} {theirs.total():10}\n")
@@ -101,7 +101,7 @@ def main():
     arguments.add_argument("suites", nargs="*", help="smb2.lock ...; all by default")
     arguments.add_argument("--part", action="store_true", help="the part that continuous integration runs")
     arguments.add_argument("--jobs", type=int, default=4, help="suites at a time")
-    arguments.add_argument("--record", action="store_true", help="write weft.tsv anew")
+    arguments.add_argument("--record", action="store_true", help="write weft-VERSION.tsv anew")
     arguments.add_argument("--raw", type=argparse.FileType("w"), help="everything that smbtorture says goes here")
     arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
     arguments.add_argument("--own-network", action="store_true", help="the network is ours: port 445 and packet filters")
@@ -109,25 +109,28 @@ def main():
     whole = not arguments.suites and not arguments.part
     suites = arguments.suites or [f"smb2.{name}" for name in (PART if arguments.part else SUITES)]
 
+    known = version()
+    if known not in PROMISE:
+        raise SystemExit(f"smbtorture {known} was never run against smbd {known}: there are rows of {', '.join(PROMISE)}")
     rows = torture(suites, arguments.jobs, arguments.raw, arguments.weft_option, arguments.own_network)
-    smbd = load(HERE / "smbd-4.17.tsv")
-    passed = summary(rows, smbd)
+    smbd = load(HERE / f"smbd-{known}.tsv")
+    passed = summary(rows, smbd, known)
     # What must pass: what smbd passes, but for written reasons; in the part, what passed before.
     if arguments.part:
-        known = {key for key, verdict in load(HERE / "weft.tsv").items() if verdict == "PASS"}
+        wanted = {key for key, verdict in load(HERE / f"weft-{known}.tsv").items() if verdict == "PASS"}
     else:
         reasons = explained()
-        known = {key for key, verdict in smbd.items() if verdict == "PASS" and ".".join(key) not in reasons}
-    short = [row for row in rows if row[2] != "PASS" and row[:2] in known]
+        wanted = {key for key, verdict in smbd.items() if verdict == "PASS" and ".".join(key) not in reasons}
+    short = [row for row in rows if row[2] != "PASS" and row[:2] in wanted]
     for suite, test, verdict, reason in short:
         print(f"{verdict:8} {suite}.{test}: {reason}")
     if arguments.record:
-        with open(HERE / "weft.tsv", "w") as out:
+        with open(HERE / f"weft-{known}.tsv", "w") as out:
             out.write("suite\ttest\tresult\n")
             out.writelines(f"{suite}\t{test}\t{verdict}\n" for suite, test, verdict, _ in rows)
-    if whole and passed < PROMISE:
+    if whole and passed < PROMISE[known]:
         short.append(None)
-        print(f"falls short: {passed} tests pass, promised {PROMISE}")
+        print(f"falls short: {passed} tests pass, promised {PROMISE[known]}")
     sys.exit(1 if short else 0)
 
 

@@ -7,6 +7,7 @@ hang does not lose the rest. Verdicts: PASS FAIL ERROR SKIP TIMEOUT CRASH NORUN 
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -20,8 +21,11 @@ connect create read rw lock lease dirlease oplock durable-open durable-open-disc
 durable-v2-delay durable-v2-regressions persistent-handles replay multichannel session session-id tcon notify ioctl
 ioctl-on-stream acls sdread secleak maximum_allowed streams rename getinfo setinfo dir mkdir fileid charset mangle
 openattr winattr compound compound_find compound_async credits sharemode deny delete-on-close-perms timestamps
-timestamp_resolution maxfid bench
+timestamp_resolution maxfid bench name-mangling winattr2 stream-inherit-perms
 """.split()
+
+# The command; another root directory's, for example: chroot DIRECTORY smbtorture.
+SMBTORTURE = shlex.split(os.environ.get("SMBTORTURE", "smbtorture"))
 
 VERDICTS = {"success": "PASS", "failure": "FAIL", "error": "ERROR", "skip": "SKIP", "xfail": "FAIL"}
 LINE = re.compile(r"^(success|failure|error|skip|xfail): ?(.+?)\s*(?: \[\s*(.*))?$")
@@ -32,7 +36,7 @@ class Torture:
 
     def __init__(self, host, port, share, user, password, options=(), suite_limit=300, test_limit=60, raw=None):
         self.command = [
-            "smbtorture", f"//{host}/{share}", "-p", str(port), "-U", f"{user}%{password}", "--fullname", *options,
+            *SMBTORTURE, f"//{host}/{share}", "-p", str(port), "-U", f"{user}%{password}", "--fullname", *options,
         ]
         self.suite_limit, self.test_limit, self.raw = suite_limit, test_limit, raw
 
@@ -110,13 +114,22 @@ class Reader:
         return self.seen
 
 
+def version():
+    """4.22, for example."""
+    said = subprocess.run([*SMBTORTURE, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"(\d+\.\d+)\.\d+", said)
+    if not found:
+        raise SystemExit(f"{' '.join(SMBTORTURE)} does not run, or does not say its version: {said!r}")
+    return found[1]
+
+
 def listed(suite):
     """The tests of a suite by full name, or None where this smbtorture has no such suite."""
-    suites = subprocess.run(["smbtorture", "--list-suites"], capture_output=True, text=True).stdout.split()
+    suites = subprocess.run([*SMBTORTURE, "--list-suites"], capture_output=True, text=True).stdout.split()
     if suite not in suites and ".".join(suite.split(".")[:2]) not in suites:
         return None
     names = []
-    for line in subprocess.run(["smbtorture", "--list", suite], capture_output=True, text=True).stdout.split():
+    for line in subprocess.run([*SMBTORTURE, "--list", suite], capture_output=True, text=True).stdout.split():
         parts = line.split(".")
         if len(parts) > 2 and parts[-1] == parts[-2]:
             parts.pop()
