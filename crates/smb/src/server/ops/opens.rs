@@ -446,8 +446,10 @@ impl Opens {
         }
         // Never all ones, which means "none"; nor 0, which clients take for "not opened yet".
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff + 1;
-        let at = slots.insert(Slot { serial, tree, open });
-        Ok(slots[at].id(at))
+        let (vacant, slot) = (slots.vacant_entry(), Slot { serial, tree, open });
+        let id = slot.id(vacant.key());
+        vacant.insert(slot);
+        Ok(id)
     }
 
     /// The open that a request names, in the tree that it names.

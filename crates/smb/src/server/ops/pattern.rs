@@ -52,35 +52,39 @@ impl Pattern {
     }
 }
 
-/// `after[n]`: whether the rest of the pattern matches the name from character `n` on. One row per character of the
-/// pattern, from its end.
+/// Whether a pattern matches a whole name. A row of answers per character of the pattern, from its end: whether the rest of the
+/// pattern matches the last characters of the name, for none of them first, then for one, up to all.
 fn wild(pattern: &[char], name: &[char]) -> bool {
-    let end = name.len();
-    let last_dot = name.iter().rposition(|&c| c == '.');
-    let mut after = vec![false; end + 1];
-    after[end] = true;
+    let last_dot = name.iter().rev().position(|&c| c == '.').map(|at| at + 1);
+    let mut after = vec![true];
+    after.resize(name.len() + 1, false);
     for &p in pattern.iter().rev() {
-        let mut here = vec![false; end + 1];
-        for n in (0..=end).rev() {
-            let at_end = n == end;
-            here[n] = match p {
-                '*' => after[n] || (!at_end && here[n + 1]),
+        let characters = std::iter::once(None).chain(name.iter().rev().copied().map(Some));
+        // The answer for the rest of the pattern behind this character of the name; there is nothing behind the end.
+        let behind = std::iter::once(false).chain(after.iter().copied());
+        let mut here = Vec::with_capacity(after.len());
+        // The answer for this character of the pattern, one character of the name further on.
+        let mut further = false;
+        for (n, ((c, &stays), moves)) in characters.zip(&after).zip(behind).enumerate() {
+            further = match p {
+                '*' => stays || further,
                 // DOS_STAR: anything up to and including the final dot.
-                '<' if Some(n) == last_dot => after[n] || after[n + 1],
-                '<' => after[n] || (!at_end && here[n + 1]),
-                '?' => !at_end && after[n + 1],
+                '<' if Some(n) == last_dot => stays || moves,
+                '<' => stays || further,
+                '?' => moves,
                 // DOS_QM: one character, or none before a dot and at the end.
-                '>' if at_end || name[n] == '.' => after[n],
-                '>' => after[n + 1],
+                '>' if c.is_none_or(|c| c == '.') => stays,
+                '>' => moves,
                 // DOS_DOT: a dot, or nothing at the end.
-                '"' if at_end => after[n],
-                '"' => name[n] == '.' && after[n + 1],
-                c => !at_end && name[n] == c && after[n + 1],
+                '"' if c.is_none() => stays,
+                '"' => c == Some('.') && moves,
+                p => c == Some(p) && moves,
             };
+            here.push(further);
         }
         after = here;
     }
-    after[0]
+    after.last().is_some_and(|&all| all)
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
             let list = ea::list(&open.vfs, open.node, input).await?;
             // The first must fit.
             let mut first = Vec::new();
-            FullEa::emit_list(&list[..1], &mut first);
+            FullEa::emit_list(list.get(..1).unwrap_or_default(), &mut first);
             Info::variable(first.len(), |out| FullEa::emit_list(&list, out))
         }
         class => return Err(refusal(class).into()),

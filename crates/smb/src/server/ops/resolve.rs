@@ -48,7 +48,10 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
         };
         match attr.kind {
             Kind::Dir => dir = attr.node,
-            Kind::Symlink => return Err(symlink::stopped(vfs, attr.node, &path.names[i + 1..], exact).await),
+            Kind::Symlink => {
+                let rest = path.names.get(i + 1..).unwrap_or_default();
+                return Err(symlink::stopped(vfs, attr.node, rest, exact).await);
+            }
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }

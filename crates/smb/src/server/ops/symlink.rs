@@ -136,7 +136,8 @@ pub(super) async fn reparse_data(vfs: &Vfs, node: NodeId, posix: bool) -> Result
 pub(super) fn parse(data: &[u8]) -> Result<Target, NtStatus> {
     let invalid = status::IO_REPARSE_DATA_INVALID;
     let u16_at = |at: usize| {
-        data.get(at..at + 2).map(|b| usize::from(u16::from_le_bytes([b[0], b[1]]))).ok_or(invalid)
+        let field = data.get(at..).and_then(<[u8]>::first_chunk);
+        field.map(|field| usize::from(u16::from_le_bytes(*field))).ok_or(invalid)
     };
     let (offset, len) = (u16_at(0)?, u16_at(2)?);
     let relative = u16_at(8)? as u32 & FLAG_RELATIVE != 0;
