@@ -35,9 +35,13 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, 
     let open = opens::find(cx, file)?;
     let (opens, key) = (open.vfs.opens(), open.claim.key());
     let (has, left) = opens.caching(open.node, key);
-    let (Caching::Oplock(_), Some(left)) = (&open.caching, left) else {
+    let left = match (&open.caching, left) {
+        (Caching::Oplock(_), Some(left)) => left,
+        // What it had is broken already, by a break that wants no answer, or by one that was answered: as Windows tells it, whose
+        // object store knows of no such break ([MS-FSA] 2.1.5.19).
+        (Caching::Oplock(_), None) if !has.write => return Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into()),
         // 3.3.5.22.1: Open.OplockState is not Breaking.
-        return Err(NtStatus::INVALID_DEVICE_STATE.into());
+        _ => return Err(NtStatus::INVALID_DEVICE_STATE.into()),
     };
     let (keep, status) = match level {
         OplockLevel::NONE => (Rights::NONE, None),

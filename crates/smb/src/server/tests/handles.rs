@@ -133,6 +133,8 @@ fn an_oplock_is_broken_before_another_opens_the_file() {
         let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
         let held = create(&mut alice, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
         assert_eq!(held.oplock, OplockLevel::BATCH);
+        let early = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
+        assert_eq!(acknowledge(&mut alice, early).await, NtStatus::INVALID_DEVICE_STATE, "3.3.5.22.1");
         begin(&mut bob, &with_oplock(OplockLevel::II, Vec::new())).await;
         assert_eq!(told(&mut alice).await, Notification::Oplock { level: OplockLevel::II, file: held.file });
         // What was kept back is written now, and bob sees it.
@@ -141,7 +143,7 @@ fn an_oplock_is_broken_before_another_opens_the_file() {
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
         let opened = end(&mut bob).await.unwrap();
         assert_eq!((opened.oplock, opened.summary.end_of_file), (OplockLevel::II, 9));
-        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_DEVICE_STATE);
+        assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
         // A write takes both, without asking.
         assert_eq!(bob.write(opened.file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(
@@ -174,7 +176,7 @@ fn an_open_that_waits_for_an_oplock_is_cancelled_or_outlasts_it() {
         end(&mut bob).await.unwrap();
         assert!((rt::now() - begun).as_secs() <= 35);
         let late = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
-        assert_eq!(acknowledge(&mut alice, late).await, NtStatus::INVALID_DEVICE_STATE);
+        assert_eq!(acknowledge(&mut alice, late).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
     });
 }
 
