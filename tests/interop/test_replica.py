@@ -103,6 +103,49 @@ class Host(weft.Process):
         return self.wait_for(role, lambda groups: bool(groups) and all(group["role"] == role for group in groups))
 
 
+class Reconnecting(threading.Thread):
+    """A client that writes and flushes, and connects again at once when it was cut off, as a kernel's client does."""
+
+    def __init__(self, port, name, blocks):
+        super().__init__(daemon=True)
+        self.port, self.name = port, name
+        self.writer = Writer(None, blocks)
+        self.count, self.wanted = 0, 0
+        self.enough, self.ending = threading.Event(), threading.Event()
+
+    def run(self):
+        version = 0
+        while not self.ending.is_set():
+            try:
+                with contextlib.closing(Disk(self.port, self.name)) as disk:
+                    while not self.ending.is_set():
+                        block = self.writer.pick()
+                        version += 1
+                        self.writer.sent[block].append(version)
+                        disk.write(block * Writer.BLOCK, Writer.content(block, version))
+                        disk.flush()
+                        self.writer.acknowledged[block] = version
+                        self.count += 1
+                        if self.count >= self.wanted:
+                            self.enough.set()
+            except (OSError, AssertionError):
+                # Refused, reset, or an error in place of an answer.
+                time.sleep(0.001)
+
+    def after(self, writes):
+        self.wanted = self.count + writes
+        self.enough.clear()
+        if not self.enough.wait(timeout=120):
+            raise AssertionError(f"{self.count} writes were answered, {self.wanted} wanted")
+
+    def end(self):
+        self.ending.set()
+        self.join(timeout=60)
+
+    def lost(self, disk):
+        return self.writer.lost(disk)
+
+
 class Replica(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="weft-replica-")
@@ -167,6 +210,142 @@ class Replica(unittest.TestCase):
                 self.assertEqual((found["different"], found["bytes"]), (0, 16 * MIB))
                 self.assertEqual([here.stop(), there.stop()], [0, 0])
 
+    def test_a_client_that_reconnects_at_once_writes_to_nothing_that_is_not_replicated(self):
+        here, there = self.pair("--share-volumes")
+        self.create(here, there)
+        here.wait_until_following()
+        client = Reconnecting(here.ports["nbd"], "vol1", blocks=1024)
+        client.start()
+        client.after(200)
+        # Killed under it, and ended in order: it is there again before the log was looked at.
+        for end in [here.crash, here.stop, here.crash]:
+            end()
+            here.start()
+            client.after(300)
+        here.wait_until_following()
+        client.after(100)
+        here.crash()
+        client.end()
+        there.replica("switch", "vol1", "--failover")
+        self.assertEqual(client.lost(there.disk("vol1")), [])
+
+    def test_a_source_without_its_journal_serves_nothing_and_can_be_helped(self):
+        for lost in ["missing", "truncated", "zeroed"]:
+            with self.subTest(journal=lost), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
+                here, there = self.pair("--share-volumes")
+                self.create(here, there)
+                here.wait_until_following()
+                here.disk("vol1").write(0, b"a" * 4096)
+                here.crash()
+                journal = here.state / "replica" / "vol1.log"
+                if lost == "missing":
+                    journal.unlink()
+                else:
+                    size = journal.stat().st_size
+                    journal.write_bytes(b"")
+                    if lost == "zeroed":
+                        with open(journal, "r+b") as file:
+                            file.truncate(size)
+                here.start()
+                [group] = here.wait_until("stopped")
+                for command in ["--failover", "resolve vol1 --keep there", "resolve vol1 --keep here", "remove vol1 --force"]:
+                    self.assertIn(command, group["stopped"])
+                with contextlib.closing(here.disk("vol1")) as closed:
+                    with self.assertRaises(OSError):
+                        closed.write(0, b"x" * 4096)
+                    with self.assertRaises(OSError):
+                        closed.read(0, 4096)
+                url = f"smb://{weft.USER}@127.0.0.1:{here.ports['smb']}/volumes/vol1"
+                self.assertNotEqual(weft.run(weft.WEFT, "cat", url, check=False).returncode, 0)
+                self.assertIn("--force", here.replica("remove", "vol1", check=False).stderr)
+                self.assertIn("already", self.create(here, there, check=False).stderr)
+                # The other side says it, too.
+                told = there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
+                self.assertIn("journal", told[0]["partner_stopped"])
+                self.assertIn("stopped on the other side", there.replica("status").stdout)
+                there.replica("switch", "vol1", "--failover")
+                there.disk("vol1").write(4096, b"b" * 4096)
+                here.replica("resolve", "vol1", "--keep", "there")
+                there.wait_until_following()
+                self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+                self.assertEqual(there.disk("vol1").read(0, 8192), b"a" * 4096 + b"b" * 4096)
+
+    def test_what_the_volumes_hold_counts_where_the_journal_is_lost_and_so_is_the_copy(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        disk = here.disk("vol1")
+        disk.write(0, b"a" * 4096)
+        self.assertEqual(here.stop(), 0)
+        (here.state / "replica" / "vol1.log").unlink()
+        here.start()
+        here.wait_until("stopped")
+        self.assertIn("goes on with what was left", here.replica("resolve", "vol1", "--keep", "here").stdout)
+        # Its copy takes it back, compared as a whole.
+        here.wait_until_following()
+        disk = here.disk("vol1")
+        self.assertEqual(disk.read(0, 4096), b"a" * 4096)
+        disk.write(4096, b"b" * 4096)
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        # And a copy that has lost its own is made one again.
+        self.assertEqual(there.stop(), 0)
+        (there.state / "replica" / "vol1.log").write_bytes(b"")
+        there.start()
+        there.wait_until("stopped")
+        here.wait_for("told", lambda groups: groups[0]["partner_stopped"])
+        there.replica("resolve", "vol1", "--keep", "there")
+        # Spoken to, it is known not to be what it was.
+        disk.write(8192, b"c" * 4096)
+        here.wait_until_following()
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def test_a_group_without_its_file_is_stopped_and_nothing_else_is(self):
+        here = self.host("here", {"vol1": 8 * MIB, "vol2": 8 * MIB})
+        there = self.host("there", {"vol1": 8 * MIB})
+        self.create(here, there)
+        here.wait_until_following()
+        self.assertEqual(here.stop(), 0)
+        (here.state / "replica" / "vol1.json").write_bytes(b"")
+        # Who does not replicate does not serve it either.
+        plain = weft.run(
+            weft.WEFT, "serve", "--nbd-port", 0, "--volume", "vol1", "--state-dir", here.state, check=False, timeout=30
+        )
+        self.assertIn("--replica", plain.stderr)
+        here.start()
+        [group] = here.wait_until("stopped")
+        self.assertIn("vol1.json is of no use", group["stopped"])
+        here.disk("vol2").write(0, b"a" * 4096)
+        with contextlib.closing(here.disk("vol1")) as closed, self.assertRaises(OSError):
+            closed.write(0, b"x" * 4096)
+        here.replica("remove", "vol1", "--force")
+        here.disk("vol1").write(0, b"y" * 4096)
+        there.replica("remove", "vol1")
+        self.create(here, there, "--overwrite")
+        here.wait_until_following()
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def test_a_source_that_is_well_is_not_superseded_unless_that_is_said(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        writer = Writer(here.disk("vol1"), blocks=1024)
+        writer.start()
+        writer.after(200)
+        refused = there.replica("switch", "vol1", "--failover", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force", "refused"]:
+            self.assertIn(said, refused.stderr)
+        self.assertEqual(here.status()[0]["role"], "source")
+        writer.after(200)
+        there.replica("switch", "vol1", "--failover", "--force")
+        # Nothing is answered from then on that the new source does not have.
+        writer.join(timeout=60)
+        self.assertFalse(writer.is_alive())
+        self.assertEqual(writer.lost(there.disk("vol1")), [])
+        here.wait_until("destination")
+        there.wait_until_following()
+        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
     def test_roles_are_exchanged_and_back_while_it_is_written_to(self):
         here, there = self.pair()
         self.create(here, there)
@@ -216,6 +395,7 @@ class Replica(unittest.TestCase):
         self.assertEqual(found["different"], 0)
         here.replica("remove", "vol1")
         self.assertEqual((here.status(), there.status()), ([], []))
+        self.assertNotIn("ERROR", here.log_text() + there.log_text())
         # Both sides are volumes like any others now, with the same bytes.
         self.assertEqual(there.disk("vol1").read(MIB, 65536), b"a" * 65536)
         here.disk("vol1").write(0, b"b" * 4096)
@@ -338,6 +518,10 @@ class Replica(unittest.TestCase):
         self.assertIn("both sides were written to", group["stopped"])
         with contextlib.closing(here.disk("vol1")) as split, self.assertRaises(OSError):
             split.read(0, 4096)
+        # It is still, started again, and answers nothing meanwhile.
+        self.assertEqual(here.stop(), 0)
+        here.start()
+        here.wait_until("stopped")
         here.replica("resolve", "vol1", "--keep", "there")
         here.wait_until("destination")
         there.wait_until_following()
@@ -345,6 +529,30 @@ class Replica(unittest.TestCase):
         there.replica("switch", "vol1")
         here.wait_until("source")
         self.assertEqual(here.disk("vol1").read(0, 8192), b"a" * 4096 + b"t" * 4096)
+
+    def test_the_side_that_was_superseded_may_count_whichever_is_told_first(self):
+        for first in ["here", "there"]:
+            with self.subTest(first=first), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
+                here, there = self.pair()
+                self.create(here, there, "--mode", "async")
+                here.wait_until_following()
+                there.crash()
+                here.disk("vol1").write(4096, b"h" * 4096)
+                here.crash()
+                there.start()
+                there.wait_until("destination")
+                there.replica("switch", "vol1", "--failover")
+                there.disk("vol1").write(4096, b"t" * 4096)
+                here.start()
+                here.wait_until("stopped")
+                there.wait_for("undecided", lambda groups: "resolve" in str(groups[0]["engine"]["peers"][0]["last_error"]))
+                decisions = [(here, "here"), (there, "there")]
+                for host, keep in decisions if first == "here" else reversed(decisions):
+                    host.replica("resolve", "vol1", "--keep", keep)
+                here.wait_until_following()
+                there.wait_until("destination")
+                self.assertEqual(here.disk("vol1").read(4096, 4096), b"h" * 4096)
+                self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
 
     def test_a_test_writes_to_a_picture_while_replication_goes_on(self):
         here, there = self.pair()
@@ -361,8 +569,11 @@ class Replica(unittest.TestCase):
             # What is replicated meanwhile is not in the picture, and the picture is not in what is replicated.
             disk.write(0, b"b" * 4096)
             disk.write(4096, b"c" * 4096)
+            self.assertIn(f"nbd://127.0.0.1:{port}/vol1", there.replica("status").stdout)
+            self.assertEqual(there.status()[0]["test_failover"], [f"nbd://127.0.0.1:{port}/vol1"])
             self.assertEqual(picture.read(0, 8192), b"a" * 4096 + b"p" * 4096)
         there.replica("test-failover", "vol1", "--end")
+        self.assertEqual(there.status()[0]["test_failover"], [])
         self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
         here.replica("switch", "vol1")
         there.wait_until("source")

@@ -40,6 +40,9 @@ pub enum Error {
     /// Not in this state of affairs, and why.
     #[error("{0}")]
     State(&'static str),
+    /// Its source was heard of so long ago, and may be written to.
+    #[error("its source is alive: it was heard of {:.1} s ago, and what it answers from now on would be missing here", .0.as_secs_f64())]
+    Alive(std::time::Duration),
     /// What the peer said, or that it said nothing.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),

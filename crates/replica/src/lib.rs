@@ -37,6 +37,8 @@ mod bitmap;
 pub mod destination;
 mod digest;
 pub mod error;
+pub mod front;
+pub mod group;
 mod history;
 pub mod journal;
 mod log;

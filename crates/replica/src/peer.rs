@@ -6,12 +6,13 @@
 //! Operation: three calls carry everything. `control` is one exchange of a small message. `append` and `write_blocks` move
 //! payload: over SMB each is a WRITE, whose payload goes by RDMA where there is any. Several calls may be under way at a
 //! time and may arrive in any order; the destination sorts appends by their sequence.
-//! Errors: [`Error::Unreachable`] says that it may or may not have happened: the source says hello again, when it pleases,
+//! Errors: [`Error::Unreachable`] and [`Error::Silent`] say that it may or may not have happened: the source says hello again, when it pleases,
 //! and is told. A peer connects, and connects anew, inside `control` when it is given a [`Request::Hello`], and only there;
 //! an append or a write that fails with a reason it cannot tell is as good as unreachable.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -37,6 +38,9 @@ pub enum Error {
     /// The link is down, or went down before the answer came. The text is for people.
     #[error("unreachable: {0}")]
     Unreachable(String),
+    /// Nothing came back for so long: neither an answer, nor that there will be none.
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
     /// The destination said no.
     #[error("{0}")]
     Refused(#[from] Refusal),

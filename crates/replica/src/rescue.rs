@@ -1,15 +1,16 @@
 //! A source whose log is damaged: it has answered what it has no more, and somebody has to say what counts.
 //!
-//! What: [`salvage`], [`give_up`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
+//! What: [`salvage`], [`give_up`], [`renew`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
 //! Owns: nothing. Does not: decide between the two.
 
 use weft_wire::repl::control::Era;
 
 use crate::bitmap::Bitmap;
 use crate::error::Error;
-use crate::journal::{Journal, Side, look};
+use crate::group::Partner;
+use crate::journal::{Format, Journal, Side, format, look};
 use crate::replay::{self, Opened};
-use crate::state::{State, Tail};
+use crate::state::{MAX_PEERS, PeerState, State, Tail};
 use crate::status::{Mode, Role};
 
 const WHOLE: Error = Error::State("its log is not damaged: there is nothing to decide");
@@ -51,6 +52,42 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     journal.write_state(state.clone()).await?;
     state.generation = journal.generation();
     Ok(state)
+}
+
+/// A journal that is lost is begun anew. Where this side counts it is a source of what its volumes hold, under an era that is later
+/// than any other is likely to be, and its destinations are compared as a whole; else it is a destination that is.
+pub async fn renew(side: &Side, new: &Format, partners: &[Partner], keep_here: bool) -> Result<(), Error> {
+    let role = if keep_here { Role::Source } else { Role::Destination };
+    let mut state = format(&side.journal, &Format { role, ..new.clone() }).await?;
+    let journal = Journal::new(side, &state);
+    if !keep_here {
+        (state.holds, state.gave_up, state.damaged) = (true, true, true);
+        return journal.write_state(state).await;
+    }
+    // Nobody knows here how many sources there have been: epochs count them, and seconds go faster.
+    let era = Era { epoch: side.wall.now_ms() / 1000, tag: new.tag, after: 0 };
+    (state.eras, state.promised) = (vec![era], era);
+    let peer = |partner: &Partner| PeerState {
+        name: partner.name.clone(),
+        mode: partner.mode,
+        // It may hold what it likes: everything is compared, and what only it has goes.
+        seeded: true,
+        copied: false,
+        unprotected: false,
+        suspended: false,
+        covered: 0,
+    };
+    state.peers = partners.iter().take(MAX_PEERS).map(|partner| Some(peer(partner))).collect();
+    let mut pages = Vec::new();
+    for n in 0..state.peers.len() {
+        for (number, member) in state.members.iter().enumerate() {
+            let mut map = Bitmap::new(member.size, member.granule);
+            map.mark_all();
+            pages.extend((0..map.pages()).map(|page| Journal::page(&state, n, number, page, &map)));
+        }
+    }
+    journal.write_pages(pages).await?;
+    journal.write_state(state).await
 }
 
 /// What a destination has counts, which has been or will be promoted: this side becomes one that is compared as a whole.

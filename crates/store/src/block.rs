@@ -34,6 +34,10 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     fn memory(&self) -> Option<&File> {
         None
     }
+    /// Whether what lies where its bytes are read past [`Block::submit`] is what it would answer. By default it is.
+    fn readable(&self) -> Result<(), Error> {
+        Ok(())
+    }
     /// Carries out one operation.
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>>;
 }

@@ -252,9 +252,9 @@ impl Plan {
     async fn start(mut self) -> Result<Services, String> {
         let pool = Pool::new(usize::try_from(self.args.buffers).map_err(|e| e.to_string())?);
         rt::spawn(keep_trimmed(pool.clone())).detach();
-        let mut volumes = volumes::open(&self.args, &pool)?;
+        let volumes = volumes::open(&self.args, &pool)?;
         let replicas = match self.password.take() {
-            Some(password) => Some(self.replicas(&password, &pool, &mut volumes)?),
+            Some(password) => Some(self.replicas(&password, &pool, &volumes)?),
             None => None,
         };
         if let Some(share) = volumes::share(&self.args, &volumes)? {
@@ -372,7 +372,7 @@ impl Plan {
         let subject = status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all);
         let _admin = admin.open(subject, replicas.clone(), Growths::of(&volumes));
         if let Some(replicas) = &replicas {
-            replicas.start(ready.smb_port.unwrap_or_default())?;
+            replicas.start(ready.smb_port.unwrap_or_default());
         }
         let acceptor = Acceptor {
             cores: self.cores,
@@ -420,12 +420,12 @@ impl Plan {
         })
     }
 
-    /// Replication of the volumes, which stand behind fronts from now on.
+    /// Replication of the volumes: fronts of those that are in a group are closed until the group opens them.
     fn replicas(
         &self,
         password: &str,
         pool: &Pool,
-        volumes: &mut [volumes::Served],
+        volumes: &[volumes::Served],
     ) -> Result<Arc<Replicas>, String> {
         let state = self.args.state_dir.clone().or_else(crate::volume::state_of_user);
         let state = state.ok_or("--replica: neither XDG_STATE_HOME nor HOME is set: use --state-dir DIR")?;

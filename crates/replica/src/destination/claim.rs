@@ -3,9 +3,10 @@
 //! Spec: the crate's page, "Histories"; `wire::repl::control`. Owns: the session.
 //! Does not: copy anything.
 
+use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
-use super::{Destination, phase_of};
+use super::{Destination, Force, phase_of};
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::{Fork, fork, same};
@@ -29,11 +30,15 @@ impl Destination {
     pub(super) async fn hello(&self, hello: Hello) -> Result<Welcome, Refusal> {
         let Some(era) = hello.eras.last().copied() else { return Err(Refusal::Invalid) };
         // What waits in the name of an earlier claim ends now.
-        let (welcome, adopt) = {
+        let claimed = {
             // Not in the middle of a resync's beginning or end, or of a promotion.
             let _turn = self.volumes.enter().await;
-            self.claim(&hello, era)?
+            self.claim(&hello, era)
         };
+        if !matches!(claimed, Err(Refusal::Session)) {
+            self.core().disputed = matches!(claimed, Err(Refusal::SplitBrain(_)));
+        }
+        let (welcome, adopt) = claimed?;
         self.changed.notify();
         self.log.changed.notify();
         // Blocks that an earlier session has sent must not arrive behind what this one sends.
@@ -78,7 +83,7 @@ impl Destination {
         if core.failed.is_some() {
             return Err(Refusal::Io);
         }
-        if core.leaving {
+        if core.leaving > 0 {
             return Err(Refusal::Session);
         }
         let state = &core.state;
@@ -130,6 +135,7 @@ impl Destination {
         core.offered_sizes = hello.sizes.clone();
         core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
         core.heard_ms = now;
+        core.heard = rt::now();
         Ok((welcome, !fresh && !diverged))
     }
 
@@ -258,39 +264,42 @@ impl Destination {
             let fits = core.state.consistent
                 && era.epoch > core.state.promised.epoch
                 && era.after == self.log.fill().last;
-            if !fits || core.leaving {
+            if !fits || core.leaving > 0 {
                 return Err(Refusal::Inconsistent);
             }
             core.session = None;
-            core.leaving = true;
+            core.leaving += 1;
         }
+        let _leaves = Leaves(self);
         let taken = self.become_source(era.epoch, era.tag, Some(era.after)).await;
-        self.core().leaving = false;
         taken.map(|_| ()).map_err(|e| self.medium(&e))
     }
 
     /// Makes this side the source, under an era of this random tag, with everything that its log has. To be opened anew as a
-    /// [`Source`](crate::source::Source). A copy that is in the middle of a resync is no state that the source ever had:
-    /// `force` takes it nevertheless.
-    pub async fn promote(&self, tag: u64, force: bool) -> Result<Era, Error> {
+    /// [`Source`](crate::source::Source). A source that was heard of a moment ago may be written to still; a copy that is in the
+    /// middle of a resync is no state that the source ever had: `force` takes it nevertheless.
+    pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
             if let Some(why) = &core.failed {
                 return Err(Error::Halted(why.clone()));
             }
-            if !core.state.consistent && !force {
+            if !core.state.consistent && !force.inconsistent {
                 return Err(Error::State(INCONSISTENT));
+            }
+            let silent = rt::now().since(core.heard);
+            if silent < self.config.silence && !force.source_alive {
+                return Err(Error::Alive(silent));
             }
             // Nobody appends any more, or claims it.
             core.session = None;
-            core.leaving = true;
+            core.leaving += 1;
             core.state.promised.epoch.max(core.state.era().epoch) + 1
         };
+        let _leaves = Leaves(self);
         self.changed.notify();
         self.log.changed.notify();
-        let promoted = self.become_source(epoch, tag, None).await;
-        self.core().leaving = false;
-        promoted
+        self.become_source(epoch, tag, None).await
     }
 
     /// Where `after` is given, everything has to be here, and nothing else.
@@ -331,5 +340,14 @@ impl Destination {
         self.changed.notify();
         self.log.changed.notify();
         Ok(era)
+    }
+}
+
+/// It is about to become a source, until this is dropped: also where whoever asked for it is gone.
+struct Leaves<'a>(&'a Destination);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.core().leaving -= 1;
     }
 }

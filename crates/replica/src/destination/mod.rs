@@ -16,8 +16,10 @@ mod snapshot;
 
 use std::iter::Peekable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::clock::Time;
 use weft_machine::rt;
 use weft_store::block::{Block, BlockOp};
 use weft_store::vfs::Put;
@@ -51,12 +53,25 @@ pub struct Config {
     pub check_payloads: bool,
     /// When writes are to be answered, where that was agreed: shown until the source has come and says it.
     pub mode: Option<Mode>,
+    /// A source that was not heard of for so long is taken for lost: as long as it waits itself for an answer before it goes on
+    /// alone.
+    pub silence: Duration,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { memory_bytes: 64 << 20, check_payloads: true, mode: None }
+        let silence = Duration::from_secs(10);
+        Config { memory_bytes: 64 << 20, check_payloads: true, mode: None, silence }
     }
+}
+
+/// What somebody knows who promotes a copy, and wants nevertheless.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Force {
+    /// Its source was heard of a moment ago.
+    pub source_alive: bool,
+    /// A resync was under way: it is no state that the source ever had.
+    pub inconsistent: bool,
 }
 
 /// See the module.
@@ -99,14 +114,21 @@ struct Core {
     /// When its source answers writes: as that says, before it comes as was agreed.
     mode: Option<Mode>,
     heard_ms: u64,
+    /// The same, or when this side was opened: whoever is to be heard of has had no time for it.
+    heard: Time,
+    /// A source was refused because both were written to.
+    disputed: bool,
     direct_bytes: u64,
-    /// It is about to become a source: nobody is listened to.
-    leaving: bool,
+    /// So many are about to make it a source: nobody is listened to.
+    leaving: usize,
     /// It is a source now: to be opened as one.
     retired: bool,
     failed: Option<String>,
     /// What was found when it was opened, until that is made good.
     damage: Option<Damage>,
+    /// Somebody has asked for its end,
+    ends: bool,
+    /// and everything is where it is to be.
     closing: bool,
     snapshots: Vec<Weak<Overlay>>,
 }
@@ -167,11 +189,14 @@ impl Destination {
             since_ms: side.wall.now_ms(),
             mode: config.mode,
             heard_ms: 0,
+            heard: rt::now(),
+            disputed: false,
             direct_bytes: 0,
-            leaving: false,
+            leaving: 0,
             retired: false,
             failed: None,
             damage,
+            ends: false,
             closing: false,
             snapshots: Vec::new(),
         };
@@ -199,7 +224,10 @@ impl Destination {
         {
             let mut core = self.core();
             if core.failed.is_none() {
-                tracing::error!("the destination of a replica stops: {why}");
+                match core.ends {
+                    true => tracing::debug!("the destination of a replica ends: {why}"),
+                    false => tracing::error!("the destination of a replica stops: {why}"),
+                }
                 core.failed = Some(why);
                 core.phase = Phase::Failed;
             }
@@ -271,7 +299,28 @@ impl Destination {
             return Err(Refusal::Session);
         }
         core.heard_ms = now;
+        core.heard = rt::now();
         Ok(())
+    }
+
+    /// When its source was last heard of, or this side was opened.
+    pub fn heard_at(&self) -> Time {
+        self.core().heard
+    }
+
+    /// Whether its source was not heard of for as long as it may be silent.
+    pub fn is_source_silent(&self) -> bool {
+        rt::now().since(self.heard_at()) >= self.config.silence
+    }
+
+    /// Whether a source was refused because both sides were written to, and none was accepted since.
+    pub fn is_disputed(&self) -> bool {
+        self.core().disputed
+    }
+
+    /// What only this side has may go: the source that was refused for it counts.
+    pub async fn give_up(&self) -> Result<(), Error> {
+        self.persist(|state| state.gave_up = true).await
     }
 
     /// Appends records, whose sequences follow each other, to the log. Answered when they are durable. What the log has
@@ -557,6 +606,7 @@ impl Destination {
             log_used: fill.used,
             log_wait_ms: 0,
             written_bytes: 0,
+            unprotected_writes: 0,
             in_flight_bytes: 0,
             peers: vec![source],
             last_error: core.failed.clone(),
@@ -565,7 +615,10 @@ impl Destination {
 
     /// Stops applying, makes the volumes durable and lets the log go.
     pub async fn close(&self) -> Result<(), Error> {
-        self.core().session = None;
+        {
+            let mut core = self.core();
+            (core.session, core.ends) = (None, true);
+        }
         self.changed.notify();
         self.drain().await?;
         let last = {

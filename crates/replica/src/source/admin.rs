@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weft_machine::rt;
 use weft_wire::repl::control::Era;
 
 use super::session::End;
@@ -116,7 +117,9 @@ impl Source {
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
                 covered: if first == First::Partner { after.min(fill.first - 1) } else { 0 },
             };
-            let partner = Partner::new(&state, maps, self.side.wall.now_ms());
+            let mut partner = Partner::new(&state, maps, self.side.wall.now_ms());
+            // Nobody else can be the source of what it has: it was not asked for it before.
+            partner.greeted = true;
             if n == core.peers.len() {
                 core.peers.push(None);
                 core.state.peers.push(None);
@@ -315,6 +318,19 @@ impl Source {
             core.state.clone()
         };
         self.journal.write_state(state).await
+    }
+
+    /// This side gives up, the other one counts: a source that goes on, though a destination refuses it because both sides were
+    /// written to, becomes a destination. To be opened anew as one.
+    pub async fn give_up(&self) -> Result<(), Error> {
+        if !self.is_disputed() {
+            return Err(Error::State("no destination says that both sides were written to"));
+        }
+        self.halt(Phase::SplitBrain, "this side has given up: the other one counts".into(), None);
+        // What was placed is in the log when its bits are marked.
+        let idle = self.changed.until(|| self.core().active.is_empty().then_some(()));
+        let _failed = rt::timeout(self.config.timeout, idle).await;
+        self.demote().await
     }
 
     /// In a split, this side counts: it begins an era, of this random tag, above the other's, whose own writes will be

@@ -27,13 +27,14 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weft_machine::clock::Time;
+use weft_machine::rt;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
 pub use self::admin::{First, PeerConfig};
 use crate::bitmap::Bitmap;
 use crate::error::Error;
-use crate::history;
+use crate::history::{self, same};
 use crate::journal::{Journal, MIN_LOG_BYTES, Side};
 use crate::log::Log;
 use crate::record::MAX_PAYLOAD;
@@ -139,6 +140,8 @@ struct Core {
     closing: bool,
     /// Records may be sent before they are durable here: the state says so, durably.
     ahead: bool,
+    /// Writes that were answered though a synchronous destination did not have them.
+    answered_alone: u64,
     /// A destination has taken this era into its history since this side was opened.
     known: bool,
     written_bytes: u64,
@@ -180,6 +183,10 @@ struct Partner {
     consistent: bool,
     /// Writes are answered without it.
     lone: bool,
+    /// It has been asked, since this side was opened, whether this side is its source; or could not be reached.
+    greeted: bool,
+    /// It has refused this source because both sides were written to.
+    disputed: bool,
     maps: Vec<Bitmap>,
     /// Its session is to end and begin again.
     again: bool,
@@ -209,6 +216,8 @@ impl Partner {
             connected: false,
             acked: state.covered,
             consistent: false,
+            greeted: state.suspended,
+            disputed: false,
             lone: !state.copied || state.unprotected || state.suspended,
             maps,
             again: false,
@@ -251,6 +260,21 @@ impl Core {
         self.active.keys().next().map_or(last, |first| first - 1)
     }
 
+    /// Both sides were written to, and nobody has decided.
+    fn is_split(&self) -> bool {
+        matches!(&self.halted, Some(Halt { phase: Phase::SplitBrain, .. }))
+    }
+
+    /// Whether there are synchronous destinations, and one of them does not have it.
+    fn is_alone(&self, sequence: u64) -> bool {
+        self.peers.iter().zip(&self.state.peers).any(|pair| match pair {
+            (Some(partner), Some(state)) => {
+                state.mode == Mode::Synchronous && !(partner.consistent && partner.acked >= sequence)
+            }
+            _ => false,
+        })
+    }
+
     /// Whether every synchronous destination has it, or is not waited for.
     fn is_acknowledged(&self, sequence: u64) -> bool {
         self.peers.iter().zip(&self.state.peers).all(|pair| match pair {
@@ -273,13 +297,20 @@ impl Source {
         if let Some(damage) = damage {
             return Err(Error::Log(damage));
         }
+        // A later source was heard of, which nobody has decided about.
+        let fenced = (!same(&state.promised, &state.era())).then_some(state.promised);
         if std::mem::take(&mut state.ahead) {
             // What comes now has the numbers of what was lost, which destinations may have.
             let Era { epoch, .. } = state.era();
             let era = Era { epoch, tag: restarted(state.log, state.life), after: log.fill().durable };
             state.push_era(era);
-            state.promised = era;
+            state.promised = fenced.unwrap_or(era);
         }
+        let halted = fenced.map(|by| Halt {
+            phase: Phase::SplitBrain,
+            why: format!("another source, of epoch {}, has taken over", by.epoch),
+            by: Some(by),
+        });
         let now = side.wall.now_ms();
         let mut peers = Vec::new();
         for (n, peer) in state.peers.iter().enumerate() {
@@ -299,11 +330,12 @@ impl Source {
             next_lock: 0,
             active_bytes: 0,
             peers,
-            halted: None,
+            halted,
             quiet: false,
             given_up: false,
             closing: false,
             ahead: false,
+            answered_alone: 0,
             known: false,
             written_bytes: 0,
             log_wait: Duration::ZERO,
@@ -347,9 +379,45 @@ impl Source {
             Request::Hello(hello) if hello.partnership != core.state.partnership => {
                 Response::Refused(Refusal::Partnership)
             }
+            Request::Hello(_) if core.is_split() => Response::Refused(Refusal::Undecided),
             Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
             _ => Response::Refused(Refusal::Session),
         }
+    }
+
+    /// Waits until each destination was asked whether this side is its source still, or could not be reached: nothing is to be
+    /// answered before. Not longer than that takes.
+    pub async fn greeted(&self) {
+        let all = self.changed.until(|| {
+            let core = self.core();
+            let greeted = core.peers.iter().flatten().all(|partner| partner.greeted);
+            (greeted || core.halted.is_some()).then_some(())
+        });
+        // Connecting, a hello, and what follows it.
+        if rt::timeout(3 * self.config.timeout, all).await.is_err() {
+            tracing::warn!("a destination has not said in time whether this side is its source still");
+        }
+    }
+
+    /// Why nothing is written any more, if that is so.
+    pub fn halted(&self) -> Option<(Phase, String)> {
+        self.core().halted.as_ref().map(|halt| (halt.phase, halt.why.clone()))
+    }
+
+    /// Waits until nothing is written any more.
+    pub async fn until_halted(&self) -> (Phase, String) {
+        self.changed.until(|| self.halted()).await
+    }
+
+    /// Waits until no [`Source::ship`] runs.
+    pub async fn until_links_ended(&self) {
+        let none = || self.core().peers.iter().flatten().all(|partner| !partner.shipping);
+        self.changed.until(|| none().then_some(())).await;
+    }
+
+    /// Whether a destination refuses this source because both sides were written to.
+    pub fn is_disputed(&self) -> bool {
+        self.core().peers.iter().flatten().any(|partner| partner.disputed)
     }
 
     /// Bytes of a volume of the group.
@@ -366,7 +434,12 @@ impl Source {
         {
             let mut core = self.core();
             if core.halted.is_none() {
-                tracing::error!("replication stops, and so do writes: {why}");
+                match phase {
+                    // In order.
+                    Phase::Suspended => tracing::debug!("replication ends: {why}"),
+                    Phase::Superseded => tracing::warn!("replication stops, and so do writes: {why}"),
+                    _ => tracing::error!("replication stops, and so do writes: {why}"),
+                }
                 core.halted = Some(Halt { phase, why, by });
             }
         }

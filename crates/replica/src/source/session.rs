@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -21,6 +22,7 @@ use weft_wire::repl::control::{Hello, Refusal, Sync, Welcome};
 use super::admin::GIVEN_UP;
 use super::{OnLoss, Partner, Source};
 use crate::error::Error;
+use crate::history::same;
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
 use crate::scan::Damage;
@@ -31,6 +33,9 @@ use crate::status::{Mode, Phase};
 const APPENDS_IN_FLIGHT: usize = 4;
 /// Records of one append.
 const APPEND_RECORDS: usize = 1024;
+
+/// How soon a destination is asked again that has turned a session away.
+const ASKS_AGAIN: Duration = Duration::from_millis(20);
 
 /// Why a session ends.
 pub(super) enum End {
@@ -73,6 +78,7 @@ impl Source {
             }
         }
         let _shipping = Shipping(self, n);
+        let mut turned_away = None;
         loop {
             let suspended = self.changed.until(|| {
                 let mut core = self.core();
@@ -87,25 +93,49 @@ impl Source {
             if suspended.await.is_none() {
                 return Ok(());
             }
+            let (began, had) = (rt::now(), self.acknowledged(n));
             let end = match self.session(n, &*peer).await {
                 Ok(never) => match never {},
                 Err(end) => end,
             };
-            self.ended(n);
+            let had_it = self.ended(n);
+            if self.acknowledged(n) > had || rt::now().since(began) >= self.config.timeout {
+                // That session was of use. One that is only ever given, and ends, is as good as none.
+                turned_away = None;
+            }
+            let ask = match &end {
+                // It is there, and does not listen to this session any more: it was opened anew, or is becoming a source.
+                End::Peer(peer::Error::Refused(Refusal::Session)) => true,
+                // So may one be that has answered otherwise, or has hung up.
+                End::Peer(peer::Error::Silent(_)) => false,
+                End::Peer(_) => had_it,
+                _ => false,
+            };
+            if !ask {
+                turned_away = None;
+            } else if rt::now().since(*turned_away.get_or_insert_with(rt::now)) < self.config.timeout {
+                // What it is now it says when it is asked, and nothing is answered without it before.
+                rt::sleep(ASKS_AGAIN).await;
+                continue;
+            }
             match end {
                 End::Again => continue,
-                End::Stopped => return Ok(()),
+                End::Stopped => {
+                    self.greet(n);
+                    return Ok(());
+                }
                 End::Suspended => self.phase(n, Phase::Suspended, None),
                 End::Own(e) => self.phase(n, Phase::WaitingForDestination, Some(e.to_string())),
                 End::Peer(e) => {
                     let phase = match &e {
-                        peer::Error::Refused(refusal) => self.refused(refusal),
+                        peer::Error::Refused(refusal) => self.refused(n, refusal).await,
                         _ => Phase::WaitingForDestination,
                     };
                     self.phase(n, phase, Some(e.to_string()));
                 }
             }
             self.lost(n).await;
+            self.greet(n);
             let pause = pin!(rt::sleep(self.config.retry));
             let news = pin!(self.changed.until(|| {
                 let mut core = self.core();
@@ -114,6 +144,18 @@ impl Source {
             }));
             select(pause, news).await;
         }
+    }
+
+    fn acknowledged(&self, n: usize) -> u64 {
+        self.core().peer(n).map_or(0, |(partner, _)| partner.acked)
+    }
+
+    /// Destination `n` has been asked, or could not be.
+    fn greet(&self, n: usize) {
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.greeted = true;
+        }
+        self.changed.notify();
     }
 
     fn phase(&self, n: usize, phase: Phase, error: Option<String>) {
@@ -133,23 +175,33 @@ impl Source {
         self.changed.notify();
     }
 
-    fn ended(&self, n: usize) {
+    /// Whether there was a session that has ended.
+    fn ended(&self, n: usize) -> bool {
+        let mut had_it = false;
         if self.core().given_up {
             self.halt(Phase::Superseded, GIVEN_UP.into(), None);
         }
         if let Ok((partner, _)) = self.core().peer(n) {
-            partner.connected = false;
+            had_it = std::mem::take(&mut partner.connected);
             partner.again = false;
             partner.comparing = false;
             partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::give_up_copies);
         }
         self.changed.notify();
+        had_it
     }
 
     /// What a refusal means for the source itself.
-    fn refused(&self, refusal: &Refusal) -> Phase {
+    async fn refused(&self, n: usize, refusal: &Refusal) -> Phase {
+        let split = matches!(refusal, Refusal::SplitBrain(_) | Refusal::Undecided);
+        if let Ok((partner, _)) = self.core().peer(n) {
+            partner.disputed = split;
+        }
+        let own = self.core().state.era();
         let (by, certain) = match refusal {
             Refusal::Fenced(era) => (*era, false),
+            // Of two sources the later one goes on. The other is told so when it asks, and gives up or is given up for.
+            Refusal::SplitBrain(era) if era.epoch < own.epoch => return Phase::Refused,
             Refusal::SplitBrain(era) => (*era, true),
             _ => return Phase::Refused,
         };
@@ -177,6 +229,10 @@ impl Source {
             false => format!("{refusal}; this side can become its destination"),
         };
         self.halt(phase, why, Some(by));
+        if split && !same(&by, &own) {
+            // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
+            let _failed = self.persist(|state| state.promised = by).await;
+        }
         phase
     }
 
@@ -211,9 +267,7 @@ impl Source {
         call: impl Future<Output = Result<T, peer::Error>>,
     ) -> Result<T, peer::Error> {
         let limit = self.config.timeout;
-        rt::timeout(limit, call)
-            .await
-            .unwrap_or_else(|_| Err(peer::Error::Unreachable(format!("no answer within {limit:?}"))))
+        rt::timeout(limit, call).await.unwrap_or(Err(peer::Error::Silent(limit)))
     }
 
     async fn session(self: &Arc<Self>, n: usize, peer: &dyn Peer) -> Result<Infallible, End> {
@@ -297,6 +351,7 @@ impl Source {
                 }
             }
             partner.connected = true;
+            (partner.greeted, partner.disputed) = (true, false);
             partner.again = false;
             partner.acked = last;
             partner.consistent = welcome.consistent;
@@ -322,6 +377,7 @@ impl Source {
                 }
             }
         };
+        self.changed.notify();
         let Some((base, kind)) = resync else {
             self.core().known = true;
             self.phase(n, Phase::ReplayingLog, None);

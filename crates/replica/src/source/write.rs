@@ -75,10 +75,14 @@ impl Source {
         }
         self.changed
             .until(|| {
-                let core = self.core();
+                let mut core = self.core();
                 let applied =
                     !core.active.contains_key(&last) && placed.iter().all(|s| !core.active.contains_key(s));
                 if applied && core.is_acknowledged(last) {
+                    let alone = core.is_alone(last);
+                    core.answered_alone += u64::from(alone);
+                    #[cfg(test)]
+                    crate::tests::answered(self, last, !alone);
                     return Some(Ok(Outcome::Done));
                 }
                 halted(&core).map(Err)

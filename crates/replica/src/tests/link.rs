@@ -12,6 +12,7 @@ use weft_machine::{Payload, Pool};
 use weft_wire::repl::control::{Request, Response};
 
 use crate::destination::Destination;
+use crate::group::Behind;
 use crate::peer::{Error, Peer, append_bytes};
 use crate::record::Record;
 use crate::source::Source;
@@ -21,6 +22,8 @@ use crate::source::Source;
 pub enum Side {
     #[default]
     Nothing,
+    Starting,
+    Stopped,
     Source(Arc<Source>),
     Destination(Arc<Destination>),
 }
@@ -119,6 +122,8 @@ impl Peer for Link {
             let response = self.carry(async move |side| match side {
                 Side::Destination(destination) => destination.control(request).await,
                 Side::Source(source) => source.control(&request),
+                Side::Starting => Behind::Starting.control(request).await,
+                Side::Stopped => Behind::Stopped.control(request).await,
                 Side::Nothing => unreachable!("looked at before"),
             });
             Ok(Response::parse(&response.await?.emit()).expect("a response"))

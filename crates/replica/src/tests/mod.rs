@@ -5,6 +5,7 @@ mod disk;
 mod link;
 mod logs;
 mod seeds;
+mod servers;
 mod stories;
 mod world;
 
@@ -16,6 +17,9 @@ use crate::source::Source;
 
 thread_local! {
     static PLACED: RefCell<Vec<(u64, Record)>> = const { RefCell::new(Vec::new()) };
+    /// The same with the source that it was.
+    static PLACED_BY: RefCell<Vec<(usize, u64, Record)>> = const { RefCell::new(Vec::new()) };
+    static ANSWERED: RefCell<Vec<(usize, u64, bool)>> = const { RefCell::new(Vec::new()) };
     /// Sources of hosts that have died. What they still do, before their tasks wait for a disk, never happened.
     static DEAD: RefCell<Vec<Arc<Source>>> = const { RefCell::new(Vec::new()) };
 }
@@ -24,7 +28,22 @@ thread_local! {
 pub fn placed(source: &Source, sequence: u64, record: &Record) {
     if !DEAD.with_borrow(|dead| dead.iter().any(|other| std::ptr::eq(&**other, source))) {
         PLACED.with_borrow_mut(|all| all.push((sequence, record.clone())));
+        let source = std::ptr::from_ref(source) as usize;
+        PLACED_BY.with_borrow_mut(|all| all.push((source, sequence, record.clone())));
     }
+}
+
+/// Called where a source answers a write: whether all synchronous destinations have it.
+pub fn answered(source: &Source, sequence: u64, protected: bool) {
+    if !DEAD.with_borrow(|dead| dead.iter().any(|other| std::ptr::eq(&**other, source))) {
+        let source = std::ptr::from_ref(source) as usize;
+        ANSWERED.with_borrow_mut(|all| all.push((source, sequence, protected)));
+    }
+}
+
+/// What was answered since the last call.
+fn take_answered() -> Vec<(usize, u64, bool)> {
+    ANSWERED.take()
 }
 
 /// Its host has died.
@@ -37,8 +56,15 @@ fn take_placed() -> Vec<(u64, Record)> {
     PLACED.take()
 }
 
+/// What was placed since the last call, and by which source.
+fn take_placed_by() -> Vec<(usize, u64, Record)> {
+    PLACED_BY.take()
+}
+
 /// Another world begins.
 fn forget() {
     PLACED.take();
+    PLACED_BY.take();
+    ANSWERED.take();
     DEAD.take();
 }

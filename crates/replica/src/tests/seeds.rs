@@ -13,7 +13,7 @@ use std::time::Duration;
 use weft_machine::rt;
 use weft_machine::sim::{Rng, Sim, with_rng};
 
-use super::world::{Start, World};
+use super::world::{ALIVE, Start, World};
 use crate::error::Error;
 use crate::rescue;
 use crate::source::{Config, First, OnFull, OnLoss, Source};
@@ -117,7 +117,7 @@ impl Story {
         }
         let copy = self.world.destination(self.copy);
         self.tag += 1;
-        let promoted = copy.promote(self.tag, false).await;
+        let promoted = copy.promote(self.tag, ALIVE).await;
         let mut had_more;
         let era = match promoted {
             Ok(era) => era,
@@ -210,7 +210,7 @@ impl Story {
         assert!(matches!(refused, Err(Error::Log(_))), "it is opened, though its log is damaged");
         let copy = self.world.destination(self.copy);
         self.tag += 1;
-        let era = match copy.promote(self.tag, false).await {
+        let era = match copy.promote(self.tag, ALIVE).await {
             Ok(era) => era,
             Err(e) => {
                 assert!(!copy.status().consistent, "{e}");
@@ -265,7 +265,7 @@ impl Story {
             self.world
                 .start_destination(self.copy)
                 .await
-                .promote(self.tag + 500, false)
+                .promote(self.tag + 500, ALIVE)
                 .await
                 .expect("all is there");
             self.world.kill(self.copy);

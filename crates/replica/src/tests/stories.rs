@@ -8,7 +8,7 @@ use weft_machine::rt;
 use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 
-use super::world::{Start, World};
+use super::world::{ALIVE, Start, World};
 use crate::destination::{self, Destination};
 use crate::error::Error;
 use crate::source::{Config, First, OnFull, OnLoss};
@@ -361,7 +361,7 @@ fn who_was_promoted_before_it_grew_is_as_long_as_it_was_and_so_becomes_its_copy(
         world.lengthen(1, &grown);
         old.grow(&grown).await.expect("it grows");
         write(&old.block(0), 790 * K, 4096, 9).await;
-        let era = world.destination(1).promote(99, false).await.expect("it is consistent");
+        let era = world.destination(1).promote(99, ALIVE).await.expect("it is consistent");
         world.kill(1);
         world.model.borrow_mut().forget_after(era.after);
         let new = world.open_source(1).await;
@@ -392,7 +392,7 @@ async fn split() -> World {
     let old = world.source(0);
     rt::sleep(Duration::from_secs(1)).await;
     write(&old.block(0), 0, 4096, 0xaa).await;
-    let era = world.destination(1).promote(99, false).await.expect("it is consistent");
+    let era = world.destination(1).promote(99, ALIVE).await.expect("it is consistent");
     world.kill(1);
     world.model.borrow_mut().forget_after(era.after);
     let new = world.open_source(1).await;

@@ -14,7 +14,7 @@ use weft_wire::repl::control::Era;
 
 use super::disk::Disk;
 use super::link::{Cable, Host, Link, Side as Runs};
-use crate::destination::{self, Destination};
+use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::journal::{self, Format, Side, Wall};
 use crate::record::{Header, Kind, Record, SECTOR};
@@ -23,6 +23,9 @@ use crate::state::{COPY_BYTES, State};
 use crate::status::{Mode, Phase, Role, Verified};
 
 pub const PARTNERSHIP: [u8; 16] = *b"warp and weft   ";
+
+/// Whether the source lives is another story's.
+pub const ALIVE: Force = Force { source_alive: true, inconsistent: false };
 
 /// A machine with its disks.
 pub struct Node {
@@ -277,6 +280,16 @@ impl World {
     /// Ruins a record of a dead host's log that was durable before another one was written: it rots, cannot be read, or
     /// another write has landed there. Its sequence; `None` where the log has none.
     pub fn ruin_log(&self, n: usize) -> Option<u64> {
+        self.ruin_sector(n, 0)
+    }
+
+    /// The same of its payload.
+    pub fn ruin_payload(&self, n: usize) -> Option<u64> {
+        self.ruin_sector(n, 1)
+    }
+
+    /// Ruins a sector of a record, but for so many at its beginning.
+    fn ruin_sector(&self, n: usize, spared: usize) -> Option<u64> {
         let disk = &self.nodes[n].journal;
         let content = disk.content();
         let copy = |at: usize| <[u8; COPY_BYTES]>::try_from(&content[at..at + COPY_BYTES]).expect("a copy");
@@ -316,7 +329,7 @@ impl World {
         let (at, header) = records[with_rng(|rng| rng.below(known))];
         let sectors = header.record_len() / SECTOR;
         // Padding is of no account; the header's sector is, and so is every one of the payload.
-        let sector = with_rng(|rng| rng.below(sectors));
+        let sector = with_rng(|rng| rng.within(spared as u64..=sectors as u64 - 1)) as usize;
         let place = state.layout.log_at as usize + at + sector * SECTOR;
         let (other, _) = records[with_rng(|rng| rng.below(records.len()))];
         let lost = ring[other..other + SECTOR].to_vec();
@@ -393,7 +406,7 @@ impl World {
         match &*self.nodes[n].host.side.borrow() {
             Runs::Source(source) => source.status().sizes,
             Runs::Destination(destination) => destination.status().sizes,
-            Runs::Nothing => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -545,7 +558,7 @@ impl World {
             .map(|node| match &*node.host.side.borrow() {
                 Runs::Source(source) => format!("{:?}", source.status()),
                 Runs::Destination(destination) => format!("{:?}", destination.status()),
-                Runs::Nothing => "nothing".into(),
+                _ => "nothing".into(),
             })
             .collect();
         panic!("never: {what}\n{}", sides.join("\n"));

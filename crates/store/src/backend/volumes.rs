@@ -81,6 +81,10 @@ impl Sink for Disk {
         self.0.geometry().size
     }
 
+    fn readable(&self) -> Result<(), Error> {
+        self.0.readable()
+    }
+
     fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let len: u64 = chain.iter().map(|bytes| bytes.len() as u64).sum();

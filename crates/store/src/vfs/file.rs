@@ -81,13 +81,16 @@ impl OpenFile {
 
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
     pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
-        Ok(self.read_within(self.len()?, offset, len))
+        self.read_within(self.len()?, offset, len)
     }
 
     /// The same for a caller that has just learned the file's size, and so saves asking for it.
-    pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Payload {
+    pub fn read_within(&self, size: u64, offset: u64, len: usize) -> Result<Payload, Error> {
+        if let Some(sink) = &self.sink {
+            sink.readable()?;
+        }
         let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
-        Payload::File(FileRange { file: self.file.clone(), offset, len })
+        Ok(Payload::File(FileRange { file: self.file.clone(), offset, len }))
     }
 
     /// Counts a short read that nothing is done to on its way. Whether it is better sent from where the file is mapped.

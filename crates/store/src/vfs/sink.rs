@@ -22,6 +22,11 @@ pub trait Sink: Debug + Send + Sync {
     /// Bytes that there are to read. Fixed while it is open.
     fn len(&self) -> u64;
 
+    /// Whether there is anything to be read at present. By default there is.
+    fn readable(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Takes the bytes of one write, whole: what a protocol carried in one request comes here in one call.
     fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>>;
 

@@ -138,6 +138,12 @@ pub(crate) struct Group {
     pub role: String,
     /// Why it is stopped.
     pub stopped: Option<String>,
+    /// Why the other side is stopped, where it says so.
+    #[serde(default)]
+    pub partner_stopped: Option<String>,
+    /// Where the pictures of an open test failover are served: NBD URIs.
+    #[serde(default)]
+    pub test_failover: Vec<String>,
     /// Whether it is gone with the process.
     pub in_memory: bool,
     /// What its source does when a destination is away, or slow.

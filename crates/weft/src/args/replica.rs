@@ -212,10 +212,11 @@ pub(crate) struct ReplicaGroup {
 pub(crate) struct ReplicaSwitch {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// On the destination: become the source with what has come here, without asking the source
+    /// On the destination: become the source with what has come here, without asking the source, which has to have been silent
+    /// for ten seconds (waited for)
     #[arg(long)]
     pub failover: bool,
-    /// Also when a resync was under way, so that the copy is of no single moment
+    /// Also when the source is alive, or when a resync was under way, so that the copy is of no single moment
     #[arg(long, requires = "failover")]
     pub force: bool,
 }
@@ -238,7 +239,7 @@ pub(crate) struct ReplicaVerify {
 pub(crate) struct ReplicaRemove {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// Also when the other side cannot be told, or the copy is of no single moment
+    /// Also when the other side cannot be told, the group is stopped, or the copy is of no single moment
     #[arg(long)]
     pub force: bool,
 }

@@ -23,7 +23,14 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     let memory = if group.in_memory { ", in memory: gone with the server" } else { "" };
     writeln!(out, "{name} ({}), {role}{memory}", volumes.join(", "))?;
     if let Some(why) = &group.stopped {
-        writeln!(out, "  stopped   {why}")?;
+        writeln!(out, "  stopped   nobody can use its volumes here: {why}")?;
+    }
+    if let Some(why) = &group.partner_stopped {
+        writeln!(out, "  there     stopped on the other side: {why}")?;
+    }
+    if !group.test_failover.is_empty() {
+        let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
+        writeln!(out, "  test      a test failover is open at {uris}; end it: {end}")?;
     }
     if engine.is_null() {
         return Ok(());
@@ -44,6 +51,12 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "applied"),
         if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
     )?;
+    if let alone @ 1.. = number(engine, "unprotected_writes") {
+        writeln!(
+            out,
+            "  alone     {alone} writes were answered without a synchronous destination since it was opened"
+        )?;
+    }
     for peer in engine["peers"].as_array().into_iter().flatten() {
         let called = peer["name"].as_str().unwrap_or_default();
         let link = group.links.iter().find(|link| link.name == called).or(group.links.first());
@@ -96,9 +109,12 @@ fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>
     Ok(())
 }
 
-/// When writes are answered.
+/// When writes are answered. What is answered without a synchronous destination is not called so.
 fn mode(peer: &Value) -> &str {
-    peer["mode"].as_str().unwrap_or("mode not yet known")
+    match peer["unprotected"] == Value::Bool(true) {
+        true => "NOT PROTECTED (synchronous once it follows)",
+        false => peer["mode"].as_str().unwrap_or("mode not yet known"),
+    }
 }
 
 /// A partner of a group in one line, and what about it wants somebody's eye.
@@ -113,7 +129,7 @@ pub(crate) struct Brief {
 
 /// A line for each partner of a group; one for a group that has none, or has stopped.
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
-    let Group { name, role, stopped, engine, links, .. } = group;
+    let Group { name, role, stopped, partner_stopped, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
     if stopped.is_some() || peers.is_empty() {
         let why = stopped.as_ref().map_or("nobody has a copy".to_owned(), |why| format!("stopped: {why}"));
@@ -143,7 +159,19 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             no_rdma: used.and_then(no_rdma),
         }
     };
-    peers.iter().map(one).collect()
+    let mut all: Vec<Brief> = peers.iter().map(one).collect();
+    if let Some(why) = partner_stopped {
+        all.push(Brief {
+            line: format!("{name}: stopped on the other side: {why}"),
+            care: true,
+            no_rdma: None,
+        });
+    }
+    if !test_failover.is_empty() {
+        let line = format!("{name}: a test failover is open: weft replica test-failover {name} --end");
+        all.push(Brief { line, care: true, no_rdma: None });
+    }
+    all
 }
 
 /// What goes on, and how far it is: "Initial block copy 43% · 2 GiB/s · ETA 1:41".
@@ -201,6 +229,8 @@ mod tests {
             volumes: vec!["vol1".into()],
             role: role.into(),
             stopped: None,
+            partner_stopped: None,
+            test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),
             engine,
@@ -231,7 +261,7 @@ mod tests {
         let [brief] = &super::brief(&group)[..] else { panic!("one partner") };
         assert_eq!(
             brief.line,
-            "vol1, source: synchronous to other:vol1, Initial block copy 43% · 2 GiB/s · ETA 1:41, lag 4 KiB, 0.2 s, by iwarp, \
+            "vol1, source: NOT PROTECTED (synchronous once it follows) to other:vol1, Initial block copy 43% · 2 GiB/s · ETA 1:41, lag 4 KiB, 0.2 s, by iwarp, \
              writes are answered without it"
         );
         assert!(brief.care && brief.no_rdma.is_none());

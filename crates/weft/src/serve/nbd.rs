@@ -43,9 +43,9 @@ impl Nbd {
             return Ok(None);
         }
         let exports = volumes.iter().map(|served| Export {
-            name: served.volume.name.clone(),
-            description: format!("Weft volume, {}", volume::place(&served.volume.superblock)),
-            block: served.block.clone(),
+            name: served.name().to_owned(),
+            description: format!("Weft volume, {}", volume::place(served.superblock())),
+            block: served.block(),
             read_only: args.nbd_read_only,
         });
         let config = Config {

@@ -5,24 +5,47 @@
 use std::sync::Arc;
 
 use weft_machine::{Pool, rt};
+use weft_replica::front::Front;
 use weft_store::Vfs;
 use weft_store::backend::ShareVolume;
 use weft_store::backend::volumes::Volumes as Shelf;
 use weft_store::block::Block;
 use weft_store::vfs::Share;
+use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Growth, Volume};
 
+use super::replica;
 use crate::args::Serve;
 use crate::ready::ReadyVolume;
 use crate::shares::{self, Described};
 use crate::volume;
 
-/// A volume that is open.
+/// A volume that is open. Whoever serves it has its front: what is behind that is for who replicates it to say.
 pub(super) struct Served {
-    /// The volume itself.
-    pub volume: Volume,
-    /// What its users read and write: the volume, or what stands in front of it.
-    pub block: Arc<dyn Block>,
+    volume: Volume,
+    front: Arc<Front>,
+}
+
+impl Served {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.volume.name
+    }
+
+    /// What it was when it was opened.
+    pub fn superblock(&self) -> &Superblock {
+        &self.volume.superblock
+    }
+
+    /// What its users read and write.
+    pub fn block(&self) -> Arc<dyn Block> {
+        self.front.clone()
+    }
+
+    /// What stands before it, and the volume itself: for who replicates it, and nobody else.
+    pub fn behind(&self) -> (&Arc<Front>, &Volume) {
+        (&self.front, &self.volume)
+    }
 }
 
 /// The volumes that are served, as far as they can grow.
@@ -47,7 +70,8 @@ impl Growths {
     }
 }
 
-/// Opens the volumes of the command line.
+/// Opens the volumes of the command line. Where this server replicates, their fronts are closed until it has said which of them
+/// are in no group; where it does not, none of them may be.
 pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Vec<Served>, String> {
     for (i, name) in args.volume.iter().enumerate() {
         if args.volume[..i].contains(name) {
@@ -57,10 +81,17 @@ pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Vec<Served>, String> {
     if args.volume.is_empty() {
         return Ok(Vec::new());
     }
+    if !args.replica {
+        replica::refuse_members(args)?;
+    }
     let remembered = volume::remembered(args.state_dir.as_deref()).map_err(|e| e.to_string())?;
     let open = |name: &String| {
         let volume = remembered.open(name, pool).map_err(|e| e.to_string())?;
-        Ok(Served { block: volume.block.clone(), volume })
+        let front = Front::new(volume.block.geometry());
+        if !args.replica {
+            front.begin(volume.block.clone());
+        }
+        Ok(Served { volume, front })
     };
     args.volume.iter().map(open).collect()
 }
@@ -85,7 +116,7 @@ pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described
     shares::check_name(name).map_err(|e| format!("--share-volumes: {e}"))?;
     let shared = |served: &Served| ShareVolume {
         name: served.volume.name.clone(),
-        block: served.block.clone(),
+        block: served.block(),
         content: served.volume.content.clone(),
         read_only: args.nbd_read_only,
     };

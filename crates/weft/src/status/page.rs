@@ -475,6 +475,8 @@ mod tests {
             volumes: vec![name.into()],
             role: "source".into(),
             stopped: None,
+            partner_stopped: None,
+            test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),
             engine: serde_json::json!({ "peers": [{ "name": "other", "mode": "synchronous", "phase": phase }] }),

@@ -164,6 +164,8 @@ mod tests {
             volumes: vec!["vol1".into()],
             role: "source".into(),
             stopped: None,
+            partner_stopped: None,
+            test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),
             engine: json!({ "peers": [{

@@ -232,6 +232,12 @@ pub enum Refusal {
     /// Its medium is full.
     #[error("its disk is full")]
     NoSpace,
+    /// Both sides were written to, and nobody has decided yet: who is refused goes on, and may be told otherwise.
+    #[error("both sides have been written to: `weft replica resolve` on either says which one counts")]
+    Undecided,
+    /// Its group is stopped: somebody has to decide or mend something there.
+    #[error("it is stopped there: `weft replica status` on that host says why, and what to type")]
+    Stopped,
     /// It speaks this version.
     #[error("it speaks version {0}")]
     Version(u16),
@@ -462,6 +468,8 @@ impl Refusal {
             Refusal::Io => (10, number(0)),
             Refusal::NoSpace => (11, number(0)),
             Refusal::Version(n) => (12, number(n.into())),
+            Refusal::Undecided => (13, number(0)),
+            Refusal::Stopped => (14, number(0)),
         }
     }
 
@@ -480,6 +488,8 @@ impl Refusal {
             10 => Refusal::Io,
             11 => Refusal::NoSpace,
             12 => Refusal::Version(small?),
+            13 => Refusal::Undecided,
+            14 => Refusal::Stopped,
             _ => return Err(Malformed::Field("the reason")),
         })
     }

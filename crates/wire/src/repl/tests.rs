@@ -71,6 +71,8 @@ fn responses() -> Vec<Response> {
         Refusal::Io,
         Refusal::NoSpace,
         Refusal::Version(9),
+        Refusal::Undecided,
+        Refusal::Stopped,
     ];
     all.extend(refusals.map(Response::Refused));
     all

@@ -7,8 +7,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use weft_machine::rt;
+use weft_replica::Error;
+use weft_replica::destination::{Destination, Force};
+use weft_replica::group::Cause;
 use weft_replica::source::{First, Source};
-use weft_replica::status::{Phase, Role};
+use weft_replica::status::{Mode, Phase, Role};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
@@ -76,7 +79,7 @@ fn destination(
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
         State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
-        State::Stopped(why, _) => return Err(format!("{} is stopped: {why}", group.name)),
+        State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let partners = group.config().partners;
     let partner = match (to, &partners[..]) {
@@ -159,7 +162,10 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         None => {
             for volume in &wanted.volumes {
                 if let Some(group) = replicas.group_of(volume) {
-                    return Err(format!("volume {volume} is in group {group} already"));
+                    return Err(format!(
+                        "volume {volume} is in group {group} already: `weft replica status` says how it is, `weft replica remove \
+                         {group}` ends it"
+                    ));
                 }
             }
             super::door::hex(&random()?)
@@ -233,9 +239,9 @@ async fn begin(
     let source = loop {
         match group.state() {
             State::Source(source) => break source,
-            State::Stopped(why, _) => {
+            State::Stopped(stopped) => {
                 replicas.dissolve(&group).await?;
-                return Err(why);
+                return Err(stopped.why.clone());
             }
             _ => rt::sleep(Duration::from_millis(5)).await,
         }
@@ -325,13 +331,11 @@ async fn switch(
         group.settled(|state| !matches!(state, State::Starting)).await?;
     }
     match group.state() {
-        State::Stopped(why, _) if failover => Err(format!("{} is stopped: {why}", group.name)),
+        State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
-            let era = copy.promote(tag, force).await.map_err(|e| match force {
-                true => e.to_string(),
-                false => format!("{e}; --force takes it nevertheless"),
-            })?;
-            group.settled(|state| matches!(state, State::Source(_))).await?;
+            let force = Force { source_alive: force, inconsistent: force };
+            let promoted = group.engine().failover(&copy, tag, force).await;
+            let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
             let name = &group.name;
             Ok(Reply::Done(format!(
                 "{name} is the source now, epoch {}, with everything that had come here; {host} becomes its copy when it \
@@ -354,6 +358,29 @@ async fn switch(
             group.settled(|state| matches!(state, State::Destination(_))).await?;
             Ok(Reply::Done(format!("{to} is the source now, and this side its copy")))
         }
+    }
+}
+
+/// Says what is lost by a failover that was refused, and what to type.
+fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> String {
+    let forced = format!("`weft replica switch {name} --failover --force`");
+    match e {
+        Error::Alive(_) => {
+            let lost = match copy.status().peers.first().and_then(|peer| peer.mode) {
+                Some(Mode::Synchronous) => {
+                    format!("writes that {host} answers before it hears of this side are refused there")
+                }
+                _ => format!("what {host} has answered and not sent yet is lost"),
+            };
+            format!(
+                "{e}. To lose nothing: `weft replica switch {name}` on {host} exchanges the roles. If {host} is lost all the same, \
+                 stop its server and try again, or {forced}: {lost}, and {host} stops when it is reached"
+            )
+        }
+        Error::State(_) if !copy.status().consistent => {
+            format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
+        }
+        other => other.to_string(),
     }
 }
 
@@ -404,6 +431,31 @@ async fn remove(
             n => format!("{name} has {n} destinations left{there}"),
         }));
     }
+    if let State::Stopped(stopped) = group.state() {
+        if !force {
+            return Err(format!(
+                "{} is stopped: {}. What its log held that its volumes do not is lost when it is removed: --force removes it",
+                group.name, stopped.why
+            ));
+        }
+        let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
+        replicas.dissolve(&group).await?;
+        let there = match hosts.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; where it is still there, on {}, `weft replica remove {}` ends it",
+                hosts.join(" and "),
+                group.name
+            ),
+        };
+        return Ok(Reply::Done(format!(
+            "{} is not replicated any more: its volumes can be used here{there}",
+            group.name
+        )));
+    }
+    if matches!(group.state(), State::Starting) {
+        return Err(format!("{} is being opened: try again in a moment", group.name));
+    }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
         return Err(format!(
             "the copy of {} is in the middle of a resync ({:?}), which no source ever was: --force removes it nevertheless",
@@ -416,39 +468,31 @@ async fn remove(
 
 async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    let State::Stopped(why, source) = group.state() else {
-        return Err(format!("{} has nothing to decide: `weft replica status` says how it is", group.name));
-    };
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
-    let name = &group.name;
-    let Some(source) = source else {
-        // It could not be opened: its log may be damaged.
-        group.rescue(keep_here).await.map_err(|e| format!("{why} ({e})"))?;
-        group.again();
-        group.settled(|state| matches!(state, State::Source(_) | State::Destination(_))).await?;
-        return Ok(Reply::Done(match keep_here {
-            true => format!(
-                "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
-            ),
-            false => format!(
-                "{name} is a copy now: what differs from {host} is overwritten when {host} is the source"
-            ),
-        }));
+    let home = replicas.home(&group);
+    let tag = u64::from_le_bytes(random()?);
+    let cause = match group.state() {
+        State::Stopped(stopped) => Some(stopped.cause),
+        _ => None,
     };
-    if keep_here {
-        let tag = u64::from_le_bytes(random()?);
-        source.overrule(tag).await.map_err(|e| format!("{e} ({why})"))?;
-        group.again();
-        group.settled(|state| matches!(state, State::Source(_))).await?;
-        return Ok(Reply::Done(format!(
-            "{name} counts as it is here; on {host}: weft replica resolve {name} --keep there"
-        )));
-    }
-    source.demote().await.map_err(|e| format!("{e} ({why})"))?;
-    group.again();
-    group.settled(|state| matches!(state, State::Destination(_))).await?;
-    Ok(Reply::Done(format!("{name} is a copy now: what only this side had is overwritten when {host} comes")))
+    group.engine().resolve(&home, keep_here, tag).await?;
+    let name = &group.name;
+    let compared = matches!(cause, Some(Cause::Log | Cause::Journal));
+    Ok(Reply::Done(match (keep_here, compared) {
+        (true, true) => format!(
+            "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
+        ),
+        (true, false) => format!(
+            "{name} counts as it is here; on {host}, unless that is done: weft replica resolve {name} --keep there"
+        ),
+        (false, true) => {
+            format!("{name} is a copy now: what differs from {host} is overwritten when {host} is the source")
+        }
+        (false, false) => {
+            format!("{name} is a copy now: what only this side had is overwritten when {host} comes")
+        }
+    }))
 }
 
 /// Begins or ends a test: a writable picture of a copy.
@@ -468,10 +512,9 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
     if held().is_some() {
         return Err(format!("there is a picture of {name} already: weft replica test-failover {name} --end"));
     }
-    let (picture, port) = picture::take(replicas, &group, &copy).await?;
+    let picture = picture::take(replicas, &group, &copy).await?;
+    let uris = picture.uris.clone();
     *held() = Some(picture);
-    let uris: Vec<String> =
-        group.members.iter().map(|member| format!("nbd://127.0.0.1:{port}/{}", member.name)).collect();
     Ok(Reply::Done(format!(
         "a writable picture, while replication goes on: {}\nend it: weft replica test-failover {name} --end",
         uris.join(" ")
@@ -487,7 +530,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
         State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
-        State::Stopped(why, _) => return Err(format!("{} is stopped: {why}", group.name)),
+        State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let member = match group.members.iter().position(|member| member.name == name) {
         Some(member) => member,

@@ -1,9 +1,11 @@
 //! What a server remembers of its groups: which volumes, which partners, and how to reach them.
 //!
 //! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users: it holds passwords. The journal lies beside it,
-//! in `GROUP.log`. A file is written under another name and renamed. Owns: nothing. Does not: know how replication stands;
+//! in `GROUP.log`, and so does `GROUP.members`, which names the group's volumes once more: they are kept closed where the first
+//! cannot be read. A file is written under another name and renamed. Owns: nothing. Does not: know how replication stands;
 //! the journal does.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -115,6 +117,46 @@ impl std::fmt::Debug for Password {
     }
 }
 
+/// A group as it was found.
+#[derive(Debug)]
+pub(super) enum Remembered {
+    /// As it was left.
+    Group(Group),
+    /// Something of it is there, and its file is of no use.
+    Damaged(Damaged),
+}
+
+/// A group whose file is of no use.
+#[derive(Debug)]
+pub(super) struct Damaged {
+    /// Its name.
+    pub name: String,
+    /// Its volumes, where that is known: it may be any of them otherwise.
+    pub volumes: Option<Vec<String>>,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl Remembered {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Remembered::Group(group) => &group.name,
+            Remembered::Damaged(damaged) => &damaged.name,
+        }
+    }
+
+    /// Whether this volume is in it, or may be.
+    pub fn may_have(&self, volume: &String) -> bool {
+        match self {
+            Remembered::Group(group) => group.volumes.contains(volume),
+            Remembered::Damaged(damaged) => {
+                damaged.volumes.as_ref().is_none_or(|volumes| volumes.contains(volume))
+            }
+        }
+    }
+}
+
 /// The folder of all groups.
 #[derive(Clone, Debug)]
 pub(super) struct Folder(PathBuf);
@@ -139,36 +181,53 @@ impl Folder {
         self.0.join(format!("{group}.json"))
     }
 
+    fn members(&self, group: &str) -> PathBuf {
+        self.0.join(format!("{group}.members"))
+    }
+
     /// Makes it where it is missing.
     pub fn make(&self) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
     }
 
-    /// All groups, by name; one that cannot be read is an error that names its file.
-    pub fn load(&self) -> Result<Vec<Group>, String> {
+    /// All groups, by name. One whose file is lost or cannot be read is told of, and keeps none of the others from being used.
+    pub fn load(&self) -> Result<Vec<Remembered>, String> {
         let entries = match fs::read_dir(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?,
         };
-        let mut groups = Vec::new();
+        let mut names = BTreeSet::new();
         for entry in entries {
-            let path = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?.path();
-            let is_group = path.extension().is_some_and(|extension| extension == "json");
-            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-            if !is_group || hidden {
-                continue;
-            }
-            let wrong = |why: String| format!("{} is of no use: {why}", path.display());
-            let text = fs::read(&path).map_err(|e| wrong(e.to_string()))?;
-            let group: Group = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-            if group.version != VERSION {
-                return Err(wrong(format!("it is of version {}, and this is {VERSION}", group.version)));
-            }
-            groups.push(group);
+            let entry = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?;
+            let file = entry.file_name();
+            let name = file.to_str().filter(|name| !name.starts_with('.'));
+            let name = name.and_then(|name| name.strip_suffix(".json").or(name.strip_suffix(".members")));
+            names.extend(name.map(str::to_owned));
         }
-        groups.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(groups)
+        let groups = names.into_iter().map(|name| match self.load_one(&name) {
+            Ok(group) => Remembered::Group(group),
+            Err(why) => {
+                let members = fs::read(self.members(&name)).ok();
+                let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
+                Remembered::Damaged(Damaged { name, volumes, why })
+            }
+        });
+        Ok(groups.collect())
+    }
+
+    fn load_one(&self, name: &str) -> Result<Group, String> {
+        let path = self.file(name);
+        let wrong = |why: String| format!("{} is of no use: {why}", path.display());
+        let text = fs::read(&path).map_err(|e| wrong(e.to_string()))?;
+        let group: Group = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        if group.version != VERSION {
+            return Err(wrong(format!("it is of version {}, and this is {VERSION}", group.version)));
+        }
+        if group.name != name {
+            return Err(wrong(format!("it is of the group {:?}", group.name)));
+        }
+        Ok(group)
     }
 
     /// Remembers a group, durably. One in memory is not remembered.
@@ -177,24 +236,42 @@ impl Folder {
             return Ok(());
         }
         self.make()?;
-        let draft = self.0.join(format!(".{}.new", group.name));
+        // First what closes its volumes, then what opens them.
+        self.save_members(group)?;
+        self.put(&group.name, &self.file(&group.name), &serde_json::to_vec_pretty(group)?)?;
+        fs::File::open(&self.0)?.sync_all()
+    }
+
+    /// Names the volumes of a group once more, where that was not done: groups are older than that.
+    pub fn save_members(&self, group: &Group) -> io::Result<()> {
+        match self.members(&group.name).exists() {
+            true => Ok(()),
+            false => self.put(&group.name, &self.members(&group.name), &serde_json::to_vec(&group.volumes)?),
+        }
+    }
+
+    fn put(&self, group: &str, path: &Path, content: &[u8]) -> io::Result<()> {
+        let draft = self.0.join(format!(".{group}.new"));
         match fs::remove_file(&draft) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(&serde_json::to_vec_pretty(group)?)?;
+        file.write_all(content)?;
         file.sync_all()?;
-        fs::rename(&draft, self.file(&group.name))?;
-        fs::File::open(&self.0)?.sync_all()
+        fs::rename(&draft, path)
     }
 
     /// Forgets a group.
     pub fn remove(&self, group: &str) -> io::Result<()> {
-        match fs::remove_file(self.file(group)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+        // A group that has lost its file is stopped; one that has lost the other is as it was.
+        for path in [self.members(group), self.file(group)] {
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
         }
+        Ok(())
     }
 }
 
@@ -241,7 +318,7 @@ mod tests {
         folder.save(&group).unwrap();
         let mode = folder.file("db").metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let [loaded] = &folder.load().unwrap()[..] else { panic!("one group") };
+        let [Remembered::Group(loaded)] = &folder.load().unwrap()[..] else { panic!("one group") };
         assert_eq!(loaded.partners[0].address.password.text(), "secret");
         assert_eq!((&loaded.volumes, loaded.policy), (&group.volumes, policy));
         folder.remove("db").unwrap();
@@ -258,11 +335,35 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn what_cannot_be_read_is_named_and_keeps_nobody_else_from_anything() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::of(dir.path());
-        folder.make().unwrap();
-        fs::write(folder.file("bad"), b"{").unwrap();
-        assert!(folder.load().unwrap_err().contains("bad.json"));
+        let new = |name: &str| {
+            let volumes = vec![format!("{name}-1"), format!("{name}-2")];
+            Group::new(name, "ab".repeat(16), volumes, 1 << 24, Policy::default())
+        };
+        ["a", "b", "c", "d"].iter().for_each(|name| folder.save(&new(name)).unwrap());
+        // Emptied, lost, and neither file of use.
+        fs::write(folder.file("b"), b"").unwrap();
+        fs::remove_file(folder.file("c")).unwrap();
+        fs::write(folder.file("d"), b"{").unwrap();
+        fs::write(folder.members("d"), b"[").unwrap();
+        let [Remembered::Group(a), damaged @ ..] = &folder.load().unwrap()[..] else { panic!("a is whole") };
+        assert_eq!(a.name, "a");
+        let known: Vec<_> = damaged
+            .iter()
+            .map(|group| match group {
+                Remembered::Damaged(Damaged { name, volumes, why }) => {
+                    assert!(why.contains(&format!("{name}.json")), "{why}");
+                    (name.as_str(), volumes.clone())
+                }
+                other => panic!("{other:?} is whole"),
+            })
+            .collect();
+        let both = |name: &str| Some(vec![format!("{name}-1"), format!("{name}-2")]);
+        assert_eq!(known, [("b", both("b")), ("c", both("c")), ("d", None)]);
+        // Nobody knows which volumes are in d: any may be.
+        let may_have = |n: usize, volume: &str| damaged[n].may_have(&volume.to_owned());
+        assert!(may_have(0, "b-2") && !may_have(0, "c-1") && may_have(2, "c-1"));
     }
 }

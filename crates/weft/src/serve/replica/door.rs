@@ -21,8 +21,8 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::File;
 use weft_replica::destination::Destination;
+use weft_replica::group::Behind;
 use weft_replica::record::Record;
-use weft_replica::source::Source;
 use weft_store::Error;
 use weft_store::backend::{Item, Items};
 use weft_store::vfs::{NodeId, OpenFile, Put, Sink};
@@ -39,15 +39,6 @@ const MOST_FILES: usize = 4096;
 
 /// Answers a message of `super::setup`, wherever the connection runs.
 pub(super) type Setup = Arc<dyn Fn(Bytes) -> LocalBoxFuture<'static, Bytes> + Send + Sync>;
-
-/// Who is behind the doors of a partnership.
-#[derive(Clone, Debug)]
-pub(super) enum Behind {
-    /// It keeps a copy.
-    Destination(Arc<Destination>),
-    /// It is written to here.
-    Source(Arc<Source>),
-}
 
 /// All doors of a server. Cloning shares them.
 #[derive(Clone)]
@@ -298,8 +289,7 @@ impl Sink for Door {
                 Target::Control(partnership) => {
                     let request = Request::parse(&message).map_err(refused)?;
                     match self.doors.behind(partnership) {
-                        Some(Behind::Destination(destination)) => destination.control(request).await,
-                        Some(Behind::Source(source)) => source.control(&request),
+                        Some(behind) => behind.control(request).await,
                         None => Response::Refused(Refusal::Partnership),
                     }
                     .emit()

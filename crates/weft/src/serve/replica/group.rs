@@ -1,88 +1,68 @@
-//! A group: its volumes, its journal, and the task that lets it be what the journal says it is.
+//! A group: its files, its journal, and what its life needs of this server.
 //!
-//! Owns: the journal's block, locked as long as the group is here. Does not: carry bytes to another host (see
-//! [`super::carrier`]).
-//!
-//! ```text
-//!            ┌────────────── opened as ──────────────┐
-//!   journal ─┤ source:      volumes open to users    ├─ roles exchanged, promoted, superseded ─► again
-//!            │ destination: doors open to its source │─ both were written to, disk failed ─────► stopped, until told
-//!            └───────────────────────────────────────┘
-//! ```
+//! Owns: the journal's block, locked as long as the group is here. Does not: decide what the group is
+//! ([`weft_replica::group`] does), or carry bytes to another host (see [`super::carrier`]).
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::LocalBoxFuture;
+use weft_machine::clock::Time;
 use weft_machine::rt;
-use weft_replica::destination::{self, Destination};
+use weft_replica::destination;
+use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Side, Wall};
-use weft_replica::rescue;
-use weft_replica::source::{self, First, PeerConfig, Source};
-use weft_replica::status::{Phase, Role, Status};
+use weft_replica::source::{self, First, Source};
+use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
-use weft_store::volume::{Create, Place, Volume, Volumes};
+use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
 
-use super::carrier::{Carrier, Report};
+use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
 use super::picture::Picture;
-use super::setup::Join;
+use super::setup::{Ask, Join};
 use super::{Member, Replicas, door, random};
 
-/// How often it is looked whether a source has stopped.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long a group may take to open, and how often somebody who waits for it looks.
-const SETTLES_WITHIN: Duration = Duration::from_secs(60);
-const SETTLE_LOOK: Duration = Duration::from_millis(20);
-/// How long links may take to end when a source has stopped.
-const LINKS_END_WITHIN: Duration = Duration::from_secs(15);
+pub(super) use engine::State;
+
 /// Extents that are asked for at a time.
 const EXTENTS: usize = 1024;
+/// How often a stopped group says so to its partners, and how long that counts there.
+const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
+const STOPPED_COUNTS: Duration = Duration::from_secs(35);
+/// The longest reason of another server that is kept, bytes.
+const MOST_REASON: usize = 1024;
 
 /// See the module.
 pub(super) struct Group {
     /// Its name here.
     pub name: String,
-    pub(super) partnership: [u8; 16],
+    /// Known unless its file is of no use.
+    partnership: Option<[u8; 16]>,
+    /// Those of its volumes that are served, in its order.
     pub(super) members: Vec<Arc<Member>>,
+    /// Why it cannot be what its journal says, whatever that is.
+    unusable: Option<String>,
     config: Mutex<config::Group>,
-    side: Side,
-    /// Locked until the group ends.
-    _journal: Volume,
-    state: Mutex<State>,
+    engine: engine::Group,
+    /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
+    journal: Mutex<Option<Volume>>,
     links_known: Mutex<HashMap<String, Link>>,
     /// A test failover that goes on.
     pub(super) picture: Mutex<Option<Picture>>,
-    /// Links that run.
-    links: AtomicUsize,
-    /// It ends for good, or with the process.
-    ending: AtomicBool,
-    /// The task has ended.
-    ended: AtomicBool,
+    /// What a partner has said of being stopped, and when.
+    said_stopped: Mutex<Option<(Time, String)>>,
 }
 
 /// A link that runs, by its number at the source.
 struct Link {
     number: usize,
     report: Arc<Mutex<Report>>,
-}
-
-/// What a group is.
-#[derive(Clone, Debug)]
-pub(super) enum State {
-    /// Not known yet: its journal is being read.
-    Starting,
-    /// Written to here.
-    Source(Arc<Source>),
-    /// A copy.
-    Destination(Arc<Destination>),
-    /// Neither, and why. A source that has stopped may be kept for the decision.
-    Stopped(String, Option<Arc<Source>>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,41 +119,177 @@ pub(super) fn measure(folder: &Path) -> io::Result<(f64, f64)> {
     Ok((rate, times[SMALL / 2].as_secs_f64() * 1e3))
 }
 
-impl Group {
-    /// A group that is remembered.
-    pub fn open(replicas: &Replicas, config: config::Group) -> Result<Arc<Group>, String> {
-        let journal = Volumes::at(replicas.folder.path())
-            .open(&config.name, &replicas.pool)
-            .map_err(|e| e.to_string())?;
-        Group::of(replicas, config, journal)
+/// What a group needs of this server.
+pub(super) struct Home {
+    pub group: Arc<Group>,
+    pub replicas: Arc<Replicas>,
+}
+
+impl Host for Home {
+    fn side(&self) -> LocalBoxFuture<'_, Result<Side, Unusable>> {
+        Box::pin(async move {
+            let group = &self.group;
+            if let Some(why) = &group.unusable {
+                return Err(Unusable { cause: Cause::Failed, why: why.clone() });
+            }
+            if lock(&group.journal).is_none() {
+                let opened = Volumes::at(self.replicas.folder.path()).open(&group.name, &self.replicas.pool);
+                let opened = opened.map_err(|e| match e {
+                    VolumeError::InUse(_) => {
+                        Unusable { cause: Cause::Failed, why: format!("its journal: {e}") }
+                    }
+                    other => {
+                        Unusable { cause: Cause::Journal, why: group.engine.lost_journal(&other.to_string()) }
+                    }
+                });
+                *lock(&group.journal) = Some(opened?);
+            }
+            match lock(&group.journal).as_ref() {
+                Some(journal) => Ok(group.side(&self.replicas, journal)),
+                None => Err(Unusable { cause: Cause::Failed, why: "its journal was closed".into() }),
+            }
+        })
     }
 
-    fn of(replicas: &Replicas, config: config::Group, journal: Volume) -> Result<Arc<Group>, String> {
-        let partnership = door::parse_partnership(&config.partnership)
-            .ok_or_else(|| format!("{:?} is no partnership", config.partnership))?;
-        let members: Vec<Arc<Member>> =
-            config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let side = Side {
-            journal: journal.block.clone(),
-            members: members.iter().map(|member| member.bare.clone()).collect(),
-            pool: replicas.pool.clone(),
-            wall: Wall::new(now.as_millis() as u64),
-        };
-        Ok(Arc::new(Group {
+    fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, Format), String>> {
+        Box::pin(async move {
+            let (group, config) = (&self.group, self.group.config());
+            let partnership = group.partnership.ok_or("its file is of no use")?;
+            lock(&group.journal).take();
+            let format = Format {
+                partnership,
+                // Whoever lays it out knows.
+                role: Role::Destination,
+                tag: 0,
+                sizes: group.members.iter().map(|member| member.bare.geometry().size).collect(),
+                log_bytes: config.log_bytes,
+            };
+            remove_journal(&self.replicas, &group.name);
+            let journal = make_journal(&self.replicas, &config, &format)?;
+            let side = group.side(&self.replicas, &journal);
+            *lock(&group.journal) = Some(journal);
+            Ok((side, format))
+        })
+    }
+
+    fn partners(&self) -> Vec<engine::Partner> {
+        let partners = self.group.config().partners;
+        partners.into_iter().map(|p| engine::Partner { mode: p.mode(), name: p.name }).collect()
+    }
+
+    fn source(&self) -> source::Config {
+        let policy = self.group.config().policy;
+        source::Config {
+            find_zeroes: self.group.members.iter().any(|member| member.medium == Medium::Device),
+            on_loss: policy.on_loss.into(),
+            on_full: policy.on_congestion.into(),
+            ..source::Config::default()
+        }
+    }
+
+    fn destination(&self) -> destination::Config {
+        let mode = self.group.config().partners.first().map(Partner::mode);
+        destination::Config { mode, ..destination::Config::default() }
+    }
+
+    fn lead(&self, to: Behind) {
+        if let Some(partnership) = self.group.partnership {
+            self.replicas.doors.lead(partnership, to);
+        }
+    }
+
+    fn ship(&self, source: &Arc<Source>, n: usize, partner: &str) {
+        let partners = self.group.config().partners;
+        if let Some(partner) = partners.iter().find(|other| other.name == partner) {
+            self.group.ship(&self.replicas, source, n, partner);
+        }
+    }
+
+    fn became(&self, state: &State) {
+        if !matches!(state, State::Destination(_)) {
+            lock(&self.group.picture).take();
+        }
+        match state {
+            State::Starting => lock(&self.group.links_known).clear(),
+            State::Stopped(stopped) => {
+                let (group, replicas) = (self.group.clone(), self.replicas.clone());
+                let stopped = stopped.clone();
+                rt::spawn(async move { group.say_stopped(&replicas, &stopped).await }).detach();
+            }
+            State::Source(_) | State::Destination(_) => {}
+        }
+    }
+}
+
+impl Group {
+    fn new(
+        config: config::Group,
+        partnership: Option<[u8; 16]>,
+        members: Vec<Arc<Member>>,
+        unusable: Option<String>,
+        journal: Option<Volume>,
+    ) -> Arc<Group> {
+        let fronts = members.iter().map(|member| member.front.clone()).collect();
+        Arc::new(Group {
             name: config.name.clone(),
             partnership,
             members,
+            unusable,
+            engine: engine::Group::new(&config.name, fronts),
             config: Mutex::new(config),
-            side,
-            _journal: journal,
-            state: Mutex::new(State::Starting),
+            journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
-            links: AtomicUsize::new(0),
-            ending: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        }))
+            said_stopped: Mutex::default(),
+        })
+    }
+
+    /// A group that is remembered, with those of its volumes that are served and in no other group. What keeps it from being used
+    /// is found out when it lives.
+    pub fn remembered(config: config::Group, members: Vec<Arc<Member>>) -> Arc<Group> {
+        let partnership = door::parse_partnership(&config.partnership);
+        let name = &config.name;
+        let is_member = |volume: &&String| members.iter().any(|member| member.name == **volume);
+        let absent = config.volumes.iter().find(|volume| !is_member(volume));
+        let unusable = match (partnership, absent) {
+            (None, _) => Some(format!(
+                "{:?} is no partnership: `weft replica remove {name} --force` ends replication here",
+                config.partnership
+            )),
+            (_, Some(volume)) => Some(format!(
+                "volume {volume} is not served here, or is in another group: start the server with --volume {volume}, or end \
+                 replication here: `weft replica remove {name} --force`"
+            )),
+            _ => None,
+        };
+        Group::new(config, partnership, members, unusable, None)
+    }
+
+    /// A group of which no more is known than what may be in it.
+    pub fn damaged(found: config::Damaged, members: Vec<Arc<Member>>) -> Arc<Group> {
+        let config::Damaged { name, volumes, why } = found;
+        let which = match &volumes {
+            Some(_) => "its volumes are kept closed",
+            None => "which volumes are in it is not known, so all that are in no other group are kept closed",
+        };
+        let why = format!(
+            "{why}; {which}. Put the file back and start the server again, or end replication here: `weft replica remove {name} \
+             --force`"
+        );
+        let served = || members.iter().map(|member| member.name.clone()).collect();
+        let volumes = volumes.unwrap_or_else(served);
+        let config = config::Group::new(&name, String::new(), volumes, 0, config::Policy::default());
+        Group::new(config, None, members, Some(why), None)
+    }
+
+    fn side(&self, replicas: &Replicas, journal: &Volume) -> Side {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Side {
+            journal: journal.block.clone(),
+            members: self.members.iter().map(|member| member.bare.clone()).collect(),
+            pool: replicas.pool.clone(),
+            wall: Wall::new(now.as_millis() as u64),
+        }
     }
 
     /// A new group: makes and formats its journal, and remembers it.
@@ -203,37 +319,24 @@ impl Group {
             sizes,
             log_bytes: config.log_bytes,
         };
-        let bytes = journal::bytes(&format).map_err(|e| e.to_string())?.next_multiple_of(4096);
-        replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
-        let place = match config.in_memory {
-            true => Place::Ram,
-            false => Place::File(replicas.folder.journal(&config.name)),
-        };
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let wanted = Create {
-            allocate: !config.in_memory,
-            place,
-            size: Some(bytes),
-            direct: false,
-            id: random()?,
-            created,
-        };
-        let journals = Volumes::at(replicas.folder.path());
-        journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
+        // What a group of this name has left that nobody knows any more is in nobody's way.
+        remove_journal(replicas, &config.name);
         let made = async {
-            let journal = journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string())?;
+            let journal = make_journal(replicas, &config, &format)?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
             replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
-            Group::of(replicas, config.clone(), journal)
-        };
-        match made.await {
-            Ok(group) => Ok(group),
-            Err(e) => {
-                forget(replicas, &config.name);
-                Err(e)
+            // Nobody reads or writes past the group from here on.
+            for member in &members {
+                member.front.hold("its replication is beginning").await;
             }
+            Ok(Group::new(config.clone(), Some(partnership), members, None, Some(journal)))
+        };
+        let made = made.await;
+        if made.is_err() {
+            forget(replicas, &config.name);
         }
+        made
     }
 
     /// The group of a volume that becomes a copy.
@@ -253,36 +356,24 @@ impl Group {
         self.members.iter().any(|member| member.name == volume)
     }
 
-    /// 32 digits.
+    /// 32 digits; none where its file is of no use.
     pub fn partnership_hex(&self) -> String {
-        door::hex(&self.partnership)
+        self.partnership.as_ref().map(door::hex).unwrap_or_default()
     }
 
     /// What it is now.
     pub fn state(&self) -> State {
-        lock(&self.state).clone()
+        self.engine.state()
+    }
+
+    /// What decides that.
+    pub fn engine(&self) -> &engine::Group {
+        &self.engine
     }
 
     /// Waits until it has become what it is to be.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
-        let until = rt::now() + SETTLES_WITHIN;
-        loop {
-            let state = self.state();
-            if is(&state) {
-                return Ok(());
-            }
-            if let State::Stopped(why, _) = state {
-                return Err(why);
-            }
-            if rt::now() >= until {
-                return Err(format!("{} takes long to open: see weft replica status", self.name));
-            }
-            rt::sleep(SETTLE_LOOK).await;
-        }
-    }
-
-    fn set(&self, state: State) {
-        *lock(&self.state) = state;
+        self.engine.settled(is).await
     }
 
     /// Whether it keeps a copy.
@@ -307,11 +398,7 @@ impl Group {
 
     /// What the engine says, where it runs.
     pub fn status(&self) -> Option<Status> {
-        match self.state() {
-            State::Source(source) | State::Stopped(_, Some(source)) => Some(source.status()),
-            State::Destination(destination) => Some(destination.status()),
-            _ => None,
-        }
+        self.engine.status()
     }
 
     /// What is known of the link to a partner.
@@ -324,209 +411,123 @@ impl Group {
         lock(&self.links_known).get(partner).map(|link| link.number)
     }
 
+    /// Doors that are there from now on: whoever knocks is told to come again.
+    pub fn wait_for_it(&self, replicas: &Replicas) {
+        if let Some(partnership) = self.partnership {
+            replicas.doors.lead(partnership, Behind::Starting);
+        }
+    }
+
     /// Lets the group be what its journal says, until it ends.
     pub async fn govern(self: &Arc<Self>, replicas: &Arc<Replicas>) {
-        while !self.ending.load(Ordering::Acquire) {
-            if let Err(why) = self.live(replicas).await {
-                if self.ending.load(Ordering::Acquire) {
-                    break;
-                }
-                tracing::error!("group {}: {why}", self.name);
-                self.close_fronts(&why).await;
-                let kept = match self.state() {
-                    State::Source(source) => Some(source),
-                    _ => None,
-                };
-                self.set(State::Stopped(why, kept));
-                // Until somebody decides, or it ends.
-                while matches!(self.state(), State::Stopped(..)) && !self.ending.load(Ordering::Acquire) {
-                    rt::sleep(LOOK_EVERY).await;
-                }
-            }
-        }
-        replicas.doors.shut(&self.partnership);
-        self.ended.store(true, Ordering::Release);
-    }
-
-    /// Decides about a source whose log is damaged: what is left of it counts, or what a destination has.
-    pub async fn rescue(&self, keep_here: bool) -> Result<(), String> {
-        let decided = match keep_here {
-            true => rescue::salvage(&self.side, u64::from_le_bytes(random()?)).await,
-            false => rescue::give_up(&self.side).await,
-        };
-        decided.map(drop).map_err(|e| e.to_string())
-    }
-
-    /// Begins anew with what the journal says.
-    pub fn again(&self) {
-        self.set(State::Starting);
-    }
-
-    async fn close_fronts(&self, why: &str) {
-        for member in &self.members {
-            member.front.close(why).await;
-        }
-    }
-
-    /// One life. `Ok`: the journal is to be asked again.
-    async fn live(self: &Arc<Self>, replicas: &Arc<Replicas>) -> Result<(), String> {
-        self.set(State::Starting);
-        lock(&self.links_known).clear();
-        let state = journal::look(&self.side.journal, &self.side.pool).await.map_err(|e| e.to_string())?;
-        match state.role {
-            Role::Source => self.live_as_source(replicas, state).await,
-            Role::Destination => self.live_as_destination(replicas).await,
-        }
-    }
-
-    async fn live_as_destination(self: &Arc<Self>, replicas: &Arc<Replicas>) -> Result<(), String> {
-        let partner = self.config().partners.first().cloned();
-        let source = partner.as_ref().map_or("its source", |partner| &partner.name);
-        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
-        let config = destination::Config {
-            mode: partner.as_ref().map(Partner::mode),
-            ..destination::Config::default()
-        };
-        let destination = Destination::open(self.side.clone(), config).await.map_err(|e| e.to_string())?;
-        replicas.doors.lead(self.partnership, door::Behind::Destination(destination.clone()));
-        self.set(State::Destination(destination.clone()));
-        tracing::info!("group {}: destination of {source}", self.name);
-        destination.run().await;
-        lock(&self.picture).take();
-        replicas.doors.shut(&self.partnership);
-        let status = destination.status();
-        match (status.role, status.last_error) {
-            // Opened anew, it goes on before the damage.
-            (Role::Destination, Some(why)) if destination.damage().is_some() => {
-                tracing::error!("group {}: {why}", self.name);
-                Ok(())
-            }
-            // Promoted, or the roles were exchanged.
-            (Role::Source, _) => Ok(()),
-            (_, Some(why)) => Err(why),
-            (_, None) => Err("the destination has stopped".into()),
-        }
-    }
-
-    async fn live_as_source(
-        self: &Arc<Self>,
-        replicas: &Arc<Replicas>,
-        state: weft_replica::state::State,
-    ) -> Result<(), String> {
-        let policy = self.config().policy;
-        let config = source::Config {
-            find_zeroes: self.members.iter().any(|member| member.medium == Medium::Device),
-            on_loss: policy.on_loss.into(),
-            on_full: policy.on_congestion.into(),
-            ..source::Config::default()
-        };
-        let source = Source::open(self.side.clone(), config).await.map_err(|e| match e {
-            weft_replica::Error::Log(_) => format!(
-                "{e}: writes that were answered may be missing here. A destination that has them takes over: `weft replica                  switch {name} --failover` there, then `weft replica resolve {name} --keep there` here. Without one: \
-                 `weft replica resolve {name} --keep here` goes on with what is left",
-                name = self.name
-            ),
-            other => other.to_string(),
-        })?;
-        replicas.doors.lead(self.partnership, door::Behind::Source(source.clone()));
-        for partner in self.config().partners {
-            let known = state.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.name == partner.name));
-            let n = match known {
-                Some(n) => n,
-                None => self.add(&source, &partner, First::Partner).await?,
-            };
-            self.ship(replicas, &source, n, &partner);
-        }
-        for (i, member) in self.members.iter().enumerate() {
-            member.front.open(source.block(i)).await;
-        }
-        // Whoever sees this may use the volumes.
-        self.set(State::Source(source.clone()));
-        tracing::info!("group {}: source, epoch {}", self.name, state.era().epoch);
-        while source.status().last_error.is_none() {
-            rt::sleep(LOOK_EVERY).await;
-        }
-        let status = source.status();
-        let why = status.last_error.unwrap_or_default();
-        self.close_fronts(&why).await;
-        let until = rt::now() + LINKS_END_WITHIN;
-        while self.links.load(Ordering::Acquire) > 0 && rt::now() < until {
-            rt::sleep(LOOK_EVERY).await;
-        }
-        match status.peers.first().map(|peer| peer.phase) {
-            Some(Phase::Superseded) => {
-                let now = journal::look(&self.side.journal, &self.side.pool).await;
-                if now.map_err(|e| e.to_string())?.role == Role::Source {
-                    source.demote().await.map_err(|e| format!("{why}; it does not become a copy: {e}"))?;
-                }
-                Ok(())
-            }
-            Some(Phase::SplitBrain) => Err(format!(
-                "both sides were written to: {why}; `weft replica resolve {} --keep here` or `--keep there` decides",
-                self.name
-            )),
-            _ => Err(why),
+        let home = Home { group: self.clone(), replicas: replicas.clone() };
+        self.engine.govern(&home).await;
+        if let Some(partnership) = &self.partnership {
+            replicas.doors.shut(partnership);
         }
     }
 
     /// Makes a partner a destination of this source.
     pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, String> {
-        let peer = |first| PeerConfig { name: partner.name.clone(), mode: partner.mode(), first };
-        match source.add_peer(peer(first)).await {
-            Err(weft_replica::Error::State(why)) if first == First::Partner => {
-                tracing::info!("group {}: {} is compared as a whole: {why}", self.name, partner.name);
-                source.add_peer(peer(First::Seeded)).await
-            }
-            other => other,
-        }
-        .map_err(|e| e.to_string())
+        let wanted = engine::Partner { name: partner.name.clone(), mode: partner.mode() };
+        self.engine.add(source, &wanted, first).await.map_err(|e| e.to_string())
     }
 
     /// Runs the link to a destination, on a core of its own turn.
     pub fn ship(self: &Arc<Self>, replicas: &Replicas, source: &Arc<Source>, n: usize, partner: &Partner) {
+        let Some(partnership) = self.partnership else { return };
         let report: Arc<Mutex<Report>> = Arc::default();
         lock(&self.links_known).insert(partner.name.clone(), Link { number: n, report: report.clone() });
-        self.links.fetch_add(1, Ordering::AcqRel);
-        let (group, source, address) = (self.clone(), source.clone(), partner.address.clone());
+        let (group, source, address) = (self.name.clone(), source.clone(), partner.address.clone());
         let (pool, name) = (replicas.pool.clone(), partner.name.clone());
         replicas.cores.run(replicas.cores.next(), move || async move {
-            let carrier = Rc::new(Carrier::new(address, group.partnership, pool, report));
-            if let Err(e) = source.ship(n, carrier).await {
-                tracing::error!("group {}: replication to {name} has ended: {e}", group.name);
+            let carrier = Rc::new(Carrier::new(address, partnership, pool, report));
+            match source.ship(n, carrier).await {
+                Ok(()) => tracing::debug!("group {group}: the link to {name} has ended"),
+                // Somebody has removed it meanwhile.
+                Err(weft_replica::Error::NoPeer(_)) => {
+                    tracing::info!("group {group}: {name} is no destination any more");
+                }
+                Err(e) => tracing::error!("group {group}: replication to {name} has ended: {e}"),
             }
-            group.links.fetch_sub(1, Ordering::AcqRel);
         });
+    }
+
+    /// Tells all partners, as long as it is, that the group is stopped here.
+    async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>) {
+        let is_stopped = || matches!(self.state(), State::Stopped(now) if Arc::ptr_eq(&now, stopped));
+        while is_stopped() && !replicas.ends() {
+            for partner in self.config().partners {
+                let partnership = self.partnership_hex();
+                let ask = Ask::Stopped { partnership, why: stopped.why.clone() };
+                if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
+                    tracing::debug!(
+                        "group {}: {} does not know that it is stopped: {e}",
+                        self.name,
+                        partner.name
+                    );
+                }
+            }
+            rt::sleep(SAY_STOPPED_EVERY).await;
+        }
+    }
+
+    /// A partner says that it is stopped, and why.
+    pub fn hear_stopped(&self, mut why: String) {
+        let most = (0..=MOST_REASON.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
+        why.truncate(most.unwrap_or_default());
+        *lock(&self.said_stopped) = Some((rt::now(), why));
+    }
+
+    /// Why a partner is stopped, where it said so a moment ago.
+    pub fn partner_stopped(&self) -> Option<String> {
+        let said = lock(&self.said_stopped).clone();
+        said.filter(|(at, _)| rt::now().since(*at) < STOPPED_COUNTS).map(|(_, why)| why)
+    }
+
+    /// Where the pictures of an open test failover are served.
+    pub fn picture_uris(&self) -> Vec<String> {
+        lock(&self.picture).as_ref().map(|picture| picture.uris.clone()).unwrap_or_default()
     }
 
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
-        self.close().await;
-        forget(replicas, &self.name);
-        for member in &self.members {
-            member.front.open(member.bare.clone()).await;
+        self.engine.close().await;
+        lock(&self.picture).take();
+        let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
+        // Before that is forgotten nobody may write to the volumes alone: after a crash they would be a group's.
+        if self.engine.has_ended() {
+            forget(replicas, &self.name);
         }
-        Ok(())
+        self.engine.end(&bare).await
     }
 
     /// Ends the task, with everything durable.
     pub async fn close(&self) {
-        self.ending.store(true, Ordering::Release);
-        for member in &self.members {
-            member.front.hold().await;
-        }
-        let closed = match self.state() {
-            State::Source(source) | State::Stopped(_, Some(source)) => source.close().await,
-            State::Destination(destination) => destination.close().await,
-            _ => Ok(()),
-        };
-        if let Err(e) = closed {
-            tracing::warn!("group {}: while closing: {e}", self.name);
-        }
-        let until = rt::now() + LINKS_END_WITHIN;
-        while !self.ended.load(Ordering::Acquire) && rt::now() < until {
-            rt::sleep(LOOK_EVERY / 10).await;
-        }
+        self.engine.close().await;
     }
+}
+
+/// Makes the block of a group's journal, and opens it.
+fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) -> Result<Volume, String> {
+    let bytes = journal::bytes(format).map_err(|e| e.to_string())?.next_multiple_of(4096);
+    replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
+    let place = match config.in_memory {
+        true => Place::Ram,
+        false => Place::File(replicas.folder.journal(&config.name)),
+    };
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let wanted = Create {
+        allocate: !config.in_memory,
+        place,
+        size: Some(bytes),
+        direct: false,
+        id: random()?,
+        created,
+    };
+    let journals = Volumes::at(replicas.folder.path());
+    journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
+    journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string())
 }
 
 /// Removes what is remembered of a group, as far as it is there.
@@ -534,6 +535,11 @@ fn forget(replicas: &Replicas, name: &str) {
     if let Err(e) = replicas.folder.remove(name) {
         tracing::warn!("group {name} was not forgotten: {e}");
     }
+    remove_journal(replicas, name);
+}
+
+/// Removes a journal, as far as it is there.
+fn remove_journal(replicas: &Replicas, name: &str) {
     // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
     let path = replicas.folder.path().join(format!("{name}.volume"));
     for file in [path, replicas.folder.journal(name)] {

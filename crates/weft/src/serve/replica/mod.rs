@@ -9,7 +9,6 @@ pub(crate) mod check;
 mod commands;
 pub(crate) mod config;
 mod door;
-mod front;
 mod group;
 mod picture;
 mod setup;
@@ -25,16 +24,16 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::Pool;
 use weft_machine::rt::Cores;
+use weft_replica::front::Front;
 use weft_store::Vfs;
 use weft_store::backend::Shelf;
 use weft_store::block::Medium;
 use weft_store::vfs::Share;
 use weft_store::volume::Growth;
 
-use self::config::{Folder, Password};
+use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
-use self::front::Front;
-use self::group::{Group, State};
+use self::group::{Group, Home, State};
 use self::setup::{Ask, Found, Join, Tell};
 use super::volumes::Served;
 use crate::admin::replica::Reply;
@@ -50,6 +49,8 @@ pub(super) struct Replicas {
     groups: Mutex<BTreeMap<String, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
+    /// The process ends.
+    ends: AtomicBool,
     own: Own,
     /// Known once the server listens.
     smb_port: OnceLock<u16>,
@@ -84,27 +85,27 @@ struct Own {
 }
 
 impl Replicas {
-    /// Puts a front before each volume, and makes the doors. Groups begin with [`Replicas::start`].
+    /// Makes the doors, and the groups that are remembered, which begin with [`Replicas::start`]. The front of a volume that is in
+    /// none leads to the volume when this returns; all others are closed, and their groups open them.
     pub(super) fn new(
         args: &Serve,
         state: &Path,
         password: &str,
         cores: &Arc<Cores>,
         pool: &Pool,
-        volumes: &mut [Served],
+        volumes: &[Served],
     ) -> Result<Arc<Replicas>, String> {
-        let member = |served: &mut Served| {
-            let front = Front::new(served.volume.block.clone());
-            served.block = front.clone();
+        let member = |served: &Served| {
+            let (front, volume) = served.behind();
             Arc::new(Member {
-                name: served.volume.name.clone(),
-                medium: served.volume.superblock.medium,
-                front,
-                bare: served.volume.block.clone(),
-                growth: served.volume.growth.clone(),
+                name: volume.name.clone(),
+                medium: volume.superblock.medium,
+                front: front.clone(),
+                bare: volume.block.clone(),
+                growth: volume.growth.clone(),
             })
         };
-        let members = volumes.iter_mut().map(member).collect();
+        let members = volumes.iter().map(member).collect();
         let behind: Arc<OnceLock<Weak<Replicas>>> = Arc::default();
         let for_setup = behind.clone();
         let setup: door::Setup = Arc::new(move |message| -> LocalBoxFuture<'static, Bytes> {
@@ -126,11 +127,41 @@ impl Replicas {
             members,
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
             smb_port: OnceLock::new(),
         });
         behind.get_or_init(|| Arc::downgrade(&replicas));
+        replicas.remember()?;
         Ok(replicas)
+    }
+
+    /// Makes the groups that are remembered, each with its volumes, and opens the fronts of those that are in none.
+    fn remember(&self) -> Result<(), String> {
+        let mut left = self.members.clone();
+        // Those that are known first: what else there is may be in a group of which nothing is known.
+        let mut found = self.folder.load()?;
+        found.sort_by_key(|found| matches!(found, Remembered::Damaged(damaged) if damaged.volumes.is_none()));
+        for found in found {
+            let (own, others) = left.into_iter().partition(|member| found.may_have(&member.name));
+            left = others;
+            let group = match found {
+                Remembered::Group(config) => {
+                    if let Err(e) = self.folder.save_members(&config) {
+                        tracing::warn!("group {}: its volumes cannot be written down: {e}", config.name);
+                    }
+                    // In the group's order.
+                    let mut own: Vec<Arc<Member>> = own;
+                    own.sort_by_key(|member| config.volumes.iter().position(|name| *name == member.name));
+                    Group::remembered(config, own)
+                }
+                Remembered::Damaged(damaged) => Group::damaged(damaged, own),
+            };
+            group.wait_for_it(self);
+            self.groups().insert(group.name.clone(), group);
+        }
+        left.iter().for_each(|member| member.front.begin(member.bare.clone()));
+        Ok(())
     }
 
     /// The hidden share.
@@ -138,17 +169,16 @@ impl Replicas {
         Share::new(door::SHARE, Vfs::new(Shelf::new(self.doors.clone())))
     }
 
-    /// Begins with every group that is remembered. A group whose volumes are not served is told of, and left alone.
-    pub(super) fn start(self: &Arc<Self>, smb_port: u16) -> Result<(), String> {
+    /// Begins with every group that is remembered.
+    pub(super) fn start(self: &Arc<Self>, smb_port: u16) {
         self.smb_port.get_or_init(|| smb_port);
-        for config in self.folder.load()? {
-            let name = config.name.clone();
-            match Group::open(self, config) {
-                Ok(group) => self.enter(group),
-                Err(why) => tracing::error!("group {name} is not replicated: {why}"),
-            }
-        }
-        Ok(())
+        let groups: Vec<Arc<Group>> = self.groups().values().cloned().collect();
+        groups.into_iter().for_each(|group| self.enter(group));
+    }
+
+    /// Whether the process ends.
+    fn ends(&self) -> bool {
+        self.ends.load(Ordering::Acquire)
     }
 
     fn enter(self: &Arc<Self>, group: Arc<Group>) {
@@ -159,6 +189,10 @@ impl Replicas {
 
     fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Group>>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn home(self: &Arc<Self>, group: &Arc<Group>) -> Home {
+        Home { group: group.clone(), replicas: self.clone() }
     }
 
     fn group(&self, name: &str) -> Result<Arc<Group>, String> {
@@ -211,6 +245,12 @@ impl Replicas {
             Ask::Leave { partnership } => self.leave(&partnership).await.map(|()| Tell::Done),
             Ask::Grow { partnership, sizes } => {
                 self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
+            }
+            Ask::Stopped { partnership, why } => {
+                if let Some(group) = self.of_partnership(&partnership) {
+                    group.hear_stopped(why);
+                }
+                Ok(Tell::Done)
             }
             Ask::Nothing => Ok(Tell::Done),
         };
@@ -286,12 +326,26 @@ impl Replicas {
         Ok(())
     }
 
+    fn of_partnership(&self, partnership: &str) -> Option<Arc<Group>> {
+        let is = |group: &&Arc<Group>| group.partnership_hex() == partnership && !partnership.is_empty();
+        self.groups().values().find(is).cloned()
+    }
+
     /// The source has ended the partnership.
     async fn leave(self: &Arc<Self>, partnership: &str) -> Result<(), String> {
-        let found = self.groups().values().find(|group| group.partnership_hex() == partnership).cloned();
-        let Some(group) = found else { return Ok(()) };
-        if !group.is_destination() {
-            return Err(format!("group {} is no destination here", group.name));
+        let Some(group) = self.of_partnership(partnership) else { return Ok(()) };
+        let name = &group.name;
+        match group.state() {
+            State::Destination(_) => {}
+            // It may hold what nobody else does.
+            State::Stopped(_) => {
+                return Err(format!(
+                    "{name} is stopped there: `weft replica remove {name} --force` on that host"
+                ));
+            }
+            State::Source(_) | State::Starting => {
+                return Err(format!("group {name} is no destination there"));
+            }
         }
         let _turn = self.take_turn()?;
         self.dissolve(&group).await
@@ -300,8 +354,7 @@ impl Replicas {
     /// The source's volumes are about to grow: those here get room for it. They become longer for the group when the source
     /// says so in its next hello.
     async fn make_longer(&self, partnership: &str, sizes: &[u64]) -> Result<(), String> {
-        let found = self.groups().values().find(|group| group.partnership_hex() == partnership).cloned();
-        let group = found.ok_or("this group is not here")?;
+        let group = self.of_partnership(partnership).ok_or("this group is not here")?;
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
@@ -323,6 +376,7 @@ impl Replicas {
 
     /// Makes everything durable, so that the next start is quick.
     pub(super) async fn close(&self) {
+        self.ends.store(true, Ordering::Release);
         let groups: Vec<Arc<Group>> = self.groups().values().cloned().collect();
         for group in groups {
             group.close().await;
@@ -349,6 +403,27 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
+}
+
+/// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.
+pub(super) fn refuse_members(args: &Serve) -> Result<(), String> {
+    let Some(state) = args.state_dir.clone().or_else(crate::volume::state_of_user) else { return Ok(()) };
+    for found in Folder::of(&state).load()? {
+        if let Some(volume) = args.volume.iter().find(|volume| found.may_have(volume)) {
+            let name = found.name();
+            return Err(match &found {
+                Remembered::Group(_) => format!(
+                    "volume {volume} is replicated, in the group {name}: add --replica; `weft replica remove {name}` ends that"
+                ),
+                Remembered::Damaged(damaged) => format!(
+                    "volume {volume} may be replicated, in the group {name}: {}; add --replica, and `weft replica status` says what \
+                     to do",
+                    damaged.why
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn random<const N: usize>() -> Result<[u8; N], String> {

@@ -13,12 +13,14 @@ use weft_replica::destination::Destination;
 use weft_store::block::{Block, Medium};
 use weft_store::volume::plain::Plain;
 
-use super::Replicas;
 use super::group::Group;
+use super::{Member, Replicas};
 use crate::listen::Stop;
 
 /// Pictures that are served; they end when this is dropped.
 pub(super) struct Picture {
+    /// Where they are served.
+    pub uris: Vec<String>,
     server: Arc<Server>,
     stop: Stop,
 }
@@ -30,12 +32,8 @@ impl Drop for Picture {
     }
 }
 
-/// Takes pictures of all volumes of a copy at one moment, and serves them; the port.
-pub(super) async fn take(
-    replicas: &Replicas,
-    group: &Group,
-    copy: &Destination,
-) -> Result<(Picture, u16), String> {
+/// Takes pictures of all volumes of a copy at one moment, and serves them.
+pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination) -> Result<Picture, String> {
     let store = |size: u64| -> std::io::Result<Arc<dyn Block>> {
         let file = tempfile::tempfile_in(replicas.folder.path())?;
         file.set_len(size)?;
@@ -60,7 +58,9 @@ pub(super) async fn take(
         .map_err(|e| format!("the picture cannot be served: {e}"))?;
     let port = listener.local_addr().port();
     let (server, stop, cores) = (Server::new(config), Stop::default(), replicas.cores.clone());
-    let picture = Picture { server: server.clone(), stop: stop.clone() };
+    let uri = |member: &Arc<Member>| format!("nbd://127.0.0.1:{port}/{}", member.name);
+    let uris = group.members.iter().map(uri).collect();
+    let picture = Picture { uris, server: server.clone(), stop: stop.clone() };
     rt::spawn(async move {
         while let Some(accepted) = stop.or(listener.accept()).await {
             let socket = match accepted {
@@ -80,5 +80,5 @@ pub(super) async fn take(
         }
     })
     .detach();
-    Ok((picture, port))
+    Ok(picture)
 }

@@ -36,6 +36,13 @@ pub(super) enum Ask {
         /// Bytes of the source's volumes.
         sizes: Vec<u64>,
     },
+    /// The group is stopped on the side that says so, which shows in the status of the other.
+    Stopped {
+        /// 32 hexadecimal digits.
+        partnership: String,
+        /// A sentence.
+        why: String,
+    },
     /// Says that it is done, so that the round trip can be measured.
     Nothing,
 }

@@ -19,7 +19,7 @@ fn told(group: &Group) -> Told {
         State::Starting => ("starting", None),
         State::Source(_) => ("source", None),
         State::Destination(_) => ("destination", None),
-        State::Stopped(why, _) => ("stopped", Some(why)),
+        State::Stopped(stopped) => ("stopped", Some(stopped.why.clone())),
     };
     let engine = group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
     let link = |partner: &super::config::Partner| {
@@ -38,6 +38,8 @@ fn told(group: &Group) -> Told {
         volumes: config.volumes,
         role: role.to_owned(),
         stopped,
+        partner_stopped: group.partner_stopped(),
+        test_failover: group.picture_uris(),
         in_memory: config.in_memory,
         policy: config.policy,
         engine,

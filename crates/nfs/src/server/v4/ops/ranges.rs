@@ -112,7 +112,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
         }
         if stop > start {
             let len = stop - start;
-            let data = file.read_within(size, start, len as usize);
+            let data = file.read_within(size, start, len as usize).map_err(|e| status(&e))?;
             pieces.push(Piece { offset: start, len, data: Some(data) });
         }
         at = stop.max(at);

@@ -1,6 +1,10 @@
-//! A volume as its users have it while what stands behind it changes: the volume itself, a source, or nobody.
+//! What the users of a volume have of it: the front, and behind it the volume itself, a source, or nothing.
 //!
-//! Owns: which of them it is. Does not: replicate.
+//! What: [`Front`]. Spec: docs/replication.md, "Fronts". Owns: which of them it is. Does not: replicate.
+//!
+//! A front is made closed, without a block behind it: whoever serves a volume serves its front, and cannot reach the volume
+//! before somebody has said that it is replicated by nobody, or has put a source there. Requests to a front that is about to
+//! be opened wait, at most [`WAITS_AT_MOST`]; one that is closed refuses them and says why.
 //!
 //! Operation: a request looks up what is behind, and counts as long as that carries it out. A change takes what is behind
 //! away, waits until nobody uses it any more, and puts the next there; requests that come in between wait. So no write reaches
@@ -11,26 +15,35 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
+use weft_machine::rt;
 use weft_store::Error;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 
+use crate::signal::Signal;
+
+/// How long a request waits for a front to open: less than the minute after which SMB clients give a request up.
+pub const WAITS_AT_MOST: Duration = Duration::from_secs(45);
+
 /// See the module.
-pub(super) struct Front {
+pub struct Front {
     /// Of what was behind last: a group may have less of a volume than there is, and it may grow.
     geometry: Mutex<Geometry>,
     behind: RwLock<Behind>,
     active: AtomicUsize,
-    waiting: Mutex<Vec<Waker>>,
+    /// Nobody is inside any more.
+    idle: Signal,
+    /// Something else is behind.
+    changed: Signal,
 }
 
 #[derive(Clone)]
 enum Behind {
     Block(Arc<dyn Block>),
-    /// Something else comes.
-    Changing,
+    /// Something comes, and what that waits for.
+    Nothing(Arc<str>),
     /// Nobody may use it, and why.
     Closed(Arc<str>),
 }
@@ -41,12 +54,21 @@ impl fmt::Debug for Front {
     }
 }
 
+fn refused(kind: io::ErrorKind, why: &str) -> Error {
+    Error::Io(io::Error::new(kind, why.to_owned()))
+}
+
 impl Front {
-    /// Before this block.
-    pub fn new(block: Arc<dyn Block>) -> Arc<Front> {
-        let geometry = Mutex::new(block.geometry());
-        let behind = RwLock::new(Behind::Block(block));
-        Arc::new(Front { geometry, behind, active: AtomicUsize::new(0), waiting: Mutex::default() })
+    /// Of a volume of this geometry, with nothing behind it.
+    pub fn new(geometry: Geometry) -> Arc<Front> {
+        let behind = RwLock::new(Behind::Nothing("the server is starting".into()));
+        Arc::new(Front {
+            geometry: Mutex::new(geometry),
+            behind,
+            active: AtomicUsize::new(0),
+            idle: Signal::default(),
+            changed: Signal::default(),
+        })
     }
 
     /// Lets this block carry out what comes from now on.
@@ -54,49 +76,47 @@ impl Front {
         self.change(Behind::Block(block)).await;
     }
 
-    /// Refuses what comes from now on.
+    /// Lets this block carry out what comes from now on, where nothing has been behind this front yet.
+    pub fn begin(&self, block: Arc<dyn Block>) {
+        let mut behind = self.behind.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*behind, Behind::Nothing(_)) {
+            *behind = Behind::Block(block);
+        }
+        drop(behind);
+        self.changed.notify();
+    }
+
+    /// Refuses what comes from now on, and says why.
     pub async fn close(&self, why: &str) {
         self.change(Behind::Closed(why.into())).await;
     }
 
-    /// Lets requests wait, and waits for those that are being carried out.
-    pub async fn hold(&self) {
-        *self.behind.write().unwrap_or_else(PoisonError::into_inner) = Behind::Changing;
-        self.until(|| (self.active.load(Ordering::SeqCst) == 0).then_some(())).await;
+    /// Lets requests wait for what is said, and waits for those that are being carried out.
+    pub async fn hold(&self, what_for: &str) {
+        *self.behind.write().unwrap_or_else(PoisonError::into_inner) = Behind::Nothing(what_for.into());
+        self.idle.until(|| (self.active.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 
     async fn change(&self, next: Behind) {
-        self.hold().await;
+        self.hold("what carries it out is being changed").await;
         *self.behind.write().unwrap_or_else(PoisonError::into_inner) = next;
-        self.wake();
+        self.changed.notify();
     }
 
-    fn wake(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+    /// It has so many bytes, though nothing is behind it that says so.
+    pub(crate) fn resize(&self, size: u64) {
+        self.geometry.lock().unwrap_or_else(PoisonError::into_inner).size = size;
     }
 
-    async fn until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
-        std::future::poll_fn(|cx| {
-            if let Some(found) = check() {
-                return Poll::Ready(found);
-            }
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(cx.waker().clone());
-            // What changed between the first look and now has woken nobody.
-            check().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-
-    /// What is behind, counted; `None` while it changes.
+    /// What is behind, counted; `None` while there is nothing.
     fn enter(&self) -> Option<Result<Entered<'_>, Error>> {
         // Counted first: a change that sees nobody counted has been seen by whoever comes later.
         self.active.fetch_add(1, Ordering::SeqCst);
         let guard = Guard(self);
         match self.behind.read().unwrap_or_else(PoisonError::into_inner).clone() {
             Behind::Block(block) => Some(Ok(Entered { block, _guard: guard })),
-            Behind::Changing => None,
-            Behind::Closed(why) => Some(Err(Error::Io(io::Error::other(why.to_string())))),
+            Behind::Nothing(_) => None,
+            Behind::Closed(why) => Some(Err(refused(io::ErrorKind::Other, &why))),
         }
     }
 }
@@ -111,9 +131,9 @@ struct Guard<'a>(&'a Front);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.0.active.fetch_sub(1, Ordering::SeqCst) == 1
-            && matches!(*self.0.behind.read().unwrap_or_else(PoisonError::into_inner), Behind::Changing)
+            && matches!(*self.0.behind.read().unwrap_or_else(PoisonError::into_inner), Behind::Nothing(_))
         {
-            self.0.wake();
+            self.0.idle.notify();
         }
     }
 }
@@ -127,11 +147,25 @@ impl Block for Front {
         *last
     }
 
+    fn readable(&self) -> Result<(), Error> {
+        match &*self.behind.read().unwrap_or_else(PoisonError::into_inner) {
+            Behind::Block(_) => Ok(()),
+            Behind::Nothing(why) => Err(refused(io::ErrorKind::TimedOut, why)),
+            Behind::Closed(why) => Err(refused(io::ErrorKind::Other, why)),
+        }
+    }
+
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             let entered = match self.enter() {
                 Some(entered) => entered?,
-                None => self.until(|| self.enter()).await?,
+                None => match rt::timeout(WAITS_AT_MOST, self.changed.until(|| self.enter())).await {
+                    Ok(entered) => entered?,
+                    Err(_) => {
+                        self.readable()?;
+                        return Err(refused(io::ErrorKind::TimedOut, "the volume was not opened in time"));
+                    }
+                },
             };
             entered.block.submit(op).await
         })
@@ -140,12 +174,17 @@ impl Block for Front {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Poll, Waker};
+
     use bytes::Bytes;
     use futures_util::future::{join, select};
-    use weft_machine::rt;
+    use weft_machine::sim::Sim;
     use weft_store::volume::plain::Plain;
 
     use super::*;
+
+    const GEOMETRY: Geometry =
+        Geometry { size: 4096, medium: weft_store::block::Medium::Ram, preferred: 512 };
 
     fn write(front: &Arc<Front>) -> impl Future<Output = Result<Outcome, Error>> + use<> {
         let front = front.clone();
@@ -178,7 +217,8 @@ mod tests {
     fn a_change_waits_for_what_is_carried_out_and_holds_back_what_comes() {
         rt::block_on(async {
             let slow = Arc::new(Slow(Plain::in_memory(4096).unwrap(), Mutex::default(), AtomicUsize::new(0)));
-            let front = Front::new(slow.clone());
+            let front = Front::new(slow.geometry());
+            front.begin(slow.clone());
             let first = Box::pin(write(&front));
             let change = Box::pin(front.open(Arc::new(Plain::in_memory(4096).unwrap())));
             // Both are begun, neither ends.
@@ -206,13 +246,36 @@ mod tests {
     #[test]
     fn what_is_closed_says_why() {
         rt::block_on(async {
-            let front = Front::new(Arc::new(Plain::in_memory(4096).unwrap()));
+            let front = Front::new(GEOMETRY);
+            front.begin(Arc::new(Plain::in_memory(4096).unwrap()));
             write(&front).await.unwrap();
+            assert!(front.readable().is_ok());
             front.close("it is a copy").await;
             assert!(write(&front).await.unwrap_err().to_string().contains("it is a copy"));
+            assert!(front.readable().is_err(), "a share reads past it");
+            // Only what has never been decided is begun with.
+            front.begin(Arc::new(Plain::in_memory(4096).unwrap()));
+            assert!(write(&front).await.is_err());
             front.open(Arc::new(Plain::in_memory(4096).unwrap())).await;
             write(&front).await.unwrap();
         })
         .unwrap();
+    }
+
+    #[test]
+    fn who_comes_before_anything_is_decided_waits_and_not_for_ever() {
+        Sim::new(3).run(async {
+            let front = Front::new(GEOMETRY);
+            let began = rt::now();
+            let error = write(&front).await.unwrap_err().to_string();
+            assert!(error.contains("starting"), "{error}");
+            assert_eq!(rt::now().since(began), WAITS_AT_MOST);
+            let waits = write(&front);
+            let opens = async {
+                rt::sleep(Duration::from_secs(1)).await;
+                front.open(Arc::new(Plain::in_memory(4096).unwrap())).await;
+            };
+            join(waits, opens).await.0.unwrap();
+        });
     }
 }

@@ -1,0 +1,536 @@
+//! One side of a group as its users and its partners meet it, whatever part it plays: what is in front of its volumes, and when.
+//!
+//! What: [`Group`], [`Host`]. Spec: docs/replication.md, "Fronts". Owns: the fronts of the volumes, and what the group is at
+//! present. Does not: name files, connect, or listen: its [`Host`] does.
+//!
+//! ```text
+//!            ┌─────────────── opened as ───────────────────────────┐
+//!   journal ─┤ source:      partners are asked, then fronts open   ├─ roles exchanged, promoted, superseded ─► again
+//!            │ destination: fronts stay closed                     │─ cannot be opened, both were written to ─► stopped
+//!            └─────────────────────────────────────────────────────┘  (fronts closed, until told; a full disk: until it is not)
+//! ```
+//!
+//! A front of a group leads to a source or nowhere: the one step that puts the bare volume behind it is [`Group::end`], after
+//! which there is no group. A source answers nothing before each of its partners was asked whether it is one still, or could
+//! not be reached.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::rt;
+use weft_store::block::Block;
+use weft_wire::repl::control::{Era, Refusal, Request, Response};
+
+use crate::destination::{self, Destination, Force};
+use crate::error::Error;
+use crate::front::Front;
+use crate::journal::{self, Side};
+use crate::rescue;
+use crate::signal::Signal;
+use crate::source::{self, First, PeerConfig, Source};
+use crate::state::State as Remembered;
+use crate::status::{Mode, Phase, Role, Status};
+
+/// How long a group may take to become what it was told to be.
+const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+/// How long links may take to end when a source has stopped.
+const LINKS_END_WITHIN: Duration = Duration::from_secs(15);
+/// How often a group that a full disk has stopped is opened anew.
+const FULL_RETRY: Duration = Duration::from_secs(5);
+/// How often somebody who waits for a source to fall silent looks.
+const SILENCE_LOOK: Duration = Duration::from_millis(50);
+
+/// Another side, as the host knows it.
+#[derive(Clone, Debug)]
+pub struct Partner {
+    /// What it is called.
+    pub name: String,
+    /// Whether writes wait for it while it is a destination.
+    pub mode: Mode,
+}
+
+/// What a group needs of the process that it is in.
+pub trait Host {
+    /// Its journal and volumes; or why they cannot be used, and what to type.
+    fn side(&self) -> LocalBoxFuture<'_, Result<Side, Unusable>>;
+    /// The same with a new journal in place of one that is lost, not laid out yet, and how it is to be laid out.
+    fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, journal::Format), String>>;
+    /// Its partners; the first of a destination is its source.
+    fn partners(&self) -> Vec<Partner>;
+    /// How a source behaves.
+    fn source(&self) -> source::Config;
+    /// How a destination behaves.
+    fn destination(&self) -> destination::Config;
+    /// Whoever comes in the name of the partnership is led there from now on.
+    fn lead(&self, to: Behind);
+    /// Runs [`Source::ship`] for destination number `n`.
+    fn ship(&self, source: &Arc<Source>, n: usize, partner: &str);
+    /// It has become something else.
+    fn became(&self, state: &State);
+}
+
+/// Why journal or volumes cannot be used.
+#[derive(Clone, Debug)]
+pub struct Unusable {
+    /// What kind of reason it is.
+    pub cause: Cause,
+    /// A sentence.
+    pub why: String,
+}
+
+/// Who answers the requests of a partnership.
+#[derive(Clone, Debug)]
+pub enum Behind {
+    /// Nobody yet.
+    Starting,
+    /// It keeps a copy.
+    Destination(Arc<Destination>),
+    /// It is written to here.
+    Source(Arc<Source>),
+    /// Nobody, until somebody decides or mends something.
+    Stopped,
+}
+
+impl Behind {
+    /// Carries out a request.
+    pub async fn control(&self, request: Request) -> Response {
+        match self {
+            Behind::Destination(destination) => destination.control(request).await,
+            Behind::Source(source) => source.control(&request),
+            // It may be back in a moment: who asks waits for that, and does not call it lost.
+            Behind::Starting => Response::Refused(Refusal::Session),
+            Behind::Stopped => Response::Refused(Refusal::Stopped),
+        }
+    }
+}
+
+/// What a group is.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// Not known yet: its journal is being read, or its partners are being asked.
+    Starting,
+    /// Written to here.
+    Source(Arc<Source>),
+    /// A copy.
+    Destination(Arc<Destination>),
+    /// Neither.
+    Stopped(Arc<Stopped>),
+}
+
+/// A group that is neither source nor destination: its fronts are closed.
+#[derive(Debug)]
+pub struct Stopped {
+    /// What kind of reason there is.
+    pub cause: Cause,
+    /// A sentence that says what to type.
+    pub why: String,
+    /// What both sides have written to is kept for the decision.
+    source: Option<Arc<Source>>,
+}
+
+/// Why a group is stopped, as far as what gets it out of that differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Its journal is lost, or cannot be believed.
+    Journal,
+    /// Its log is damaged.
+    Log,
+    /// Both sides were written to.
+    Split,
+    /// A disk is full: it is opened anew until there is room.
+    Full,
+    /// Something else is to be mended first.
+    Failed,
+}
+
+impl From<Unusable> for Stopped {
+    fn from(Unusable { cause, why }: Unusable) -> Stopped {
+        Stopped { cause, why, source: None }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is kept here is replaced as a whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Group {
+    /// Its name here.
+    name: String,
+    fronts: Vec<Arc<Front>>,
+    state: Mutex<State>,
+    /// The source that runs, though its fronts may not be open yet.
+    running: Mutex<Option<Arc<Source>>>,
+    changed: Signal,
+    /// It ends for good, or with the process.
+    ending: AtomicBool,
+    /// The task has ended.
+    ended: AtomicBool,
+}
+
+impl Group {
+    /// A group whose volumes are behind these fronts, which are closed.
+    pub fn new(name: &str, fronts: Vec<Arc<Front>>) -> Group {
+        Group {
+            name: name.to_owned(),
+            fronts,
+            state: Mutex::new(State::Starting),
+            running: Mutex::default(),
+            changed: Signal::default(),
+            ending: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// What it is now.
+    pub fn state(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    fn set(&self, host: &dyn Host, state: State) {
+        *lock(&self.state) = state.clone();
+        host.became(&state);
+        self.changed.notify();
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// What the engine says, where it runs.
+    pub fn status(&self) -> Option<Status> {
+        match self.state() {
+            State::Source(source) => Some(source.status()),
+            State::Destination(destination) => Some(destination.status()),
+            State::Stopped(stopped) => stopped.source.as_ref().map(|source| source.status()),
+            State::Starting => None,
+        }
+    }
+
+    /// Waits until it has become what it is to be; a stopped one says why.
+    pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
+        let look = || match self.state() {
+            state if is(&state) => Some(Ok(())),
+            State::Stopped(stopped) => Some(Err(stopped.why.clone())),
+            _ => None,
+        };
+        let late = || Err(format!("{} takes long to open: see weft replica status", self.name));
+        rt::timeout(SETTLES_WITHIN, self.changed.until(look)).await.unwrap_or_else(|_| late())
+    }
+
+    /// Lets the group be what its journal says, until it ends. Its fronts were closed before, and are when this returns.
+    pub async fn govern(&self, host: &dyn Host) {
+        while !self.is_ending() {
+            let lived = self.live(host).await;
+            lock(&self.running).take();
+            let Err(stopped) = lived else { continue };
+            if self.is_ending() {
+                break;
+            }
+            tracing::error!("group {}: {}", self.name, stopped.why);
+            self.close_fronts(&stopped.why).await;
+            host.lead(match &stopped.source {
+                Some(source) => Behind::Source(source.clone()),
+                None => Behind::Stopped,
+            });
+            let full = stopped.cause == Cause::Full;
+            self.set(host, State::Stopped(Arc::new(stopped)));
+            let told = self.changed.until(|| {
+                let stopped = matches!(self.state(), State::Stopped(_));
+                (!stopped || self.is_ending()).then_some(())
+            });
+            match full {
+                false => told.await,
+                // Until then, or until there may be room.
+                true => rt::timeout(FULL_RETRY, told).await.unwrap_or_default(),
+            }
+        }
+        self.ended.store(true, Ordering::Release);
+        self.changed.notify();
+    }
+
+    /// A stopped one begins anew with what the journal says.
+    pub fn again(&self, host: &dyn Host) {
+        self.set(host, State::Starting);
+    }
+
+    async fn close_fronts(&self, why: &str) {
+        for front in &self.fronts {
+            front.close(why).await;
+        }
+    }
+
+    /// One life. `Ok`: the journal is to be asked again.
+    async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
+        self.set(host, State::Starting);
+        let side = host.side().await?;
+        let state = match journal::look(&side.journal, &side.pool).await {
+            Ok(state) => state,
+            Err(e) => {
+                return Err(Unusable { cause: Cause::Journal, why: self.lost_journal(&e.to_string()) }.into());
+            }
+        };
+        for (front, member) in self.fronts.iter().zip(&state.members) {
+            front.resize(member.size);
+        }
+        match state.role {
+            Role::Source => self.live_as_source(host, side, state).await,
+            Role::Destination => self.live_as_destination(host, side).await,
+        }
+    }
+
+    async fn live_as_destination(&self, host: &dyn Host, side: Side) -> Result<(), Stopped> {
+        let partner = host.partners().into_iter().next();
+        let source = partner.map_or("its source".to_owned(), |partner| partner.name);
+        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
+        let opened = Destination::open(side, host.destination()).await;
+        let destination = opened.map_err(|e| self.stopped(&e, e.to_string()))?;
+        host.lead(Behind::Destination(destination.clone()));
+        self.set(host, State::Destination(destination.clone()));
+        tracing::info!("group {}: destination of {source}", self.name);
+        destination.run().await;
+        // Requests are still led there: one that has become a source says so until that answers itself.
+        let status = destination.status();
+        match (status.role, status.last_error) {
+            // Opened anew, it goes on before the damage.
+            (Role::Destination, Some(why)) if destination.damage().is_some() => {
+                tracing::error!("group {}: {why}", self.name);
+                Ok(())
+            }
+            // Promoted, or the roles were exchanged.
+            (Role::Source, _) => Ok(()),
+            (_, Some(why)) => Err(self.failed(why)),
+            (_, None) => Err(self.failed("the destination has stopped".into())),
+        }
+    }
+
+    async fn live_as_source(&self, host: &dyn Host, side: Side, state: Remembered) -> Result<(), Stopped> {
+        let opened = Source::open(side.clone(), host.source()).await;
+        let source = opened.map_err(|e| {
+            let why = match &e {
+                Error::Log(_) => self.damaged_log(&e),
+                other => other.to_string(),
+            };
+            self.stopped(&e, why)
+        })?;
+        *lock(&self.running) = Some(source.clone());
+        host.lead(Behind::Source(source.clone()));
+        for partner in host.partners() {
+            let known = state.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.name == partner.name));
+            let n = match known {
+                Some(n) => Ok(n),
+                None => self.add(&source, &partner, First::Partner).await,
+            };
+            match n {
+                Ok(n) => host.ship(&source, n, &partner.name),
+                Err(e) => {
+                    // What runs already ends.
+                    let _closed = source.close().await;
+                    return Err(self.stopped(&e, e.to_string()));
+                }
+            }
+        }
+        source.greeted().await;
+        if source.halted().is_none() && !self.is_ending() {
+            for (member, front) in self.fronts.iter().enumerate() {
+                front.open(source.block(member)).await;
+            }
+            // Whoever sees this may use the volumes.
+            self.set(host, State::Source(source.clone()));
+            tracing::info!("group {}: source, epoch {}", self.name, source.status().epoch);
+        }
+        let (phase, why) = source.until_halted().await;
+        self.close_fronts(&why).await;
+        let _ended = rt::timeout(LINKS_END_WITHIN, source.until_links_ended()).await;
+        let now = journal::look(&side.journal, &side.pool).await;
+        let now = now.map_err(|e| self.stopped(&e, e.to_string()))?;
+        if now.role == Role::Destination {
+            return Ok(());
+        }
+        match phase {
+            Phase::Superseded => match source.demote().await {
+                Ok(()) => Ok(()),
+                Err(e) => Err(self.failed(format!("{why}; it does not become a copy: {e}"))),
+            },
+            Phase::SplitBrain => Err(Stopped {
+                cause: Cause::Split,
+                why: format!(
+                    "both sides were written to: {why}; on the side that counts: `weft replica resolve {name} --keep here`, on \
+                     the other one: `weft replica resolve {name} --keep there`, in either order",
+                    name = self.name
+                ),
+                source: Some(source),
+            }),
+            _ => Err(self.failed(why)),
+        }
+    }
+
+    fn stopped(&self, e: &Error, why: String) -> Stopped {
+        let cause = match e {
+            Error::Log(_) => Cause::Log,
+            Error::Damaged(_) => Cause::Journal,
+            Error::Store(weft_store::Error::NoSpace) => Cause::Full,
+            _ => Cause::Failed,
+        };
+        match cause {
+            Cause::Journal => Unusable { cause, why: self.lost_journal(&why) }.into(),
+            Cause::Full => {
+                let why = format!("{why}: it goes on by itself when there is space");
+                Unusable { cause, why }.into()
+            }
+            Cause::Failed => self.failed(why),
+            Cause::Log | Cause::Split => Unusable { cause, why }.into(),
+        }
+    }
+
+    fn failed(&self, why: String) -> Stopped {
+        let why = format!(
+            "{why}; when that is mended, start the server again, or end replication here: `weft replica remove {} --force`",
+            self.name
+        );
+        Unusable { cause: Cause::Failed, why }.into()
+    }
+
+    fn damaged_log(&self, e: &Error) -> String {
+        format!(
+            "{e}: writes that were answered may be missing here. A destination that has them takes over: `weft replica \
+             switch {name} --failover` there, then `weft replica resolve {name} --keep there` here. Without one: \
+             `weft replica resolve {name} --keep here` goes on with what is left",
+            name = self.name
+        )
+    }
+
+    /// What is said of a journal that is of no use.
+    pub fn lost_journal(&self, why: &str) -> String {
+        format!(
+            "its journal is of no use: {why}; writes that were answered may be missing here. Where the other side has them: \
+             `weft replica switch {name} --failover` there, unless it is the source already, then `weft replica resolve {name} \
+             --keep there` here, which makes this side a copy. Without one: `weft replica resolve {name} --keep here` goes on \
+             with what the volumes hold, or `weft replica remove {name} --force` ends replication here",
+            name = self.name
+        )
+    }
+
+    /// Makes a partner a destination of this source.
+    pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, Error> {
+        let peer = |first| PeerConfig { name: partner.name.clone(), mode: partner.mode, first };
+        match source.add_peer(peer(first)).await {
+            Err(Error::State(why)) if first == First::Partner => {
+                tracing::info!("group {}: {} is compared as a whole: {why}", self.name, partner.name);
+                source.add_peer(peer(First::Seeded)).await
+            }
+            other => other,
+        }
+    }
+
+    /// Makes this side the source, without asking the one that is. Unless it is forced, that has to have been silent for as
+    /// long as it may be, which is waited for.
+    pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
+        let began = rt::now();
+        while !force.source_alive && copy.heard_at() <= began && !copy.is_source_silent() {
+            rt::sleep(SILENCE_LOOK).await;
+        }
+        let era = copy.promote(tag, force).await?;
+        self.settled(|state| matches!(state, State::Source(_))).await.map_err(Error::Halted)?;
+        Ok(era)
+    }
+
+    /// Decides which side counts; this one is what follows from that when this returns.
+    pub async fn resolve(&self, host: &dyn Host, keep_here: bool, tag: u64) -> Result<(), String> {
+        let nothing =
+            || Err(format!("{} has nothing to decide: `weft replica status` says how it is", self.name));
+        match self.state() {
+            State::Stopped(stopped) => {
+                let decided = match (stopped.cause, &stopped.source) {
+                    (Cause::Split, Some(source)) if keep_here => source.overrule(tag).await,
+                    (Cause::Split, Some(source)) => source.demote().await,
+                    (Cause::Log, _) => {
+                        let side = host.side().await.map_err(|unusable| unusable.why)?;
+                        let decided = match keep_here {
+                            true => rescue::salvage(&side, tag).await,
+                            false => rescue::give_up(&side).await,
+                        };
+                        decided.map(drop)
+                    }
+                    (Cause::Journal, _) => {
+                        let (side, mut format) = host.renew().await?;
+                        format.tag = tag;
+                        let peers = host.partners();
+                        rescue::renew(&side, &format, &peers, keep_here).await
+                    }
+                    _ => return nothing(),
+                };
+                decided.map_err(|e| format!("{} ({e})", stopped.why))?;
+            }
+            // It counts already, and the other one is told so whenever it asks.
+            State::Source(source) if keep_here && source.is_disputed() => return Ok(()),
+            State::Source(source) if !keep_here && source.is_disputed() => {
+                source.give_up().await.map_err(|e| e.to_string())?;
+            }
+            State::Destination(copy) if !keep_here && copy.is_disputed() => {
+                return copy.give_up().await.map_err(|e| e.to_string());
+            }
+            _ => return nothing(),
+        }
+        let settled = |state: &State| match keep_here {
+            true => matches!(state, State::Source(_)),
+            false => matches!(state, State::Destination(_)),
+        };
+        if matches!(self.state(), State::Stopped(_)) {
+            self.again(host);
+        }
+        match self.settled(settled).await {
+            // It had looked at its journal just before that was written.
+            Err(_) if matches!(self.state(), State::Stopped(stopped) if stopped.cause == Cause::Split) => {
+                self.again(host);
+                self.settled(settled).await
+            }
+            done => done,
+        }
+    }
+
+    /// Whether [`Group::govern`] has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Ends it for good: the volumes are volumes like any others, of which `bare` are the blocks.
+    pub async fn end(&self, bare: &[Arc<dyn Block>]) -> Result<(), String> {
+        self.close().await;
+        if !self.has_ended() {
+            return Err(format!("{} is still being opened: try again in a moment", self.name));
+        }
+        for (front, block) in self.fronts.iter().zip(bare) {
+            front.open(block.clone()).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the task, with everything durable.
+    pub async fn close(&self) {
+        self.ending.store(true, Ordering::Release);
+        for front in &self.fronts {
+            front.hold("the server, or replication, ends").await;
+        }
+        let running = lock(&self.running).clone();
+        let closed = match (self.state(), running) {
+            (_, Some(source)) => source.close().await,
+            (State::Stopped(stopped), None) => match &stopped.source {
+                Some(source) => source.close().await,
+                None => Ok(()),
+            },
+            (State::Destination(destination), None) => destination.close().await,
+            _ => Ok(()),
+        };
+        self.changed.notify();
+        if let Err(e) = closed {
+            tracing::warn!("group {}: while closing: {e}", self.name);
+        }
+        let ended = self.changed.until(|| self.ended.load(Ordering::Acquire).then_some(()));
+        let _in_time = rt::timeout(LINKS_END_WITHIN, ended).await;
+    }
+}
