@@ -18,6 +18,7 @@ pub mod nfs4;
 pub mod nlm;
 pub mod nsm;
 pub mod ntlm;
+pub mod octets;
 pub mod perf;
 pub mod rdmap;
 pub mod repl;

@@ -19,7 +19,7 @@ use weft_wire::nfs4::{
 use super::attributes::{self, change};
 use super::compound::Compound;
 use super::delegations;
-use super::names::{component, new_component, not_found, status};
+use super::names::{attribute, new_attribute, not_found, status};
 use super::place::Place;
 use crate::server::caller::{READ, WRITE};
 use crate::server::dispatch::Node;
@@ -69,7 +69,7 @@ fn spelled(name: &[u8]) -> Result<&[u8], Status> {
 
 /// The attribute of this name.
 async fn find(of: &Node<'_>, name: &Text) -> Result<Attr, Status> {
-    let bytes = component(name)?;
+    let bytes = attribute(name)?;
     let found = of.share.vfs.stream(of.id, bytes, false).await;
     found.map(|(attr, _)| attr).map_err(|e| not_found(name, &e))
 }
@@ -92,7 +92,7 @@ pub(super) async fn open<'a>(
         Err(Status::NOENT) if make => {}
         found => return found.map(|attr| (at(attr), false)),
     }
-    let name = spelled(new_component(name)?)?;
+    let name = spelled(new_attribute(name)?)?;
     admit(c, &of, WRITE).await?;
     let (attr, new) = of.share.vfs.stream(of.id, name, true).await.map_err(|e| status(&e))?;
     Ok((at(attr), new))
@@ -103,7 +103,7 @@ pub(super) async fn remove(c: &Compound<'_>, of: &Node<'_>, name: &Text) -> Resu
     let before = admit(c, of, WRITE).await?;
     let victim = Node { id: find(of, name).await?.node, ..*of };
     delegations::pass(&victim, Access::Handle, Rights::DELETE).await?;
-    of.share.vfs.remove_stream(of.id, component(name)?).await.map_err(|e| status(&e))?;
+    of.share.vfs.remove_stream(of.id, attribute(name)?).await.map_err(|e| status(&e))?;
     Ok(ChangeInfo { atomic: false, before: change(&before), after: change(&of.attr().await?) })
 }
 
@@ -119,7 +119,7 @@ pub(super) async fn rename(
     }
     let before = admit(c, from, WRITE).await?;
     let moved = Node { id: find(from, &args.from).await?.node, ..*from };
-    let to = spelled(new_component(&args.to)?)?;
+    let to = spelled(new_attribute(&args.to)?)?;
     let vfs = &from.share.vfs;
     match vfs.stream(from.id, to, false).await {
         Ok((replaced, _)) if replaced.node != moved.id => {

@@ -1,23 +1,45 @@
 //! What a component may be, and how errors of the store become nfsstat4.
 //!
-//! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8. Owns: nothing. Does not: normalize.
+//! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8, and those that are not in the file system travel as
+//! [`octets`] has them, as over SMB. (Version 3 carries them as they are.) Owns: nothing. Does not: normalize.
 //!
 //! Code points that are no characters (Unicode 23.7: U+FFFE, U+FFFF and the like) are not made into names. A file that
 //! another program has named so is listed, found, renamed and removed all the same.
 
+use std::borrow::Cow;
+
+use bytes::Bytes;
 use weft_store::Error;
 use weft_wire::nfs4::{Status, Text};
+use weft_wire::octets;
 
 /// The longest name that Linux file systems take, in bytes.
 pub(super) const MAX_NAME: usize = 255;
 
-/// A name that can be in a directory.
-pub(super) fn component(name: &Text) -> Result<&[u8], Status> {
-    let bytes = &name.0[..];
+/// A name that can be in a directory, as the store keeps it.
+pub(super) fn component(name: &Text) -> Result<Cow<'_, [u8]>, Status> {
+    let text = well_formed(name)?;
+    let bytes = octets::from_text(text).ok_or(Status::BADCHAR)?;
+    check(&bytes)?;
+    Ok(bytes)
+}
+
+/// A name that a directory of named attributes can have: those are text.
+pub(super) fn attribute(name: &Text) -> Result<&[u8], Status> {
+    well_formed(name)?;
+    check(&name.0)?;
+    Ok(&name.0)
+}
+
+/// A name of the store as it travels.
+pub(super) fn shown(name: &[u8]) -> Text {
+    Text(Bytes::copy_from_slice(octets::to_text(name).as_bytes()))
+}
+
+fn check(bytes: &[u8]) -> Result<(), Status> {
     if bytes.is_empty() {
         return Err(Status::INVAL);
     }
-    well_formed(name)?;
     if bytes.len() > MAX_NAME {
         return Err(Status::NAMETOOLONG);
     }
@@ -27,12 +49,19 @@ pub(super) fn component(name: &Text) -> Result<&[u8], Status> {
     if bytes == b"." || bytes == b".." {
         return Err(Status::BADNAME);
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// A name that nothing here has yet, and something is to get: NFS4ERR_INVAL where it holds what is no character.
-pub(super) fn new_component(name: &Text) -> Result<&[u8], Status> {
+pub(super) fn new_component(name: &Text) -> Result<Cow<'_, [u8]>, Status> {
     let bytes = component(name)?;
+    utf8(name)?;
+    Ok(bytes)
+}
+
+/// The same for a named attribute.
+pub(super) fn new_attribute(name: &Text) -> Result<&[u8], Status> {
+    let bytes = attribute(name)?;
     utf8(name)?;
     Ok(bytes)
 }

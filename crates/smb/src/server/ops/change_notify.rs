@@ -65,7 +65,7 @@ fn answer(changes: Changes, limit: usize) -> Answer {
         return Err(NtStatus::DELETE_PENDING.into());
     }
     let mut buffer = Vec::new();
-    let told: Vec<_> = changes.changes.into_iter().filter_map(entry).collect();
+    let told: Vec<_> = changes.changes.into_iter().map(entry).collect();
     Change::emit_list(&told, &mut buffer);
     // 3.3.5.19: what does not fit is not cut; the client lists the directory anew.
     if changes.overflowed || buffer.len() > limit {
@@ -79,8 +79,8 @@ fn answer(changes: Changes, limit: usize) -> Answer {
     Ok(reply)
 }
 
-/// A change as SMB tells it; `None` for a name that SMB cannot spell.
-fn entry(told: Told) -> Option<Change> {
+/// A change as SMB tells it.
+fn entry(told: Told) -> Change {
     let action = match told.action {
         Happened::Added => Action::ADDED,
         Happened::Removed => Action::REMOVED,
@@ -91,8 +91,8 @@ fn entry(told: Told) -> Option<Change> {
         Happened::StreamRemoved => Action::REMOVED_STREAM,
         Happened::StreamModified => Action::MODIFIED_STREAM,
     };
-    let names: Option<Vec<_>> = told.path.split(|&b| b == b'/').map(path::from_store).collect();
-    Some(Change { action, name: names?.join("\\") })
+    let names: Vec<_> = told.path.split(|&b| b == b'/').map(path::from_store).collect();
+    Change { action, name: names.join("\\") }
 }
 
 /// What an open has seen of its directory, and who waits for more.

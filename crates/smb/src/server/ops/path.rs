@@ -5,11 +5,11 @@
 //! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
 //!
 //! A POSIX name may hold characters that SMB reserves: see [`spelling`]; one may also hold their stand-ins themselves, and is
-//! found by them as long as there is none that they stand for. Names that are not UTF-8 have no spelling in SMB:
-//! they are left out of listings.
+//! found by them as long as there is none that they stand for. Names that are not UTF-8 travel as [`octets`] has them.
 
 use std::borrow::Cow;
 
+use weft_wire::octets;
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::spelling::{self, is_reserved};
 
@@ -139,7 +139,10 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     // A stand-in may have been for half of "..".
     match spelling::from_wire(name) {
         name if matches!(&*name, "" | "." | "..") => Err(NtStatus::OBJECT_NAME_INVALID),
-        name => Ok(name.into_owned().into_bytes()),
+        name => {
+            let name = octets::from_text(&name).ok_or(NtStatus::OBJECT_NAME_INVALID)?;
+            Ok(name.into_owned())
+        }
     }
 }
 
@@ -151,9 +154,9 @@ pub(super) fn in_disguise(name: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A name of the store as SMB shows it; `None` when SMB cannot spell it.
-pub(super) fn from_store(name: &[u8]) -> Option<String> {
-    Some(spelling::to_wire(std::str::from_utf8(name).ok()?).into_owned())
+/// A name of the store as SMB shows it.
+pub(super) fn from_store(name: &[u8]) -> String {
+    spelling::to_wire(&octets::to_text(name)).into_owned()
 }
 
 #[cfg(test)]
@@ -236,13 +239,16 @@ mod tests {
     #[test]
     fn posix_names_travel_in_disguise() {
         let name = b"a:b \"c\" <d>|e?\\f*\x01".to_vec();
-        let shown = from_store(&name).unwrap();
+        let shown = from_store(&name);
         assert!(!shown.chars().any(is_reserved));
         assert_eq!(to_store(&shown).unwrap(), name);
         assert_eq!(in_disguise(&name), Some(shown.into_bytes()));
-        assert_eq!(from_store(b"plain"), Some("plain".into()));
+        assert_eq!(from_store(b"plain"), "plain");
         assert_eq!(in_disguise(b"plain"), None);
-        assert_eq!(from_store(b"\xff"), None);
+        assert_eq!(from_store(b"\xff:"), "\u{efff}\u{f022}");
+        assert_eq!(to_store("\u{efff}\u{f022}"), Ok(b"\xff:".to_vec()));
+        // Two texts for one name would be two files to a client.
+        assert_eq!(to_store("\u{efc3}\u{efa9}"), Err(NtStatus::OBJECT_NAME_INVALID));
         // No disguise for what would lead elsewhere.
         assert_eq!(to_store("\u{f02f}").unwrap(), "\u{f02f}".as_bytes());
         for code in 0xF000..=0xF030 {

@@ -204,7 +204,7 @@ impl Scan {
         self.end = end;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         for Entry { name, attr, beside, cookie } in entries {
-            let Some(shown) = path::from_store(&name) else { continue };
+            let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
             if here && may_see(vfs, &attr, who).await? {
                 self.ready.push_back((
@@ -236,7 +236,8 @@ async fn exact(
         return Ok(None);
     }
     let beside = vfs.beside(attr.node).await.unwrap_or_default();
-    Ok(path::from_store(&spelled).map(|shown| entry_of(&attr, &beside, &spelled, shown, device)))
+    let shown = path::from_store(&spelled);
+    Ok(Some(entry_of(&attr, &beside, &spelled, shown, device)))
 }
 
 /// 3.3.5.18: on a share that hides, what its user may not read is not listed.

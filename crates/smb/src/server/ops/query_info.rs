@@ -150,7 +150,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         FileClass::POSIX if cx.connection.negotiated().posix => {
             open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
             let (own, device) = (open.name(), volume_of(cx) as u32);
-            let shown = path::from_store(&own).unwrap_or_default();
+            let shown = path::from_store(&own);
             let summary = attributes::summary(&attr, beside.dos, &own);
             let information = attributes::information(&attr, &summary, &shown, device);
             Info::fixed(|out| information.emit(out))
@@ -159,7 +159,8 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         FileClass::ALTERNATE_NAME => {
             // A name that is one as it stands has none beside it.
             let own = open.name();
-            let name = short_name(&own).or_else(|| path::from_store(&own)).filter(|name| !name.is_empty());
+            let name =
+                short_name(&own).or_else(|| Some(path::from_store(&own))).filter(|name| !name.is_empty());
             let name = name.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
             Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
@@ -343,8 +344,8 @@ async fn path_of(open: &Open) -> Result<String, Failure> {
             dir = parent;
         }
     }
-    let names: Option<Vec<_>> = names.iter().rev().map(|name| path::from_store(name)).collect();
-    let mut path = names.ok_or(NtStatus::NOT_SUPPORTED)?.join("\\");
+    let names: Vec<_> = names.iter().rev().map(|name| path::from_store(name)).collect();
+    let mut path = names.join("\\");
     if let Some((_, stream)) = open.vfs.stream_of(open.node) {
         path = format!("{path}:{}", String::from_utf8_lossy(&stream));
     }

@@ -54,8 +54,8 @@ async fn target(vfs: &Vfs, node: NodeId) -> Result<Option<Target>, Error> {
         return Ok(None);
     }
     let target = target.strip_suffix(b"/").unwrap_or(&target);
-    let names: Option<Vec<_>> = target.split(|&b| b == b'/').map(path::from_store).collect();
-    Ok(names.map(|names| Target { name: names.join("\\"), absolute: false }))
+    let names: Vec<_> = target.split(|&b| b == b'/').map(path::from_store).collect();
+    Ok(Some(Target { name: names.join("\\"), absolute: false }))
 }
 
 /// Whether a link is one to a directory, as its maker said.
@@ -113,8 +113,7 @@ pub(super) fn in_context(failure: Failure, dialect: Dialect) -> Failure {
 }
 
 fn error_data(target: &Target, rest: &[Vec<u8>]) -> Vec<u8> {
-    let unparsed: usize =
-        rest.iter().map(|name| 2 + path::from_store(name).map_or(0, |name| utf16::encoded_len(&name))).sum();
+    let unparsed: usize = rest.iter().map(|name| 2 + utf16::encoded_len(&path::from_store(name))).sum();
     let names = names(target);
     let len = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_le_bytes();
     let mut data = Vec::with_capacity(16 + names.len());

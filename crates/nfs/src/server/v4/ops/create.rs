@@ -26,7 +26,7 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
         CreateType::Device(_, n) => Make::Special(Special::Char(n.major, n.minor)),
         CreateType::Other(_) => return Err(Status::BADTYPE),
     };
-    let name = new_component(&args.name)?;
+    let name = &*new_component(&args.name)?;
     let changes = changes(&args.attributes, c.minor, true)?;
     if changes.set.size.is_some() {
         return Err(Status::INVAL);

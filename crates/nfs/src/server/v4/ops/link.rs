@@ -22,7 +22,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     if file.attr().await?.kind == Kind::Dir {
         return Err(Status::ISDIR);
     }
-    let name = new_component(name)?;
+    let name = &*new_component(name)?;
     if file.number != dir.number {
         return Err(Status::XDEV);
     }

@@ -24,7 +24,7 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
     let dir = c.place()?;
     let node = match dir {
         Place::Root => {
-            let name = component(name)?;
+            let name = &*component(name)?;
             let shares = &c.cx.server.shares;
             let number =
                 shares.iter().position(|share| share.name.as_bytes() == name).ok_or(Status::NOENT)?;
@@ -39,7 +39,7 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
         Kind::Symlink => return Err(Status::SYMLINK),
         Kind::File | Kind::Special(_) => return Err(Status::NOTDIR),
     }
-    let bytes = component(name)?;
+    let bytes = &*component(name)?;
     c.cx.caller.check(&attr, EXECUTE).map_err(|e| status(&e))?;
     let found = node.share.vfs.lookup(node.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
     Ok(Place::Node(Node { id: found.node, ..node }))

@@ -216,7 +216,7 @@ fn regular(attr: &Attr, minor: u32) -> Result<(), Status> {
 async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) -> Result<Found<'a>, Status> {
     let dir = match c.place()? {
         Place::Root => {
-            let name = component(name)?;
+            let name = &*component(name)?;
             let is_share = c.cx.server.shares.iter().any(|share| share.name.as_bytes() == name);
             return Err(match () {
                 () if is_share => Status::ISDIR,
@@ -234,7 +234,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
         NodeKind::File | NodeKind::Special(_) => return Err(Status::NOTDIR),
     }
     let text = name;
-    let name = component(text)?;
+    let name = &*component(text)?;
     c.cx.caller.check(&before, EXECUTE).map_err(|e| status(&e))?;
     let vfs = &dir.share.vfs;
     let (exists, wish) = match &args.how {

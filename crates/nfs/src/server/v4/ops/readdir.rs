@@ -3,15 +3,14 @@
 //! "." and ".." are not listed and cookies 0, 1 and 2 are special: the store's own cookies are moved up by two. They
 //! stay valid as long as the directory, so the verifier is always zero.
 
-use bytes::Bytes;
 use weft_store::{Attr, Kind, NodeId};
-use weft_wire::nfs4::{Entry, Readdir, ReaddirOk, Status, Text, Verifier};
+use weft_wire::nfs4::{Entry, Readdir, ReaddirOk, Status, Verifier};
 use weft_wire::xdr::pad;
 
 use super::super::attributes;
 use super::super::compound::Compound;
 use super::super::named;
-use super::super::names::status;
+use super::super::names::{shown, status};
 use super::super::place::Place;
 use crate::server::caller::READ;
 use crate::server::dispatch::Node;
@@ -132,5 +131,5 @@ async fn found(
     let wanted = args.attributes.and(attributes::supported(c.minor));
     let node = Node { id: attr.node, ..*dir };
     let values = attributes::of_node(c, &node, attr, wanted).await?;
-    Ok(Entry { cookie, name: Text(Bytes::from(name)), attributes: values.fattr() })
+    Ok(Entry { cookie, name: shown(&name), attributes: values.fattr() })
 }

@@ -18,7 +18,7 @@ pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status>
     }
     let (dir, before) = place.directory().await?;
     let vfs = &dir.share.vfs;
-    let bytes = component(name)?;
+    let bytes = &*component(name)?;
     let found = vfs.lookup(dir.id, bytes, false).await.map_err(|e| not_found(name, &e))?;
     c.cx.caller.check_unmake(&before, &found).map_err(|e| status(&e))?;
     dir.admit_unmake(c.cx, &before, &found).await.map_err(|e| status(&e))?;

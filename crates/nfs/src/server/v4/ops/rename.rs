@@ -20,7 +20,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
     }
     let (from, from_before) = from.directory().await?;
     let (to, to_before) = to.directory().await?;
-    let (from_name, to_name) = (component(&args.from)?, component(&args.to)?);
+    let (from_name, to_name) = (&*component(&args.from)?, &*component(&args.to)?);
     if from.number != to.number {
         return Err(Status::XDEV);
     }

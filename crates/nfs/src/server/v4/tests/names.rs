@@ -114,6 +114,29 @@ fn what_is_no_character_is_not_made_into_a_name_and_found_where_it_is_one() {
     assert_eq!(old.at_root(&[Op::Remove(text(other))]).status, Status::OK);
 }
 
+/// Version 3 carries names as they are, version 4 as text; both mean the same file.
+#[test]
+fn a_name_that_is_not_utf8_travels_as_text_and_back() {
+    let server = server();
+    let old = Old::new(&server, "a");
+    let file = Handle::new(make(&server, b"caf\xe9").as_bytes()).unwrap();
+    let shown = "caf\u{efe9}";
+    let attributes = Bitmap::EMPTY;
+    let list = Op::Readdir(Readdir { cookie: 0, verifier: [0; 8], dircount: 0, maxcount: 4096, attributes });
+    let listed: ReaddirOk = old.at_root(&[list]).ok(opnum::READDIR);
+    assert!(listed.entries.iter().any(|entry| entry.name == text(shown)));
+    let mut answer = old.at_root(&[Op::Lookup(text(shown)), Op::Getfh]);
+    answer.ok::<()>(opnum::LOOKUP);
+    assert_eq!(answer.ok::<Handle>(opnum::GETFH), file);
+    // The bytes of a character are no second text for it.
+    let twice = "\u{efc3}\u{efa9}";
+    assert_eq!(old.at_root(&[create(twice, FileType::DIR)]).status, Status::BADCHAR);
+    let rename = |from, to| [Op::Savefh, Op::Rename(Rename { from: text(from), to: text(to) })];
+    assert_eq!(old.at_root(&rename(shown, "plain")).status, Status::OK);
+    assert_eq!(old.at_root(&rename("plain", shown)).status, Status::OK);
+    assert_eq!(old.at_root(&[Op::Remove(text(shown))]).status, Status::OK);
+}
+
 #[test]
 fn operations_without_a_file_handle() {
     let server = server();

@@ -162,7 +162,7 @@ fn small_buffers() {
     });
 }
 
-/// Names of other systems: what SMB reserves is shown in disguise and can be opened by it; what is no text is hidden.
+/// Names of other systems: what SMB reserves is shown in disguise and can be opened by it, and so is what is no text.
 #[test]
 fn foreign_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +173,19 @@ fn foreign_names() {
         assert_eq!(names, ["a\u{f022}b\u{f025}"]);
         let file = b.open(&Wish::file(&names[0])).await.unwrap();
         assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"colon");
-        assert_eq!(super::listing::names(&b, "", "*").await.unwrap().len(), 3);
+        let names = super::listing::names(&b, "", "*").await.unwrap();
+        assert!(names.contains(&"\u{efff}\u{effe}".to_owned()), "{names:?}");
+        let file = b.open(&Wish::file("\u{efff}\u{effe}")).await.unwrap();
+        assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"latin");
+        b.close(file).await.unwrap();
+        // What a client makes so is one, and goes again: the folder can be emptied.
+        b.put("caf\u{efe9}", b"new").await;
+        assert!(folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")).exists());
+        for name in ["caf\u{efe9}", "\u{efff}\u{effe}"] {
+            let options = CreateOptions::DELETE_ON_CLOSE;
+            b.close(b.open(&Wish { options, ..Wish::file(name) }).await.unwrap()).await.unwrap();
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     };
     rt::block_on(story(Bench::with(Dir::open(folder.path()).unwrap().into(), Dialect::V3_1_1, false)))
         .unwrap();
