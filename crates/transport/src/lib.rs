@@ -9,6 +9,8 @@
 mod channel;
 pub mod datagram;
 mod framed;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod memory;
 pub mod nbss;
 pub mod record;

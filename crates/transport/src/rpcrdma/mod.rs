@@ -66,7 +66,7 @@ impl Default for Config {
 }
 
 impl Config {
-    fn normal(self) -> Config {
+    pub(crate) fn normal(self) -> Config {
         Config {
             inline_bytes: self.inline_bytes.clamp(1024, 256 << 10) & !1023,
             credits: self.credits.max(1),
@@ -132,15 +132,20 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     let config = config.normal();
     let peer = PrivateData::find(request.private_data());
     let mut recvs: Vec<Work> = Vec::new();
-    for _ in 0..Receives::first(config.credits) {
+    for _ in 0..first_receives(config.credits) {
         recvs.push(receive_buffer(pool.alloc(config.inline_bytes).await));
     }
     let qp = request.accept(config.params(), recvs).await?;
     Ok(server(qp, peer, config, pool, Some(rt::now() + FIRST_CALL_LIMIT)))
 }
 
-/// The server's end of a queue pair that has the first receives.
-fn server(
+/// Receives that are posted before a connection is accepted.
+pub(crate) fn first_receives(credits: u32) -> u32 {
+    Receives::first(credits)
+}
+
+/// The server's end of a queue pair that has [`first_receives`]; its client has to call until `first_call`.
+pub(crate) fn server(
     qp: Rc<dyn QueuePair>,
     peer: PrivateData,
     config: Config,

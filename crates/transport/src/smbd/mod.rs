@@ -23,6 +23,8 @@ pub use channel::Smbd;
 pub use config::Config;
 pub use engine::Agreed;
 pub use set_up::{accept, connect};
+#[cfg(any(test, fuzzing))]
+pub(crate) use set_up::{first_receive, passive};
 
 /// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which is TCP's and InfiniBand's.
 pub const IWARP_PORT: u16 = 5445;

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use weft_machine::Pool;
-use weft_rdma::{ConnectParams, Provider, Request};
+use weft_machine::{Buf, Pool};
+use weft_rdma::{ConnectParams, Provider, QueuePair, Request, Work};
 use weft_wire::smbd::ReadDepths;
 
 use super::channel::Smbd;
@@ -45,8 +45,22 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
             return Err(Error::Violation(what));
         }
     };
-    let first = driver::receive(pool.alloc(config.max_receive_size as usize).await);
+    let first = first_receive(pool.alloc(config.max_receive_size as usize).await);
     let queue_pair = request.accept(params, vec![first]).await?;
+    passive(queue_pair, config, pool).await
+}
+
+/// The receive that is posted before a connection is accepted, of `max_receive_size`.
+pub(crate) fn first_receive(buf: Buf) -> Work {
+    driver::receive(buf)
+}
+
+/// Negotiates on a queue pair that was accepted and has [`first_receive`].
+pub(crate) async fn passive(
+    queue_pair: Rc<dyn QueuePair>,
+    config: Config,
+    pool: Pool,
+) -> Result<Rc<Smbd>, Error> {
     Smbd::negotiate(driver::start(queue_pair, Role::Passive, config, pool, 1)).await
 }
 

@@ -1,0 +1,87 @@
+//! Peers over RDMA that know what they do: messages that are well-formed and make no sense, memory that is not there, Reads that
+//! nobody answers, connections that end when they like.
+//!
+//! Spec: RFC 8166, [MS-SMBD]. Owns: a queue pair whose other end is a script. Does not: check what an honest peer is told; tests
+//! do. Exists in the builds of tests and fuzzers alone.
+//!
+//! An input is a [`Script`]: its bytes decide what the peer does, what the server's users do, and how time passes. Checked: no
+//! panic, no loop (each act may ask the queue pair so many times), nothing waits for a silent peer for ever, all that was
+//! posted was sound, and the pool is whole when the connection is gone.
+
+mod calls;
+mod peer;
+mod transfers;
+
+pub use calls::rpcrdma_peer;
+pub use transfers::smbd_peer;
+use weft_machine::Pool;
+pub(crate) use weft_machine::sim::Script;
+
+/// A name, as in `fuzz/`, and what runs under it.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets of this crate.
+pub const TARGETS: &[Target] = &[("rpcrdma_peer", rpcrdma_peer), ("smbd_peer", smbd_peer)];
+
+const MAX_ACTS: usize = 150;
+
+thread_local! {
+    // One for all inputs: making a pool is as much work as a short script.
+    static POOL: Pool = Pool::new(16 << 20);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use weft_machine::sim::Rng;
+
+    use super::*;
+
+    fn rounds() -> usize {
+        // Longer on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-transport --release fuzz
+        std::env::var("WEFT_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
+    }
+
+    #[test]
+    fn random_scripts_do_no_harm() {
+        for (name, target) in TARGETS {
+            let mut rng = Rng::new(name.len() as u64);
+            for _ in 0..rounds() {
+                let mut script = vec![0; rng.below(1500)];
+                rng.fill(&mut script);
+                // Small numbers are likelier decisions than large ones.
+                script.iter_mut().filter(|_| rng.one_in(2)).for_each(|byte| *byte %= 16);
+                target(&script);
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_samples_do_no_harm() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        for (name, target) in TARGETS {
+            let mut rng = Rng::new(7);
+            let mut samples: Vec<_> = std::fs::read_dir(corpus.join(name))
+                .unwrap_or_else(|e| panic!("no corpus for {name}: {e}"))
+                .map(|sample| sample.unwrap().path())
+                .collect();
+            samples.sort();
+            assert!(!samples.is_empty(), "an empty corpus for {name}");
+            for sample in samples {
+                let sample = std::fs::read(sample).unwrap();
+                target(&sample);
+                for _ in 0..rounds() / 20 {
+                    let mut damaged = sample[..rng.within(0..=sample.len() as u64) as usize].to_vec();
+                    for _ in 0..rng.below(4) {
+                        let at = rng.below(damaged.len());
+                        if let Some(byte) = damaged.get_mut(at) {
+                            *byte = rng.bits() as u8;
+                        }
+                    }
+                    target(&damaged);
+                }
+            }
+        }
+    }
+}
