@@ -54,8 +54,7 @@ impl Core {
     }
 
     /// Pulls one segment.
-    async fn fetch_one(self: Rc<Core>, from: Segment) -> Result<Buf, Error> {
-        let into = self.pool.alloc(from.len as usize).await;
+    async fn fetch_one(self: Rc<Core>, from: Segment, into: Buf) -> Result<Buf, Error> {
         let slot = {
             let state = &mut *self.state.borrow_mut();
             if let Some(ending) = &state.ended {
@@ -77,20 +76,30 @@ impl Core {
         if len > self.state.borrow().engine.max_read_write() as u64 {
             return Err(Error::Misuse("fetch longer than MaxReadWriteSize"));
         }
-        let mut segments = from.into_iter().filter(|segment| segment.len > 0);
-        let Some(first) = segments.next() else { return Ok(Bytes::new()) };
-        let rest: Vec<_> = segments.collect();
-        if rest.is_empty() {
-            return Ok(self.fetch_one(first).await?.freeze());
+        let segments: Vec<_> = from.into_iter().filter(|segment| segment.len > 0).collect();
+        let size = |segment: &Segment| segment.len as usize;
+        match segments[..] {
+            [] => return Ok(Bytes::new()),
+            [only] => {
+                let into = self.pool.alloc(size(&only)).await;
+                return Ok(self.fetch_one(only, into).await?.freeze());
+            }
+            _ => {}
         }
-        // A Read fills its buffer from the start, so several segments are put together by a copy.
-        let reads = std::iter::once(first).chain(rest).map(|from| self.clone().fetch_one(from));
-        let parts = try_join_all(reads).await?;
-        let mut whole = self.pool.alloc(len as usize).await;
-        for part in parts {
+        // A Read fills its buffer from the start, so several segments are put together by a copy. The buffers are taken all at
+        // once: two fetches that each held some of them could wait for each other for ever.
+        let all: Vec<_> = std::iter::once(len as usize).chain(segments.iter().map(size)).collect();
+        let bufs = self.pool.alloc_many(&all).await;
+        let mut bufs =
+            bufs.map_err(|_| Error::Misuse("a fetch that needs more than the buffer pool"))?.into_iter();
+        let mut whole = bufs.next().ok_or(Error::Closed)?;
+        let reads = segments.iter().zip(bufs).map(|(from, into)| self.clone().fetch_one(*from, into));
+        for part in try_join_all(reads).await? {
             let filled = whole.len();
             whole.set_len(filled + part.len());
-            buf::copy(&mut whole[filled..], &part);
+            if let Some(room) = whole.get_mut(filled..) {
+                buf::copy(room, &part);
+            }
         }
         Ok(whole.freeze())
     }

@@ -554,6 +554,22 @@ fn a_silent_peer_is_given_up_after_five_seconds() {
 }
 
 #[test]
+fn fetches_that_fill_the_pool_together_all_end() {
+    Sim::new(4).run(async {
+        let net = Net::iwarp(Pool::new(16 << 20));
+        let (client, server) = net.pair().await;
+        let exposed = client.expose(region(&net, 2 << 20), Access::RemoteRead).unwrap();
+        let whole = exposed.segments[0];
+        let half = whole.len / 2;
+        let halves = [0, half].map(|at| Segment { offset: whole.offset + u64::from(at), len: half, ..whole });
+        // The halves of all of them are more than there is: none may hold its own while it waits for the whole.
+        let fetches = join_all((0..9).map(|_| async { server.fetch(halves.to_vec()).await.unwrap().len() }));
+        let fetched = rt::timeout(Duration::from_secs(20), fetches).await.expect("they wait for each other");
+        assert_eq!(fetched, [2 << 20; 9]);
+    });
+}
+
+#[test]
 fn an_idle_connection_lives_and_a_dead_one_is_noticed() {
     Sim::new(1).run(async {
         let net = Net::iwarp(Pool::new(128 << 20));
