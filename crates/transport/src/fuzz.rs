@@ -38,6 +38,23 @@ mod tests {
 
     use super::*;
 
+    /// Tells what a target died of.
+    struct Input<'a>(&'static str, &'a [u8]);
+
+    impl Drop for Input<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                let hex: String = self.1.iter().map(|byte| format!("{byte:02x}")).collect();
+                eprintln!("{} died of {hex}", self.0);
+            }
+        }
+    }
+
+    fn run(name: &'static str, target: fn(&[u8]), input: &[u8]) {
+        let _input = Input(name, input);
+        target(input);
+    }
+
     fn rounds() -> usize {
         // Longer on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-transport --release fuzz
         std::env::var("WEFT_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
@@ -52,7 +69,7 @@ mod tests {
                 rng.fill(&mut script);
                 // Small numbers are likelier decisions than large ones.
                 script.iter_mut().filter(|_| rng.one_in(2)).for_each(|byte| *byte %= 16);
-                target(&script);
+                run(name, *target, &script);
             }
         }
     }
@@ -70,7 +87,7 @@ mod tests {
             assert!(!samples.is_empty(), "an empty corpus for {name}");
             for sample in samples {
                 let sample = std::fs::read(sample).unwrap();
-                target(&sample);
+                run(name, *target, &sample);
                 for _ in 0..rounds() / 20 {
                     let mut damaged = sample[..rng.within(0..=sample.len() as u64) as usize].to_vec();
                     for _ in 0..rng.below(4) {
@@ -79,7 +96,7 @@ mod tests {
                             *byte = rng.bits() as u8;
                         }
                     }
-                    target(&damaged);
+                    run(name, *target, &damaged);
                 }
             }
         }

@@ -26,6 +26,8 @@ pub fn smbd_peer(data: &[u8]) {
     let mut script = Script::new(data);
     Sim::new(u64::from(script.byte())).time_limit(Duration::from_secs(1 << 20)).run(async {
         let mut world = World::new(&pool, &mut script);
+        // Whatever becomes of it, the server has begun.
+        world.turn().await;
         let mut acts = 0;
         while !script.is_over() && acts < MAX_ACTS {
             world.act(&mut script).await;
