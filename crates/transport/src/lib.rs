@@ -8,6 +8,7 @@
 
 mod channel;
 pub mod datagram;
+mod deadline;
 mod framed;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -4,6 +4,8 @@
 //! Spec: RFC 8166 3.4.5 (a responder pulls when it likes, before it replies). Owns: nothing; the connection may end first.
 //! Does not: post or complete Reads (`responder` and `driver`).
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -48,7 +50,7 @@ impl Distant for There {
         let mut done = 0;
         for segment in &self.payload {
             // The fill may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
-            let rest = (len - done).min(segment.len as usize);
+            let rest = len.saturating_sub(done).min(segment.len as usize);
             if rest == 0 {
                 break;
             }
@@ -57,7 +59,7 @@ impl Distant for There {
             if let Err(e) = inner.qp.read_into(part, file, offset.saturating_add(done as u64))? {
                 return Some(Err(e));
             }
-            done += rest;
+            done = done.saturating_add(rest);
         }
         Some(Ok(()))
     }

@@ -4,6 +4,8 @@
 //! (replies to the responder's own calls have receives of their own).
 //! Owns: the counts. Does not: post. A received message's buffer is posted again, or another, before anything else happens.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 /// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
 pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;
 /// Receives of a client that has not called yet: 16 KiB of the default size, and enough for a client that calls one by one.
@@ -36,7 +38,15 @@ impl Receives {
 
     /// Receives to post now; fewer may be posted while memory is short.
     pub(super) fn wanted(&self) -> u32 {
-        (self.goal - self.calls) + (self.replies.0 - self.replies.1)
+        self.calls_missing().saturating_add(self.replies_missing())
+    }
+
+    fn calls_missing(&self) -> u32 {
+        self.goal.saturating_sub(self.calls)
+    }
+
+    fn replies_missing(&self) -> u32 {
+        self.replies.0.saturating_sub(self.replies.1)
     }
 
     /// Whether some of them are not for more speed alone.
@@ -46,9 +56,10 @@ impl Receives {
 
     /// So many of [`Receives::wanted`] were posted.
     pub(super) fn posted(&mut self, n: u32) {
-        let replies = n.min(self.replies.0 - self.replies.1);
-        self.replies.1 += replies;
-        self.calls += (n - replies).min(self.goal - self.calls);
+        let replies = n.min(self.replies_missing());
+        self.replies.1 = self.replies.1.saturating_add(replies);
+        let calls = n.saturating_sub(replies).min(self.calls_missing());
+        self.calls = self.calls.saturating_add(calls);
     }
 
     /// The credits to grant with the next reply.
@@ -75,6 +86,7 @@ impl Receives {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

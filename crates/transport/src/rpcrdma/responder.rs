@@ -11,6 +11,8 @@
 //! Errors: a header or a chunk list that breaks a rule, or asks for more memory than a connection may hold, is answered with
 //! RDMA_ERROR; the connection goes on.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
@@ -26,6 +28,7 @@ use weft_wire::xdr::{Encoder, pad};
 use super::chunks::{self, Reads};
 use super::receives::{REVERSE_CREDITS, Receives};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
+use crate::deadline::after;
 use crate::memory::counted_sum;
 
 /// How long the Reads of one call may take, from the moment they are posted. All that a connection may pull at a time comes in
@@ -33,6 +36,8 @@ use crate::memory::counted_sum;
 pub(super) const PULL_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may take to its first call. One connects because it has something to ask.
 pub(super) const FIRST_CALL_LIMIT: Duration = Duration::from_secs(30);
+/// XDR fill that a chunk may hold behind its payload.
+const MAX_FILL: u64 = 3;
 /// Bytes of a header without chunks.
 const HEADER_BYTES: usize = 28;
 /// msg_type of an RPC message (RFC 5531 section 9).
@@ -150,7 +155,8 @@ impl Gather {
             None => self.whole = Some(piece),
             Some(whole) => {
                 let at: usize = self.segments.iter().take(n).map(|s| s.len as usize).sum();
-                if let Some(to) = whole.get_mut(at..at + piece.len()) {
+                let to = whole.get_mut(at..).and_then(|rest| rest.get_mut(..piece.len()));
+                if let Some(to) = to {
                     buf::copy(to, &piece);
                 }
             }
@@ -319,7 +325,7 @@ impl Responder {
     /// Sends a call to the client, as soon as that has credit for it (RFC 8167 4.1, 5.1). It has no chunks.
     fn call_back(&mut self, xid: u32, stream: Vec<Bytes>, send_id: u64, out: &mut Out) -> Result<(), Error> {
         let len: usize = stream.iter().map(Bytes::len).sum();
-        if HEADER_BYTES + len > self.terms.threshold {
+        if HEADER_BYTES.saturating_add(len) > self.terms.threshold {
             return Err(Error::Misuse("a call to the client has to fit one Send"));
         }
         self.reverse.waiting.push_back((xid, stream, send_id));
@@ -346,13 +352,13 @@ impl Responder {
         let reads = chunks::group(&chunks.reads);
         let ticket = CallTicket { xid, writes: chunks.writes, reply: chunks.reply, invalidate };
         self.first_call = None;
-        self.unanswered += 1;
+        self.unanswered = self.unanswered.saturating_add(1);
         self.receives.used(self.unanswered);
         let checked = reads.and_then(|reads| self.check(xid, &reads, stream.as_ref()).map(|()| reads));
         match (checked, stream) {
             (Err(why), _) => {
                 tracing::debug!(xid, why, "unusable chunks");
-                self.unanswered -= 1;
+                self.unanswered = self.unanswered.saturating_sub(1);
                 self.refuse(xid, VERSION, ErrorCode::Chunk, out);
             }
             (Ok(reads), Some(body)) if reads.payload.is_empty() => {
@@ -397,7 +403,7 @@ impl Responder {
             return Err("position behind the end of the stream");
         }
         // The fill may be part of the chunk (RFC 8166 3.4.5.2).
-        if total(&reads.payload) > self.terms.max_payload as u64 + 3 {
+        if total(&reads.payload) > (self.terms.max_payload as u64).saturating_add(MAX_FILL) {
             return Err("payload chunk above the limit");
         }
         // Before anything is allocated: a call that can never be pulled is not waited with.
@@ -442,8 +448,8 @@ impl Responder {
     /// They are here, in that order: the call's Reads go out.
     pub fn provide(&mut self, bufs: Vec<Buf>, now: Time, out: &mut Out) {
         let Some(mut pull) = self.waiting.pop_front() else { return };
-        pull.deadline = now + PULL_LIMIT;
-        self.pulling_bytes += pull.counted;
+        pull.deadline = after(now, PULL_LIMIT);
+        self.pulling_bytes = self.pulling_bytes.saturating_add(pull.counted);
         let entry = self.pulling.vacant_entry();
         let mut bufs = bufs.into_iter();
         let mut id = id::READ | (entry.key() as u64) << READ_INDEX_BITS;
@@ -456,7 +462,7 @@ impl Responder {
             }
             for (from, into) in gather.segments.iter().zip(bufs.by_ref()) {
                 out.work.push_back(Work::Read { id, into, from: *from });
-                id += 1;
+                id = id.saturating_add(1);
             }
         }
         entry.insert(pull);
@@ -471,10 +477,10 @@ impl Responder {
             None => stream.filled(index, buf),
             Some(index) => payload.filled(index, buf),
         }
-        pull.left -= 1;
+        pull.left = pull.left.saturating_sub(1);
         if pull.left == 0 {
             let pull = self.pulling.remove(key);
-            self.pulling_bytes -= pull.counted;
+            self.pulling_bytes = self.pulling_bytes.saturating_sub(pull.counted);
             self.assembled(pull, out);
         }
     }
@@ -526,7 +532,7 @@ impl Responder {
         };
         let CallTicket { xid, mut writes, reply: mut reply_chunk, invalidate } = ticket;
         let mut work = VecDeque::new();
-        let mut stream: Vec<Bytes> = Vec::with_capacity(reply.parts.len() + 2);
+        let mut stream: Vec<Bytes> = Vec::with_capacity(reply.parts.len().saturating_mul(2));
         let mut next_write = 0;
         for part in reply.parts {
             let data = match part {
@@ -540,7 +546,7 @@ impl Responder {
                 Part::Payload { data, to: To::Ticket } => {
                     // RFC 8166 4.3.2.3: an empty chunk asks for this item inline.
                     let slot = writes.get_mut(next_write);
-                    next_write += 1;
+                    next_write = next_write.saturating_add(1);
                     match slot.filter(|chunk| !chunk.is_empty()) {
                         Some(chunk) if chunks::len(chunk) >= data.len() as u64 => {
                             *chunk = chunks::fill(std::mem::take(chunk), data, id::WRITE, &mut work);
@@ -560,14 +566,14 @@ impl Responder {
             };
             let fill = pad(chain.iter().map(Bytes::len).sum());
             stream.extend(chain);
-            stream.push(Bytes::from_static(&[0; 3][..fill]));
+            stream.push(Bytes::from_static(&[0; 3]).slice(..fill.min(3)));
         }
         let mut next_unused = |chunk: &mut WriteChunk| *chunk = chunks::unused(std::mem::take(chunk));
         writes.iter_mut().skip(next_write).for_each(&mut next_unused);
         let stream_len: usize = stream.iter().map(Bytes::len).sum();
         let mut lists = Chunks { reads: Vec::new(), writes, reply: reply_chunk.take() };
-        let header_len = 16 + lists.emitted_len();
-        let body = if header_len + stream_len <= self.terms.threshold {
+        let header_len = lists.emitted_len().saturating_add(16);
+        let body = if header_len.saturating_add(stream_len) <= self.terms.threshold {
             lists.reply = lists.reply.map(chunks::unused);
             Body::Msg(lists)
         } else {

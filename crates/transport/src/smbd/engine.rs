@@ -12,6 +12,8 @@
 //! (counted) into one buffer, which grows as they come. Sent messages are sliced, never copied.
 //! Errors: `handle` fails once, with the reason why the connection must end.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 mod assembly;
 mod negotiate;
 
@@ -26,6 +28,7 @@ use weft_wire::smbd::{DataTransfer, Malformed, NegotiateResponse, RESPONSE_REQUE
 use self::assembly::Assembly;
 use super::config::Config;
 use crate::channel::Ending;
+use crate::deadline::after;
 
 /// [MS-SMBD] 3.1.4.1: how long the connecting side waits for the Negotiate Response.
 pub const ACTIVE_NEGOTIATION: Duration = Duration::from_secs(120);
@@ -248,7 +251,7 @@ impl Engine {
             headers: BytesMut::new(),
             answer_due: false,
             keepalive: Keepalive::None,
-            deadline: now + patience,
+            deadline: after(now, patience),
             first_grant: None,
         }
     }
@@ -313,7 +316,7 @@ impl Engine {
     /// grant.
     pub fn receives_urgent(&self) -> bool {
         let wanted = self.receives_wanted();
-        wanted > 0 && (wanted * 4 > self.credit_ceiling() || self.send_credits <= 1)
+        wanted > 0 && (wanted.saturating_mul(4) > self.credit_ceiling() || self.send_credits <= 1)
     }
 
     /// [`Engine::receives_wanted`] without those that are for more speed alone.
@@ -339,7 +342,11 @@ impl Engine {
         // 3.1.5.9: the last send credit is spent only on a message that grants one, so there must be one to grant,
         // beyond the peer's wish if need be. The peer can spend what it holds only by sending, which gives it back:
         // granted never exceeds the ceiling by more than one.
-        if self.send_credits == 1 && self.has_something_to_send() { goal.max(self.granted + 1) } else { goal }
+        if self.send_credits == 1 && self.has_something_to_send() {
+            goal.max(self.granted.saturating_add(1))
+        } else {
+            goal
+        }
     }
 
     /// Credits that the peer wants and may have.
@@ -368,7 +375,7 @@ impl Engine {
     pub fn handle(&mut self, event: Event, now: Time) -> Result<(), Ending> {
         let result = match event {
             Event::Posted(n) => {
-                self.posted += n;
+                self.posted = self.posted.saturating_add(n);
                 Ok(())
             }
             Event::Received(message) => self.received(message, now),
@@ -378,7 +385,7 @@ impl Engine {
                 {
                     assembly.move_to(buf);
                     // The peer may have had no credits while we looked for memory.
-                    self.message_due = Some(now + MESSAGE_LIMIT);
+                    self.message_due = Some(after(now, MESSAGE_LIMIT));
                     self.append(message, &transfer);
                 }
                 Ok(())
@@ -449,7 +456,7 @@ impl Engine {
                 // 3.1.6.2. Without a credit the question cannot be asked; a peer that granted nothing in all this
                 // time and says nothing now is gone all the same.
                 self.keepalive = Keepalive::Pending;
-                self.deadline = now + KEEPALIVE_ANSWER;
+                self.deadline = after(now, KEEPALIVE_ANSWER);
                 Ok(())
             }
             Phase::Established => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.2: keepalive without an answer")),
@@ -489,9 +496,9 @@ impl Engine {
         if self.granted == 0 {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.1: a message without a credit"));
         }
-        self.granted -= 1;
+        self.granted = self.granted.saturating_sub(1);
         let transfer = DataTransfer::parse(&message).map_err(malformed)?;
-        if self.granted * 2 <= self.reach && self.credit_ceiling() == self.reach {
+        if self.granted.saturating_mul(2) <= self.reach && self.credit_ceiling() == self.reach {
             self.reach = self.reach.saturating_mul(2);
         }
         if transfer.credits_requested == 0 {
@@ -500,8 +507,8 @@ impl Engine {
         self.target = transfer.credits_requested.into();
         // A peer cannot owe more messages than the field that grants them can say at once.
         self.send_credits =
-            (self.send_credits + u32::from(transfer.credits_granted)).min(u32::from(u16::MAX));
-        self.deadline = now + self.config.keepalive_interval;
+            self.send_credits.saturating_add(transfer.credits_granted.into()).min(u16::MAX.into());
+        self.deadline = after(now, self.config.keepalive_interval);
         self.keepalive = Keepalive::None;
         self.answer_due |= transfer.flags & RESPONSE_REQUESTED != 0;
         if transfer.data.is_empty() {
@@ -512,7 +519,7 @@ impl Engine {
             self.outputs.push_back(Output::Spare(message));
             return Ok(());
         }
-        let announced = transfer.data.len() as u64 + u64::from(transfer.remaining_data_length);
+        let announced = (transfer.data.len() as u64).saturating_add(transfer.remaining_data_length.into());
         if announced > u64::from(self.config.max_fragmented_size) {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: message longer than MaxFragmentedSize"));
         }
@@ -551,8 +558,8 @@ impl Engine {
     }
 
     fn deliver(&mut self, body: Bytes) {
-        self.held += 1;
-        self.held_bytes += body.len();
+        self.held = self.held.saturating_add(1);
+        self.held_bytes = self.held_bytes.saturating_add(body.len());
         self.outputs.push_back(Output::Deliver(body));
     }
 }
@@ -582,7 +589,7 @@ impl Engine {
         match self.grantable() {
             0 => false,
             1 => self.granted == 0,
-            _ => self.granted * 2 <= self.credit_ceiling(),
+            _ => self.granted.saturating_mul(2) <= self.credit_ceiling(),
         }
     }
 
@@ -596,8 +603,8 @@ impl Engine {
             // The last credit is kept for a message that grants one; receive_goal asks for the receive.
             return None;
         }
-        self.send_credits -= 1;
-        self.granted += grant;
+        self.send_credits = self.send_credits.saturating_sub(1);
+        self.granted = self.granted.saturating_add(grant);
         self.first_grant = None;
         // An answer does not ask back, or two idle peers would never be silent again.
         self.answer_due = false;
@@ -611,15 +618,15 @@ impl Engine {
         let header = |remaining: usize, len: usize| {
             DataTransfer::header(self.config.send_credits, grant as u16, flags, remaining as u32, len as u32)
         };
-        let room = self.max_send - DataTransfer::DATA_OFFSET;
+        let room = self.max_send.saturating_sub(DataTransfer::DATA_OFFSET);
         let Some(front) = self.queue.front_mut() else {
             let header = header(0, 0);
             let header = cut(&mut self.headers, &header[..DataTransfer::LEN]);
             return Some(Output::Send { data: vec![header], invalidate: None, finishes: None });
         };
-        let left = front.len - self.cursor.sent;
+        let left = front.len.saturating_sub(self.cursor.sent);
         if left > room {
-            let header = cut(&mut self.headers, &header(left - room, room));
+            let header = cut(&mut self.headers, &header(left.saturating_sub(room), room));
             let data = fragment(front, &mut self.cursor, header, room);
             return Some(Output::Send { data, invalidate: None, finishes: None });
         }
@@ -627,7 +634,9 @@ impl Engine {
         let mut whole = self.queue.pop_front()?;
         let cursor = std::mem::take(&mut self.cursor);
         let data = if cursor.sent == 0 {
-            whole.body[0] = header;
+            if let Some(place) = whole.body.first_mut() {
+                *place = header;
+            }
             whole.body
         } else {
             std::iter::once(header).chain(whole.body.drain(cursor.at..)).collect()
@@ -645,16 +654,16 @@ fn fragment(from: &mut Submission, cursor: &mut Cursor, header: Bytes, len: usiz
     while missing > 0 {
         let Some(piece) = from.body.get_mut(cursor.at) else { break };
         if piece.len() <= missing {
-            missing -= piece.len();
+            missing = missing.saturating_sub(piece.len());
             data.push(std::mem::take(piece));
-            cursor.at += 1;
+            cursor.at = cursor.at.saturating_add(1);
         } else {
             data.push(piece.split_to(missing));
             missing = 0;
         }
     }
     debug_assert_eq!(missing, 0, "a submission is as long as it says");
-    cursor.sent += len;
+    cursor.sent = cursor.sent.saturating_add(len);
     data
 }
 
@@ -693,4 +702,5 @@ impl Remaining for DataTransfer {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests;

@@ -67,7 +67,7 @@ impl Assembly {
     pub(super) fn append(&mut self, data: &[u8]) -> bool {
         let filled = self.filled();
         if let Some(buf) = &mut self.buf {
-            buf.set_len(filled + data.len());
+            buf.set_len(filled.saturating_add(data.len()));
             if let Some(room) = buf.get_mut(filled..) {
                 buf::copy(room, data);
             }
