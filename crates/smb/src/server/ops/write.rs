@@ -59,7 +59,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         let directory = open.kind == Kind::Dir;
         return Err(if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into());
     };
-    let at = target(&open, request.offset, len)?;
+    let at = target(request.offset, len)?;
     if len == 0 {
         return Ok(0);
     }
@@ -132,9 +132,9 @@ enum Target {
     End,
 }
 
-/// Who may append alone writes at the end, whatever offset the request has: as Windows does it (note 364 to 3.3.5.13). The end
-/// that a client knows may be an old one, and so no reason to refuse.
-fn target(open: &Open, offset: u64, len: u32) -> Result<Target, NtStatus> {
+/// Where the request says. That goes for who may append alone, too: Windows takes his writes like anybody's (3.3.5.13, note 364;
+/// [MS-FSA] 2.1.5.4 makes no difference). Who wants the end, wherever it is, says so.
+fn target(offset: u64, len: u32) -> Result<Target, NtStatus> {
     if offset == AT_END {
         return Ok(Target::End);
     }
@@ -142,10 +142,7 @@ fn target(open: &Open, offset: u64, len: u32) -> Result<Target, NtStatus> {
     if i64::try_from(end).is_err() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    match open.access.contains(AccessMask::FILE_WRITE_DATA) {
-        true => Ok(Target::At(offset)),
-        false => Ok(Target::End),
-    }
+    Ok(Target::At(offset))
 }
 
 /// The first `len` bytes of the client's memory.

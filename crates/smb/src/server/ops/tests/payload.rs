@@ -118,11 +118,11 @@ fn rights_and_ranges_are_checked() {
         assert_eq!(status(write(&b, reader, 0, b"x").await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, writer, 0, 1).await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, looker, 0, 1).await), NtStatus::ACCESS_DENIED);
-        // Who may append alone does so wherever he thinks that the end is.
-        for offset in [0, 8, 100] {
+        // Who may append alone writes where he says, and at the end where he says that ([MS-SMB2] 3.3.5.13, note 364).
+        for offset in [0, 7, u64::MAX] {
             assert_eq!(write(&b, appender, offset, b"!").await, Ok(1));
         }
-        assert_eq!(read(&b, reader, 0, 100).await.unwrap(), b"content!!!");
+        assert_eq!(read(&b, reader, 0, 100).await.unwrap(), b"!ontent!!");
         assert_eq!(status(read(&b, dir, 0, 1).await), NtStatus::INVALID_DEVICE_REQUEST);
         assert_eq!(status(write(&b, dir, 0, b"x").await), NtStatus::INVALID_DEVICE_REQUEST);
         for offset in [1 << 63, u64::MAX - 1] {
