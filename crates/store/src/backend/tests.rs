@@ -10,6 +10,7 @@ use crate::vfs::*;
 
 mod appends;
 mod beside;
+mod descriptors;
 mod identity;
 mod observed;
 mod rules;

@@ -1,10 +1,11 @@
 //! A memory disk as a share: a tree in memory, the bytes of each file in a memfd.
 //!
 //! What: files are memfds so that a READ leaves by the same path as from a folder: a file range that the transport
-//! splices or reads into the peer's memory. Nothing survives the process.
-//! Owns: everything in it. Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and as many
-//! files with data as the process may have descriptors. Does not: enforce permissions, it has one user.
+//! splices or reads into the peer's memory. Small ones that nobody has open need none (see `content`). Nothing survives the process.
+//! Owns: everything in it. Limits: bytes (given), names (`MAX_NAMES` or one per page of the limit), and descriptors: a
+//! quarter of what the process may have, for files that are open or longer than a megabyte. Does not: enforce permissions, it has one user.
 
+mod content;
 mod quota;
 mod tree;
 mod xattrs;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::LocalBoxFuture;
 
+use self::content::Content;
 use self::quota::Usage;
 use self::tree::{Body, Entries, Tree};
 use super::names;
@@ -61,12 +63,19 @@ impl Drop for Held {
 impl Ram {
     /// An empty disk whose files may occupy `limit_bytes` together.
     pub fn new(limit_bytes: u64) -> Ram {
-        super::descriptor_limit();
+        Ram::with_descriptors(limit_bytes, super::descriptor_limit() / 4)
+    }
+
+    /// The same, whose files may have so many descriptors.
+    pub(super) fn with_descriptors(limit_bytes: u64, descriptors: usize) -> Ram {
         let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
         // The keys of a hasher are random; nothing depends on their being secret.
         let serial = RandomState::new().build_hasher().finish();
         let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES), serial);
-        Ram(Arc::new(Shared { tree: Mutex::new(tree), usage: Arc::new(Usage::new(limit_bytes)) }))
+        Ram(Arc::new(Shared {
+            tree: Mutex::new(tree),
+            usage: Arc::new(Usage::new(limit_bytes, descriptors)),
+        }))
     }
 
     fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
@@ -98,13 +107,12 @@ impl Ram {
             let attr = tree.attr(node)?;
             super::may_reuse(&attr, &make, exists)?;
             if let (Make::File, Exists::Reuse, Some(_)) = (&make, exists, set.size) {
-                let node = tree.node_mut(node)?;
-                node.set(&SetAttr { size: set.size, ..SetAttr::default() }, &self.0.usage)?;
+                tree.set(node, &SetAttr { size: set.size, ..SetAttr::default() }, &self.0.usage)?;
             }
             return Ok((tree.attr(node)?, false));
         }
         let (body, mode) = match make {
-            Make::File => (Body::File(None), super::FILE_MODE),
+            Make::File => (Body::File(Content::Empty), super::FILE_MODE),
             Make::Dir => (Body::Dir(Entries::default()), super::DIR_MODE),
             Make::Symlink(target) => {
                 names::check_target(&target)?;
@@ -120,7 +128,7 @@ impl Ram {
         let set = SetAttr { mode: set.mode.map(|mode| mode | inherited), ..set };
         // A new file is empty; it needs no bytes to say so.
         let set = SetAttr { size: set.size.filter(|&size| size != 0), ..set };
-        let made = tree.node_mut(node)?.set(&set, &self.0.usage);
+        let made = tree.set(node, &set, &self.0.usage);
         match made.and_then(|()| tree.attr(node)) {
             Ok(attr) => Ok((attr, true)),
             Err(e) => {
@@ -132,12 +140,12 @@ impl Ram {
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Error> {
         let mut tree = self.0.tree();
-        tree.node_mut(node)?.set(set, &self.0.usage)?;
+        tree.set(node, set, &self.0.usage)?;
         tree.attr(node)
     }
 
     fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
-        let data = self.0.tree().node_mut(node)?.data(&self.0.usage)?;
+        let data = self.0.tree().data(node, &self.0.usage)?;
         let file = OpenFile::new(node, data.file.clone(), Some(data));
         Ok(if write { file } else { file.read_only() })
     }

@@ -5,24 +5,40 @@
 //! with a write may leave a file charged too little until its next write; never a limit that is passed for good.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_machine::File;
 
 use crate::vfs::{Error, Quota};
 
 const PAGE: u64 = 4096;
+/// Descriptors of all memory disks: at most half of what the process may have, so that there are some left for connections and
+/// for what other shares have open.
+static ALL_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
 
 /// The space of a share.
 #[derive(Debug)]
 pub(super) struct Usage {
     limit_bytes: u64,
     used_bytes: AtomicU64,
+    /// Descriptors that its files have, and may have.
+    descriptors: AtomicUsize,
+    max_descriptors: usize,
 }
 
 impl Usage {
-    pub(super) fn new(limit_bytes: u64) -> Usage {
-        Usage { limit_bytes, used_bytes: AtomicU64::new(0) }
+    pub(super) fn new(limit_bytes: u64, max_descriptors: usize) -> Usage {
+        Usage {
+            limit_bytes,
+            used_bytes: AtomicU64::new(0),
+            descriptors: AtomicUsize::new(0),
+            max_descriptors,
+        }
+    }
+
+    /// Descriptors that its files have.
+    pub(super) fn descriptors(&self) -> usize {
+        self.descriptors.load(Ordering::Relaxed)
     }
 
     pub(super) fn limit_bytes(&self) -> u64 {
@@ -46,19 +62,79 @@ impl Usage {
     }
 }
 
+/// How much of a share's space a file holds; given back when it goes.
+#[derive(Debug)]
+pub(super) struct Charge {
+    bytes: AtomicU64,
+    usage: Arc<Usage>,
+}
+
+impl Charge {
+    /// Nothing yet.
+    pub(super) fn none(usage: Arc<Usage>) -> Charge {
+        Charge { bytes: AtomicU64::new(0), usage }
+    }
+
+    /// What it holds.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.usage.give(*self.bytes.get_mut());
+    }
+}
+
+/// A descriptor of a share's budget.
+#[derive(Debug)]
+struct Descriptor(Arc<Usage>);
+
+impl Descriptor {
+    /// [`Error::NoSpace`] when the share has as many as it may, or all memory disks together have.
+    fn take(usage: &Arc<Usage>) -> Result<Descriptor, Error> {
+        let within = |most: usize| move |used: usize| (used < most).then_some(used + 1);
+        let add = |count: &AtomicUsize, most| {
+            count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(most)).is_ok()
+        };
+        if !add(&ALL_DESCRIPTORS, super::super::descriptor_limit() / 2) {
+            return Err(Error::NoSpace);
+        }
+        if !add(&usage.descriptors, usage.max_descriptors) {
+            ALL_DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::NoSpace);
+        }
+        Ok(Descriptor(usage.clone()))
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.descriptors.fetch_sub(1, Ordering::Relaxed);
+        ALL_DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The bytes of a regular file.
 #[derive(Debug)]
 pub(super) struct Data {
     pub(super) file: File,
-    /// How much of the share's space this file holds.
-    charged_bytes: AtomicU64,
-    usage: Arc<Usage>,
+    pub(super) charge: Charge,
+    /// Given back after the file is closed: fields go in this order.
+    _descriptor: Descriptor,
 }
 
 impl Data {
     /// An empty file.
-    pub(super) fn new(usage: Arc<Usage>) -> Result<Data, Error> {
-        Ok(Data { file: File::in_memory("weft-ram")?, charged_bytes: AtomicU64::new(0), usage })
+    pub(super) fn new(charge: Charge) -> Result<Data, Error> {
+        let descriptor = Descriptor::take(&charge.usage)?;
+        let file = File::in_memory("weft-ram").map_err(|e| match e.into() {
+            // Others have taken what the budget leaves.
+            Error::Limit(_) => Error::NoSpace,
+            e => e,
+        })?;
+        Ok(Data { file, charge, _descriptor: descriptor })
     }
 
     /// Truncates or extends.
@@ -68,11 +144,12 @@ impl Data {
         self.file.set_len(len)?;
         if len < now {
             let pages = len.div_ceil(PAGE).saturating_mul(PAGE);
-            let before = self.charged_bytes.swap(pages, Ordering::Relaxed);
+            let Charge { bytes, usage } = &self.charge;
+            let before = bytes.swap(pages, Ordering::Relaxed);
             match before.checked_sub(pages) {
-                Some(freed) => self.usage.give(freed),
+                Some(freed) => usage.give(freed),
                 // Another truncation went further in between; what is missing is charged by the next write.
-                None => self.charged_bytes.store(before, Ordering::Relaxed),
+                None => bytes.store(before, Ordering::Relaxed),
             }
         }
         Ok(())
@@ -82,23 +159,18 @@ impl Data {
 impl Quota for Data {
     fn grow(&self, len: u64, end: u64) -> Result<(), Error> {
         let pages = len.max(end).div_ceil(PAGE).checked_mul(PAGE).ok_or(Error::NoSpace)?;
-        let mut charged = self.charged_bytes.load(Ordering::Relaxed);
+        let Charge { bytes, usage } = &self.charge;
+        let mut charged = bytes.load(Ordering::Relaxed);
         while let Some(more) = pages.checked_sub(charged).filter(|&more| more > 0) {
-            self.usage.take(more)?;
-            match self.charged_bytes.compare_exchange(charged, pages, Ordering::Relaxed, Ordering::Relaxed) {
+            usage.take(more)?;
+            match bytes.compare_exchange(charged, pages, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => {
-                    self.usage.give(more);
+                    usage.give(more);
                     charged = now;
                 }
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        self.usage.give(*self.charged_bytes.get_mut());
     }
 }

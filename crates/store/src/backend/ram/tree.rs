@@ -1,19 +1,25 @@
 //! The nodes of a memory disk: directories with stable cookies, files, links.
 //!
-//! Owns: names and attributes; the bytes of files are memfds (see `quota`).
+//! Owns: names and attributes; for the bytes of files see `content`.
 //! Invariants: every node but the root has at least one place, or is held by an open; a directory has exactly one
 //! place; `names` and `order` of a directory list the same entries.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::content::Content;
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
 use crate::backend::names::{fold, fold_hash, is_called, may_be_short};
 use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
+/// Files that give their descriptors up when one is wanted: so that not every open of many looks for one. A megabyte each at most is
+/// copied with the tree locked.
+const PARKED_AT_ONCE: usize = 8;
+/// Files remembered as having descriptors before those are looked for that have none any more.
+const MIN_OPENED: usize = 1024;
 /// Hard links of one file.
 pub(super) const MAX_LINKS: usize = 1024;
 
@@ -28,9 +34,8 @@ fn since_1970(time: Duration) -> Timestamp {
 
 /// What a node holds.
 pub(super) enum Body {
-    /// Bytes, made when they are first wanted: an empty file costs no descriptor. With them the time of their last change when
-    /// the node's modification time was last set: after a later one it is that one's.
-    File(Option<(Arc<Data>, Duration)>),
+    /// Bytes.
+    File(Content),
     /// Entries.
     Dir(Entries),
     /// A target.
@@ -152,15 +157,18 @@ impl Node {
             btime: self.btime,
         };
         match &self.body {
-            Body::File(None) | Body::Special(_) => {}
-            Body::File(Some((data, set_after))) => {
+            Body::File(Content::Empty) | Body::Special(_) => {}
+            Body::File(Content::Open(data, set_after)) => {
                 let found = data.file.state_in_memory()?;
                 (attr.size, attr.allocated) = (found.len, found.allocated);
-                let changed = since_1970(found.changed);
-                attr.ctime = self.ctime.max(changed);
+                // Otherwise what the node says is newer: who set its time set that of its change as well.
                 if found.changed != *set_after {
-                    attr.mtime = changed;
+                    let changed = since_1970(found.changed);
+                    (attr.mtime, attr.ctime) = (changed, self.ctime.max(changed));
                 }
+            }
+            Body::File(Content::Parked(bytes, charge)) => {
+                (attr.size, attr.allocated) = (bytes.len() as u64, charge.bytes());
             }
             Body::Dir(entries) => attr.nlink = entries.subdirs.saturating_add(2),
             Body::Symlink(target) => attr.size = target.len() as u64,
@@ -168,28 +176,29 @@ impl Node {
         Ok(attr)
     }
 
-    /// The bytes of a regular file, made now if there are none.
-    pub(super) fn data(&mut self, usage: &Arc<Usage>) -> Result<Arc<Data>, Error> {
+    fn content(&mut self) -> Result<&mut Content, Error> {
         match &mut self.body {
-            Body::File(Some((data, _))) => Ok(data.clone()),
-            Body::File(none) => {
-                let data = Arc::new(Data::new(usage.clone())?);
-                *none = Some((data.clone(), Duration::ZERO));
-                Ok(data)
-            }
+            Body::File(content) => Ok(content),
             Body::Dir(_) => Err(Error::IsDir),
             Body::Symlink(_) | Body::Special(_) => Err(Error::Invalid),
         }
     }
 
-    pub(super) fn set(&mut self, set: &SetAttr, usage: &Arc<Usage>) -> Result<(), Error> {
-        if let Some(size) = set.size {
-            self.data(usage)?.set_len(size)?;
+    /// Gives its descriptor up where nobody needs it. Whether it had one that is free now.
+    fn park(&mut self, id: NodeId) -> Result<bool, Error> {
+        let attr = self.attr(id, 0)?;
+        let parked = self.content()?.park()?;
+        if parked {
+            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
         }
+        Ok(parked)
+    }
+
+    fn set(&mut self, set: &SetAttr) -> Result<(), Error> {
         self.mode = set.mode.map_or(self.mode, |mode| mode & 0o7777);
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
-        if let Body::File(Some((data, set_after))) = &mut self.body
+        if let Body::File(Content::Open(data, set_after)) = &mut self.body
             && set.mtime.is_some()
         {
             *set_after = data.file.state_in_memory()?.changed;
@@ -220,6 +229,8 @@ pub(super) struct Tree {
     /// Tells this disk from every other, also from the same share's after a restart.
     serial: u64,
     nodes: HashMap<NodeId, Node>,
+    /// Files that have a descriptor, in the order in which they got it, and some that have none any more.
+    opened: VecDeque<NodeId>,
     next: u64,
     names: usize,
     max_names: usize,
@@ -228,7 +239,14 @@ pub(super) struct Tree {
 impl Tree {
     /// A root and nothing else.
     pub(super) fn new(max_names: usize, serial: u64) -> Tree {
-        let mut tree = Tree { serial, nodes: HashMap::new(), next: NodeId::ROOT.0 + 1, names: 0, max_names };
+        let mut tree = Tree {
+            serial,
+            nodes: HashMap::new(),
+            opened: VecDeque::new(),
+            next: NodeId::ROOT.0 + 1,
+            names: 0,
+            max_names,
+        };
         // Whoever may use a memory disk may use all of it, as with /tmp.
         tree.nodes.insert(NodeId::ROOT, new_node(Body::Dir(Entries::default()), 0o1777));
         tree
@@ -308,6 +326,54 @@ impl Tree {
         self.nodes.insert(id, new_node(body, mode));
         self.attach(id, dir, name);
         Ok(id)
+    }
+
+    /// The bytes of a regular file, in a file of their own. Where that takes a descriptor more than the share may have, others
+    /// give theirs up; [`Error::NoSpace`] when none can.
+    pub(super) fn data(&mut self, id: NodeId, usage: &Arc<Usage>) -> Result<Arc<Data>, Error> {
+        let had = self.node_mut(id)?.content()?.is_open();
+        let data = match self.node_mut(id)?.content()?.data(usage) {
+            Err(Error::NoSpace) if self.park()? => self.node_mut(id)?.content()?.data(usage)?,
+            other => other?,
+        };
+        if !had {
+            self.opened.push_back(id);
+        }
+        if self.opened.len() > MIN_OPENED + 2 * usage.descriptors() {
+            let Tree { opened, nodes, .. } = self;
+            let mut seen = HashSet::new();
+            opened.retain(|id| {
+                matches!(nodes.get(id).map(|node| &node.body), Some(Body::File(Content::Open(..))))
+                    && seen.insert(*id)
+            });
+        }
+        Ok(data)
+    }
+
+    /// Frees some descriptors of small files that nobody has open, those first that got theirs first. Whether it could.
+    fn park(&mut self) -> Result<bool, Error> {
+        let mut parked = 0;
+        for _ in 0..self.opened.len() {
+            let Some(id) = self.opened.pop_front() else { break };
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            if node.park(id)? {
+                parked += 1;
+            } else if node.content()?.is_open() {
+                self.opened.push_back(id);
+            }
+            if parked == PARKED_AT_ONCE {
+                break;
+            }
+        }
+        Ok(parked > 0)
+    }
+
+    /// Changes attributes.
+    pub(super) fn set(&mut self, id: NodeId, set: &SetAttr, usage: &Arc<Usage>) -> Result<(), Error> {
+        if let Some(size) = set.size {
+            self.data(id, usage)?.set_len(size)?;
+        }
+        self.node_mut(id)?.set(set)
     }
 
     /// Gives a file a further name.
