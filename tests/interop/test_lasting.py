@@ -113,6 +113,29 @@ class Lasting(unittest.TestCase):
                 self.assertTrue(weft.same(self.large, self.work / "back"))
                 cutter.close()
 
+    def test_a_handle_outlasts_the_server(self):
+        """On a continuously available share the file is not opened anew by its name."""
+        with tempfile.TemporaryDirectory(prefix="weft-state-") as state, weft.serving(
+            "--continuous-availability", "data", "--state-dir", state
+        ) as server:
+            cutter = Cutter(server.smb_port, [20 * MIB], waits=True)
+            environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_LOG="debug")
+            copy = subprocess.Popen(
+                [weft.WEFT, "cp", "-q", "--json", "--transport", "tcp", self.large, self.url(cutter.address, "there")],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            cutter.reached.wait()
+            server.crash()
+            server.start()
+            cutter.port = server.smb_port
+            cutter.go_on.set()
+            out, log = copy.communicate(timeout=120)
+            self.assertEqual(copy.returncode, 0, log)
+            self.assertEqual(json.loads(out)["reconnected"], 1)
+            self.assertNotIn("is opened by its name", log)
+            self.assertTrue(weft.same(self.large, server.folder / "there"))
+            cutter.close()
+
     def test_a_folder(self):
         tree = self.work / "tree"
         (tree / "sub").mkdir(parents=True)

@@ -11,6 +11,7 @@ mod volume;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use weft_machine::net;
@@ -20,6 +21,9 @@ pub(crate) use self::compare::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::volume::*;
+
+/// Longest busy polling that makes sense, in microseconds: a second.
+const MAX_SPIN_US: u64 = 1_000_000;
 
 /// RDMA file storage for any Ethernet, in user space.
 #[derive(Parser, Debug)]
@@ -38,23 +42,23 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Serve folders and ramdisks over SMB (and NFS), on TCP and RDMA; volumes over NBD
     Serve(Box<Serve>),
-    /// Volumes: make them, list them, change them
+    /// Create, list and change volumes
     Volume(Volume),
-    /// Copy volumes to other hosts and keep the copies equal
+    /// Replicate volumes to other hosts
     Replica(Box<Replica>),
-    /// What a running server serves, to whom, and whether RDMA carries the bytes
+    /// Show what a running server serves, to whom, and whether RDMA carries the payload
     Status(Status),
-    /// Copy a file or a folder to or from a server, with progress, and verify it
+    /// Copy a file or folder to or from a server, and verify the copy
     Cp(Cp),
-    /// List a folder of a server, or its shares
+    /// List a folder on a server, or the server's shares
     Ls(Ls),
-    /// Print files of a server
+    /// Write files from a server to standard output
     Cat(Cat),
-    /// Write standard input to a file of a server
+    /// Write standard input to a file on a server
     Put(Put),
-    /// Tell what is known of a file of a server
+    /// Show a file's metadata
     Stat(Stat),
-    /// Make a folder like another one, here or on a server: what differs is copied
+    /// Make one folder equal to another, to or from a server, copying only what differs
     Sync(Sync),
     /// Serve a ramdisk here, sweep READ and WRITE over TCP, iWARP and shared memory, write a report
     Demo(Demo),
@@ -254,7 +258,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub json: bool,
     /// Threads that serve, one per core [default: one per processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub cores: Option<usize>,
     /// Bind thread i to processor i
     #[arg(long)]
@@ -266,7 +270,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
-    #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64)]
+    #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64,
+        value_parser = clap::value_parser!(u64).range(..=MAX_SPIN_US))]
     pub spin_us: u64,
     /// Memory for payload buffers: 64M to the memory of this host
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
@@ -329,7 +334,7 @@ pub(crate) struct Connect {
     /// How to reach the server
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Do not ask for a CRC on iWARP
+    /// Use no CRC on iWARP unless the server asks for one
     #[arg(long)]
     pub no_crc: bool,
     /// Encrypt the SMB session
@@ -338,14 +343,14 @@ pub(crate) struct Connect {
     /// Sign the SMB session
     #[arg(long)]
     pub sign: bool,
-    /// Compress what travels by SMB over TCP, where the server can
+    /// Compress SMB over TCP where the server supports it
     #[arg(long)]
     pub compress: bool,
-    /// Log on to SMB by your Kerberos ticket (kinit) instead of a password; the server is named as in its ticket, cifs/HOST
+    /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
-    /// Connections to the server's address [default: 1]; of an SMB session, others of its addresses get one each
-    #[arg(long, value_name = "N")]
+    /// Connections to the server's address [default: 1]; an SMB session has one more to each of its other addresses
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub channels: Option<u32>,
 }
 
@@ -373,17 +378,18 @@ weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
 The password comes from WEFT_PASSWORD or is asked for."
 )]
 pub(crate) struct Cp {
-    /// A file here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
+    /// A local file, - for standard input (as target: output), smb://USER@HOST:PORT/SHARE/PATH,
+    /// or nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
     pub from: String,
-    /// The same; a folder (or a trailing slash) keeps the file's name
+    /// Where to: the same forms; in a folder (or with a trailing slash) the copy keeps the file's name
     pub to: String,
-    /// Copy folders with all that is in them
+    /// Copy folders and everything in them
     #[arg(short, long)]
     pub recursive: bool,
     #[command(flatten)]
     pub transfer: Transfer,
-    /// Files that are copied at a time
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    /// Files copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub files: u32,
 }
 
@@ -392,19 +398,19 @@ pub(crate) struct Cp {
 pub(crate) struct Transfer {
     #[command(flatten)]
     pub connect: Connect,
-    /// Bytes of one operation
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    /// Bytes of one operation, 512 to 16M
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = |text: &str| parse_within(text, 512, 16 << 20))]
     pub block: u64,
-    /// Operations outstanding at a time
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    /// Operations outstanding at a time, of each file
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_depth: u32,
-    /// Do not read the copy back to compare it
+    /// Skip reading the copy back to compare it
     #[arg(long)]
     pub no_verify: bool,
-    /// Keep what was copied when a copy fails or is interrupted, and go on from there the next time
+    /// Keep the partial file when a copy fails or is interrupted; the next run continues from it
     #[arg(long)]
     pub resume: bool,
-    /// Seconds that an SMB server may be away: a copy whose connections are lost goes on when it is back; 0: it fails at once
+    /// Seconds to keep reconnecting when all connections to an SMB server are lost; 0 fails at once
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub patience: u32,
     /// No progress bar
@@ -428,20 +434,20 @@ impl Transfer {
 weft sync --delete smb://alice@nas/data/photos ./photos\n\n\
 A file is copied when its size or its time differs. The copy gets the time of its source.")]
 pub(crate) struct Sync {
-    /// A folder here, or smb://USER@HOST:PORT/SHARE/PATH, or nfs://HOST:PORT/EXPORT/PATH
+    /// Source folder: a local one, smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH
     pub from: String,
-    /// The folder that shall have the same content; made where it does not exist
+    /// Destination folder; created if missing
     pub to: String,
-    /// Delete what the source does not have, once everything else is copied
+    /// After copying, delete files that the source does not have
     #[arg(long)]
     pub delete: bool,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub transfer: Transfer,
-    /// Files that are copied at a time
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    /// Files copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub files: u32,
 }
 
@@ -502,7 +508,7 @@ pub(crate) struct Status {
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Only the server with this process number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
     /// Print JSON: {"servers": [...]}
     #[arg(long)]
@@ -511,7 +517,7 @@ pub(crate) struct Status {
     #[arg(long)]
     pub watch: bool,
     /// Seconds in between
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub every: u64,
 }
 
@@ -531,13 +537,13 @@ pub(crate) struct Demo {
     #[arg(long)]
     pub gate: bool,
     /// Repetitions of each point; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub repetitions: usize,
     /// Length of one measurement in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 150)]
+    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub duration_ms: u64,
     /// Bytes of the file that is read and written; by default no cache of the processor holds it
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = |text: &str| parse_within(text, 1 << 20, memory()))]
     pub file_size: u64,
     /// Fewer points
     #[arg(long)]
@@ -573,7 +579,32 @@ pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
 
 fn parse_ram(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.split_once('=').ok_or("write NAME=SIZE, for example scratch=512M")?;
-    Ok((name.to_owned(), parse_size(size)?))
+    Ok((name.to_owned(), parse_within(size, 1, memory())?))
+}
+
+/// A size in a range.
+fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    match (least..=most).contains(&size) {
+        true => Ok(size),
+        false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
+    }
+}
+
+/// A size as users write it.
+fn rounded(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes}"),
+        0x400..0x10_0000 => format!("{}K", bytes >> 10),
+        0x10_0000.. => format!("{}M", bytes >> 20),
+    }
+}
+
+/// Bytes of memory of this host.
+fn memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    #[allow(clippy::useless_conversion, reason = "a word of the system, which is shorter elsewhere")]
+    u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit))
 }
 
 fn parse_snapshots(text: &str) -> Result<(String, String), String> {
@@ -612,9 +643,7 @@ const MIN_BUFFERS: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
 /// A size that `--buffers` can have here.
 fn parse_buffers(text: &str) -> Result<u64, String> {
     let size = parse_size(text)?;
-    let system = rustix::system::sysinfo();
-    #[allow(clippy::useless_conversion, reason = "a word of the system, which is shorter elsewhere")]
-    let memory = u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit));
+    let memory = memory();
     if (MIN_BUFFERS..=memory).contains(&size) {
         return Ok(size);
     }
@@ -665,6 +694,35 @@ mod tests {
         for size in ["1K", "65535K", "1000T"] {
             let refused = serve(size).unwrap_err().to_string();
             assert!(refused.contains("64M to ") && refused.contains(size), "{refused}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused_with_their_range() {
+        let most = rounded(memory());
+        for (line, says) in [
+            ("weft ls smb://a@h/s --channels 0", "1..=16"),
+            ("weft ls smb://a@h/s --channels 17", "1..=16"),
+            ("weft cp smb://a@h/s/x . --block 1", "512 to 16M"),
+            ("weft cp smb://a@h/s/x . --block 17M", "512 to 16M"),
+            ("weft cp smb://a@h/s/x . --queue-depth 0", "1..=1024"),
+            ("weft sync smb://a@h/s . --files 0", "1..=64"),
+            ("weft serve --ram x=100000T", &most),
+            ("weft serve d --cores 0", "1..=1024"),
+            ("weft serve d --spin-us 99999999", "0..=1000000"),
+            ("weft status --watch --every 0", "1..=86400"),
+            ("weft status --pid 0", "1.."),
+            ("weft demo --repetitions 0", "1..=1000"),
+            ("weft demo --duration-ms 0", "1..=600000"),
+            ("weft demo --file-size 1", &most),
+            ("weft bench smb local --until-steady=-1", "from 0 to 1000"),
+            ("weft bench smb local --server-pid 0", "1.."),
+            ("weft rdma perf client h --spin-us 99999999", "0..=1000000"),
+            ("weft doctor h --timeout 0", "0.001"),
+            ("weft doctor h --smb-port 0", "1..=65535"),
+        ] {
+            let refused = Args::try_parse_from(line.split(' ')).expect_err(line).to_string();
+            assert!(refused.contains(says), "{line}: {refused}");
         }
     }
 

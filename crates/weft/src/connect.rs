@@ -54,6 +54,8 @@ const MAX_LINKS: usize = 8;
 pub(crate) struct RemoteEntry {
     /// Its name.
     pub name: String,
+    /// The name is not UTF-8: `name` shows it, and does not find it.
+    pub garbled: bool,
     /// Whether it is a folder.
     pub folder: bool,
     /// Neither a folder nor a file: a symbolic link, a junction, a device.

@@ -19,7 +19,6 @@ use crate::args::{Crc, Doctor};
 use crate::doctor::examine::{Logon, Question};
 use crate::password;
 
-pub(crate) use examine::SMB;
 pub(crate) use report::{Report, Verdict};
 
 /// Memory for the connections that are tried, one after the other.

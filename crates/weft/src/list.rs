@@ -31,6 +31,7 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
                 let name = url.file_name().to_owned();
                 vec![RemoteEntry {
                     name,
+                    garbled: false,
                     folder: false,
                     special: stat.special,
                     size: stat.size,

@@ -211,14 +211,19 @@ async fn sync(
         for path in &source.skipped {
             note!("left out, neither a file nor a folder: {path}");
         }
+        for path in &source.unfinished {
+            note!("left out, an unfinished copy by its name: {path}");
+        }
     }
+    let left_out: Vec<String> = source.skipped.into_iter().chain(source.unfinished).collect();
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
     let mut unread = source.unread;
     unread.extend(target.unread.into_iter().filter(|_| args.delete));
     if args.dry_run {
         print_work(&unread, &work)?;
         ends.remote.close().await;
-        return Ok(ExitCode::SUCCESS);
+        let all = unread.is_empty() && work.clashes.is_empty();
+        return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let started = Instant::now();
     let mut plan = Plan::new(options, stopped);
@@ -226,7 +231,7 @@ async fn sync(
     plan.begin_many(work.bytes());
     let done = ends.carry_out(&work, unread, &plan, args.files.max(1) as usize).await?;
     plan.finish();
-    report(args, &work, &done, started, ends.remote.transport())?;
+    report(args, &work, &done, &left_out, started, ends.remote.transport())?;
     ends.remote.close().await;
     Ok(if done.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -377,6 +382,8 @@ struct Listing {
     items: Items,
     /// Neither files nor folders.
     skipped: Vec<String>,
+    /// What interrupted copies have left, by their names.
+    unfinished: Vec<String>,
     /// What could not be looked at, and why.
     unread: Vec<(String, String)>,
 }
@@ -417,6 +424,7 @@ impl Listing {
                     self.skipped.push(path);
                     continue;
                 } else if is_partial(name) {
+                    self.unfinished.push(path);
                     continue;
                 }
                 let modified = When::from(kind.modified()?);
@@ -441,14 +449,23 @@ impl Listing {
             for entry in entries {
                 // A server has no say in where we write.
                 if entry.name.contains(['/', '\0']) || matches!(&*entry.name, "" | "." | "..") {
-                    return Err(format!("the server lists a name that is no name: {:?}", entry.name).into());
+                    self.unread.push((
+                        format!("{folder}/{:?}", entry.name),
+                        "no file here can have this name".into(),
+                    ));
+                    continue;
                 }
                 let path = join(&folder, &entry.name);
+                if entry.garbled {
+                    self.unread.push((path, "the name is not UTF-8; rename it on the server (mv)".into()));
+                    continue;
+                }
                 if entry.special {
                     self.skipped.push(path);
                     continue;
                 }
                 if is_partial(&entry.name) && !entry.folder {
+                    self.unfinished.push(path);
                     continue;
                 }
                 if entry.folder {
@@ -494,14 +511,21 @@ fn print_work(unread: &[(String, String)], work: &Work) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &str) -> Result<(), Failure> {
+fn report(
+    args: &Sync,
+    work: &Work,
+    done: &Done,
+    left_out: &[String],
+    started: Instant,
+    transport: &str,
+) -> Result<(), Failure> {
     let seconds = started.elapsed().as_secs_f64();
     if args.transfer.json {
         let failed: Vec<_> =
             done.failed.iter().map(|(path, reason)| json!({"path": path, "reason": reason})).collect();
         let outcome = json!({
             "copied": done.copied, "bytes": done.bytes, "unchanged": work.unchanged, "deleted": done.deleted,
-            "failed": failed, "seconds": seconds, "transport": transport,
+            "failed": failed, "left_out": left_out, "seconds": seconds, "transport": transport,
         });
         say!("{outcome}")?;
         return Ok(());
@@ -511,11 +535,12 @@ fn report(args: &Sync, work: &Work, done: &Done, started: Instant, transport: &s
     }
     if !args.transfer.quiet {
         say!(
-            "{} files copied ({} bytes), {} unchanged, {} deleted, {} failed in {seconds:.2} s over {transport}",
+            "{} files copied ({} bytes), {} unchanged, {} deleted, {} left out, {} failed in {seconds:.2} s over {transport}",
             done.copied,
             done.bytes,
             work.unchanged,
             done.deleted,
+            left_out.len(),
             done.failed.len(),
         )?;
     }

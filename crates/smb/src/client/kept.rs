@@ -1,8 +1,9 @@
 //! Files that are opened to be kept: the server holds them for a client whose connections are lost.
 //!
 //! Spec: [MS-SMB2] 3.2.4.3.4, 3.2.4.3.5 (durable), 3.2.4.3.8 (leases), 3.2.4.4 (getting one back).
-//! Owns: what proves whose a handle is, and its lease. Does not: reconnect; see [`super::Session::again`]. Nor does it ask
-//! for persistent handles: one whose client is gone for good keeps all others from the file for a while.
+//! Owns: what proves whose a handle is, and its lease. Does not: reconnect; see [`super::Session::again`].
+//!
+//! On a share that is continuously available the handle is persistent (3.2.4.3.5): it outlasts the server, too.
 
 use std::rc::Rc;
 
@@ -26,6 +27,8 @@ pub(super) struct Kept {
     lease: Guid,
     /// Whether the server keeps it.
     durable: bool,
+    /// Whether it does so beyond its own end: a flag of the context, when the handle was asked for and when it is asked back.
+    persistent: bool,
     /// File and volume, as the server numbers them.
     on_disk: Option<(u64, u64)>,
     leases: Rc<Leases>,
@@ -50,13 +53,14 @@ impl Tree {
             create_guid: random()?,
             lease: random()?,
             durable: false,
+            persistent: false,
             on_disk: None,
             leases: self.core().leases.clone(),
         };
         let durable = match self.dialect() >= Dialect::V3_0 {
             true => RequestContext::DurableV2 {
                 timeout_ms: 0,
-                flags: DurableFlags::NONE,
+                flags: flags(self.is_continuously_available()),
                 create_guid: kept.create_guid,
             },
             false => RequestContext::Durable,
@@ -65,7 +69,11 @@ impl Tree {
         let response = self.create(&kept, options.disposition, contexts).await?;
         for context in &response.contexts {
             match *context {
-                ResponseContext::Durable | ResponseContext::DurableV2 { .. } => kept.durable = true,
+                ResponseContext::Durable => kept.durable = true,
+                ResponseContext::DurableV2 { flags, .. } => {
+                    kept.durable = true;
+                    kept.persistent = flags.contains(DurableFlags::PERSISTENT);
+                }
                 ResponseContext::OnDiskId { file_id, volume_id } => kept.on_disk = Some((file_id, volume_id)),
                 _ => {}
             }
@@ -88,6 +96,7 @@ impl Tree {
             create_guid: before.create_guid,
             lease: before.lease,
             durable: true,
+            persistent: before.persistent,
             on_disk: before.on_disk,
             leases: self.core().leases.clone(),
         };
@@ -95,7 +104,7 @@ impl Tree {
             true => RequestContext::DurableReconnectV2 {
                 file: lost.id(),
                 create_guid: kept.create_guid,
-                flags: DurableFlags::NONE,
+                flags: flags(kept.persistent),
             },
             false => RequestContext::DurableReconnect(lost.id()),
         };
@@ -136,7 +145,16 @@ impl Tree {
     }
 }
 
+fn flags(persistent: bool) -> DurableFlags {
+    if persistent { DurableFlags::PERSISTENT } else { DurableFlags::NONE }
+}
+
 impl File {
+    /// Whether the server keeps it even where it is itself started again.
+    pub fn is_persistent(&self) -> bool {
+        self.kept().is_some_and(|kept| kept.persistent)
+    }
+
     /// Whether the server keeps it for a while when all connections are lost.
     pub fn is_kept(&self) -> bool {
         self.kept().is_some_and(|kept| kept.durable)

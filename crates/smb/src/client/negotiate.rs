@@ -116,7 +116,7 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
     }
     let mut capabilities = Capabilities::LARGE_MTU;
     if dialects.iter().any(|dialect| *dialect >= Dialect::V3_0) {
-        capabilities |= Capabilities::MULTI_CHANNEL;
+        capabilities |= Capabilities::MULTI_CHANNEL | Capabilities::PERSISTENT_HANDLES;
     }
     // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says it all, but Samba answers that only to
     // clients that set the bit as well.

@@ -16,7 +16,7 @@ use weft_wire::smb2::ioctl::{self, CtlCode, NetworkInterface};
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::session_setup::SessionFlags;
-use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareCapabilities, ShareFlags, ShareType};
+use weft_wire::smb2::tree_connect::{self, RequestFlags, ShareFlags};
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, echo, logoff};
 
 use super::connections::{Connection, Connections};
@@ -344,12 +344,10 @@ impl Session {
         if core.any_tree.get() == 0 {
             core.any_tree.set(id);
         }
-        let sealed = response.flags.contains(ShareFlags::ENCRYPT_DATA);
-        if sealed && core.negotiated.profile.cipher.is_none() {
+        if response.flags.contains(ShareFlags::ENCRYPT_DATA) && core.negotiated.profile.cipher.is_none() {
             return Err(Denial::Encryption.into());
         }
-        let dfs = response.capabilities.contains(ShareCapabilities::DFS);
-        Ok(Tree::new(core.clone(), id, sealed, (response.share_type == ShareType::Disk, dfs)))
+        Ok(Tree::new(core.clone(), id, &response))
     }
 
     /// The server's name as the user gave it.

@@ -14,6 +14,7 @@ use weft_wire::smb2::fscc::{self, FileClass, FsClass, directory};
 use weft_wire::smb2::ioctl::CtlCode;
 use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
+use weft_wire::smb2::tree_connect::{self, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Command, Filetime, NtStatus, query_directory, reparse, tree_disconnect};
 
 use super::connections::Connection;
@@ -46,6 +47,8 @@ pub(super) struct TreeCore {
     disk: bool,
     /// Part of a DFS namespace.
     dfs: bool,
+    /// Its handles can be persistent.
+    available: bool,
     /// Not to be left: other users have its id, or the server has ended it.
     kept: Cell<bool>,
 }
@@ -224,8 +227,12 @@ pub struct Space {
 pub struct Tree(Rc<TreeCore>);
 
 impl Tree {
-    pub(super) fn new(core: Rc<Core>, id: u32, sealed: bool, (disk, dfs): (bool, bool)) -> Tree {
-        Tree(Rc::new(TreeCore { core, id, sealed, disk, dfs, kept: Cell::new(false) }))
+    pub(super) fn new(core: Rc<Core>, id: u32, share: &tree_connect::Response) -> Tree {
+        let sealed = share.flags.contains(ShareFlags::ENCRYPT_DATA);
+        let disk = share.share_type == ShareType::Disk;
+        let dfs = share.capabilities.contains(ShareCapabilities::DFS);
+        let available = share.capabilities.contains(ShareCapabilities::CONTINUOUS_AVAILABILITY);
+        Tree(Rc::new(TreeCore { core, id, sealed, disk, dfs, available, kept: Cell::new(false) }))
     }
 
     /// Its id, from now on valid until the session ends.
@@ -237,6 +244,11 @@ impl Tree {
     /// Whether links in it may lead elsewhere: see [`super::Session::referral`].
     pub fn is_dfs(&self) -> bool {
         self.0.dfs
+    }
+
+    /// Whether handles on it outlast the server (3.2.5.5).
+    pub fn is_continuously_available(&self) -> bool {
+        self.0.available
     }
 
     /// Whether it holds files (not pipes, not a printer).

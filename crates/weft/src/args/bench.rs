@@ -106,7 +106,7 @@ pub(crate) struct AgentOf {
     #[arg(long, conflicts_with = "server_pid")]
     pub server: bool,
     /// The same of a server with this process number, with its children
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub server_pid: Option<u32>,
     /// The weft server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
@@ -171,7 +171,7 @@ pub(crate) struct ServerOf {
     #[arg(long, value_name = "NAME", value_parser = super::parse_congestion)]
     pub congestion: Option<String>,
     /// Process of a server on this host, to measure its processor time and memory with those of its children
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub server_pid: Option<u32>,
     /// An agent on the server's host that tells what the server spends (there: weft bench agent --server)
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server_pid")]
@@ -194,7 +194,7 @@ pub(crate) struct Measuring {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: Option<u32>,
     /// Count only once the throughput is steady: three windows within this percentage of each other
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "5")]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "5", value_parser = super::compare::parse_percent)]
     pub until_steady: Option<f64>,
     /// Compare every byte that is read
     #[arg(long)]

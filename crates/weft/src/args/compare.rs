@@ -51,7 +51,7 @@ pub(crate) struct Show {
     pub out: Vec<PathBuf>,
 }
 
-fn parse_percent(text: &str) -> Result<f64, String> {
+pub(super) fn parse_percent(text: &str) -> Result<f64, String> {
     let value: f64 = text
         .trim_end_matches('%')
         .parse()

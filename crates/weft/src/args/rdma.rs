@@ -94,9 +94,9 @@ pub(crate) struct Doctor {
     /// Log on as NAME, to see what the server announces and what a session does; the password comes from WEFT_PASSWORD
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Port of SMB over TCP, for --user
-    #[arg(long, value_name = "N", default_value_t = crate::doctor::SMB)]
-    pub smb_port: u16,
+    /// Port of SMB over TCP, for --user [default: 445, and on loopback 4450 after it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub smb_port: Option<u16>,
     /// Whether to ask for a CRC on iWARP
     #[arg(long, value_enum, default_value_t = Crc::Always)]
     pub crc: Crc,
@@ -207,7 +207,7 @@ pub(crate) struct Core {
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Longest busy polling before a sleep, in microseconds; 0 never polls
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=super::MAX_SPIN_US))]
     pub spin_us: u64,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Other {
     #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
     /// TCP port of its SMB
-    #[arg(long, value_name = "N", default_value_t = 4450)]
+    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = clap::value_parser!(u16).range(1..))]
     pub smb_port: u16,
     /// By which way
     #[arg(long, value_enum, default_value_t = Transport::Auto)]

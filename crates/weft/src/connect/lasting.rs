@@ -4,8 +4,8 @@
 //! Does not: know what is done with files: an operation that a loss has cut short is carried out again, so it must be one
 //! that may be.
 //!
-//! A file is had again by its handle, which the server keeps for a minute. A server that was restarted has no handles: then
-//! the file is opened by its name, and must be the same one, unchanged where it is only read.
+//! A file is had again by its handle, which the server keeps for a minute. A server that was restarted has none but those of
+//! shares that are continuously available: elsewhere the file is opened by its name, and must be the same one, unchanged where it is only read.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;

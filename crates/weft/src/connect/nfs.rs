@@ -254,6 +254,7 @@ impl RemoteFolder for Export {
         async move {
             let mut entries = Vec::new();
             for entry in either!(&self.mount, mount => mount.list(path).await?) {
+                let garbled = str::from_utf8(&entry.name).is_err();
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if name == "." || name == ".." {
                     continue;
@@ -265,7 +266,7 @@ impl RemoteFolder for Export {
                     .is_some_and(|a| !matches!(a.kind, FileType::Dir | FileType::Reg));
                 let size = entry.attributes.as_ref().map_or(0, |a| a.size);
                 let modified = entry.attributes.as_ref().map_or(When::default(), |a| when(a.mtime));
-                entries.push(RemoteEntry { name, folder, special, size, modified });
+                entries.push(RemoteEntry { name, garbled, folder, special, size, modified });
             }
             Ok(entries)
         }

@@ -267,6 +267,7 @@ impl RemoteFolder for SmbShare {
             Ok(entries
                 .into_iter()
                 .map(|e| RemoteEntry {
+                    garbled: false,
                     folder: e.stat.is_dir,
                     special: e.is_special(),
                     size: e.stat.len,

@@ -18,8 +18,9 @@ use zeroize::Zeroizing;
 use super::clients::{self, Facts};
 use super::report::{Report, Verdict};
 use super::service::{readable, try_out};
+use crate::Failure;
 use crate::args::Service;
-use crate::connect::reach;
+use crate::connect::{WEFT_SMB_PORT, reach};
 use crate::host::Host;
 use crate::providers;
 
@@ -28,7 +29,7 @@ const PORTS: &[(u16, Service)] = &[(smbd::IWARP_PORT, Service::Smb), (NFS_RDMA, 
 /// NFS over RDMA (RFC 8267 section 6).
 const NFS_RDMA: u16 = 20049;
 /// SMB over TCP.
-pub(crate) const SMB: u16 = 445;
+const SMB: u16 = 445;
 /// RDMA Reads at a time that the probe asks for: what the provider does by default.
 const DEPTH: u16 = 64;
 /// A smaller MTU costs noticeably more packets than Ethernet's.
@@ -54,19 +55,25 @@ pub(crate) struct Question {
 pub(crate) struct Logon {
     pub user: String,
     pub password: Zeroizing<String>,
-    /// Port of SMB over TCP.
-    pub smb_port: u16,
+    /// Port of SMB over TCP, where it was named.
+    pub smb_port: Option<u16>,
 }
 
 /// Examines; never fails, that is what the report is for.
 pub(crate) async fn examine(question: Question, pool: Pool) -> Report {
     let report = Report { host: question.host.to_string(), ..Report::default() };
     let facts = Facts::default();
-    let mut examination = Examination { question, pool, report, works: Vec::new(), hindered: None, facts };
+    let (works, hindered, refused) = (Vec::new(), None, None);
+    let mut examination = Examination { question, pool, report, works, hindered, refused, facts };
     examination.run().await;
-    let Examination { mut report, works, hindered, facts, .. } = examination;
+    let Examination { mut report, works, hindered, refused, facts, .. } = examination;
     clients::judge(&mut report, &facts);
     report.verdict = verdict(&report, works, hindered);
+    if let Some(why) = refused {
+        // RDMA is not to blame, and whether sessions use it nobody has seen.
+        report.verdict.because = format!("{}; {why}", report.verdict.because);
+        report.verdict.remedy.get_or_insert("check --user and WEFT_PASSWORD".into());
+    }
     report
 }
 
@@ -78,6 +85,8 @@ struct Examination {
     works: Vec<&'static str>,
     /// Why payload does not move by RDMA although connections work, and what to do.
     hindered: Option<(String, String)>,
+    /// Why the user was not let in.
+    refused: Option<String>,
     /// What matters to clients of other makes.
     facts: Facts,
 }
@@ -431,8 +440,20 @@ impl Examination {
             return self.report.skip("announced", "needs credentials", Some(how));
         };
         let options = Options::new(&self.question.host.name, user, password, self.pool.clone());
-        let smb_port = *smb_port;
-        let addr = match self.reach(addresses, smb_port).await {
+        let (user, mut smb_port) = (user.clone(), smb_port.unwrap_or(SMB));
+        let mut reached = self.reach(addresses, smb_port).await;
+        let loopback = addresses.iter().all(|addr| addr.ip().is_loopback());
+        if reached.is_err()
+            && loopback
+            && self.question.logon.as_ref().is_some_and(|logon| logon.smb_port.is_none())
+        {
+            // As URLs without a port have it.
+            let other = self.reach(addresses, WEFT_SMB_PORT).await;
+            if other.is_ok() {
+                (reached, smb_port) = (other, WEFT_SMB_PORT);
+            }
+        }
+        let addr = match reached {
             Ok(addr) => addr,
             Err(e) => {
                 let (found, _) = unreachable(&e, smb_port, Service::Smb);
@@ -446,7 +467,20 @@ impl Examination {
         let asked = rt::timeout(self.question.limit, announcements(addr, options.clone(), &self.pool)).await;
         let asked = asked.unwrap_or_else(|rt::Elapsed| Err("no answer in time".into()));
         match asked {
-            Err(e) => self.report.warn("announced", e, "check --user, WEFT_PASSWORD and --smb-port"),
+            // A session over RDMA would be refused as well, and count as one more wrong password.
+            Err(e) if is_refusal(&e) => {
+                self.refused = Some(format!("{user} cannot log on at port {smb_port}: {e}"));
+                self.report.fail(
+                    "log-on",
+                    format!("{user} at port {smb_port}: {e}"),
+                    "check --user and WEFT_PASSWORD",
+                );
+                return;
+            }
+            Err(e) => {
+                let found = format!("port {smb_port}: {e}");
+                self.report.warn("announced", found, "check --user, WEFT_PASSWORD and --smb-port");
+            }
             Ok((list, rdma)) if rdma => {
                 self.facts.announced = Some(true);
                 self.report.ok("announced", list);
@@ -491,10 +525,10 @@ impl Examination {
 }
 
 /// The interfaces and endpoints that a server tells by SMB over TCP, and whether any of them has RDMA.
-async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Result<(String, bool), String> {
-    let stream = Stream::connect(addr).await.map_err(|e| e.to_string())?;
+async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Result<(String, bool), Failure> {
+    let stream = Stream::connect(addr).await?;
     let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
-    let session = Session::connect(channel, options).await.map_err(|e| e.to_string())?;
+    let session = Session::connect(channel, options).await?;
     let dialect = session.describe().dialect;
     let mut lines = Vec::new();
     let mut rdma = false;
@@ -525,8 +559,13 @@ async fn announcements(addr: SocketAddr, options: Options, pool: &Pool) -> Resul
             endpoints.iter().map(|endpoint| format!("{} at port {}", endpoint.kind, endpoint.address)),
         );
     }
-    session.logoff().await.map_err(|e| e.to_string())?;
+    session.logoff().await?;
     Ok((format!("SMB {dialect}: {}", lines.join(", ")), rdma))
+}
+
+/// Whether the server has judged who logs on.
+fn is_refusal(failure: &Failure) -> bool {
+    failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| e.status().is_some())
 }
 
 /// A session over RDMA: what it is like, and whether payload moves by RDMA.
@@ -635,6 +674,7 @@ fn verdict(report: &Report, works: Vec<&'static str>, hindered: Option<(String, 
         }
         [] => {
             let (why, remedy) = match report.first_failure() {
+                Some(step) if step.name == "log-on" => ("nothing that answered".into(), None),
                 Some(step) => (format!("{}: {}", step.name, step.found), step.remedy.clone()),
                 None => ("nothing answered".into(), None),
             };

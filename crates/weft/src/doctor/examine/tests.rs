@@ -145,7 +145,7 @@ async fn own_server(
 }
 
 fn tester(smb_port: u16) -> Option<Logon> {
-    Some(Logon { user: "tester".into(), password: Zeroizing::new("secret".into()), smb_port })
+    Some(Logon { user: "tester".into(), password: Zeroizing::new("secret".into()), smb_port: Some(smb_port) })
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn an_encrypted_session_keeps_its_rdma() {
 }
 
 #[test]
-fn a_wrong_password_is_a_warning_and_no_session() {
+fn a_wrong_password_is_named_and_rdma_is_not_to_blame() {
     let report = examined(
         async |dir: &std::path::Path| {
             let (port, smb, life) = own_server(dir, false, false).await;
@@ -216,9 +216,13 @@ fn a_wrong_password_is_a_warning_and_no_session() {
             question.logon = Some(Logon { password: Zeroizing::new("wrong".into()), ..logon });
         },
     );
-    assert_eq!(report.step("announced").status, Status::Warning);
-    assert_eq!(report.step("session").status, Status::Failed);
-    assert!(!report.verdict.rdma);
+    assert_eq!(report.step("log-on").status, Status::Failed);
+    assert!(report.step("log-on").found.contains("wrong user name or password"), "{report:#?}");
+    // It is not tried a second time, over RDMA.
+    assert!(report.steps.iter().all(|step| step.name != "session"));
+    assert!(report.verdict.rdma);
+    let because = &report.verdict.because;
+    assert!(because.starts_with("RDMA would be used, over iwarp; tester cannot log on"), "{because}");
 }
 
 #[test]
