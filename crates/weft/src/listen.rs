@@ -2,6 +2,7 @@
 //!
 //! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
 
+mod rdma_memory;
 pub(crate) mod unix;
 
 use std::future::Future;
@@ -190,12 +191,14 @@ impl Acceptor {
 
     /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
     pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
+        let memory = rdma_memory::RdmaMemory::new(&self.pool);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(incoming) => {
-                    let serve = serve.clone();
-                    self.place(move |this| async move {
-                        match establish(incoming, messages, this.pool).await {
+                    let (serve, memory) = (serve.clone(), memory.clone());
+                    self.place(move |_| async move {
+                        let member = memory.join(&incoming.peer());
+                        match establish(incoming, messages, member.pool.clone()).await {
                             Ok(channel) => serve(channel).await,
                             Err(e) => tracing::warn!("an RDMA connection was not established: {e}"),
                         }
