@@ -50,6 +50,7 @@ pub mod rescue;
 mod scan;
 mod signal;
 pub mod source;
+mod space;
 pub mod state;
 pub mod status;
 #[cfg(test)]

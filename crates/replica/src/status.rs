@@ -82,6 +82,8 @@ pub struct Status {
     pub log_wait_ms: u64,
     /// Bytes written since it was opened.
     pub written_bytes: u64,
+    /// Whether a disk of this side is full: what is to be written there waits, and goes on by itself when there is space.
+    pub full: bool,
     /// Writes that were answered since it was opened though a synchronous destination did not have them.
     pub unprotected_writes: u64,
     /// Bytes of payload in memory, on their way.

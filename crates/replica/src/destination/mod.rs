@@ -35,6 +35,7 @@ use crate::record::{Kind, Record};
 use crate::replay::{self, Opened};
 use crate::scan::Damage;
 use crate::signal::{Gate, Signal};
+use crate::space::Space;
 use crate::state::State;
 use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 
@@ -78,6 +79,9 @@ pub struct Force {
 #[derive(Debug)]
 pub struct Destination {
     side: Side,
+    /// The volumes, for what a source is told at once where they are full.
+    bare: Vec<Arc<dyn Block>>,
+    space: Space,
     config: Config,
     journal: Journal,
     log: Log,
@@ -146,6 +150,9 @@ impl Destination {
     /// Opens a side that is a destination: what its log holds is applied to the volumes once more. Where the log is damaged,
     /// the copy is inconsistent from now on, and goes on behind the last record before the damage.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Destination>, Error> {
+        let space = Space::default();
+        let bare = side.members.clone();
+        let side = space.of(&side);
         let opened = replay::open(&side, Role::Destination, config.memory_bytes).await?;
         let Opened { mut state, journal, log, damage } = opened;
         let mut own: Vec<Bitmap> =
@@ -200,8 +207,11 @@ impl Destination {
             closing: false,
             snapshots: Vec::new(),
         };
+        space.be_patient(true);
         Ok(Arc::new(Destination {
             side,
+            bare,
+            space,
             config,
             journal,
             log,
@@ -344,7 +354,9 @@ impl Destination {
         // What is to come before it may be on its way beside it, and there may have to be room.
         self.changed
             .until(|| match self.place(session, &mut records) {
-                Ok(()) => records.peek().is_none().then_some(Ok(())),
+                Ok(()) if records.peek().is_none() => Some(Ok(())),
+                // There will be no room before somebody makes space.
+                Ok(()) => self.space.is_wanted().then_some(Err(Refusal::NoSpace)),
                 Err(refusal) => Some(Err(refusal)),
             })
             .await?;
@@ -474,7 +486,7 @@ impl Destination {
             core.storing += 1;
             Stores(self)
         };
-        let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
+        let block = self.bare.get(usize::from(member)).ok_or(Refusal::Invalid)?;
         Ok((stores, block))
     }
 
@@ -606,6 +618,7 @@ impl Destination {
             log_used: fill.used,
             log_wait_ms: 0,
             written_bytes: 0,
+            full: self.space.is_wanted(),
             unprotected_writes: 0,
             in_flight_bytes: 0,
             peers: vec![source],
@@ -616,6 +629,7 @@ impl Destination {
     /// Stops applying, makes the volumes durable and lets the log go.
     pub async fn close(&self) -> Result<(), Error> {
         {
+            self.space.be_patient(false);
             let mut core = self.core();
             (core.session, core.ends) = (None, true);
         }

@@ -361,6 +361,7 @@ impl Source {
 
     /// Ends replication and makes room in the log, so that opening it anew is quick. Writes fail from now on.
     pub async fn close(&self) -> Result<(), Error> {
+        self.space.be_patient(false);
         self.core().closing = true;
         self.core().quiet = true;
         self.changed.notify();

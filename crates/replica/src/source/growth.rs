@@ -163,7 +163,7 @@ mod tests {
                 let writes = matches!(op, BlockOp::Write { .. });
                 let spent = |left: usize| left.checked_sub(1);
                 if writes && self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spent).is_err() {
-                    return Err(StoreError::NoSpace);
+                    return Err(StoreError::Io(std::io::Error::other("it has died")));
                 }
                 self.0.submit(op).await
             })

@@ -40,6 +40,7 @@ use crate::log::Log;
 use crate::record::MAX_PAYLOAD;
 use crate::replay::{self, Opened};
 use crate::signal::{Gate, Signal};
+use crate::space::Space;
 use crate::state::{PeerState, State};
 use crate::status::{Mode, Phase, Role, Verified};
 
@@ -115,6 +116,7 @@ pub struct Source {
     changed: Signal,
     /// One checkpoint at a time.
     checkpoints: Gate,
+    space: Space,
     /// The longest payload of one record.
     longest: usize,
 }
@@ -292,6 +294,8 @@ impl Source {
     /// Opens a side that is a source: what its log holds is applied to the volumes once more. One whose log is damaged is not
     /// opened ([`Error::Log`]): it may have answered what it has no more.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
+        let space = Space::default();
+        let side = space.of(&side);
         let opened = replay::open(&side, Role::Source, config.memory_bytes).await?;
         let Opened { mut state, journal, log, damage } = opened;
         if let Some(damage) = damage {
@@ -320,6 +324,7 @@ impl Source {
             });
         }
         journal.write_state(state.clone()).await?;
+        space.be_patient(true);
         // Several of the longest fit into either log.
         let longest = usize::try_from(MIN_LOG_BYTES / 16).unwrap_or(MAX_PAYLOAD).min(MAX_PAYLOAD);
         let core = Core {
@@ -348,6 +353,7 @@ impl Source {
             core: Mutex::new(core),
             changed: Signal::default(),
             checkpoints: Gate::default(),
+            space,
             longest,
         }))
     }

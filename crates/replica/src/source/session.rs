@@ -106,6 +106,8 @@ impl Source {
             let ask = match &end {
                 // It is there, and does not listen to this session any more: it was opened anew, or is becoming a source.
                 End::Peer(peer::Error::Refused(Refusal::Session)) => true,
+                // It follows this side still.
+                End::Peer(peer::Error::Refused(Refusal::NoSpace)) => false,
                 // So may one be that has answered otherwise, or has hung up.
                 End::Peer(peer::Error::Silent(_)) => false,
                 End::Peer(_) => had_it,

@@ -40,6 +40,7 @@ impl Source {
             log_used: fill.used,
             log_wait_ms: core.log_wait.as_millis() as u64,
             written_bytes: core.written_bytes,
+            full: self.space.is_wanted(),
             unprotected_writes: core.answered_alone,
             in_flight_bytes: core.active_bytes as u64,
             peers: peers.collect(),

@@ -29,6 +29,8 @@ struct Platter {
     misdirected: Option<usize>,
     /// Handles of hosts that have died say another number.
     host: u64,
+    /// Nothing more can be written.
+    full: bool,
     /// Nanoseconds that an operation takes at most.
     slowest: u64,
 }
@@ -117,6 +119,11 @@ impl Disk {
         platter.durable[at..at + data.len()].copy_from_slice(data);
     }
 
+    /// There is no space any more, or there is again.
+    pub fn fill(&self, full: bool) {
+        self.platter().full = full;
+    }
+
     /// A disk that has failed is read after all.
     pub fn mend(&self) {
         self.platter().failed.clear();
@@ -180,6 +187,9 @@ impl Block for Handle {
             op.validate(self.geometry().size)?;
             self.alive().await;
             self.pause().await;
+            if self.disk.platter().full && matches!(op, BlockOp::Write { .. } | BlockOp::WriteZeroes { .. }) {
+                return Err(Error::NoSpace);
+            }
             let must_last = match op {
                 BlockOp::Read { offset, len } => {
                     let at = offset as usize;

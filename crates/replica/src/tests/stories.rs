@@ -252,6 +252,42 @@ fn one_source_has_several_destinations() {
 }
 
 #[test]
+fn what_is_to_be_written_to_a_full_disk_waits_for_space_and_that_is_said() {
+    // Of either host the volume, and the journal.
+    for (n, journal) in [(0, false), (0, true), (1, false), (1, true)] {
+        tell(async {
+            let config = Config { on_loss: OnLoss::Wait, ..start(Mode::Synchronous).config };
+            let log_bytes = vec![512 * K, 64 * K];
+            let world = pair(Start { config, log_bytes, ..start(Mode::Synchronous) }, First::Copy).await;
+            let disk = match journal {
+                true => world.nodes[n].journal.clone(),
+                false => world.nodes[n].members[0].clone(),
+            };
+            disk.fill(true);
+            let (source, copy) = (world.source(0), world.destination(1));
+            let (block, done) = (source.block(0), std::rc::Rc::new(std::cell::Cell::new(0)));
+            let count = done.clone();
+            rt::spawn(async move {
+                for i in 0..40 {
+                    write(&block, i * 4096, 4096, i as u8 + 1).await;
+                    count.set(i + 1);
+                }
+            })
+            .detach();
+            rt::sleep(Duration::from_secs(30)).await;
+            assert!(done.get() < 40, "there was space on {n}");
+            let full = if n == 0 { source.status().full } else { copy.status().full };
+            assert!(full, "{n}, {journal}: nobody says so");
+            disk.fill(false);
+            world.until("all is written", || done.get() == 40).await;
+            world.until_follows(0).await;
+            assert!(!source.status().full && !copy.status().full);
+            world.check_equal(0, 1).await;
+        });
+    }
+}
+
+#[test]
 fn a_slow_destination_slows_writes_or_is_given_up_for_now() {
     for on_full in [OnFull::Slow, OnFull::Resync] {
         tell(async {

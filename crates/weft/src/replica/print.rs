@@ -51,6 +51,12 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "applied"),
         if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
     )?;
+    if engine["full"] == Value::Bool(true) {
+        writeln!(
+            out,
+            "  full      a disk of this side is full: writes wait, and go on by themselves when there is space"
+        )?;
+    }
     if let alone @ 1.. = number(engine, "unprotected_writes") {
         writeln!(
             out,
@@ -166,6 +172,11 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             care: true,
             no_rdma: None,
         });
+    }
+    if engine["full"] == Value::Bool(true) {
+        let line =
+            format!("{name}: a disk is full: writes wait, and go on by themselves when there is space");
+        all.push(Brief { line, care: true, no_rdma: None });
     }
     if !test_failover.is_empty() {
         let line = format!("{name}: a test failover is open: weft replica test-failover {name} --end");

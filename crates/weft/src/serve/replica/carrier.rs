@@ -19,7 +19,8 @@ use weft_machine::{Buf, Payload, Pool, buf};
 use weft_replica::peer::{self, Peer};
 use weft_replica::record::Record;
 use weft_smb::client::{File, OpenOptions};
-use weft_wire::repl::control::{MAX_MESSAGE, Request, Response};
+use weft_wire::repl::control::{MAX_MESSAGE, Refusal, Request, Response};
+use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::ioctl::CtlCode;
 
 use super::config::Address;
@@ -91,7 +92,7 @@ impl Carrier {
         let name = door::hex(&self.partnership);
         let control =
             joined.tree.open(&name, OpenOptions::write()).await.map_err(|e| match e.is_not_found() {
-                true => peer::Error::Refused(weft_wire::repl::control::Refusal::Partnership),
+                true => peer::Error::Refused(Refusal::Partnership),
                 false => unreachable(e),
             })?;
         let doors = RefCell::default();
@@ -157,8 +158,10 @@ impl Carrier {
         let door = self.door(link, name).await?;
         door.write_buf(offset, data).await.map_err(|e| {
             // A status is an answer; whatever else it was, the connection is no good.
-            if e.status().is_none() {
-                self.lose(link);
+            match e.status() {
+                None => self.lose(link),
+                Some(NtStatus::DISK_FULL) => return peer::Error::Refused(Refusal::NoSpace),
+                Some(_) => {}
             }
             unreachable(e)
         })?;

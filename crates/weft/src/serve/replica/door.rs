@@ -193,6 +193,14 @@ pub(super) fn parse_partnership(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
+/// What a source has to know is an error of its own.
+fn no(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::NoSpace => Error::NoSpace,
+        other => refused(other),
+    }
+}
+
 fn refused(why: impl std::fmt::Display) -> Error {
     Error::Io(io::Error::other(why.to_string()))
 }
@@ -252,11 +260,11 @@ impl Sink for Door {
                     let destination = self.doors.destination(partnership)?;
                     // An append that was cut in two on its way is no row of records, and refused here.
                     let records = Record::parse_all(chain).map_err(refused)?;
-                    destination.append(*session, records).await.map_err(refused)
+                    destination.append(*session, records).await.map_err(no)
                 }
                 Target::Volume(partnership, session, number) => {
                     let destination = self.doors.destination(partnership)?;
-                    destination.write_blocks(*session, *number, offset, chain).await.map_err(refused)
+                    destination.write_blocks(*session, *number, offset, chain).await.map_err(no)
                 }
                 Target::Measure => Ok(()),
                 Target::Setup | Target::Control(_) => Err(Error::NotSupported),
@@ -269,7 +277,7 @@ impl Sink for Door {
             // Records are looked at before they are kept.
             let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
             let destination = self.doors.destination(partnership)?;
-            destination.place_blocks(*session, *number, offset, len, put).await.map_err(refused)
+            destination.place_blocks(*session, *number, offset, len, put).await.map_err(no)
         })
     }
 

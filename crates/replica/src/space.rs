@@ -1,0 +1,103 @@
+//! Disks that are full: what is to be written to them waits until there is space.
+//!
+//! What: [`Space`], and the blocks that it makes patient. Spec: docs/replication.md, "Full disks". Owns: how many writes wait.
+//! Does not: wait while a side is opened, or when it ends: then a full disk is an error.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{File, rt};
+use weft_store::Error;
+use weft_store::block::{Block, BlockOp, Geometry, Outcome};
+
+use crate::journal::Side;
+
+/// How often a write that waits for space is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Whether the disks of one side are full. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Space(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    patient: AtomicBool,
+    /// Writes that wait for space.
+    waiting: AtomicUsize,
+}
+
+impl Space {
+    /// The same side, whose writes wait for space once [`Space::be_patient`] was called.
+    pub fn of(&self, side: &Side) -> Side {
+        let patient = |block: &Arc<dyn Block>| -> Arc<dyn Block> {
+            Arc::new(Patient { block: block.clone(), space: self.clone() })
+        };
+        Side {
+            journal: patient(&side.journal),
+            members: side.members.iter().map(patient).collect(),
+            ..side.clone()
+        }
+    }
+
+    /// From now on, or not any more.
+    pub fn be_patient(&self, patient: bool) {
+        self.0.patient.store(patient, Ordering::Release);
+    }
+
+    /// Whether something waits for space.
+    pub fn is_wanted(&self) -> bool {
+        self.0.waiting.load(Ordering::Acquire) > 0
+    }
+}
+
+/// A block whose writes wait for space.
+#[derive(Debug)]
+struct Patient {
+    block: Arc<dyn Block>,
+    space: Space,
+}
+
+/// A write that waits, until it is dropped.
+struct Waits<'a>(&'a Space);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Block for Patient {
+    fn geometry(&self) -> Geometry {
+        self.block.geometry()
+    }
+
+    fn memory(&self) -> Option<&File> {
+        self.block.memory()
+    }
+
+    fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        if matches!(op, BlockOp::Read { .. } | BlockOp::Status { .. }) {
+            return self.block.submit(op);
+        }
+        Box::pin(async move {
+            let mut waits = None;
+            loop {
+                match self.block.submit(op.clone()).await {
+                    Err(Error::NoSpace) if self.space.0.patient.load(Ordering::Acquire) => {
+                        if waits.is_none() {
+                            tracing::warn!(
+                                "a disk of a replica is full: what is to be written to it waits for space"
+                            );
+                            self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
+                            waits = Some(Waits(&self.space));
+                        }
+                        rt::sleep(RETRY).await;
+                    }
+                    done => return done,
+                }
+            }
+        })
+    }
+}
