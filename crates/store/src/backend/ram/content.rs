@@ -20,10 +20,19 @@ const MAX_PARKED: u64 = 1 << 20;
 pub(super) enum Content {
     /// Nothing was ever written.
     Empty,
-    /// In a memfd; with the time of its last change when the node's modification time was last set: after a later one it is that one's.
-    Open(Arc<Data>, Duration),
+    /// In a memfd.
+    Open(Arc<Data>, SetAfter),
     /// On the heap, with what it was charged.
     Parked(Box<[u8]>, Charge),
+}
+
+/// Times of the last change of the bytes when something of the node was set: a later change overrides that.
+#[derive(Clone, Copy)]
+pub(super) struct SetAfter {
+    /// When the modification time was: after a later change it is that one's.
+    pub(super) mtime: Duration,
+    /// When the mode was: who writes later takes its set-id bits, as on any file system.
+    pub(super) mode: Duration,
 }
 
 impl Content {
@@ -45,7 +54,7 @@ impl Content {
             Content::Parked(..) => data.file.state_in_memory()?.changed,
             _ => Duration::ZERO,
         };
-        *self = Content::Open(data.clone(), filled);
+        *self = Content::Open(data.clone(), SetAfter { mtime: filled, mode: filled });
         Ok(data)
     }
 

@@ -162,7 +162,10 @@ impl Node {
                 let found = data.file.state_in_memory()?;
                 (attr.size, attr.allocated) = (found.len, found.allocated);
                 // Otherwise what the node says is newer: who set its time set that of its change as well.
-                if found.changed != *set_after {
+                if found.changed != set_after.mode {
+                    attr.mode = written_to(self.mode);
+                }
+                if found.changed != set_after.mtime {
                     let changed = since_1970(found.changed);
                     (attr.mtime, attr.ctime) = (changed, self.ctime.max(changed));
                 }
@@ -189,7 +192,7 @@ impl Node {
         let attr = self.attr(id, 0)?;
         let parked = self.content()?.park()?;
         if parked {
-            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+            (self.mtime, self.ctime, self.mode) = (attr.mtime, attr.ctime, attr.mode);
         }
         Ok(parked)
     }
@@ -198,10 +201,15 @@ impl Node {
         self.mode = set.mode.map_or(self.mode, |mode| mode & 0o7777);
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
-        if let Body::File(Content::Open(data, set_after)) = &mut self.body
-            && set.mtime.is_some()
-        {
-            *set_after = data.file.state_in_memory()?.changed;
+        if let Body::File(Content::Open(data, set_after)) = &mut self.body {
+            let changed = data.file.state_in_memory()?.changed;
+            if set.mtime.is_some() {
+                set_after.mtime = changed;
+            }
+            if set.mode.is_none() && changed != set_after.mode {
+                self.mode = written_to(self.mode);
+            }
+            set_after.mode = changed;
         }
         let time = |set: Option<SetTime>, old| match set {
             None => old,
@@ -215,6 +223,12 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// What is left of a mode when the file is written to (inode(7)): without execution by the group, its bit means something else.
+fn written_to(mode: u32) -> u32 {
+    let lent = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+    mode & !lent
 }
 
 fn stable(node: NodeId, serial: u64) -> Stable {
