@@ -280,7 +280,8 @@ impl Servers {
                     && self.world.cable.cuts.get() == fenced.cuts
                     && self.world.nodes[fenced.by].host.life.get() == fenced.life
             });
-            if let (true, Some(fenced)) = (fenced, &seen.fenced) {
+            // What the copy had taken before it was promoted may be answered a moment later.
+            if let (true, false, Some(fenced)) = (fenced, protected, &seen.fenced) {
                 let status = fenced.source.status();
                 self.fail(format!(
                     "record {sequence} was answered by a source whose copy had been promoted: {status:?}"
