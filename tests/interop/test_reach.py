@@ -170,7 +170,9 @@ set -e
 mount --bind "$1" /etc/hosts
 exec "$2" ls "$3"
 """
-        with weft.serving() as server, tempfile.NamedTemporaryFile("w", prefix="weft-hosts-") as hosts:
+        # A server is told by which names its clients may call it.
+        names = ["--server-name", "refused.test", "--server-name", "silent.test"]
+        with weft.serving(*names) as server, tempfile.NamedTemporaryFile("w", prefix="weft-hosts-") as hosts:
             (server.folder / "file").write_text("x")
             # Nobody routes 192.0.2.0/24 (RFC 5737) or 2001:db8::/32 (RFC 3849).
             hosts.write(
