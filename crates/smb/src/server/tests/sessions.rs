@@ -10,7 +10,6 @@ use super::harness::*;
 use crate::crypto::Sender;
 use weft_machine::rt;
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
