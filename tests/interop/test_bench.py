@@ -101,7 +101,7 @@ class Pictures(unittest.TestCase):
             (["latency", "local", "--out", "x.doc"], "x.doc"),
             (["latency", "local", "--out", "/no/such/folder/x.json"], "/no/such/folder"),
             (["latency", "local", "--duration", "soon"], "write seconds"),
-            (["latency", "ftp://nas/x"], "URL"),
+            (["latency", "ftp://nas/x"], "smb://"),
             (["nfs", "local", "--clients", "3"], "16 streams cannot be shared by 3 clients"),
             (["replica", "nas"], "weft bench replica local"),
             (["replica", "local", "--file-size", "1M"], "16M to 4095M"),

@@ -21,7 +21,7 @@ pub enum Error {
     #[error("the server does not answer; is it overloaded, or the network interrupted?")]
     TimedOut,
     /// The server answered with an error status.
-    #[error("{}", advice(*.status))]
+    #[error("{}", advice(*.command, *.status))]
     Status {
         /// What was asked.
         command: Command,
@@ -123,8 +123,12 @@ impl From<Denial> for Error {
 }
 
 /// What a status means to a user, and what to do.
-fn advice(status: NtStatus) -> String {
+fn advice(command: Command, status: NtStatus) -> String {
     let text = match status {
+        NtStatus::ACCESS_DENIED if command == Command::SessionSetup => {
+            "the log-on was refused: the user may not log on, or the server does not know the name that you call it by \
+             (`weft serve --server-name NAME` tells a Weft server; or use its address)"
+        }
         NtStatus::LOGON_FAILURE | NtStatus::WRONG_PASSWORD | NtStatus::NO_SUCH_USER => {
             "wrong user name or password"
         }
