@@ -458,6 +458,29 @@ impl Stream {
         }
     }
 
+    /// Bytes that have arrived and are not taken (FIONREAD). More than anybody asks for under simulation.
+    pub fn waiting_bytes(&self) -> io::Result<usize> {
+        match self.fd() {
+            Some(fd) => Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX)),
+            None => Ok(usize::MAX),
+        }
+    }
+
+    /// Waits until something says that a receive may succeed. To wait for news, [`Stream::forget_readable`] first.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.0 {
+            Kind::Real(stream) => stream.poll_readable(cx),
+            Kind::Sim(_) => Poll::Ready(()),
+        }
+    }
+
+    /// What is there is not enough: [`Stream::poll_readable`] waits for what the kernel tells from now on.
+    pub fn forget_readable(&self) {
+        if let Kind::Real(stream) = &self.0 {
+            stream.forget_readable();
+        }
+    }
+
     /// From now on waiting for bytes ends only when so many have come, or the end of the stream (SO_RCVLOWAT); 1 is how
     /// a stream begins. Receiving without waiting takes what is there. Without effect under simulation.
     pub fn set_low_water(&self, bytes: usize) -> io::Result<()> {

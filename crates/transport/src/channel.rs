@@ -305,8 +305,8 @@ pub trait Channel {
     fn security(&self) -> Option<Security> {
         None
     }
-    /// Somebody has logged on over this channel: limits that hold for strangers alone (sizes, deadlines, shares of memory) may be
-    /// lifted.
+    /// The protocol knows the peer from now on (a log-on over SMB, a first call over RPC): limits that hold for strangers alone (sizes,
+    /// deadlines, shares of memory) may be lifted.
     fn authenticated(&self) {}
     /// The next message; `Ok(None)` is an orderly end. Whoever keeps the future polls it when it is woken: the
     /// connection may make progress by it alone. A reader that wants nothing for a while drops it.

@@ -18,5 +18,6 @@ pub mod record;
 pub mod rpcrdma;
 mod sent;
 pub mod smbd;
+pub mod strangers;
 
 pub use channel::*;

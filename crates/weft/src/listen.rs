@@ -17,6 +17,7 @@ use futures_util::future::{Either, select};
 use weft_machine::net::{Socket, Tls};
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_rdma::{Incoming, Request};
+use weft_transport::strangers::{self, Strangers};
 use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
 /// Connections at a time, of all kinds together. More are closed at once, with a line in the log.
@@ -59,6 +60,8 @@ pub(crate) struct Acceptor {
     pub cores: Arc<rt::Cores>,
     /// Payload buffers.
     pub pool: Pool,
+    /// Buffers for what peers send before they are known.
+    pub strangers: Pool,
     /// TCP congestion control of what is accepted on TCP ports.
     pub congestion: Option<Arc<str>>,
     /// How many connections there are.
@@ -121,11 +124,22 @@ impl Acceptor {
                                     );
                                 }
                                 let config = nbss::Config { gather: true, ..Default::default() };
-                                nbss::Nbss::new(stream, this.pool, config)
+                                let terms = Strangers {
+                                    pool: this.strangers,
+                                    max_message: strangers::LOGON_MESSAGE,
+                                    limit: strangers::LOGON,
+                                };
+                                nbss::Nbss::of_stranger(stream, this.pool, config, terms)
                             }
                             Framing::Record(tls) => {
                                 let config = record::Config { gather: true, ..Default::default() };
-                                match record::accept(stream, tls.as_ref(), this.pool, config).await {
+                                let terms = Strangers {
+                                    pool: this.strangers,
+                                    // What a client repeats on a new connection may be its longest WRITE.
+                                    max_message: config.max_message,
+                                    limit: strangers::FIRST_CALL,
+                                };
+                                match record::accept(stream, tls.as_ref(), this.pool, config, terms).await {
                                     Ok(channel) => channel,
                                     Err(e) => return tracing::warn!("an RPC connection was lost: {e}"),
                                 }

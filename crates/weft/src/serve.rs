@@ -241,6 +241,13 @@ async fn keep_trimmed(pool: Pool) {
     }
 }
 
+/// Of the buffers, as much as `--buffers` says: those of everybody, and the share for peers before they are known.
+fn buffers(bytes: u64) -> Result<(Pool, Pool), String> {
+    let pool = Pool::new(usize::try_from(bytes).map_err(|e| e.to_string())?);
+    let strangers = pool.for_strangers();
+    Ok((pool, strangers))
+}
+
 /// The TCP listener of one port.
 fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
     let addr = SocketAddr::new(args.listen, port);
@@ -250,7 +257,7 @@ fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
 impl Plan {
     /// Binds every port, then makes the services (SMB tells clients the ports), then accepts.
     async fn start(mut self) -> Result<Services, String> {
-        let pool = Pool::new(usize::try_from(self.args.buffers).map_err(|e| e.to_string())?);
+        let (pool, strangers) = buffers(self.args.buffers)?;
         rt::spawn(keep_trimmed(pool.clone())).detach();
         let volumes = volumes::open(&self.args, &pool)?;
         let replicas = match self.password.take() {
@@ -267,7 +274,7 @@ impl Plan {
             if self.args.pcap.is_some() {
                 return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
             }
-            return self.start_volumes(pool, nbd, volumes);
+            return self.start_volumes(pool, strangers, nbd, volumes);
         }
         let args = &self.args;
         let tls = rpc::tls(args)?;
@@ -377,6 +384,7 @@ impl Plan {
         let acceptor = Acceptor {
             cores: self.cores,
             pool,
+            strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
             connections: self.connections,
             stop: self.stop,
@@ -436,6 +444,7 @@ impl Plan {
     fn start_volumes(
         self,
         pool: Pool,
+        strangers: Pool,
         nbd: Option<nbd::Nbd>,
         volumes: Vec<volumes::Served>,
     ) -> Result<Services, String> {
@@ -463,6 +472,7 @@ impl Plan {
         let acceptor = Acceptor {
             cores: self.cores,
             pool,
+            strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
             connections: self.connections,
             stop: self.stop,

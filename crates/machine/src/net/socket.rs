@@ -131,6 +131,14 @@ impl Stream {
         SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
     }
 
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.fd.poll_readable(cx)
+    }
+
+    pub(super) fn forget_readable(&self) {
+        self.fd.drained();
+    }
+
     pub(super) fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let room: usize = into.iter().map(|slice| slice.len()).sum();
         let received = match into {

@@ -5,6 +5,7 @@
 //! Operation: a call is begun when it is taken, and most end there and then, without a task or a wake-up. What has to
 //! wait (for a disk, a worker) is polled beside the next receive. Replies of a batch leave together.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -50,6 +51,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         Some(Security { peer_is_known: false }) => Way::Tls,
         Some(Security { peer_is_known: true }) => Way::Mutual,
     };
+    let (admitted, mut told) = (Cell::new(false), false);
     let connection = dispatch::Connection {
         server,
         kind,
@@ -61,6 +63,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         ruled: None,
         line: &line,
         watch,
+        admitted: &admitted,
         distant: None,
     };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
@@ -111,6 +114,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Received(Ok(None)) => break Ok(()),
             Event::Received(Err(e)) => break Err(e),
         };
+        if admitted.get() && !told {
+            channel.authenticated();
+            told = true;
+        }
         match sent {
             // A peer that does not take its replies is asked for no more calls. Whether this one could be sent shows at
             // the next receive.

@@ -5,6 +5,7 @@
 //! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub(super) struct Connection<'a> {
     pub line: &'a Arc<Line>,
     /// Where it is shown who calls.
     pub watch: &'a Watch,
+    /// Whether a call of a peer that some share lets in has come: see [`Channel::authenticated`](weft_transport::Channel::authenticated).
+    pub admitted: &'a Cell<bool>,
     /// Payload of the call that is still with the client.
     pub distant: Option<Rc<dyn Distant>>,
 }
@@ -109,6 +112,9 @@ impl<'a> Connection<'a> {
         };
         if let Some(distant) = distant.as_ref().filter(|_| !takes_distant(&call)) {
             d.arrived(distant.fetch().await.map_err(|_| NotRpc("its payload did not come"))?);
+        }
+        if !self.admitted.get() && self.server.lets_in(self.peer) {
+            self.admitted.set(true);
         }
         let reply = match self.results(&call, d, distant).await {
             Ok(Results::One { body, payload }) => {

@@ -36,7 +36,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_machine::Pool;
 use weft_machine::rt::{self, Drain};
 use weft_store::{Share, Timestamp};
-use weft_transport::{Channel, Error};
+use weft_transport::{Channel, Error, Peer};
 use weft_wire::nfs3::Verifier;
 
 pub use caller::Policy;
@@ -219,6 +219,11 @@ impl Server {
             }
         };
         futures_util::future::join(nsm::notify(self), sweep).await;
+    }
+
+    /// Whether this peer may use any share.
+    fn lets_in(&self, peer: Peer) -> bool {
+        self.shares.iter().any(|share| share.rules.nfs.admits(peer))
     }
 
     /// Ends all connections as soon as the requests that they have begun are answered.

@@ -14,12 +14,14 @@
 mod gather;
 mod receiver;
 mod sender;
+#[cfg(test)]
+mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,7 +33,8 @@ use crate::channel::{
     Access, Channel, Ending, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Segment, Sending, Ticket,
     Traffic,
 };
-use receiver::Receiver;
+use crate::strangers::{Deadlines, Progress, Strangers, TICK};
+use receiver::{Receiver, Terms};
 use sender::Sender;
 
 /// How long a closed channel goes on sending what was queued to a peer that does not read.
@@ -77,7 +80,21 @@ struct Inner<F> {
     max_message: usize,
     peer: Peer,
     receiver: RefCell<Receiver<F>>,
+    /// Terms of the peer until it is known; none for whoever connects to others.
+    strangers: Option<Strangers>,
+    known: Cell<bool>,
+    /// The reader waits for the peer.
+    reading: Cell<bool>,
+    /// The writer task looks at the deadlines.
+    watched: Cell<bool>,
+    watch: RefCell<Watch>,
     tx: RefCell<Tx>,
+}
+
+/// When the deadlines are looked at, and what they are.
+struct Watch {
+    deadlines: Deadlines,
+    tick: Option<LocalBoxFuture<'static, ()>>,
 }
 
 /// The sending half's state around its queue.
@@ -95,7 +112,13 @@ struct Tx {
 impl<F: Framing> Framed<F> {
     /// Takes over a connected stream. Buffers come from `pool`; `gather` lets it wait for several small messages at a
     /// time while the peer keeps them coming.
-    pub(crate) fn over(stream: Stream, pool: Pool, max_message: usize, gather: bool) -> Rc<Framed<F>> {
+    pub(crate) fn over(
+        stream: Stream,
+        pool: Pool,
+        max_message: usize,
+        gather: bool,
+        strangers: Option<Strangers>,
+    ) -> Rc<Framed<F>> {
         let peer = stream.peer();
         let sender = Sender::new(&stream);
         let inner = Rc::new(Inner {
@@ -103,6 +126,11 @@ impl<F: Framing> Framed<F> {
             pool,
             max_message: max_message.min(F::MAX_FRAME).min(MAX_BUF),
             peer,
+            known: Cell::new(strangers.is_none()),
+            reading: Cell::new(false),
+            watched: Cell::new(strangers.is_some()),
+            watch: RefCell::new(Watch { deadlines: Deadlines::new(rt::now()), tick: None }),
+            strangers,
             receiver: RefCell::new(if gather { Receiver::gathering() } else { Receiver::default() }),
             tx: RefCell::new(Tx {
                 sender,
@@ -139,6 +167,9 @@ impl<F: Framing> Inner<F> {
 
     /// Ends when the channel is closing or has ended.
     fn poll_write(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Poll::Ready(late) = self.poll_deadlines(cx) {
+            self.tx.borrow_mut().end(Ending::TimedOut(late));
+        }
         let tx = &mut *self.tx.borrow_mut();
         tx.waker.clone_from(cx.waker());
         // What has begun to go out goes on; a cork holds back only what has not.
@@ -147,6 +178,45 @@ impl<F: Framing> Inner<F> {
             tx.drain(&self.stream, &self.pool, false);
         }
         if tx.closing || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Ends when a deadline has passed. Looks at them as long as there is one.
+    fn poll_deadlines(&self, cx: &mut Context<'_>) -> Poll<&'static str> {
+        while self.watched.get() {
+            let watch = &mut *self.watch.borrow_mut();
+            let tick = watch.tick.get_or_insert_with(|| Box::pin(rt::sleep(TICK)));
+            ready!(tick.as_mut().poll(cx));
+            watch.tick = None;
+            let receiver = self.receiver.borrow();
+            let (bytes, messages) = receiver.progress();
+            let stranger = self.strangers.as_ref().filter(|_| !self.known.get());
+            let progress = Progress {
+                stranger: stranger.map(|terms| terms.limit),
+                waits_inside: self.reading.get() && receiver.waits_inside(),
+                bytes,
+                messages,
+            };
+            if let Some(late) = watch.deadlines.look(rt::now(), progress) {
+                return Poll::Ready(late);
+            }
+            self.watched.set(progress.stranger.is_some() || progress.waits_inside);
+        }
+        Poll::Pending
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        match &self.strangers {
+            Some(terms) if !self.known.get() => {
+                let max_message = terms.max_message.min(self.max_message);
+                Terms { pool: &terms.pool, max_message, stranger: true, wary: true }
+            }
+            terms => Terms {
+                pool: &self.pool,
+                max_message: self.max_message,
+                stranger: false,
+                wary: terms.is_some(),
+            },
+        }
     }
 
     /// Ends when nothing is queued any more.
@@ -161,11 +231,22 @@ impl<F: Framing> Inner<F> {
     /// The next message; waits only with `cx`.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Error>> {
         let mut receiver = self.receiver.borrow_mut();
-        match receiver.poll(cx, &self.stream, &self.pool, self.max_message) {
+        let polled = receiver.poll(cx, &self.stream, self.terms());
+        self.reading.set(polled.is_pending());
+        match polled {
             Poll::Ready(Ok(body)) => Poll::Ready(Ok(Some(message(body)))),
-            Poll::Ready(Err(ending)) => Poll::Ready(ending.at_reader()),
+            Poll::Ready(Err(ending)) => match &self.tx.borrow().ended {
+                // The stream was ended here.
+                Some(late @ Ending::TimedOut(_)) => Poll::Ready(late.at_reader()),
+                _ => Poll::Ready(ending.at_reader()),
+            },
             Poll::Pending => {
                 let tx = &mut *self.tx.borrow_mut();
+                // Of a peer that was connected to, everything is taken as it comes.
+                if self.strangers.is_some() && !self.watched.get() && receiver.waits_inside() {
+                    self.watched.set(true);
+                    tx.waker.wake_by_ref();
+                }
                 // The reader sleeps, so there is no batch that replies could wait for.
                 if std::mem::take(&mut tx.corked) {
                     tx.drain(&self.stream, &self.pool, false);
@@ -232,6 +313,23 @@ impl<F> Drop for Taken<F> {
     }
 }
 
+/// Waits for a message. A reader that gives it up holds the peer up itself.
+struct Receiving<'a, F: Framing>(&'a Inner<F>);
+
+impl<F: Framing> Future for Receiving<'_, F> {
+    type Output = Result<Option<Message>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_recv(cx)
+    }
+}
+
+impl<F: Framing> Drop for Receiving<'_, F> {
+    fn drop(&mut self) {
+        self.0.reading.set(false);
+    }
+}
+
 impl<F: Framing> Channel for Framed<F> {
     fn kind(&self) -> Kind {
         F::KIND
@@ -249,12 +347,16 @@ impl<F: Framing> Channel for Framed<F> {
         Limits { max_message: self.0.max_message, max_rdma: None }
     }
 
+    fn authenticated(&self) {
+        self.0.known.set(true);
+    }
+
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
-        Box::pin(poll_fn(|cx| self.0.poll_recv(cx)))
+        Box::pin(Receiving(&self.0))
     }
 
     fn try_recv(&self) -> Option<Message> {
-        self.0.receiver.borrow_mut().ready(self.0.max_message).map(message)
+        self.0.receiver.borrow_mut().ready(self.0.terms().max_message).map(message)
     }
 
     fn send(&self, outgoing: Outgoing) -> Sending {

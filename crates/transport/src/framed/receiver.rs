@@ -34,6 +34,26 @@ const HEAD_BYTES: usize = 4 << 10;
 /// Frames of one message; a peer that sends one byte in each must not cost a buffer for each.
 const MAX_FRAMES: usize = 1024;
 
+/// A message that is longer than this and comes from whom nobody trusts gets its buffer only when a part is here: see
+/// [`GOOD_PART`].
+const WARY_BYTES: usize = 64 << 10;
+/// The part of a large message that waits in the socket before it gets a buffer, at most half of it: an announcement alone
+/// costs no memory, and the kernel has that much room for a socket by default (tcp_rmem).
+const GOOD_PART: usize = 256 << 10;
+/// The first staging buffer of a stranger. It doubles as bytes come.
+const STRANGER_STAGING_BYTES: usize = 4 << 10;
+
+/// What a receiver may take up just now.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) max_message: usize,
+    /// Nobody knows the peer: nothing is held while nothing has come of it.
+    pub(super) stranger: bool,
+    /// What the peer announces is believed when part of it is here.
+    pub(super) wary: bool,
+}
+
 /// A message that is received into its own buffer.
 struct Large {
     /// Filled up to its length.
@@ -60,6 +80,14 @@ pub(super) struct Receiver<F> {
     wanted: Option<(usize, bool)>,
     /// Its place, or that of a new staging buffer, among those who wait for memory.
     waiting: Waiting,
+    /// What is known of the large message that wants a buffer.
+    arrival: Arrival,
+    /// Waits for memory, not for the peer.
+    starved: bool,
+    /// The terms of a stranger held when it was last looked at what has come.
+    stranger: bool,
+    /// Received so far, of whole messages or not.
+    raw_bytes: u64,
     /// How much one call may bring into the staging buffer: grows while small messages fill it.
     offer: usize,
     /// Why nothing comes after what is here.
@@ -68,6 +96,17 @@ pub(super) struct Receiver<F> {
     messages: u64,
     gathering: Option<Gathering>,
     framing: PhantomData<F>,
+}
+
+/// How much of a large message is here while it has no buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// Nobody has asked.
+    Unknown,
+    /// The socket will tell when a good part is there.
+    Awaited,
+    /// Enough.
+    Enough,
 }
 
 /// Waiting for several messages at a time.
@@ -136,6 +175,10 @@ impl<F> Default for Receiver<F> {
             large: None,
             wanted: None,
             waiting: Waiting::default(),
+            arrival: Arrival::Unknown,
+            starved: false,
+            stranger: false,
+            raw_bytes: 0,
             offer: HEAD_BYTES,
             ended: None,
             bytes: 0,
@@ -157,25 +200,42 @@ impl<F: Framing> Receiver<F> {
         &mut self,
         cx: &mut Context<'_>,
         stream: &Stream,
-        pool: &Pool,
-        max_message: usize,
+        terms: Terms<'_>,
     ) -> Poll<Result<Bytes, Ending>> {
+        if self.stranger && !terms.stranger {
+            // Where a message goes on is decided anew.
+            self.scan(terms);
+        }
+        self.stranger = terms.stranger;
         loop {
-            if let Some(body) = self.ready(max_message) {
+            if let Some(body) = self.ready(terms.max_message) {
                 return Poll::Ready(Ok(body));
             }
             if let Some(ending) = &self.ended {
                 return Poll::Ready(Err(ending.clone()));
             }
-            ready!(self.poll_room(cx, pool));
-            let filled = match self.poll_fill(|into| stream.poll_recv(cx, into)) {
-                Poll::Pending => ready!(self.poll_gather(cx, stream)),
-                Poll::Ready(filled) => filled,
+            let filled = match self.poll_arrival(cx, stream, terms) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(e)) => Err(e),
+                Poll::Ready(Ok(())) => {
+                    self.starved = true;
+                    ready!(self.poll_room(cx, terms));
+                    self.starved = false;
+                    match self.poll_fill(|into| stream.poll_recv(cx, into)) {
+                        Poll::Pending if terms.stranger => {
+                            // An idle connection costs nothing.
+                            self.staging = self.staging.take().filter(|staging| !staging.is_empty());
+                            return Poll::Pending;
+                        }
+                        Poll::Pending => ready!(self.poll_gather(cx, stream)),
+                        Poll::Ready(filled) => filled,
+                    }
+                }
             };
             match filled {
                 Ok(0) => self.ended = Some(self.end_of_stream()),
                 Ok(n) => {
-                    let messages = self.filled(n, max_message);
+                    let messages = self.filled(n, terms);
                     if let Some(gathering) = &mut self.gathering {
                         gathering.received(messages, n);
                     }
@@ -278,6 +338,55 @@ impl<F: Framing> Receiver<F> {
         Bytes::from(whole)
     }
 
+    /// Part of a message is here, and its rest is the peer's to send.
+    pub(super) fn waits_inside(&self) -> bool {
+        let staged = self.staging.as_ref().is_some_and(|staging| !staging.is_empty());
+        let inside = staged || self.large.is_some() || self.wanted.is_some() || !self.begun.is_empty();
+        inside && !self.starved
+    }
+
+    /// Bytes received, and messages delivered.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.raw_bytes, self.messages)
+    }
+
+    /// Ends when a large message that is announced is worth a buffer.
+    fn poll_arrival(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+        terms: Terms<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some((len, _)) = self.wanted.filter(|(len, _)| terms.wary && *len > WARY_BYTES) else {
+            return Poll::Ready(Ok(()));
+        };
+        let staged = self.staging.as_ref().map_or(0, |staging| staging.len());
+        let part = (len.saturating_sub(staged) / 2).min(GOOD_PART);
+        if self.arrival == Arrival::Unknown {
+            if stream.waiting_bytes()? >= part {
+                self.arrival = Arrival::Enough;
+                return Poll::Ready(Ok(()));
+            }
+            stream.forget_readable();
+            self.set_low_water(stream, part)?;
+            self.arrival = Arrival::Awaited;
+        }
+        if self.arrival == Arrival::Awaited {
+            // The kernel tells when that much is there, or when it has no room for so much.
+            ready!(stream.poll_readable(cx));
+            self.set_low_water(stream, 1)?;
+            self.arrival = Arrival::Enough;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn set_low_water(&mut self, stream: &Stream, bytes: usize) -> io::Result<()> {
+        match &mut self.gathering {
+            Some(gathering) => gathering.set_low_water(stream, bytes),
+            None => stream.set_low_water(bytes),
+        }
+    }
+
     /// Bytes and messages delivered.
     pub(super) fn received(&self) -> (u64, u64) {
         (self.bytes, self.messages)
@@ -302,10 +411,12 @@ impl<F: Framing> Receiver<F> {
     }
 
     /// Makes sure that there is room for what comes next.
-    fn poll_room(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<()> {
+    fn poll_room(&mut self, cx: &mut Context<'_>, terms: Terms<'_>) -> Poll<()> {
+        let pool = terms.pool;
         if let Some((len, last)) = self.wanted {
             let mut own = ready!(pool.poll_alloc(cx, len, &mut self.waiting));
             self.wanted = None;
+            self.arrival = Arrival::Unknown;
             if let Some(staging) = &mut self.staging {
                 let head = &staging[HEADER_LEN.min(staging.len())..];
                 own.set_len(head.len());
@@ -318,13 +429,19 @@ impl<F: Framing> Receiver<F> {
         }
         // Behind a large message HEAD_BYTES do; a small one that has begun must fit as a whole.
         let needed = match &self.staging {
+            Some(staging) if terms.stranger => self.needed(staging).min(staging.len().max(1)),
+            None if terms.stranger => 1,
             Some(staging) => {
                 (HEADER_LEN + LARGE_BYTES).saturating_sub(staging.len()).min(self.needed(staging))
             }
             None => HEAD_BYTES,
         };
         if self.staging.as_ref().is_none_or(|staging| staging.capacity() - staging.len() < needed) {
-            let room = (4 * self.offer).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES);
+            let room = match &self.staging {
+                _ if !terms.stranger => (4 * self.offer).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES),
+                Some(staging) => (2 * staging.len()).max(STRANGER_STAGING_BYTES),
+                None => STRANGER_STAGING_BYTES,
+            };
             let mut fresh = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
             if let Some(begun) = self.staging.take().filter(|begun| !begun.is_empty()) {
                 fresh.set_len(begun.len());
@@ -355,9 +472,10 @@ impl<F: Framing> Receiver<F> {
         match &mut self.large {
             Some(large) => {
                 let (filled, len) = (large.buf.len(), large.len);
+                let behind = HEAD_BYTES.min(staging.capacity());
                 receive(&mut [
                     IoSliceMut::new(&mut large.buf.room()[filled..len]),
-                    IoSliceMut::new(&mut staging.room()[..HEAD_BYTES]),
+                    IoSliceMut::new(&mut staging.room()[..behind]),
                 ])
             }
             None => {
@@ -368,7 +486,8 @@ impl<F: Framing> Receiver<F> {
     }
 
     /// Accounts for `n` received bytes; the messages that they made whole.
-    fn filled(&mut self, mut n: usize, max_message: usize) -> usize {
+    fn filled(&mut self, mut n: usize, terms: Terms<'_>) -> usize {
+        self.raw_bytes += n as u64;
         let mut messages = 0;
         if let Some(mut large) = self.large.take() {
             let into_large = n.min(large.len - large.buf.len());
@@ -385,14 +504,15 @@ impl<F: Framing> Receiver<F> {
         }
         if let Some(staging) = &mut self.staging {
             staging.set_len(staging.len() + n);
-            messages += self.scan(max_message);
+            messages += self.scan(terms);
         }
         messages
     }
 
     /// Moves whole messages from the staging buffer to `ready` and decides where the one that is not whole goes on.
     /// Returns how many there are.
-    fn scan(&mut self, max_message: usize) -> usize {
+    fn scan(&mut self, terms: Terms<'_>) -> usize {
+        let large_from = if terms.stranger { WARY_BYTES } else { LARGE_BYTES };
         let Some(staging) = &mut self.staging else { return 0 };
         let (mut whole, mut messages) = (0, 0);
         loop {
@@ -406,12 +526,12 @@ impl<F: Framing> Receiver<F> {
                     break;
                 }
             };
-            if len > max_message {
+            if len > terms.max_message {
                 self.ended = Some(Ending::Violation("message longer than this side accepts"));
                 break;
             }
             if rest.len() < HEADER_LEN + len {
-                if len > LARGE_BYTES {
+                if len > large_from {
                     self.wanted = Some((len, last));
                 }
                 break;

@@ -11,6 +11,7 @@ use weft_wire::nbss::{self, Header, Malformed};
 
 use crate::channel::Kind;
 use crate::framed::{Framed, Framing, Head};
+use crate::strangers::Strangers;
 
 /// What a channel over TCP is willing to do.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,12 @@ pub type Nbss = Framed<DirectTcp>;
 impl Nbss {
     /// Takes over a connected stream. Buffers come from `pool`.
     pub fn new(stream: Stream, pool: Pool, config: Config) -> Rc<Nbss> {
-        Framed::over(stream, pool, config.max_message, config.gather)
+        Framed::over(stream, pool, config.max_message, config.gather, None)
+    }
+
+    /// The same for a server: until the peer is known, it is received from on other terms.
+    pub fn of_stranger(stream: Stream, pool: Pool, config: Config, terms: Strangers) -> Rc<Nbss> {
+        Framed::over(stream, pool, config.max_message, config.gather, Some(terms))
     }
 }
 

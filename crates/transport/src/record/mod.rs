@@ -14,6 +14,7 @@ use weft_wire::rpc::Fragment;
 
 use crate::channel::Kind;
 use crate::framed::{Framed, Framing, Head};
+use crate::strangers::Strangers;
 
 pub use secured::{Secured, accept};
 
@@ -40,7 +41,12 @@ pub type Record = Framed<RecordMarking>;
 impl Record {
     /// Takes over a connected stream. Buffers come from `pool`.
     pub fn new(stream: Stream, pool: Pool, config: Config) -> Rc<Record> {
-        Framed::over(stream, pool, config.max_message, config.gather)
+        Framed::over(stream, pool, config.max_message, config.gather, None)
+    }
+
+    /// The same for a server: until the peer is known, it is received from on other terms.
+    pub fn of_stranger(stream: Stream, pool: Pool, config: Config, terms: Strangers) -> Rc<Record> {
+        Framed::over(stream, pool, config.max_message, config.gather, Some(terms))
     }
 }
 

@@ -18,11 +18,12 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::{Link, Tls};
-use weft_machine::{Buf, Payload, Pool, Stream, rt};
+use weft_machine::{Buf, Payload, Pool, Stream, Time, rt};
 use weft_wire::rpc::{Fragment, Probe};
 
 use super::{Config, Record};
 use crate::channel::*;
+use crate::strangers::Strangers;
 
 /// How long a handshake may take from the probe on.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -30,6 +31,12 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(5);
 /// What is received at a time.
 const RECEIVED_BYTES: usize = 64 << 10;
+/// The same while nobody knows the peer: a record of TLS.
+const STRANGER_RECEIVED_BYTES: usize = 16 << 10;
+/// How long a message may take to come, from its first byte on: the longest at 16 KiB a second, as slow as a line of 128 kbit/s.
+const WHOLE_MESSAGE: Duration = Duration::from_secs(70);
+/// How long a receive waits at least.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes a channel of a connection. With `tls` its first call may be RFC 9289's probe: then the connection goes on under
 /// TLS. Any other call is the first of a plain channel.
@@ -41,12 +48,16 @@ pub async fn accept(
     tls: Option<&Tls>,
     pool: Pool,
     config: Config,
+    terms: Strangers,
 ) -> Result<Rc<dyn Channel>, Error> {
-    let Some(tls) = tls else { return Ok(Record::new(stream, pool, config)) };
+    let Some(tls) = tls else { return Ok(Record::of_stranger(stream, pool, config, terms)) };
     // Every call is at least as long as the probe, so looking for that many bytes waits for nobody.
     let mut first = [0; Fragment::BYTES + Probe::BYTES];
-    let seen = stream.peek(&mut first).await?;
-    let Some(probe) = Probe::parse(&first[..seen]) else { return Ok(Record::new(stream, pool, config)) };
+    let seen = rt::timeout(terms.limit, stream.peek(&mut first)).await;
+    let seen = seen.map_err(|_| Error::TimedOut("a first call"))??;
+    let Some(probe) = first.get(..seen).and_then(Probe::parse) else {
+        return Ok(Record::of_stranger(stream, pool, config, terms));
+    };
     let mut taken = 0;
     while taken < first.len() {
         match stream.recv(&mut [IoSliceMut::new(&mut first[taken..])]).await? {
@@ -59,7 +70,7 @@ pub async fn accept(
     let mut link = Link::new(stream);
     let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
     shaken.map_err(|_| Error::TimedOut("the handshake of TLS"))??;
-    Ok(Secured::new(link, peer, pool, config.max_message))
+    Ok(Secured::new(link, peer, pool, config.max_message, terms))
 }
 
 /// RPC under TLS. Dropping it closes the channel.
@@ -70,6 +81,10 @@ struct Inner {
     peer: Peer,
     pool: Pool,
     max_message: usize,
+    terms: Strangers,
+    born: Time,
+    /// Until then the terms of strangers hold.
+    known: Cell<bool>,
     receiver: RefCell<Receiver>,
     queue: RefCell<Queue>,
     /// Bytes and messages.
@@ -84,6 +99,8 @@ struct Receiver {
     /// Fragments of the next message.
     message: BytesMut,
     staging: Vec<u8>,
+    /// When the message that is inside began, or was first waited for.
+    since: Option<Time>,
 }
 
 #[derive(Default)]
@@ -100,12 +117,15 @@ struct Queue {
 }
 
 impl Secured {
-    fn new(link: Link, peer: Peer, pool: Pool, max_message: usize) -> Rc<Secured> {
+    fn new(link: Link, peer: Peer, pool: Pool, max_message: usize, terms: Strangers) -> Rc<Secured> {
         let inner = Rc::new(Inner {
             link,
             peer,
             pool,
             max_message,
+            terms,
+            born: rt::now(),
+            known: Cell::new(false),
             receiver: RefCell::default(),
             queue: RefCell::default(),
             sent: Cell::default(),
@@ -137,10 +157,12 @@ impl Receiver {
             self.raw.advance(Fragment::BYTES);
             let fragment = self.raw.split_to(len);
             if last && self.message.is_empty() {
+                self.since = None;
                 return Ok(Some(fragment.freeze()));
             }
             self.message.extend_from_slice(&fragment);
             if last {
+                self.since = None;
                 return Ok(Some(self.message.split().freeze()));
             }
         }
@@ -151,7 +173,7 @@ impl Receiver {
 impl Inner {
     async fn recv(&self) -> Result<Option<Message>, Error> {
         loop {
-            if let Some(body) = self.receiver.borrow_mut().take(self.max_message)? {
+            if let Some(body) = self.receiver.borrow_mut().take(self.longest())? {
                 return Ok(Some(self.message(body)));
             }
             if let Some(ended) = &self.queue.borrow().ended {
@@ -159,8 +181,14 @@ impl Inner {
             }
             // Taken out for the wait, so that nothing is borrowed meanwhile. A reader that gives up loses only the room.
             let mut staging = std::mem::take(&mut self.receiver.borrow_mut().staging);
-            staging.resize(RECEIVED_BYTES, 0);
-            let received = self.link.recv(&mut staging).await;
+            staging.resize(if self.known.get() { RECEIVED_BYTES } else { STRANGER_RECEIVED_BYTES }, 0);
+            let received = match self.deadline() {
+                None => self.link.recv(&mut staging).await,
+                Some((limit, what)) => match rt::timeout(limit, self.link.recv(&mut staging)).await {
+                    Ok(received) => received,
+                    Err(_) => return Err(Error::TimedOut(what)),
+                },
+            };
             let mut receiver = self.receiver.borrow_mut();
             match received {
                 Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
@@ -170,6 +198,24 @@ impl Inner {
             }
             receiver.staging = staging;
         }
+    }
+
+    fn longest(&self) -> usize {
+        if self.known.get() { self.max_message } else { self.max_message.min(self.terms.max_message) }
+    }
+
+    /// How long the peer is waited for now, and for what.
+    fn deadline(&self) -> Option<(Duration, &'static str)> {
+        let (now, mut receiver) = (rt::now(), self.receiver.borrow_mut());
+        let inside = !receiver.raw.is_empty() || !receiver.message.is_empty();
+        // A reader that was kept from reading for long looks once at what has come meanwhile.
+        let left = |limit: Duration, since: Time| limit.saturating_sub(now.since(since)).max(GRACE);
+        if inside {
+            let since = *receiver.since.get_or_insert(now);
+            return Some((left(WHOLE_MESSAGE, since), "the rest of a begun message"));
+        }
+        receiver.since = None;
+        (!self.known.get()).then(|| (left(self.terms.limit, self.born), "a first call"))
     }
 
     fn message(&self, body: Bytes) -> Message {
@@ -284,13 +330,17 @@ impl Channel for Secured {
         Limits { max_message: self.0.max_message, max_rdma: None }
     }
 
+    fn authenticated(&self) {
+        self.0.known.set(true);
+    }
+
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(self.0.recv())
     }
 
     fn try_recv(&self) -> Option<Message> {
         // What is wrong with it shows at the next `recv`.
-        let body = self.0.receiver.borrow_mut().take(self.0.max_message).ok()??;
+        let body = self.0.receiver.borrow_mut().take(self.0.longest()).ok()??;
         Some(self.0.message(body))
     }
 

@@ -1,0 +1,182 @@
+//! What peers cost that nobody knows, and how long they are waited for.
+
+use futures_util::FutureExt;
+use weft_machine::sim::Sim;
+use weft_machine::{Listener, Time};
+
+use super::*;
+use crate::nbss::{Config, Nbss};
+use crate::strangers::{LOGON, LOGON_MESSAGE};
+
+const POOL_BYTES: usize = 32 << 20;
+
+/// A server's channel of a peer that nobody knows, its two pools, and the peer.
+async fn strange() -> (Rc<Nbss>, Pool, Pool, Stream) {
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let (theirs, ours) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
+    let (pool, strangers) = (Pool::new(POOL_BYTES), Pool::new(POOL_BYTES));
+    let terms = Strangers { pool: strangers.clone(), max_message: LOGON_MESSAGE, limit: LOGON };
+    let config = Config { gather: true, ..Config::default() };
+    let channel = Nbss::of_stranger(Stream::from_socket(ours.unwrap()).unwrap(), pool.clone(), config, terms);
+    (channel, pool, strangers, theirs.unwrap())
+}
+
+fn header(len: usize) -> Bytes {
+    Bytes::copy_from_slice(&(len as u32).to_be_bytes())
+}
+
+/// Lets the channel take what has come, which makes no message.
+async fn takes_nothing_whole(channel: &Nbss) {
+    for _ in 0..4 {
+        assert!(channel.recv().now_or_never().is_none());
+        rt::yield_now().await;
+    }
+}
+
+#[test]
+fn an_idle_stranger_costs_no_buffer() {
+    rt::block_on(async {
+        let (channel, pool, strangers, peer) = strange().await;
+        takes_nothing_whole(&channel).await;
+        assert_eq!((pool.in_use_bytes(), strangers.in_use_bytes()), (0, 0));
+        peer.send_all(&[header(3), Bytes::from_static(b"one")]).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap().unwrap().body, "one");
+        takes_nothing_whole(&channel).await;
+        assert_eq!((pool.in_use_bytes(), strangers.in_use_bytes()), (0, 0));
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_a_stranger_announces_costs_nothing_until_it_comes() {
+    rt::block_on(async {
+        let (channel, pool, strangers, peer) = strange().await;
+        let body = Bytes::from(vec![7; LOGON_MESSAGE]);
+        peer.send_all(&[header(body.len()), body.slice(..4)]).await.unwrap();
+        rt::sleep(Duration::ZERO).await;
+        takes_nothing_whole(&channel).await;
+        assert!(strangers.in_use_bytes() <= 4096, "{}", strangers.in_use_bytes());
+        peer.send_all(&[body.slice(4..20_000)]).await.unwrap();
+        takes_nothing_whole(&channel).await;
+        assert!(strangers.in_use_bytes() <= 65_536, "{}", strangers.in_use_bytes());
+        peer.send_all(&[body.slice(20_000..)]).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap().unwrap().body, body);
+        assert_eq!(pool.in_use_bytes(), 0, "others' buffers are not for strangers");
+        // A byte more than a log-on needs.
+        peer.send_all(&[header(LOGON_MESSAGE + 1)]).await.unwrap();
+        assert!(matches!(channel.recv().await, Err(Error::Violation(_))));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_large_message_of_a_known_peer_has_its_buffer_when_part_of_it_is_here() {
+    rt::block_on(async {
+        let (channel, pool, strangers, peer) = strange().await;
+        channel.authenticated();
+        let body = Bytes::from((0..4_u32 << 20).map(|n| n as u8).collect::<Vec<_>>());
+        peer.send_all(&[header(body.len()), body.slice(..100)]).await.unwrap();
+        takes_nothing_whole(&channel).await;
+        assert!(pool.in_use_bytes() <= MAX_STAGING, "{}", pool.in_use_bytes());
+        let sent = async { peer.send_all(&[body.slice(100..)]).await.unwrap() };
+        let (received, ()) = futures_util::join!(channel.recv(), sent);
+        assert_eq!(received.unwrap().unwrap().body, body);
+        assert_eq!(strangers.in_use_bytes(), 0);
+        // And so on, small behind large.
+        for len in [10, 70_000, 3, 1 << 20, 1 << 16, (1 << 16) + 1, 5] {
+            let chain = [header(len), body.slice(..len)];
+            let sent = async { peer.send_all(&chain).await.unwrap() };
+            let (received, ()) = futures_util::join!(channel.recv(), sent);
+            assert_eq!(received.unwrap().unwrap().body, body.slice(..len));
+        }
+    })
+    .unwrap();
+}
+
+/// What a channel that has received little keeps staged.
+const MAX_STAGING: usize = 64 << 10;
+
+#[test]
+fn a_peer_that_becomes_known_inside_a_message_goes_on_with_it() {
+    for part in [2, 4, 5, 100, 5000, 20_000, 40_000] {
+        rt::block_on(async {
+            let (channel, _, strangers, peer) = strange().await;
+            let body = Bytes::from((0..60_000_u32).map(|n| n as u8).collect::<Vec<_>>());
+            let message = Bytes::from([&header(body.len())[..], &body].concat());
+            peer.send_all(&[message.slice(..part)]).await.unwrap();
+            takes_nothing_whole(&channel).await;
+            channel.authenticated();
+            peer.send_all(&[message.slice(part..)]).await.unwrap();
+            assert_eq!(channel.recv().await.unwrap().unwrap().body, body);
+            peer.send_all(&[header(1 << 20), Bytes::from(vec![1; 1 << 20])]).await.unwrap();
+            assert_eq!(channel.recv().await.unwrap().unwrap().body.len(), 1 << 20);
+            drop(channel);
+            rt::yield_now().await;
+            assert_eq!(strangers.in_use_bytes(), 0);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn strangers_are_not_waited_for_for_ever() {
+    Sim::new(1).run(async {
+        let (channel, .., _peer) = strange().await;
+        let begun = rt::now();
+        assert!(matches!(channel.recv().await, Err(Error::TimedOut(_))));
+        let waited = rt::now().since(begun);
+        assert!(waited >= LOGON && waited < LOGON + 2 * TICK, "{waited:?}");
+        let (channel, .., peer) = strange().await;
+        channel.authenticated();
+        rt::sleep(20 * LOGON).await;
+        peer.send_all(&[header(1), Bytes::from_static(b"x")]).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap().unwrap().body, "x", "a known peer may be idle");
+    });
+}
+
+#[test]
+fn a_message_that_comes_byte_by_byte_ends_the_connection() {
+    /// How long the channel bears it.
+    async fn trickle(known: bool) -> Duration {
+        let (channel, .., peer) = strange().await;
+        if known {
+            channel.authenticated();
+        }
+        rt::spawn(async move {
+            let mut next = header(1000);
+            loop {
+                if peer.send_all(&[next.split_to(1)]).await.is_err() {
+                    return;
+                }
+                if next.is_empty() {
+                    next = Bytes::from_static(&[0; 900]);
+                }
+                rt::sleep(Duration::from_secs(1)).await;
+            }
+        })
+        .detach();
+        let begun: Time = rt::now();
+        assert!(matches!(channel.recv().await, Err(Error::TimedOut(_))));
+        rt::now().since(begun)
+    }
+    Sim::new(2).run(async {
+        let (strange, known) = (trickle(false).await, trickle(true).await);
+        assert!(strange < Duration::from_secs(30), "{strange:?}");
+        assert!(known > Duration::from_secs(50) && known < Duration::from_secs(90), "{known:?}");
+    });
+}
+
+#[test]
+fn a_server_that_does_not_read_blames_nobody() {
+    Sim::new(3).run(async {
+        let (channel, .., peer) = strange().await;
+        channel.authenticated();
+        peer.send_all(&[header(5), Bytes::from_static(b"ab")]).await.unwrap();
+        rt::sleep(Duration::from_secs(1)).await;
+        takes_nothing_whole(&channel).await;
+        // The reader was dropped: the rest may have been here for long.
+        rt::sleep(Duration::from_secs(1000)).await;
+        peer.send_all(&[Bytes::from_static(b"cde")]).await.unwrap();
+        assert_eq!(channel.recv().await.unwrap().unwrap().body, "abcde");
+    });
+}
