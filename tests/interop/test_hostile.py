@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import random
+import resource
 import socket
 import tempfile
 import unittest
@@ -51,6 +52,51 @@ class Hostile(unittest.TestCase):
                 for _ in range(20):
                     stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             self.still_serves(server, source, work)
+
+    def flood(self, stack, port, count):
+        """Connections that say nothing."""
+        return [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+
+    def closed(self, peers):
+        """How many of them the server has closed."""
+        count = 0
+        for peer in peers:
+            peer.setblocking(False)
+            try:
+                count += peer.recv(1) == b""
+            except BlockingIOError:
+                pass
+            except OSError:
+                count += 1
+        return count
+
+    def test_a_flood_of_idle_connections_costs_its_own_oldest(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+            source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
+            weft.smbclient(server, f"put {source} kept")
+            # An address has a quarter of mountd's sixteenth of 8,192.
+            peers = self.flood(stack, server.ready["mountd_port"], 600)
+            self.still_serves(server, source, work)
+            self.assertEqual(self.closed(peers[:400]), 400)
+            self.assertEqual(self.closed(peers[-100:]), 0)
+            # Each line of a kind is logged a few times only.
+            self.assertLess(server.log_text().count("its place was needed"), 20)
+
+    def test_a_server_without_descriptors_lets_those_go_that_nobody_knows(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+            source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
+            weft.smbclient(server, f"put {source} kept")
+            pid = server.ready["pid"]
+            descriptors = len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir()))
+            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors + 60, before[1]))
+            peers = self.flood(stack, server.ready["smb_port"], 300)
+            back = pathlib.Path(work) / "back"
+            weft.smbclient(server, f"get kept {back}")
+            self.assertTrue(weft.same(source, back))
+            self.assertGreater(self.closed(peers), 200)
+            self.assertLess(server.log_text().count("accepting connections"), 20)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
     def test_a_client_killed_in_the_middle_loses_nothing_acknowledged(self):
         import subprocess

@@ -112,6 +112,13 @@ pub fn try_congestion(algorithm: &str) -> io::Result<()> {
     socket::try_congestion(algorithm)
 }
 
+/// Whether accepting failed because the process or the system has run out of descriptors or memory.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
 impl Listener {
     /// Listens on `addr`; port 0 picks any.
     pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
@@ -144,8 +151,8 @@ impl Listener {
 
     /// The next connection, as a socket that can be moved to the core that will own it.
     ///
-    /// Connections that fail before they are accepted are skipped; when the process runs out of descriptors or memory
-    /// this waits until some are free again. An error means that the listener itself is broken.
+    /// Connections that fail before they are accepted are skipped. An error means that the process has run out of descriptors or
+    /// memory ([`is_exhausted`]: others may let some go) or that the listener itself is broken.
     pub async fn accept(&self) -> io::Result<Socket> {
         match &self.0 {
             ListenerKind::Real(listener) => {

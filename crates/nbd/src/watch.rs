@@ -7,15 +7,21 @@ use std::cell::{Cell, OnceCell};
 use weft_wire::nbd::transmission::Command;
 
 /// Counters of a connection; give them to [`crate::Server::serve_watched`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Watch {
     export: OnceCell<String>,
     tls: Cell<bool>,
     read: Cell<(u64, u64)>,
     written: Cell<(u64, u64)>,
+    agreed: Option<Box<dyn Fn()>>,
 }
 
 impl Watch {
+    /// One that calls `agreed` when the client has chosen an export, as whoever TLS lets in may.
+    pub fn with_notice(agreed: impl Fn() + 'static) -> Watch {
+        Watch { agreed: Some(Box::new(agreed)), ..Watch::default() }
+    }
+
     /// The export that was chosen; `None` during the handshake.
     pub fn export(&self) -> Option<&str> {
         self.export.get().map(String::as_str)
@@ -40,6 +46,9 @@ impl Watch {
         // A connection agrees once.
         self.export.get_or_init(|| export.to_owned());
         self.tls.set(tls);
+        if let Some(agreed) = &self.agreed {
+            agreed();
+        }
     }
 
     pub(crate) fn count(&self, command: Command, len: u32) {

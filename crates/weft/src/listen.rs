@@ -2,10 +2,13 @@
 //!
 //! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
 
+mod known;
+pub(crate) mod quota;
 mod rdma_memory;
 pub(crate) mod unix;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,22 +17,22 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use weft_machine::net::{Socket, Tls};
-use weft_machine::{Listener, Pool, Stream, rt};
+use weft_machine::net::{Socket, Tls, is_exhausted};
+use weft_machine::{Listener, LogLimit, Peer, Pool, Stream, rt};
 use weft_rdma::{Incoming, Request};
 use weft_transport::strangers::{self, Strangers};
 use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
-/// Connections at a time, of all kinds together. More are closed at once, with a line in the log.
-const MAX_CONNECTIONS: usize = 8192;
+use self::known::Placed;
+use self::quota::{Place, Quotas, Service};
 
 /// What a service does with one connection, on the core that owns it.
 pub(crate) type Serve =
     Arc<dyn Fn(Rc<dyn Channel>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
-/// The same for a protocol that takes the byte stream as it is.
+/// The same for a protocol that takes the byte stream as it is, and says of its place when the peer is known.
 pub(crate) type ServeStream =
-    Arc<dyn Fn(Stream) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
+    Arc<dyn Fn(Stream, Rc<Place>) -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync + 'static>;
 
 /// What connections become on a port.
 #[derive(Clone, Debug)]
@@ -49,6 +52,19 @@ pub(crate) enum Messages {
     RpcRdma,
 }
 
+impl Messages {
+    fn service(self) -> Service {
+        match self {
+            Messages::Smbd => Service::Smb,
+            Messages::RpcRdma => Service::Nfs,
+        }
+    }
+}
+
+/// How long accepting waits when descriptors have run out: a connection that was told to go has gone by then.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(5);
+/// How long accepting waits when it failed for another reason.
+const BROKEN_PAUSE: Duration = Duration::from_secs(1);
 /// A client of SMB that acknowledges nothing for so long is lost, and what it has open is closed: shorter than others
 /// wait for its oplocks (35 s). NFS clients hold nothing by their connections.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -64,6 +80,8 @@ pub(crate) struct Acceptor {
     pub strangers: Pool,
     /// TCP congestion control of what is accepted on TCP ports.
     pub congestion: Option<Arc<str>>,
+    /// Who may have a connection.
+    pub quotas: Quotas,
     /// How many connections there are.
     pub connections: Arc<AtomicUsize>,
     /// When accepting ends.
@@ -105,16 +123,16 @@ impl Stop {
 
 impl Acceptor {
     /// Accepts TCP connections until it is stopped.
-    pub(crate) async fn tcp(self, listener: Listener, framing: Framing, serve: Serve) {
+    pub(crate) async fn tcp(self, listener: Listener, service: Service, framing: Framing, serve: Serve) {
         self.tune(&listener);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(socket) => {
                     let (serve, framing) = (serve.clone(), framing.clone());
-                    self.place(move |this| async move {
+                    self.place(service, socket.peer(), move |this, place| async move {
                         let stream = match Stream::from_socket(socket) {
                             Ok(stream) => stream,
-                            Err(e) => return tracing::warn!("a new connection was lost: {e}"),
+                            Err(e) => return lost(&e),
                         };
                         let channel: Rc<dyn Channel> = match framing {
                             Framing::Nbss => {
@@ -141,14 +159,14 @@ impl Acceptor {
                                 };
                                 match record::accept(stream, tls.as_ref(), this.pool, config, terms).await {
                                     Ok(channel) => channel,
-                                    Err(e) => return tracing::warn!("an RPC connection was lost: {e}"),
+                                    Err(e) => return lost(&e),
                                 }
                             }
                         };
-                        serve(channel).await;
+                        converse(channel, place, &serve).await;
                     });
                 }
-                Err(e) => pause(&e).await,
+                Err(e) => self.pause(&e).await,
             }
         }
     }
@@ -167,38 +185,43 @@ impl Acceptor {
                     })
                     .detach();
                 }
-                Err(e) => pause(&e).await,
+                Err(e) => self.pause(&e).await,
             }
         }
     }
 
     /// Accepts TCP connections as byte streams until it is stopped.
-    pub(crate) async fn streams(self, listener: Listener, serve: ServeStream) {
+    pub(crate) async fn streams(self, listener: Listener, service: Service, serve: ServeStream) {
         self.tune(&listener);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
-                Ok(socket) => self.stream(socket, &serve),
-                Err(e) => pause(&e).await,
+                Ok(socket) => self.stream(socket, service, &serve),
+                Err(e) => self.pause(&e).await,
             }
         }
     }
 
     /// Accepts connections to a Unix socket until it is stopped; the socket's file goes with the listener.
-    pub(crate) async fn unix_streams(self, listener: unix::PathListener, serve: ServeStream) {
+    pub(crate) async fn unix_streams(
+        self,
+        listener: unix::PathListener,
+        service: Service,
+        serve: ServeStream,
+    ) {
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
-                Ok(socket) => self.stream(socket, &serve),
-                Err(e) => pause(&e).await,
+                Ok(socket) => self.stream(socket, service, &serve),
+                Err(e) => self.pause(&e).await,
             }
         }
     }
 
-    fn stream(&self, socket: Socket, serve: &ServeStream) {
+    fn stream(&self, socket: Socket, service: Service, serve: &ServeStream) {
         let serve = serve.clone();
-        self.place(move |_| async move {
+        self.place(service, socket.peer(), move |_, place| async move {
             match Stream::from_socket(socket) {
-                Ok(stream) => serve(stream).await,
-                Err(e) => tracing::warn!("a new connection was lost: {e}"),
+                Ok(stream) => serve(stream, place).await,
+                Err(e) => lost(&e),
             }
         });
     }
@@ -210,34 +233,66 @@ impl Acceptor {
             match accepted {
                 Ok(incoming) => {
                     let (serve, memory) = (serve.clone(), memory.clone());
-                    self.place(move |_| async move {
+                    let service = messages.service();
+                    self.place(service, incoming.peer(), move |_, place| async move {
                         let member = memory.join(&incoming.peer());
                         match establish(incoming, messages, member.pool.clone()).await {
-                            Ok(channel) => serve(channel).await,
-                            Err(e) => tracing::warn!("an RDMA connection was not established: {e}"),
+                            Ok(channel) => converse(channel, place, &serve).await,
+                            Err(e) => lost(&e),
                         }
                     });
                 }
-                Err(e) => pause(&e).await,
+                Err(e) => self.pause(&e).await,
             }
         }
     }
 
-    /// Runs `connection` on the next core, counted.
-    fn place<F>(&self, connection: impl FnOnce(Acceptor) -> F + Send + 'static)
-    where
+    /// Runs `connection` on the next core, if there is a place for it. Until its peer is known it may be told to go.
+    fn place<F>(
+        &self,
+        service: Service,
+        peer: Peer,
+        connection: impl FnOnce(Acceptor, Rc<Place>) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + 'static,
     {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return tracing::warn!("refused a connection: {MAX_CONNECTIONS} are open");
-        }
+        let place = match self.quotas.enter(service, peer) {
+            Ok(place) => place,
+            Err(full) => {
+                static REFUSED: LogLimit = LogLimit::new();
+                if let Some(left_out) = REFUSED.pass(rt::now()) {
+                    tracing::warn!(%peer, ?service, "refused a connection: {full}{left_out}");
+                }
+                return;
+            }
+        };
+        self.connections.fetch_add(1, Ordering::Relaxed);
         let this = self.clone();
         self.cores.run(self.cores.next(), move || async move {
             let counted = Counted(this.connections.clone());
-            connection(this).await;
+            let place = Rc::new(place);
+            let notice = poll_fn(|cx| place.poll_unserved(cx));
+            if let Either::Right(_) = select(pin!(connection(this, place.clone())), pin!(notice)).await {
+                evicted(peer);
+            }
             drop(counted);
         });
+    }
+
+    /// After accepting has failed. Descriptors that ran out are had again by closing the oldest connection that nobody
+    /// knows, or at least by refusing whoever waits, so that others than floods are not kept waiting.
+    async fn pause(&self, error: &io::Error) {
+        static FAILED: LogLimit = LogLimit::new();
+        if let Some(left_out) = FAILED.pass(rt::now()) {
+            tracing::warn!("accepting connections: {error} (is `ulimit -n` too small?){left_out}");
+        }
+        if is_exhausted(error) {
+            self.quotas.evict();
+            self.quotas.give_spare_up();
+            rt::sleep(EXHAUSTED_PAUSE).await;
+        } else {
+            rt::sleep(BROKEN_PAUSE).await;
+        }
     }
 
     fn tune(&self, listener: &Listener) {
@@ -270,8 +325,31 @@ async fn establish(
     })
 }
 
-/// Accepting fails when descriptors run out: say so and let connections end.
-async fn pause(error: &std::io::Error) {
-    tracing::warn!("accepting connections: {error}; trying again in a second (is `ulimit -n` too small?)");
-    rt::sleep(std::time::Duration::from_secs(1)).await;
+/// Serves a channel. One that is told to go is closed as if its peer had left: what it has begun ends in order.
+async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, serve: &Serve) {
+    let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone() });
+    let serving = pin!(serve(placed));
+    let notice = pin!(poll_fn(|cx| place.poll_notice(cx)));
+    place.serve();
+    if let Either::Right((_, serving)) = select(serving, notice).await {
+        evicted(channel.peer());
+        channel.close();
+        serving.await;
+    }
+}
+
+/// A connection gives its place to another.
+fn evicted(peer: Peer) {
+    static EVICTED: LogLimit = LogLimit::new();
+    if let Some(left_out) = EVICTED.pass(rt::now()) {
+        tracing::warn!(%peer, "closed before its peer was known: its place was needed{left_out}");
+    }
+}
+
+/// A connection ended before anything was said on it.
+fn lost(error: &dyn std::fmt::Display) {
+    static LOST: LogLimit = LogLimit::new();
+    if let Some(left_out) = LOST.pass(rt::now()) {
+        tracing::warn!("a new connection was lost: {error}{left_out}");
+    }
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
-use weft_machine::{Listener, Pool};
+use weft_machine::{Listener, LogLimit, Pool};
 use weft_nfs::server::{Durable, Net, Role, Service};
 use weft_rdma::wrap::pcap::Capture;
 use weft_smb::auth::{Keytab, Secret};
@@ -43,6 +43,7 @@ use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
 use crate::admin::replica::{Command, Reply};
 use crate::args::Serve;
+use crate::listen::quota::{Quotas, Service as Served};
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Framing, Messages, Stop};
 use crate::password;
@@ -386,6 +387,7 @@ impl Plan {
             pool,
             strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
+            quotas: Quotas::of_process(),
             connections: self.connections,
             stop: self.stop,
         };
@@ -408,7 +410,7 @@ impl Plan {
                 ended
             }
         });
-        rt::spawn(acceptor.clone().tcp(smb_tcp, Framing::Nbss, serve_smb.clone())).detach();
+        rt::spawn(acceptor.clone().tcp(smb_tcp, Served::Smb, Framing::Nbss, serve_smb.clone())).detach();
         for port in rpc_ports {
             port.serve(&acceptor, tls.clone(), &serve_nfs);
         }
@@ -474,6 +476,7 @@ impl Plan {
             pool,
             strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
+            quotas: Quotas::of_process(),
             connections: self.connections,
             stop: self.stop,
         };
@@ -636,7 +639,12 @@ where
         let connection = async move {
             match ended.await {
                 Ok(()) => tracing::debug!("{kind:?} over {medium} from {peer}: ended"),
-                Err(e) => tracing::warn!("{kind:?} over {medium} from {peer}: closed: {e}"),
+                Err(e) => {
+                    static CLOSED: LogLimit = LogLimit::new();
+                    if let Some(left_out) = CLOSED.pass(rt::now()) {
+                        tracing::warn!("{kind:?} over {medium} from {peer}: closed: {e}{left_out}");
+                    }
+                }
             }
         };
         Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>

@@ -5,7 +5,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
+use weft_machine::net::is_exhausted;
 use weft_machine::{Pool, rt};
 use weft_rdma::{ConnectError, ConnectParams, Incoming, Listener, Request};
 use weft_wire::perf::{Malformed, Plan};
@@ -45,11 +47,22 @@ pub enum ServeError {
     Perf(#[from] PerfError),
 }
 
+/// How long an accept waits when the process is out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Accepts from `listener` until dropped. What becomes of connections is logged.
 pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) -> std::io::Result<()> {
     let open = Rc::new(Cell::new(0));
     loop {
-        let incoming = listener.accept().await?;
+        let incoming = match listener.accept().await {
+            Ok(incoming) => incoming,
+            Err(e) if is_exhausted(&e) => {
+                tracing::warn!("accepting connections: {e} (is `ulimit -n` too small?)");
+                rt::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
         if open.get() >= MAX_CONNECTIONS {
             tracing::warn!("refused a connection: {MAX_CONNECTIONS} are open");
             continue;

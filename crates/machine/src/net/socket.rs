@@ -13,13 +13,17 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::file::FileRange;
-use crate::rt;
 use crate::rt::readiness::Registered;
 
 /// What is read at a time from files that sendfile refuses.
 pub(super) const STAGING_BYTES: usize = 16 << 10;
-/// How long an accept waits when the process is out of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long an accepted connection may be silent before the kernel asks whether its peer is still there (TCP_KEEPIDLE), how
+/// often it asks again (TCP_KEEPINTVL), and after how many questions without an answer the connection is over (TCP_KEEPCNT):
+/// a minute after the peer has vanished, whatever it had open is closed. Where a limit on unacknowledged bytes is set as well
+/// (30 seconds for SMB), that ends the questions too, after three of them.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 9;
 
 pub(super) struct Listener {
     fd: Registered<std::net::TcpListener>,
@@ -30,6 +34,11 @@ impl Listener {
     pub(super) fn bind(addr: SocketAddr) -> io::Result<Listener> {
         let socket = std::net::TcpListener::bind(addr)?;
         socket.set_nonblocking(true)?;
+        // Accepted sockets inherit it all.
+        rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
+        rustix::net::sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+        rustix::net::sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+        rustix::net::sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
         let local = socket.local_addr()?;
         Ok(Listener { fd: Registered::new(socket)?, local })
     }
@@ -76,10 +85,6 @@ impl Listener {
                 | Errno::NETUNREACH
                 | Errno::TIMEDOUT
                 | Errno::PERM => {}
-                Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
-                    tracing::warn!("cannot accept connections at {}: {error}", self.local);
-                    rt::sleep(ACCEPT_PAUSE).await;
-                }
                 _ => return Err(error.into()),
             }
         }

@@ -407,6 +407,21 @@ fn a_peer_that_has_reset_before_it_is_accepted_keeps_its_address() {
 }
 
 #[test]
+fn accepted_connections_are_asked_whether_their_peer_is_there() {
+    use rustix::net::sockopt;
+    on_real(async || {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("bind");
+        let _peer = Stream::connect(listener.local_addr()).await.expect("connect");
+        let stream = Stream::from_socket(listener.accept().await.expect("accept")).expect("take over");
+        let fd = stream.fd().expect("a descriptor");
+        assert!(sockopt::socket_keepalive(fd).expect("keepalive"));
+        let asked = sockopt::tcp_keepidle(fd).expect("idle")
+            + sockopt::tcp_keepintvl(fd).expect("interval") * sockopt::tcp_keepcnt(fd).expect("count");
+        assert!(asked <= Duration::from_secs(60), "{asked:?}");
+    });
+}
+
+#[test]
 fn peers_are_told_apart_by_how_they_come() {
     let addr = "[::ffff:192.0.2.1]:700".parse().expect("an address");
     let peer = Peer::Tcp(addr);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::rt;
+use weft_machine::{LogLimit, rt};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
@@ -148,7 +148,10 @@ impl Connection {
     /// broke a rule that forbids further talk (a failed negotiate validation). The first reason is logged.
     pub fn terminate(&self, reason: &'static str) {
         if self.ended.get().is_none() {
-            tracing::warn!(peer = %self.peer, "connection closed: {reason}");
+            static CLOSED: LogLimit = LogLimit::new();
+            if let Some(left_out) = CLOSED.pass(rt::now()) {
+                tracing::warn!(peer = %self.peer, "connection closed: {reason}{left_out}");
+            }
             self.ended.set(Some(reason));
         }
     }
@@ -156,7 +159,10 @@ impl Connection {
     /// 3.3.5.2.4: a request had a wrong signature. It is refused; a client that goes on like this is cut off.
     pub(super) fn forged(&self) {
         self.forged.set(self.forged.get() + 1);
-        tracing::warn!(peer = %self.peer, "refused: a request with a wrong signature");
+        static FORGED: LogLimit = LogLimit::new();
+        if let Some(left_out) = FORGED.pass(rt::now()) {
+            tracing::warn!(peer = %self.peer, "refused: a request with a wrong signature{left_out}");
+        }
         if self.forged.get() == MOST_FORGED {
             self.terminate("3.3.5.2.4: wrong signatures");
         }
@@ -432,7 +438,10 @@ impl Connection {
                     return;
                 }
                 Event::Received(Err(e)) => {
-                    tracing::warn!(peer = %self.peer, "connection lost: {e}");
+                    static LOST: LogLimit = LogLimit::new();
+                    if let Some(left_out) = LOST.pass(rt::now()) {
+                        tracing::warn!(peer = %self.peer, "connection lost: {e}{left_out}");
+                    }
                     return;
                 }
                 Event::TooLate => {

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft_machine::{Listener, Pool, rt};
+use weft_machine::{Listener, LogLimit, Pool, rt};
 use weft_nbd::{Config, Export, Limits, Server, Tls, Watch};
 use zeroize::Zeroizing;
 
 use super::status;
 use super::volumes::Served;
 use crate::args::Serve;
+use crate::listen::quota::Service;
 use crate::listen::{Acceptor, ServeStream, unix::PathListener};
 use crate::ready::ReadyNbd;
 use crate::volume;
@@ -71,25 +72,32 @@ impl Nbd {
     pub(super) fn serve(self, acceptor: &Acceptor) -> Arc<Server> {
         let Nbd { server, tcp, unix } = self;
         let for_connections = server.clone();
-        let serve: ServeStream = Arc::new(move |stream| {
+        let serve: ServeStream = Arc::new(move |stream, place| {
             let server = for_connections.clone();
             let peer = stream.peer().to_string();
             let transport = if stream.peer().addr().is_some() { "tcp" } else { "unix" };
             Box::pin(async move {
                 tracing::debug!("NBD from {peer}: connected");
-                let watch = Rc::new(Watch::default());
+                let watch = Rc::new(Watch::with_notice(move || {
+                    place.admit();
+                }));
                 let _place = status::show_nbd(peer.clone(), transport, &watch);
                 match server.serve_watched(stream, &watch).await {
                     Ok(()) => tracing::debug!("NBD from {peer}: ended"),
-                    Err(e) => tracing::warn!("NBD from {peer}: closed: {e}"),
+                    Err(e) => {
+                        static CLOSED: LogLimit = LogLimit::new();
+                        if let Some(left_out) = CLOSED.pass(rt::now()) {
+                            tracing::warn!("NBD from {peer}: closed: {e}{left_out}");
+                        }
+                    }
                 }
             })
         });
         if let Some(listener) = tcp {
-            rt::spawn(acceptor.clone().streams(listener, serve.clone())).detach();
+            rt::spawn(acceptor.clone().streams(listener, Service::Nbd, serve.clone())).detach();
         }
         if let Some(listener) = unix {
-            rt::spawn(acceptor.clone().unix_streams(listener, serve)).detach();
+            rt::spawn(acceptor.clone().unix_streams(listener, Service::Nbd, serve)).detach();
         }
         server
     }

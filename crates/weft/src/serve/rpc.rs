@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::cannot_listen;
 use crate::args::Serve;
 use crate::exports::ExportOption;
-use crate::listen::{self, Acceptor, Framing};
+use crate::listen::{self, Acceptor, Framing, quota};
 
 /// How often another number is tried where any will do, and UDP's of the same number was taken.
 const ATTEMPTS: usize = 16;
@@ -55,7 +55,12 @@ impl RpcPort {
 
     /// Accepts on it.
     pub(super) fn serve(self, acceptor: &Acceptor, tls: Option<Tls>, serve: &listen::Serve) {
-        rt::spawn(acceptor.clone().tcp(self.tcp, Framing::Record(tls), serve.clone())).detach();
+        let service = match self.role {
+            Role::Nfs => quota::Service::Nfs,
+            Role::Mount => quota::Service::Mount,
+            Role::Rpcbind => quota::Service::Rpcbind,
+        };
+        rt::spawn(acceptor.clone().tcp(self.tcp, service, Framing::Record(tls), serve.clone())).detach();
         rt::spawn(acceptor.clone().udp(self.udp, serve.clone())).detach();
     }
 }

@@ -1,0 +1,377 @@
+//! How many connections each service and each address may have.
+//!
+//! Every service has a part of all connections for itself, so that a flood of one (mountd asks nobody for a password) shuts
+//! nobody out of another. Where a part, or what one address may have of it, is full, the oldest connection there that
+//! nobody knows yet is closed for the new one; only where all are known is the new one refused.
+//! Owns: the counts. Does not: accept, or close: a connection that is to go is told so on its own core.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weft_machine::Peer;
+
+/// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
+const MAX_CONNECTIONS: usize = 8192;
+/// Of the descriptors of the process, one in so many is for connections; the others are for open files.
+const DESCRIPTORS_PART: usize = 2;
+/// What the parts of the services are counted in.
+const PARTS: usize = 16;
+/// Of the part of a service, an address may have one in so many connections.
+const ADDRESS_PART: usize = 4;
+/// An address may have so many at least, as far as there are: a client with several channels on each of some links.
+const ADDRESS_LEAST: usize = 64;
+
+/// What connections are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// SMB, by TCP and RDMA.
+    Smb,
+    /// NFS, by TCP and RDMA.
+    Nfs,
+    /// MOUNT, NLM and NSM on mountd's port.
+    Mount,
+    /// rpcbind.
+    Rpcbind,
+    /// NBD.
+    Nbd,
+}
+
+impl Service {
+    const ALL: [Service; 5] = [Service::Smb, Service::Nfs, Service::Mount, Service::Rpcbind, Service::Nbd];
+
+    /// Its part of all connections, of [`PARTS`]: those of file services last, the others are short.
+    fn parts(self) -> usize {
+        match self {
+            Service::Smb | Service::Nfs => 6,
+            Service::Nbd => 2,
+            Service::Mount | Service::Rpcbind => 1,
+        }
+    }
+}
+
+/// Where a connection comes from, as far as quotas tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Source {
+    V4(Ipv4Addr),
+    /// The /64 prefix, which one host has for itself.
+    V6(u64),
+    Local,
+}
+
+impl Source {
+    fn of(peer: Peer) -> Source {
+        match peer.ip() {
+            Some(IpAddr::V4(ip)) => Source::V4(ip),
+            Some(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
+            None => Source::Local,
+        }
+    }
+}
+
+/// Why there is no place for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Full {
+    /// Of the service.
+    #[error("the service has all {0} connections of its part")]
+    Service(usize),
+    /// Of the address.
+    #[error("its address has {0} connections already")]
+    Address(usize),
+    /// No descriptor is left.
+    #[error("the process has no descriptor left (`ulimit -n`)")]
+    Descriptors,
+}
+
+/// All counts. Cloning shares them.
+#[derive(Clone)]
+pub(crate) struct Quotas(Arc<Inner>);
+
+struct Inner {
+    connections: usize,
+    services: Mutex<Vec<Counts>>,
+    /// A descriptor that is given up to accept, and refuse, a connection when there is no other.
+    spare: Mutex<Option<File>>,
+}
+
+/// The connections of a service.
+#[derive(Default)]
+struct Counts {
+    next: u64,
+    all: usize,
+    /// Those that nobody knows, oldest first.
+    strangers: BTreeMap<u64, (Source, Arc<Notice>)>,
+    sources: HashMap<Source, OfSource>,
+}
+
+#[derive(Default)]
+struct OfSource {
+    all: usize,
+    strangers: BTreeSet<u64>,
+}
+
+/// Tells a connection to go.
+#[derive(Default)]
+struct Notice(Mutex<(bool, Option<Waker>)>);
+
+impl Notice {
+    fn give(&self) {
+        let mut state = lock(&self.0);
+        state.0 = true;
+        if let Some(waker) = state.1.take() {
+            waker.wake();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The place of one connection, which it gives back when it is dropped.
+pub(crate) struct Place {
+    quotas: Quotas,
+    service: Service,
+    source: Source,
+    number: u64,
+    notice: Arc<Notice>,
+    /// A protocol serves it, which ends in order when its channel is closed.
+    served: Cell<bool>,
+}
+
+impl Quotas {
+    /// For this process: the soft limit on descriptors is raised to the hard one.
+    pub(crate) fn of_process() -> Quotas {
+        let limit = getrlimit(Resource::Nofile);
+        if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+            tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
+        }
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+        Quotas::new(MAX_CONNECTIONS.min(descriptors / DESCRIPTORS_PART))
+    }
+
+    fn new(connections: usize) -> Quotas {
+        let services = Service::ALL.iter().map(|_| Counts::default()).collect();
+        let quotas = Inner { connections, services: Mutex::new(services), spare: Mutex::default() };
+        let quotas = Quotas(Arc::new(quotas));
+        quotas.has_spare();
+        quotas
+    }
+
+    fn of_service(&self, service: Service) -> usize {
+        (self.0.connections * service.parts() / PARTS).max(1)
+    }
+
+    fn of_address(&self, service: Service) -> usize {
+        let all = self.of_service(service);
+        (all / ADDRESS_PART).max(ADDRESS_LEAST).min(all)
+    }
+
+    /// A place for a connection from `peer`, if need be that of the oldest one that nobody knows.
+    pub(crate) fn enter(&self, service: Service, peer: Peer) -> Result<Place, Full> {
+        if !self.has_spare() {
+            return Err(Full::Descriptors);
+        }
+        let source = Source::of(peer);
+        let mut services = lock(&self.0.services);
+        let Some(counts) = services.get_mut(service as usize) else {
+            return Err(Full::Service(0));
+        };
+        // Processes of this host that share memory with us are our own.
+        let of_source = counts.sources.get(&source).map_or(0, |of| of.all);
+        let most = self.of_address(service);
+        if source != Source::Local && of_source >= most {
+            let oldest = counts.sources.get(&source).and_then(|of| of.strangers.first().copied());
+            counts.evict(oldest.ok_or(Full::Address(most))?);
+        }
+        let most = self.of_service(service);
+        if counts.all >= most {
+            let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
+            counts.evict(oldest.ok_or(Full::Service(most))?);
+        }
+        let (number, notice) = (counts.next, Arc::<Notice>::default());
+        counts.next += 1;
+        counts.all += 1;
+        counts.strangers.insert(number, (source, notice.clone()));
+        let of = counts.sources.entry(source).or_default();
+        of.all += 1;
+        of.strangers.insert(number);
+        Ok(Place { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
+    }
+
+    /// Closes the oldest connection that nobody knows, of whatever service has most of them; false where there is none.
+    pub(crate) fn evict(&self) -> bool {
+        let mut services = lock(&self.0.services);
+        let Some(counts) = services.iter_mut().max_by_key(|counts| counts.strangers.len()) else {
+            return false;
+        };
+        let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
+        oldest.inspect(|number| counts.evict(*number)).is_some()
+    }
+
+    /// Gives the spare descriptor up, so that one more connection can be accepted. It is had again at the next
+    /// [`Quotas::enter`], if need be in place of that connection.
+    pub(crate) fn give_spare_up(&self) {
+        *lock(&self.0.spare) = None;
+    }
+
+    fn has_spare(&self) -> bool {
+        let mut spare = lock(&self.0.spare);
+        if spare.is_none() {
+            *spare = File::open("/dev/null").ok();
+        }
+        spare.is_some()
+    }
+}
+
+impl Counts {
+    /// Tells a connection to go. From now on it does not count.
+    fn evict(&mut self, number: u64) {
+        if let Some((source, notice)) = self.strangers.remove(&number) {
+            notice.give();
+            self.leave(number, source);
+        }
+    }
+
+    fn leave(&mut self, number: u64, source: Source) {
+        self.all = self.all.saturating_sub(1);
+        if let Some(of) = self.sources.get_mut(&source) {
+            of.strangers.remove(&number);
+            of.all = of.all.saturating_sub(1);
+            if of.all == 0 {
+                self.sources.remove(&source);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The connection is known from now on, and nobody's oldest stranger. One that was told to go meanwhile goes: false.
+    pub(crate) fn admit(&self) -> bool {
+        let mut services = lock(&self.quotas.0.services);
+        let Some(counts) = services.get_mut(self.service as usize) else { return false };
+        if counts.strangers.remove(&self.number).is_some()
+            && let Some(of) = counts.sources.get_mut(&self.source)
+        {
+            of.strangers.remove(&self.number);
+        }
+        drop(services);
+        !lock(&self.notice.0).0
+    }
+
+    /// From now on a protocol ends the connection when it is to go.
+    pub(super) fn serve(&self) {
+        self.served.set(true);
+    }
+
+    /// Ends when the connection is to go and no protocol serves it.
+    pub(super) fn poll_unserved(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.served.get() { Poll::Pending } else { self.poll_notice(cx) }
+    }
+
+    /// Ends when the connection is to go.
+    pub(crate) fn poll_notice(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.notice.0);
+        if state.0 {
+            return Poll::Ready(());
+        }
+        state.1 = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let told = lock(&self.notice.0).0;
+        let mut services = lock(&self.quotas.0.services);
+        // One that was told to go has been taken out of the counts.
+        if let Some(counts) = services.get_mut(self.service as usize).filter(|_| !told) {
+            counts.strangers.remove(&self.number);
+            counts.leave(self.number, self.source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(text: &str) -> Peer {
+        Peer::Tcp(text.parse().unwrap())
+    }
+
+    fn told(place: &Place) -> bool {
+        place.poll_notice(&Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// A peer of an address of its own.
+    fn nth(n: usize) -> Peer {
+        from(&format!("10.0.{}.{}:700", n / 250, n % 250))
+    }
+
+    #[test]
+    fn a_flood_of_one_service_leaves_the_others_their_part() {
+        let quotas = Quotas::new(1600);
+        let flood: Vec<_> = (0..1000).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
+        assert!(flood[..900].iter().all(told) && !flood[900..].iter().any(told), "the oldest went");
+        assert!(quotas.enter(Service::Smb, nth(0)).is_ok());
+        drop(flood);
+        assert_eq!(lock(&quotas.0.services).iter().map(|counts| counts.all).sum::<usize>(), 0);
+        assert!(lock(&quotas.0.services).iter().all(|counts| counts.sources.is_empty()));
+    }
+
+    #[test]
+    fn an_address_has_a_part_and_shuts_nobody_out() {
+        let quotas = Quotas::new(1600);
+        // 600 of SMB's, 150 of an address.
+        let other = quotas.enter(Service::Smb, from("192.0.2.2:1")).unwrap();
+        let flood: Vec<_> =
+            (1..1000).map(|port| quotas.enter(Service::Smb, from(&format!("192.0.2.1:{port}")))).collect();
+        assert_eq!(flood.iter().filter(|place| !told(place.as_ref().unwrap())).count(), 150);
+        assert!(!told(&other), "it is of another address");
+        // Of IPv6, a /64 counts as one.
+        let six: Vec<_> = (1..1000)
+            .map(|n| quotas.enter(Service::Nfs, from(&format!("[2001:db8::{n:x}]:1"))).unwrap())
+            .collect();
+        assert_eq!(six.iter().filter(|place| !told(place)).count(), 150);
+    }
+
+    #[test]
+    fn known_connections_stay_and_then_new_ones_are_refused() {
+        let quotas = Quotas::new(1600);
+        let known: Vec<_> = (0..100).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
+        assert!(known.iter().all(Place::admit));
+        assert_eq!(quotas.enter(Service::Mount, nth(100)).err(), Some(Full::Service(100)));
+        assert!(!known.iter().any(told) && !quotas.evict());
+        drop(known);
+        assert!(quotas.enter(Service::Mount, nth(100)).is_ok());
+        let peer = from("192.0.2.1:700");
+        let known: Vec<_> = (0..64).map(|_| quotas.enter(Service::Mount, peer).unwrap()).collect();
+        known.iter().for_each(|place| assert!(place.admit()));
+        assert_eq!(quotas.enter(Service::Mount, peer).err(), Some(Full::Address(64)));
+    }
+
+    #[test]
+    fn who_was_told_to_go_before_it_was_known_goes() {
+        let quotas = Quotas::new(1600);
+        let oldest = quotas.enter(Service::Nbd, nth(0)).unwrap();
+        let newer = quotas.enter(Service::Nbd, nth(1)).unwrap();
+        assert!(quotas.evict() && told(&oldest) && !told(&newer));
+        assert!(!oldest.admit() && newer.admit());
+        drop((oldest, newer));
+        assert_eq!(lock(&quotas.0.services)[Service::Nbd as usize].all, 0);
+    }
+
+    #[test]
+    fn local_processes_are_bounded_by_the_service_alone() {
+        let quotas = Quotas::new(1600);
+        let local = Peer::Local { uid: 0, pid: 1 };
+        let places: Vec<_> = (0..500).map(|_| quotas.enter(Service::Smb, local).unwrap()).collect();
+        assert!(!places.iter().any(told));
+    }
+}
