@@ -482,6 +482,28 @@ class Beside(unittest.TestCase):
                 qemu_io(uri, "write -P 3 0 1M", "read -P 3 0 1M")
                 weft.smbclient(server, "ls")
 
+    def test_begun_writes_of_many_clients_hold_nobody_up(self):
+        with tempfile.TemporaryDirectory() as work, weft.serving(
+            "--volume", "vol", "--nbd-port", "0", "--buffers", "128M", "--state-dir", self.state(work)
+        ) as server, contextlib.ExitStack() as stack:
+            option = b"IHAVEOPT" + struct.pack(">II", 1, 3) + b"vol"
+            write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 << 20)
+            for _ in range(300):
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", server.ready["nbd_port"])))
+                peer.sendall(struct.pack(">I", 3) + option + write + bytes(1000))
+            source = weft.random_file(pathlib.Path(work) / "file", 8 << 20)
+            begun = time.monotonic()
+            weft.smbclient(server, f"put {source} there")
+            qemu_io(f"nbd://127.0.0.1:{server.ready['nbd_port']}/vol", "write -P 7 0 4M", "read -P 7 0 4M")
+            # They stalled everybody until they were given up, after a minute.
+            self.assertLess(time.monotonic() - begun, 40)
+
+    def state(self, work):
+        """The state directory of a server with a volume of 16 MiB."""
+        state = pathlib.Path(work) / "state"
+        weft.run(weft.WEFT, "volume", "create", "vol", "--ram", "--size", "16M", "--state-dir", state)
+        return str(state)
+
     def test_what_is_asked_for_wrongly_says_what_to_do(self):
         with tempfile.TemporaryDirectory() as work:
             state = ["--state-dir", pathlib.Path(work) / "state"]

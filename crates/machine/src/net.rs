@@ -465,12 +465,25 @@ impl Stream {
         }
     }
 
-    /// Bytes that have arrived and are not taken (FIONREAD). More than anybody asks for under simulation.
+    /// Bytes that have arrived and are not taken (FIONREAD). More than anybody asks for where waiting for more would not end:
+    /// under simulation, and on local sockets, whose senders wait for room and which do not keep to [`Stream::set_low_water`].
     pub fn waiting_bytes(&self) -> io::Result<usize> {
-        match self.fd() {
-            Some(fd) => Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(usize::MAX)),
-            None => Ok(usize::MAX),
+        match &self.0 {
+            Kind::Real(stream) => stream.waiting_bytes(),
+            Kind::Sim(_) => Ok(usize::MAX),
         }
+    }
+
+    /// Waits until so many bytes are here that are not taken yet, or as many as the kernel has room for, or no more will come.
+    /// Given up, it leaves the low-water mark where it was set for that.
+    pub async fn wait_for(&self, bytes: usize) -> io::Result<()> {
+        if self.waiting_bytes()? >= bytes {
+            return Ok(());
+        }
+        self.forget_readable();
+        self.set_low_water(bytes)?;
+        std::future::poll_fn(|cx| self.poll_readable(cx)).await;
+        self.set_low_water(1)
     }
 
     /// Waits until something says that a receive may succeed. To wait for news, [`Stream::forget_readable`] first.

@@ -24,7 +24,7 @@ use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags}
 use crate::execute::{self, Refusal};
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
-use crate::server::{Error, Export, Server};
+use crate::server::{Error, Export, Limits, Server};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
@@ -231,12 +231,20 @@ impl<'a> Connection<'a> {
     /// The payload of a WRITE, or a piece of it. Waiting for a buffer takes as long as it takes; while a buffer waits for
     /// the client, nobody else has it.
     async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
-        let mut buf = self.server.pool.alloc(len).await;
+        let Limits { payload: limit, payload_step: step, .. } = self.server.limits;
+        let late = |_| Error::Violation("the payload of a WRITE did not come in time");
+        // What was announced costs nothing until a part of it is here.
+        rt::timeout(limit, receiver.good_part(self.link, len)).await.map_err(late)??;
+        let mut buf = self.server.received.alloc(len).await;
         buf.set_len(len);
-        match rt::timeout(self.server.limits.payload, receiver.payload(self.link, buf)).await {
-            Ok(payload) => Ok(payload?.freeze()),
-            Err(_) => Err(Error::Violation("the payload of a WRITE did not come in time")),
+        let mut done = 0;
+        while done < len {
+            let end = len.min(done.saturating_add(step));
+            done = rt::timeout(limit, receiver.payload(self.link, &mut buf, done, end))
+                .await
+                .map_err(late)??;
         }
+        Ok(buf.freeze())
     }
 
     /// One piece after the other, so that no request holds a buffer while it waits for the next.
@@ -300,6 +308,7 @@ impl<'a> Connection<'a> {
             });
             let Some(batch) = batch.await else { return Ok(()) };
             batch.send(self.link, &self.server.pool).await?;
+            self.watch.answered();
             self.unanswered.set(self.unanswered.get() - batch.replies);
             self.unanswered_bytes.set(self.unanswered_bytes.get() - batch.counted_bytes);
             self.turn();

@@ -13,6 +13,11 @@ use weft_machine::net::Link;
 /// Room for a train of headers, and little enough to cost next to nothing where it has to be copied.
 const STAGING_BYTES: usize = 8 << 10;
 
+/// A payload up to this size has its buffer at once.
+const SMALL_BYTES: usize = 64 << 10;
+/// Of a longer one so much waits in the socket first, or half of it.
+const GOOD_PART: usize = 256 << 10;
+
 pub(crate) struct Receiver {
     staging: Box<[u8; STAGING_BYTES]>,
     /// `start <= end <= STAGING_BYTES`: received and not yet taken.
@@ -74,18 +79,36 @@ impl Receiver {
         Ok(())
     }
 
-    /// Fills a buffer, all of its length, with what comes next.
-    pub(crate) async fn payload(&mut self, link: &Link, mut payload: Buf) -> io::Result<Buf> {
+    /// Waits until a good part of a payload is in the socket, where the kernel tells how much that is.
+    pub(crate) async fn good_part(&self, link: &Link, len: usize) -> io::Result<()> {
+        let rest = len.saturating_sub(self.staged().len());
+        match link.plain() {
+            Some(stream) if len > SMALL_BYTES => stream.wait_for((rest / 2).min(GOOD_PART)).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills `payload[from..to]` at least with what comes next; up to where it is filled.
+    pub(crate) async fn payload(
+        &mut self,
+        link: &Link,
+        payload: &mut Buf,
+        from: usize,
+        to: usize,
+    ) -> io::Result<usize> {
         let len = payload.len();
-        let mut done = self.staged().len().min(len);
-        buf::copy(&mut payload[..done], &self.staged()[..done]);
-        self.start += done;
-        while done < len {
+        let staged = self.staged().len().min(len - from);
+        if staged > 0 {
+            buf::copy(&mut payload[from..from + staged], &self.staged()[..staged]);
+            self.start += staged;
+        }
+        let mut done = from + staged;
+        while done < to {
             match link.recv(&mut payload[done..]).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => done += n,
             }
         }
-        Ok(payload)
+        Ok(done)
     }
 }

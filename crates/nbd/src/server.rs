@@ -46,8 +46,10 @@ pub struct Limits {
     pub request_bytes: u32,
     /// A WRITE that is longer is carried out in pieces of this size, at most a pool buffer.
     pub piece_bytes: u32,
-    /// How long such a piece may take to come: it has a buffer meanwhile.
+    /// How long [`Limits::payload_step`] bytes of a payload may take to come: it has a buffer meanwhile.
     pub payload: Duration,
+    /// See [`Limits::payload`].
+    pub payload_step: usize,
     /// Requests that are not answered yet.
     pub requests: usize,
     /// Bytes of WRITEs that are not answered yet.
@@ -67,7 +69,9 @@ impl Default for Limits {
             handshake: Duration::from_secs(30),
             request_bytes: 32 << 20,
             piece_bytes: 4 << 20,
-            payload: Duration::from_secs(60),
+            // 64 KiB a second at least: a piece of 4 MiB is here within about a minute, and half of it is not kept for longer.
+            payload: Duration::from_secs(10),
+            payload_step: 640 << 10,
             requests: 128,
             unanswered_bytes: 64 << 20,
             replies: 32,
@@ -81,8 +85,11 @@ impl Default for Limits {
 pub struct Config {
     /// What it exports; names differ.
     pub exports: Vec<Export>,
-    /// Payload buffers.
+    /// Buffers for what is sent.
     pub pool: Pool,
+    /// Buffers for the payload of WRITEs, which clients may be slow to send: a part of the memory of its own, so that nobody but
+    /// they themselves waits for them.
+    pub received: Pool,
     /// With it, nothing is told or done but under TLS.
     pub tls: Option<Tls>,
     /// Limits of each connection.
@@ -107,6 +114,7 @@ pub enum Error {
 pub struct Server {
     pub(crate) exports: Vec<Export>,
     pub(crate) pool: Pool,
+    pub(crate) received: Pool,
     pub(crate) limits: Limits,
     tls: Option<Tls>,
     pub(crate) drain: Drain,
@@ -115,8 +123,8 @@ pub struct Server {
 impl Server {
     /// A server of `config`.
     pub fn new(config: Config) -> Arc<Server> {
-        let Config { exports, pool, tls, limits } = config;
-        Arc::new(Server { exports, pool, limits, tls, drain: Drain::default() })
+        let Config { exports, pool, received, tls, limits } = config;
+        Arc::new(Server { exports, pool, received, limits, tls, drain: Drain::default() })
     }
 
     /// No more requests are taken; those in flight are answered, then connections end.

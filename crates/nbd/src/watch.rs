@@ -13,13 +13,14 @@ pub struct Watch {
     tls: Cell<bool>,
     read: Cell<(u64, u64)>,
     written: Cell<(u64, u64)>,
-    agreed: Option<Box<dyn Fn()>>,
+    answered: Cell<Option<Box<dyn FnOnce()>>>,
 }
 
 impl Watch {
-    /// One that calls `agreed` when the client has chosen an export, as whoever TLS lets in may.
-    pub fn with_notice(agreed: impl Fn() + 'static) -> Watch {
-        Watch { agreed: Some(Box::new(agreed)), ..Watch::default() }
+    /// One that calls `answered` when the first request of the client has been answered: before that, a client may be anything
+    /// that connects.
+    pub fn with_notice(answered: impl FnOnce() + 'static) -> Watch {
+        Watch { answered: Cell::new(Some(Box::new(answered))), ..Watch::default() }
     }
 
     /// The export that was chosen; `None` during the handshake.
@@ -46,8 +47,11 @@ impl Watch {
         // A connection agrees once.
         self.export.get_or_init(|| export.to_owned());
         self.tls.set(tls);
-        if let Some(agreed) = &self.agreed {
-            agreed();
+    }
+
+    pub(crate) fn answered(&self) {
+        if let Some(answered) = self.answered.take() {
+            answered();
         }
     }
 

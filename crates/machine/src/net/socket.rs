@@ -140,6 +140,13 @@ impl Stream {
         self.fd.poll_readable(cx)
     }
 
+    pub(super) fn waiting_bytes(&self) -> io::Result<usize> {
+        if !self.tcp {
+            return Ok(usize::MAX);
+        }
+        Ok(usize::try_from(rustix::io::ioctl_fionread(&self.fd)?).unwrap_or(usize::MAX))
+    }
+
     pub(super) fn forget_readable(&self) {
         self.fd.drained();
     }

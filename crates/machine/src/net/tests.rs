@@ -422,6 +422,40 @@ fn accepted_connections_are_asked_whether_their_peer_is_there() {
 }
 
 #[test]
+fn a_stream_waits_for_a_part_and_not_for_what_never_comes() {
+    const PART: usize = 256 << 10;
+    on_real(async || {
+        let (ours, theirs) = pair().await;
+        let chain = [Bytes::from(vec![1; PART])];
+        let sending = spawn(async move {
+            ours.send_all(&chain).await.expect("sent");
+            ours
+        });
+        theirs.wait_for(PART).await.expect("there");
+        // Or what there is room for.
+        assert!(theirs.waiting_bytes().expect("counted") >= 16 << 10);
+        recv_len(&theirs, PART).await;
+        let ours = sending.await;
+        // The rest does not come; the end does.
+        ours.send_all(&[Bytes::from_static(b"less")]).await.expect("sent");
+        let ended = spawn(async move {
+            theirs.wait_for(PART).await.expect("ended");
+            recv_some(&theirs, 8).await.expect("what came")
+        });
+        yield_now().await;
+        drop(ours);
+        assert_eq!(ended.await, b"less");
+        // A local socket has less room than that.
+        let (a, b) = UnixStream::pair().expect("socketpair");
+        let over =
+            |socket| Stream::from_socket(Socket::from_unix(socket).expect("connected")).expect("take over");
+        let (a, b) = (over(a), over(b));
+        b.wait_for(1 << 30).await.expect("not waited for");
+        drop(a);
+    });
+}
+
+#[test]
 fn peers_are_told_apart_by_how_they_come() {
     let addr = "[::ffff:192.0.2.1]:700".parse().expect("an address");
     let peer = Peer::Tcp(addr);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::net::Socket;
-use weft_machine::{Pool, Stream, rt};
+use weft_machine::{Listener, Pool, Stream, rt};
 use weft_store::block::Block;
 use weft_store::volume::plain::Plain;
 use weft_wire::nbd::handshake::{
@@ -37,7 +37,13 @@ pub(super) fn server_over(names: &[&str], blocks: Vec<Arc<dyn Block>>, limits: L
         block,
         read_only: name.starts_with("ro"),
     });
-    Server::new(Config { exports: exports.collect(), pool: Pool::new(4 * MAX_BUF), tls: None, limits })
+    Server::new(Config {
+        exports: exports.collect(),
+        pool: Pool::new(4 * MAX_BUF),
+        received: Pool::new(4 * MAX_BUF),
+        tls: None,
+        limits,
+    })
 }
 
 /// How the server's side of a connection ended.
@@ -79,7 +85,11 @@ pub(super) struct Client {
 impl Client {
     /// Connects; the greeting is read and answered.
     pub(super) async fn connect(server: &Arc<Server>) -> Client {
-        let client = Client::silent(server);
+        Client::silent(server).greeted().await
+    }
+
+    async fn greeted(self) -> Client {
+        let client = self;
         let mut greeting = [0; GREETING_LEN];
         client.exact(&mut greeting).await;
         assert_eq!(Greeting::parse(&greeting).expect("a greeting").flags, 3);
@@ -90,21 +100,41 @@ impl Client {
     /// Connects and says nothing.
     pub(super) fn silent(server: &Arc<Server>) -> Client {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let over =
+            |socket| Stream::from_socket(Socket::from_unix(socket).expect("connected")).expect("a stream");
+        Client::over(server, over(ours), over(theirs))
+    }
+
+    /// The same by TCP.
+    pub(super) async fn silent_by_tcp(server: &Arc<Server>) -> Client {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let ours = Stream::connect(listener.local_addr()).await.expect("connected");
+        let theirs = Stream::from_socket(listener.accept().await.expect("accepted")).expect("a stream");
+        Client::over(server, ours, theirs)
+    }
+
+    fn over(server: &Arc<Server>, stream: Stream, theirs: Stream) -> Client {
         let ended = Ended::default();
         let (server, end) = (server.clone(), ended.clone());
         rt::spawn(async move {
-            let stream =
-                Stream::from_socket(Socket::from_unix(theirs).expect("connected")).expect("a stream");
-            end.0.set(Some(server.serve(stream).await));
+            end.0.set(Some(server.serve(theirs).await));
         })
         .detach();
-        let stream = Stream::from_socket(Socket::from_unix(ours).expect("connected")).expect("a stream");
         Client { stream, structured: false, ended, cookie: 100 }
     }
 
     /// Connects, and goes to `export` with structured replies and `base:allocation`, or with neither.
     pub(super) async fn go(server: &Arc<Server>, export: &str, structured: bool) -> Client {
-        let mut client = Client::connect(server).await;
+        Client::connect(server).await.gone(export, structured).await
+    }
+
+    /// The same by TCP.
+    pub(super) async fn go_by_tcp(server: &Arc<Server>, export: &str) -> Client {
+        Client::silent_by_tcp(server).await.greeted().await.gone(export, true).await
+    }
+
+    async fn gone(mut self, export: &str, structured: bool) -> Client {
+        let client = &mut self;
         if structured {
             assert_eq!(client.option(Choice::StructuredReply).await, [Reply::Ack]);
             client.structured = true;
@@ -114,7 +144,7 @@ impl Client {
         }
         let replies = client.option(Choice::Go(wanted(export))).await;
         assert!(matches!(&replies[..], [Reply::Info(Info::Export { size: SIZE, .. }), .., Reply::Ack]));
-        client
+        self
     }
 
     pub(super) async fn send(&self, bytes: &[u8]) {

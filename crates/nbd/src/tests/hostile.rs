@@ -56,7 +56,7 @@ fn a_client_that_announces_and_does_not_send_gives_its_buffer_back() {
             let mut client = Client::go(&server, "vol1", true).await;
             client.ask(Command::WRITE, 0, 0, len, &[1; 10]).await;
             assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
-            assert_eq!(server.pool.in_use_bytes(), 0);
+            assert_eq!(server.received.in_use_bytes(), 0);
         }
     });
 }
@@ -210,6 +210,26 @@ fn what_the_volume_fails_at_is_the_clients_to_know() {
 }
 
 #[test]
+fn an_announced_write_has_no_buffer_until_part_of_it_is_here() {
+    tell(async {
+        let server = server(&["vol1"], Limits::default());
+        let len = 1 << 20;
+        let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        let mut client = Client::go_by_tcp(&server, "vol1").await;
+        client.ask(Command::WRITE, 0, 0, len, &data[..1000]).await;
+        for _ in 0..4 {
+            rt::yield_now().await;
+        }
+        assert_eq!((server.received.in_use_bytes(), server.pool.in_use_bytes()), (0, 0));
+        let sent = client.stream.send_all(&[data[1000..].to_vec().into()]).await;
+        sent.expect("the rest");
+        assert_eq!(client.answer(0, 0).await.error, None);
+        assert_eq!(client.read(0, len).await, data);
+        assert_eq!(server.received.in_use_bytes(), 0);
+    });
+}
+
+#[test]
 fn buffers_come_back() {
     tell(async {
         let pool = Pool::new(4 * MAX_BUF);
@@ -219,6 +239,7 @@ fn buffers_come_back() {
         let server = crate::Server::new(crate::Config {
             exports: vec![export],
             pool: pool.clone(),
+            received: pool.clone(),
             tls: None,
             limits: Limits::default(),
         });

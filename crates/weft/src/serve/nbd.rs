@@ -18,6 +18,9 @@ use crate::listen::{Acceptor, ServeStream, unix::PathListener};
 use crate::ready::ReadyNbd;
 use crate::volume;
 
+/// Of the buffers, the part that WRITEs of all clients may take up while they come: those of other protocols are not kept waiting
+/// by clients that are slow to send.
+const RECEIVED_PART: usize = 4;
 /// The port that clients assume.
 const NBD_PORT: u16 = 10809;
 
@@ -52,6 +55,7 @@ impl Nbd {
         let config = Config {
             exports: exports.collect(),
             pool: pool.clone(),
+            received: pool.share(pool.limit_bytes() / RECEIVED_PART),
             tls: tls(args)?,
             limits: Limits::default(),
         };

@@ -51,6 +51,7 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     let config = Config {
         exports: exports.collect(),
         pool: replicas.pool.clone(),
+        received: replicas.pool.clone(),
         tls: None,
         limits: Limits::default(),
     };
