@@ -127,6 +127,20 @@ class Status(unittest.TestCase):
             self.assertEqual(stat.S_IMODE(socket.parent.stat().st_mode), 0o700)
         self.assertFalse(socket.exists())
 
+    def test_state_is_for_its_owner_alone(self):
+        state = self.state / "new"
+        for _ in range(2):
+            with weft.serving("--state-dir", state, "--continuous-availability", "data") as server:
+                # NFS names its own by the port that it has this time.
+                journals = [state / "smb-127.0.0.1_0.redb", state / f"nfs-127.0.0.1_{server.ready['nfs_port']}.redb"]
+                for journal in journals:
+                    self.assertEqual(stat.S_IMODE(journal.stat().st_mode), 0o600)
+                self.assertEqual(stat.S_IMODE(state.stat().st_mode), 0o700)
+            # As an earlier version made it.
+            state.chmod(0o755)
+            for journal in journals:
+                journal.chmod(0o644)
+
     def test_an_nbd_client_shows_what_it_does_to_which_volume(self):
         weft.run(weft.WEFT, "volume", "--state-dir", self.state, "create", "vol1", "--size", "8M", "--ram")
         with weft.serving("--state-dir", self.state, "--volume", "vol1", "--nbd-port", "0") as server:

@@ -6,6 +6,7 @@
 
 mod mapped;
 mod memory;
+pub mod private;
 mod space;
 mod warm;
 

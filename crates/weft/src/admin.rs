@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use weft_machine::file::private;
 
 use crate::Failure;
 use crate::listen::unix;
@@ -61,7 +62,7 @@ fn folder(state: &Path) -> PathBuf {
 
 /// Makes the folder, closed to others, unless it is there and is so already.
 fn make_folder(state: &Path) -> io::Result<PathBuf> {
-    std::fs::create_dir_all(state)?;
+    private::folder(state)?;
     let folder = folder(state);
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

@@ -12,14 +12,15 @@
 //! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
 //! away.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use siphasher::sip::SipHasher24;
+use weft_machine::file::private;
 
 /// Who a client is by its own words; those with sessions have a name space of their own.
 pub(super) type Who = (bool, Bytes);
@@ -68,11 +69,13 @@ impl Durable {
     /// # Errors
     /// The directory, the key file or the journal cannot be made or read, or another process has the journal open.
     pub fn open(dir: &Path, instance: &str) -> Result<Durable, Unusable> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        private::folder(dir)?;
         let key = key(&dir.join(KEY_FILE))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        let database = Database::create(dir.join(format!("nfs-{name}.redb"))).map_err(journal)?;
+        let path = dir.join(format!("nfs-{name}.redb"));
+        private::file(&path)?;
+        let database = Database::create(path).map_err(journal)?;
         let begun = database.begin_write().map_err(journal)?;
         begun.open_table(CLIENTS).map_err(journal)?;
         begun.open_table(HOSTS).map_err(journal)?;

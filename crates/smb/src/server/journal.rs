@@ -18,12 +18,11 @@
 //! it got.
 
 use std::fmt::Display;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use weft_machine::file::private;
 use weft_machine::rt;
 use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
@@ -64,10 +63,12 @@ impl Journal {
     /// # Errors
     /// The directory or the journal cannot be made or read, or another process has it open.
     pub fn open(dir: &Path, instance: &str) -> Result<Journal, Unusable> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
+        private::folder(dir).map_err(unusable)?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        Journal::of(Database::create(dir.join(format!("smb-{name}.redb"))).map_err(unusable)?)
+        let path = dir.join(format!("smb-{name}.redb"));
+        private::file(&path).map_err(unusable)?;
+        Journal::of(Database::create(path).map_err(unusable)?)
     }
 
     /// A journal in memory whose disk can fail: for stories of what is answered then.

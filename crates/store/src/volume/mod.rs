@@ -20,7 +20,7 @@ mod tests;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -208,7 +208,11 @@ impl Volumes {
         if path.exists() {
             return Err(Error::Exists(name.to_owned()));
         }
-        fs::create_dir_all(&self.dir).map_err(io_error("cannot make the folder", &self.dir))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)
+            .map_err(io_error("cannot make the folder", &self.dir))?;
         let place = medium::prepare(create)?;
         let superblock = Superblock {
             generation: 2,
