@@ -50,7 +50,7 @@ impl Buf {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }
     }
 
-    /// Appends header bytes (not payload: that goes through [`copy`]).
+    /// Appends header bytes (not payload: that goes through [`copy`](super::copy)).
     ///
     /// # Panics
     /// When they do not fit.
