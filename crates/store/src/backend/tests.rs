@@ -1,6 +1,7 @@
 //! The conformance suite: each test runs on every backend of the table.
 
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use weft_machine::{Pool, rt};

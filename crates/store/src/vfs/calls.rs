@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
-use super::watch::Witness;
+use super::watch::{Event, Witness};
 use super::{
     Action, Attr, Backend, Beside, Cache, DOS_XATTR, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
     OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
@@ -144,7 +144,7 @@ impl Vfs {
     async fn named(&self, what: What, action: Action, dir: NodeId, name: &[u8]) {
         self.children_changed(dir);
         if self.watches.any() {
-            self.witness().named(what, action, dir, name).await;
+            self.witness().tell(vec![Event { what, action, dir, name }]).await;
         }
     }
 
@@ -279,16 +279,15 @@ impl Vfs {
         self.children_changed(from.0);
         self.children_changed(to.0);
         let Some((kind, replaced)) = seen else { return Ok(()) };
-        if let Some(replaced) = replaced {
-            self.named(What::name_of(replaced.kind), Action::Removed, to.0, to.1).await;
-        }
         let what = What::name_of(kind);
         let (gone, come) = match from.0 == to.0 {
             true => (Action::RenamedFrom, Action::RenamedTo),
             false => (Action::Removed, Action::Added),
         };
-        self.named(what, gone, from.0, from.1).await;
-        self.named(what, come, to.0, to.1).await;
+        let removed = replaced.map(|replaced| (What::name_of(replaced.kind), Action::Removed, to));
+        let changes = removed.into_iter().chain([(what, gone, from), (what, come, to)]);
+        let events = changes.map(|(what, action, (dir, name))| Event { what, action, dir, name });
+        self.witness().tell(events.collect()).await;
         Ok(())
     }
 
@@ -424,7 +423,7 @@ impl Vfs {
         let (stream, made) = self.streams.look_up(&self.backend, base, name, make).await?;
         if made {
             let witness = self.witness();
-            witness.stream_named(base, name, What::STREAM_NAME, Action::StreamAdded).await;
+            witness.streams(base, &[(name, What::STREAM_NAME, Action::StreamAdded)]).await;
         }
         Ok((self.stream_attr(stream.id).await?, made))
     }
@@ -491,7 +490,7 @@ impl Vfs {
     pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
         let gone = self.streams.remove(&*self.backend, base, name).await?;
         gone.into_iter().for_each(|stream| self.caches.forget(stream));
-        self.witness().stream_named(base, name, What::STREAM_NAME, Action::StreamRemoved).await;
+        self.witness().streams(base, &[(name, What::STREAM_NAME, Action::StreamRemoved)]).await;
         Ok(())
     }
 
@@ -501,9 +500,9 @@ impl Vfs {
         let from = stream.name();
         let replaced = self.streams.rename(&stream, to, replace).await?;
         replaced.into_iter().for_each(|stream| self.caches.forget(stream));
-        let witness = self.witness();
-        witness.stream_named(stream.base, &from, What::STREAM_NAME, Action::StreamRemoved).await;
-        witness.stream_named(stream.base, to, What::STREAM_NAME, Action::StreamAdded).await;
+        let names = What::STREAM_NAME;
+        let changes = [(&from[..], names, Action::StreamRemoved), (to, names, Action::StreamAdded)];
+        self.witness().streams(stream.base, &changes).await;
         Ok(())
     }
 

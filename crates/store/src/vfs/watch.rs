@@ -148,28 +148,40 @@ struct Queued {
     ended: bool,
 }
 
+impl Queued {
+    /// Whether that is something new.
+    fn push(&mut self, change: Change) -> bool {
+        // A file that is written to again says nothing new.
+        let same = change.action == Action::Modified && self.changes.back() == Some(&change);
+        if self.overflowed || same {
+            return false;
+        }
+        if self.changes.len() >= MAX_QUEUED {
+            *self = Queued { changes: VecDeque::new(), overflowed: true, ended: self.ended };
+        } else {
+            self.changes.push_back(change);
+        }
+        true
+    }
+}
+
 impl Queue {
     fn queued(&self) -> MutexGuard<'_, Queued> {
         // Each critical section leaves the queue whole.
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, change: Change) {
+    /// Adds all of them before anybody can take one.
+    fn push(&self, changes: impl Iterator<Item = Change>) {
         let mut queued = self.queued();
-        if queued.overflowed {
-            return;
-        }
-        // A file that is written to again says nothing new.
-        if change.action == Action::Modified && queued.changes.back() == Some(&change) {
-            return;
-        }
-        if queued.changes.len() >= MAX_QUEUED {
-            *queued = Queued { changes: VecDeque::new(), overflowed: true, ended: queued.ended };
-        } else {
-            queued.changes.push_back(change);
+        let mut any = false;
+        for change in changes {
+            any |= queued.push(change);
         }
         drop(queued);
-        self.waker.wake();
+        if any {
+            self.waker.wake();
+        }
     }
 
     fn overflow(&self) {
@@ -190,11 +202,46 @@ impl Queue {
     }
 }
 
+/// What happened to a name in a directory.
+pub struct Event<'a> {
+    /// What about it changed.
+    pub what: What,
+    /// How.
+    pub action: Action,
+    /// The directory.
+    pub dir: NodeId,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+/// The directories from one up to the root, with the name of each in the next.
+pub type Above = Vec<(NodeId, Vec<u8>)>;
+
 struct Registered {
     dir: NodeId,
     recursive: bool,
     filter: What,
     queue: Arc<Queue>,
+}
+
+impl Registered {
+    /// The event, as this watch tells it; `above` are the directories above the event's.
+    fn sees(&self, event: &Event<'_>, above: &Above) -> Option<Change> {
+        if !self.filter.intersects(event.what) {
+            return None;
+        }
+        let mut path = Vec::new();
+        if self.dir != event.dir {
+            // above[0] is (parent of dir, name of dir in it), and so on.
+            let at = above.iter().position(|(parent, _)| *parent == self.dir).filter(|_| self.recursive)?;
+            for (_, part) in above.get(..=at)?.iter().rev() {
+                path.extend_from_slice(part);
+                path.push(b'/');
+            }
+        }
+        path.extend_from_slice(event.name);
+        Some(Change { action: event.action, path })
+    }
 }
 
 /// All watches of a share.
@@ -254,26 +301,11 @@ impl Watches {
         self.count.store(list.len(), Ordering::Release);
     }
 
-    /// Tells that `action` happened to `name` in `dir`. `above` are the directories from `dir` up to the root with
-    /// the name of each in the next; it is only looked at for watches of trees.
-    pub fn tell(&self, what: What, action: Action, dir: NodeId, name: &[u8], above: &[(NodeId, Vec<u8>)]) {
-        for watch in self.list().values().filter(|watch| watch.filter.intersects(what)) {
-            if watch.dir == dir {
-                watch.queue.push(Change { action, path: name.to_vec() });
-                continue;
-            }
-            if !watch.recursive {
-                continue;
-            }
-            // above[0] is (parent of dir, name of dir in it), and so on.
-            let Some(at) = above.iter().position(|(parent, _)| *parent == watch.dir) else { continue };
-            let mut path = Vec::new();
-            for (_, part) in above[..=at].iter().rev() {
-                path.extend_from_slice(part);
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-            watch.queue.push(Change { action, path });
+    /// Tells what happened, at once: who watches sees all of it or nothing, so that no rename comes in halves. With each event go
+    /// the directories above its own, which are only looked at for watches of trees.
+    pub fn tell(&self, events: &[(Event<'_>, Above)]) {
+        for watch in self.list().values() {
+            watch.queue.push(events.iter().filter_map(|(event, above)| watch.sees(event, above)));
         }
     }
 
@@ -371,37 +403,46 @@ impl Witness {
         }
     }
 
-    /// Tells a change of a name. Failing to find the way to the root is no failure of the change.
-    pub(super) async fn named(&self, what: What, action: Action, dir: NodeId, name: &[u8]) {
+    /// Tells changes of names, all at once. Failing to find the way to the root is no failure of the change.
+    pub(super) async fn tell(&self, events: Vec<Event<'_>>) {
         if !self.is_watched() {
             return;
         }
-        let mut above = Vec::new();
-        if self.watches.any_tree() {
-            let mut at = dir;
-            while let Some((parent, name)) = self.place(at).await {
-                above.push((parent, name));
-                at = parent;
-                if above.len() == MAX_DEPTH {
-                    break;
-                }
+        let mut told = Vec::with_capacity(events.len());
+        for event in events {
+            let above = if self.watches.any_tree() { self.above(event.dir).await } else { Above::new() };
+            told.push((event, above));
+        }
+        self.watches.tell(&told);
+    }
+
+    async fn above(&self, dir: NodeId) -> Above {
+        let (mut at, mut above) = (dir, Above::new());
+        while let Some((parent, name)) = self.place(at).await {
+            above.push((parent, name));
+            at = parent;
+            if above.len() == MAX_DEPTH {
+                break;
             }
         }
-        self.watches.tell(what, action, dir, name, &above);
+        above
     }
 
     /// Tells a change of a stream.
     pub(super) async fn stream(&self, stream: &Stream, what: What) {
-        self.stream_named(stream.base, &stream.name(), what, Action::StreamModified).await;
+        self.streams(stream.base, &[(&stream.name(), what, Action::StreamModified)]).await;
     }
 
-    /// Tells what happened to the stream `name` of `base`.
-    pub(super) async fn stream_named(&self, base: NodeId, name: &[u8], what: What, action: Action) {
+    /// Tells what happened to streams of `base`, all at once.
+    pub(super) async fn streams(&self, base: NodeId, changes: &[(&[u8], What, Action)]) {
         if !self.is_watched() {
             return;
         }
         if let Some((dir, file)) = self.place(base).await {
-            self.named(what, action, dir, &[&file, &b":"[..], name].concat()).await;
+            let names: Vec<_> = changes.iter().map(|(name, ..)| [&file, &b":"[..], name].concat()).collect();
+            let events = names.iter().zip(changes);
+            let events = events.map(|(name, &(_, what, action))| Event { what, action, dir, name });
+            self.tell(events.collect()).await;
         }
     }
 
@@ -411,7 +452,7 @@ impl Witness {
             return;
         }
         if let Some((dir, name)) = self.place(node).await {
-            self.named(what, Action::Modified, dir, &name).await;
+            self.tell(vec![Event { what, action: Action::Modified, dir, name: &name }]).await;
         }
     }
 }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use super::{Dir, MAX_DEPTH, MAX_ENTRIES, sys};
-use crate::vfs::{Action, Error, Kind, NodeId, Own, Turn, Watches, What};
+use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, What};
 
 /// Directories observed at a time.
 const MAX_DIRS: usize = 32_768;
@@ -227,8 +227,9 @@ impl Seen {
         if self.flags.contains(ReadFlags::ISDIR) { Kind::Dir } else { Kind::File }
     }
 
-    fn what(&self) -> What {
-        What::name_of(self.kind())
+    /// What happened to its name.
+    fn event(&self, action: Action) -> Event<'_> {
+        Event { what: What::name_of(self.kind()), action, dir: self.dir, name: &self.name }
     }
 }
 
@@ -281,7 +282,8 @@ impl Reader {
             let _ = children(served, node, |name, child| {
                 if tell {
                     let kind = if child.is_some() { Kind::Dir } else { Kind::File };
-                    self.tell(served, What::name_of(kind), Action::Added, node, name);
+                    let (what, action) = (What::name_of(kind), Action::Added);
+                    self.tell(served, [Event { what, action, dir: node, name }]);
                 }
                 left.extend(child.map(|child| (child, depth + 1)));
             });
@@ -327,7 +329,7 @@ impl Reader {
     /// The first half of a rename stands alone.
     fn gone(&mut self, served: &Dir) {
         if let Some(from) = self.pending.take() {
-            self.named(served, &from, Turn::Goes, Action::Removed);
+            self.went(served, &from);
         }
     }
 
@@ -338,18 +340,24 @@ impl Reader {
                 let within = from.dir == seen.dir;
                 let gone = if within { Action::RenamedFrom } else { Action::Removed };
                 let come = if within { Action::RenamedTo } else { Action::Added };
-                self.named(served, &from, Turn::Goes, gone);
-                return self.came(served, &seen, come);
+                let (goes, comes) = (self.is_foreign(&from, Turn::Goes), self.is_foreign(&seen, Turn::Comes));
+                let halves = [(goes, from.event(gone)), (comes, seen.event(come))];
+                self.tell(served, halves.into_iter().filter_map(|(foreign, half)| foreign.then_some(half)));
+                return self.came(served, &seen, comes);
             }
-            Some(from) => drop(self.named(served, &from, Turn::Goes, Action::Removed)),
+            Some(from) => self.went(served, &from),
             None => {}
         }
         if seen.flags.contains(ReadFlags::MOVED_FROM) {
             self.pending = Some(seen);
         } else if seen.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-            self.came(served, &seen, Action::Added);
+            let foreign = self.is_foreign(&seen, Turn::Comes);
+            if foreign {
+                self.tell(served, [seen.event(Action::Added)]);
+            }
+            self.came(served, &seen, foreign);
         } else if seen.flags.contains(ReadFlags::DELETE) {
-            self.named(served, &seen, Turn::Goes, Action::Removed);
+            self.went(served, &seen);
             if seen.kind() == Kind::Dir {
                 self.end_of_removed(served);
             }
@@ -358,13 +366,16 @@ impl Reader {
         }
     }
 
-    /// Tells of a name unless it was us; says whether it told.
-    fn named(&self, served: &Dir, seen: &Seen, turn: Turn, action: Action) -> bool {
-        if self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, Instant::now()) {
-            return false;
+    /// Whether it was somebody else who let a name come or go.
+    fn is_foreign(&self, seen: &Seen, turn: Turn) -> bool {
+        !self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, Instant::now())
+    }
+
+    /// A name is gone.
+    fn went(&self, served: &Dir, seen: &Seen) {
+        if self.is_foreign(seen, Turn::Goes) {
+            self.tell(served, [seen.event(Action::Removed)]);
         }
-        self.tell(served, seen.what(), action, seen.dir, &seen.name);
-        true
     }
 
     /// Ends the watches of directories that are not there any more.
@@ -384,8 +395,8 @@ impl Reader {
         }
     }
 
-    fn came(&self, served: &Dir, seen: &Seen, action: Action) {
-        let foreign = self.named(served, seen, Turn::Comes, action);
+    /// A name is there, and was told of if somebody else made it.
+    fn came(&self, served: &Dir, seen: &Seen, foreign: bool) {
         let Ok(attr) = served.lookup(seen.dir, &seen.name, false) else { return };
         if !foreign {
             // What else we do to a file that we make.
@@ -406,20 +417,26 @@ impl Reader {
             true => What::SIZE | What::WRITTEN,
             false => ATTRIBUTES,
         };
-        self.tell(served, what, Action::Modified, seen.dir, &seen.name);
+        self.tell(served, [Event { what, ..seen.event(Action::Modified) }]);
     }
 
-    fn tell(&self, served: &Dir, what: What, action: Action, dir: NodeId, name: &[u8]) {
-        let mut above = Vec::new();
-        if self.shared.watches.any_tree() {
-            let mut at = dir;
-            while at != NodeId::ROOT && above.len() < MAX_DEPTH {
+    /// Tells all of it at once.
+    fn tell<'a>(&self, served: &Dir, events: impl IntoIterator<Item = Event<'a>>) {
+        let above = |dir| {
+            let (mut at, mut above) = (dir, Above::new());
+            while at != NodeId::ROOT && above.len() < MAX_DEPTH && self.shared.watches.any_tree() {
                 let Ok((parent, name)) = served.place(at) else { break };
                 above.push((parent, name));
                 at = parent;
             }
-        }
-        self.shared.watches.tell(what, action, dir, name, &above);
+            above
+        };
+        let told = events.into_iter().map(|event| {
+            let above = above(event.dir);
+            (event, above)
+        });
+        let events: Vec<_> = told.collect();
+        self.shared.watches.tell(&events);
     }
 }
 

@@ -124,3 +124,46 @@ fn who_watches_a_directory_learns_that_it_goes() {
         assert!(other.take().is_empty());
     });
 }
+
+/// Takes what there is whenever it is woken, as a request on another core may.
+struct Eager {
+    watch: Watch,
+    taken: Mutex<Vec<Vec<String>>>,
+}
+
+impl std::task::Wake for Eager {
+    fn wake(self: Arc<Self>) {
+        let changes = shown(self.watch.take());
+        self.taken.lock().unwrap().push(changes);
+    }
+}
+
+impl Eager {
+    /// Waits for what comes.
+    fn poll(self: &Arc<Eager>) {
+        let waker = self.clone().into();
+        assert!(self.watch.poll_next(&mut std::task::Context::from_waker(&waker)).is_pending());
+    }
+}
+
+/// smbtorture's smb2.notify.mask, on a busy machine.
+#[test]
+fn a_rename_is_told_in_one_piece() {
+    each(async |vfs| {
+        let d = dir(&vfs, ROOT, "d").await.node;
+        for name in ["a", "c"] {
+            file(&vfs, d, name).await;
+        }
+        let watch = vfs.watch(ROOT, true, What::ALL).await.unwrap();
+        let eager = Arc::new(Eager { watch, taken: Mutex::default() });
+        eager.poll();
+        vfs.rename((d, b"a"), (d, b"b"), false).await.unwrap();
+        eager.poll();
+        vfs.rename((d, b"b"), (d, b"c"), true).await.unwrap();
+        eager.poll();
+        vfs.rename((d, b"c"), (ROOT, b"c"), false).await.unwrap();
+        let told = std::mem::take(&mut *eager.taken.lock().unwrap());
+        let expected = [vec!["<d/a", ">d/b"], vec!["-d/c", "<d/b", ">d/c"], vec!["-d/c", "+c"]];
+        assert_eq!(told, expected);
+    });
+}
