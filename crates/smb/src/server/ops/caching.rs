@@ -311,34 +311,30 @@ pub(super) fn message(session_id: u64, notification: &Notification) -> Vec<u8> {
     message
 }
 
-/// Waits for what others have to give back: at once where nobody has, otherwise after telling the client so, and until
-/// it gives up. Says whether there was a wait.
-pub(super) async fn patiently<T>(
-    cx: &OpContext,
-    work: impl Future<Output = Result<T, Refused>>,
-) -> Result<(T, bool), Failure> {
-    let mut work = pin!(work);
-    if let Some(done) = poll_immediate(work.as_mut()).await {
-        return Ok((done?, false));
-    }
-    // A break that this caused may be for this same client: it goes out before the interim answer.
-    rt::yield_now().await;
-    cx.pending();
-    match select(work, pin!(cx.cancelled())).await {
-        Either::Left((done, _)) => Ok((done?, true)),
-        Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),
-    }
+/// What a client hears of while its request waits for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Interim {
+    /// That it waits.
+    Told,
+    /// Nothing, as Windows waits in a SET_INFO: it tells clients to wait in other commands alone ([MS-SMB2] 3.3.4.2, note 240).
+    Silent,
 }
 
-/// The same without a word to the client, as Windows waits in a SET_INFO: it tells clients to wait in other commands alone
-/// ([MS-SMB2] 3.3.4.2, note 240). Says whether there was a wait.
-pub(super) async fn quietly<T>(
+/// Waits for what others have to give back: not at all where nobody has, otherwise until they have or the client gives up. Says
+/// whether there was a wait.
+pub(super) async fn wait<T>(
     cx: &OpContext,
+    interim: Interim,
     work: impl Future<Output = Result<T, Refused>>,
 ) -> Result<(T, bool), Failure> {
     let mut work = pin!(work);
     if let Some(done) = poll_immediate(work.as_mut()).await {
         return Ok((done?, false));
+    }
+    if interim == Interim::Told {
+        // A break that this caused may be for this same client: it goes out before the interim answer.
+        rt::yield_now().await;
+        cx.pending();
     }
     match select(work, pin!(cx.cancelled())).await {
         Either::Left((done, _)) => Ok((done?, true)),
@@ -361,7 +357,7 @@ pub(super) async fn before_set_info(
         FileClass::END_OF_FILE | FileClass::ALLOCATION => Access::Write,
         _ => return Ok(()),
     };
-    quietly(cx, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
+    wait(cx, Interim::Silent, open.vfs.opens().clear(open.node, Some(open.claim.key()), access)).await?;
     Ok(())
 }
 

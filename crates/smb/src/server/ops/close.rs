@@ -8,6 +8,7 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::close::{Flags, Request, Response};
 use weft_wire::smb2::create::CreateOptions;
 
+use super::caching::Interim;
 use super::{attributes, caching};
 use crate::server::context::{Answer, OpContext, Reply};
 
@@ -20,7 +21,7 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
         // As a FileDispositionInformation does: whoever keeps a handle for its cache alone gives it up, and does not hold the
         // deletion up. It is closed all the same where nobody does.
         let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
-        let _ = caching::quietly(cx, opens.clear(open.node, by, Access::Handle)).await;
+        let _ = caching::wait(cx, Interim::Silent, opens.clear(open.node, by, Access::Handle)).await;
     }
     let open = cx.session.opens.remove(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
     open.settle().await;

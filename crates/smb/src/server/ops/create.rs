@@ -24,7 +24,7 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::posix;
 use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
-use super::caching::{self, Caching, Wanted};
+use super::caching::{self, Caching, Interim, Wanted};
 use super::instances::{self, Instance};
 use super::opens::Open;
 use super::path::Path;
@@ -642,7 +642,7 @@ async fn take(
         past_grace: new,
         ..Opening::new(rights_of_access(access), wish.share, caching.key(vfs))
     };
-    let (claim, waited) = caching::patiently(cx, vfs.opens().open(attr.node, &opening)).await?;
+    let (claim, waited) = caching::wait(cx, Interim::Told, vfs.opens().open(attr.node, &opening)).await?;
     check_streams(vfs, attr.node, &opening)?;
     claim.set_parent(vfs.in_whose_name());
     if waited && cx.session.is_ended() {

@@ -9,7 +9,7 @@
 //! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
 //! Nobody ever closes a handle by a reference that he kept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -263,9 +263,57 @@ struct Kept {
     until: Time,
 }
 
-/// Opens that wait for their client, by FileId.Persistent.
+/// Opens that wait for their client.
 #[derive(Default)]
-pub(crate) struct Preserved(Mutex<HashMap<u64, Kept>>);
+pub(crate) struct Preserved(Mutex<Waiting>);
+
+/// The opens, and what every CREATE asks about the persistent ones among them, which must not take longer the more there are.
+#[derive(Default)]
+struct Waiting {
+    /// By FileId.Persistent.
+    handles: HashMap<u64, Kept>,
+    /// How many of the persistent ones are of each file. A share is told by the address of its table of opens, which lives as
+    /// long as any open of it.
+    reserved: HashMap<(usize, NodeId), u32>,
+    /// The persistent ones, by the CREATE that made them.
+    made: BTreeSet<(Guid, u64)>,
+}
+
+impl Waiting {
+    fn insert(&mut self, open: Arc<Open>, until: Time) {
+        let id = open.persistent;
+        // No number is given out twice.
+        self.remove(id);
+        if open.is_persistent() {
+            *self.reserved.entry(file(&open)).or_default() += 1;
+            self.made.extend(create_guid(&open).map(|guid| (guid, id)));
+        }
+        self.handles.insert(id, Kept { open, until });
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Arc<Open>> {
+        let Kept { open, .. } = self.handles.remove(&id)?;
+        if open.is_persistent() {
+            let file = file(&open);
+            match self.reserved.get_mut(&file) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(self.reserved.remove(&file)),
+            }
+            if let Some(guid) = create_guid(&open) {
+                self.made.remove(&(guid, id));
+            }
+        }
+        Some(open)
+    }
+}
+
+fn file(open: &Open) -> (usize, NodeId) {
+    (Arc::as_ptr(open.vfs.opens()).addr(), open.node)
+}
+
+fn create_guid(open: &Open) -> Option<Guid> {
+    open.durable.get()?.create_guid
+}
 
 impl Preserved {
     /// Takes in an open whose session ended; it comes back when there is no room.
@@ -273,11 +321,11 @@ impl Preserved {
         let (id, until) = (open.persistent, rt::now() + timeout);
         {
             let mut kept = lock(&self.0);
-            if kept.len() >= MAX_PRESERVED {
+            if kept.handles.len() >= MAX_PRESERVED {
                 tracing::warn!("limit reached: durable handles without a client");
                 return Err(open);
             }
-            kept.insert(id, Kept { open, until });
+            kept.insert(open, until);
         }
         let home = Arc::downgrade(self);
         rt::spawn(scavenge(home, id, until)).detach();
@@ -287,39 +335,33 @@ impl Preserved {
     /// The persistent handle that this CREATE made, while it waits (3.3.5.9, 3.3.5.9.12).
     pub(super) fn made_by(&self, create_guid: Guid) -> Option<Arc<Open>> {
         let kept = lock(&self.0);
-        let is = |open: &Open| {
-            open.durable.get().is_some_and(|d| d.persistent.is_some() && d.create_guid == Some(create_guid))
-        };
-        kept.values().find(|kept| is(&kept.open)).map(|kept| kept.open.clone())
+        let (_, id) = kept.made.range((create_guid, 0)..=(create_guid, u64::MAX)).next()?;
+        Some(kept.handles.get(id)?.open.clone())
     }
 
     /// Whether a persistent handle of this file waits for its client: then the file is not available to others.
     pub(super) fn reserves(&self, node: NodeId, opens: &Arc<Opens>) -> bool {
-        // Nobody pays who has no such handles.
-        let kept = lock(&self.0);
-        kept.values().any(|kept| {
-            kept.open.is_persistent() && kept.open.node == node && Arc::ptr_eq(kept.open.vfs.opens(), opens)
-        })
+        lock(&self.0).reserved.contains_key(&(Arc::as_ptr(opens).addr(), node))
     }
 
     /// Takes this handle out, if it waits.
     pub(super) fn remove(&self, open: &Arc<Open>) -> Option<Arc<Open>> {
         let mut kept = lock(&self.0);
-        kept.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
-        Some(kept.remove(&open.persistent)?.open)
+        kept.handles.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
+        kept.remove(open.persistent)
     }
 
     /// Persistent handles that wait, and are meant.
     pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
         let kept = lock(&self.0);
-        let all = kept.values().map(|kept| &kept.open);
+        let all = kept.handles.values().map(|kept| &kept.open);
         all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
     /// The file that a handle is for, while it waits.
     pub(super) fn peek<T>(&self, claim: &Claim, see: impl FnOnce(&Open) -> T) -> Result<T, NtStatus> {
         let kept = lock(&self.0);
-        let open = &kept.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
+        let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
         claim.check(open)?;
         Ok(see(open))
     }
@@ -327,20 +369,21 @@ impl Preserved {
     /// Gives a handle to its client, which is then the only one to have it.
     pub(super) fn take(&self, claim: &Claim) -> Result<Arc<Open>, NtStatus> {
         let mut kept = lock(&self.0);
-        let open = &kept.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
+        let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
         claim.check(open)?;
-        Ok(kept.remove(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open)
+        kept.remove(claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
     }
 
     /// Somebody needs what is cached by handles whose client cannot be told: it has lost them. Whether there were any.
     pub(super) fn forfeit(&self, of: impl Fn(&Open) -> bool) -> bool {
         let mut kept = lock(&self.0);
         // 3.3.4.7: what is persistent waits for its client in any case.
-        let mut any = kept.values().any(|kept| kept.open.is_persistent() && of(&kept.open));
+        let mut any = kept.handles.values().any(|kept| kept.open.is_persistent() && of(&kept.open));
         // What is resilient only stops caching.
         let stays = |open: &Open| open.is_persistent() || open.resilient().is_some();
-        let lost = kept.extract_if(|_, kept| !stays(&kept.open) && of(&kept.open));
-        let lost: Vec<_> = lost.map(|(_, kept)| kept.open).collect();
+        let lost = kept.handles.iter().filter(|(_, kept)| !stays(&kept.open) && of(&kept.open));
+        let lost: Vec<_> = lost.map(|(id, _)| *id).collect();
+        let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
         drop(kept);
         any |= !lost.is_empty();
         for open in lost {
@@ -356,14 +399,14 @@ async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
     let Some(home) = home.upgrade() else { return };
     let late = {
         let mut kept = lock(&home.0);
-        match kept.get(&id) {
-            Some(known) if known.until <= rt::now() => kept.remove(&id),
+        match kept.handles.get(&id) {
+            Some(known) if known.until <= rt::now() => kept.remove(id),
             _ => None,
         }
     };
     if let Some(late) = late {
         tracing::debug!("a durable handle was closed: its client did not come back in time");
-        late.open.close().await;
+        late.close().await;
     }
 }
 

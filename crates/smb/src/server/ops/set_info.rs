@@ -19,6 +19,7 @@ use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
+use super::caching::Interim;
 use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
 use super::resolve::Resolved;
@@ -341,7 +342,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
         {
             // The directory is opened for this (OPEN_BREAK_H of [MS-FSA] 2.1.5.1.2).
             if refused != Refused::Sharing
-                || !caching::quietly(cx, opens.clear(to.dir, by, Access::Close)).await?.1
+                || !caching::wait(cx, Interim::Silent, opens.clear(to.dir, by, Access::Close)).await?.1
             {
                 return Err(Failure::from(refused));
             }
@@ -354,7 +355,7 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
     match &to.found {
         Some((target, _)) if replace && target.kind != Kind::Dir && target.node != open.node => {
             let cleared = opens.clear(target.node, by, Access::Rename);
-            Ok(caching::quietly(cx, cleared).await?.1)
+            Ok(caching::wait(cx, Interim::Silent, cleared).await?.1)
         }
         _ => Ok(false),
     }
@@ -374,7 +375,8 @@ async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
         }
         let Some(&first) = below.first() else { return Ok(!asked.is_empty()) };
         asked.insert(first);
-        caching::quietly(cx, opens.clear(first, Some(open.claim.key()), Access::Rename)).await?;
+        caching::wait(cx, Interim::Silent, opens.clear(first, Some(open.claim.key()), Access::Rename))
+            .await?;
     }
 }
 
