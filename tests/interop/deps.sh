@@ -33,6 +33,12 @@ need kinit krb5-user
 need chromium chromium
 need chromedriver chromium-driver
 /usr/bin/python3 -c 'import jsonschema' 2>/dev/null || missing+=(python3-jsonschema)
+# Without any font a browser shows no text, and nothing has its width.
+[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || missing+=(fonts-dejavu-core)
+# The runner: several tests at a time.
+/usr/bin/python3 -c 'import pytest' 2>/dev/null || missing+=(python3-pytest)
+/usr/bin/python3 -c 'import xdist' 2>/dev/null || missing+=(python3-pytest-xdist)
+/usr/bin/python3 -c 'import pytest_subtests' 2>/dev/null || missing+=(python3-pytest-subtests)
 # The bindings of rdma-core are checked against its headers.
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)

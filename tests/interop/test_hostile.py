@@ -1,6 +1,7 @@
 """What a server survives: garbage, silence, floods and cuts on every port, while others are served."""
 
 import contextlib
+import os
 import pathlib
 import random
 import resource
@@ -108,7 +109,7 @@ class Hostile(unittest.TestCase):
                 with self.subTest(transport=transport):
                     copy = subprocess.Popen(
                         [str(weft.WEFT), "cp", "-q", str(source), server.url("cut"), "--transport", transport],
-                        env={"WEFT_PASSWORD": weft.PASSWORD, "PATH": "/usr/bin:/bin"},
+                        env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
                         stderr=subprocess.DEVNULL,
                     )
                     # Wait until it is well under way, then end it without notice.

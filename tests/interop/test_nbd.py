@@ -54,9 +54,9 @@ def serving(volumes, *options):
             print(server.log_text())
             server.stop()
             raise
-        status, log = server.stop(), server.log_text()
-        if status != 0 or "WARN" in log or "ERROR" in log:
-            raise AssertionError(f"weft ended with status {status}\n{log}")
+        status, faults = server.stop(), server.faults()
+        if status != 0 or faults:
+            raise AssertionError(f"weft ended with status {status}: {faults}\n{server.log_text()}")
 
 
 def file_volume(size, *options):

@@ -79,6 +79,11 @@ class Host(weft.Process):
         """How this host is named to another."""
         return ["127.0.0.1" + (":" + ",".join(volumes) if volumes else ""), "--smb-port", self.ports["smb"], "--user", weft.USER]
 
+    def take_over(self, group):
+        """Makes this side the source at once: `--failover` alone waits until the source has been silent for ten seconds, which
+        `test_a_client_that_reconnects_at_once_...` and `..._by_iwarp` do."""
+        self.replica("switch", group, "--failover", "--force")
+
     def status(self):
         return json.loads(self.replica("status", "--json").stdout)["groups"]
 
@@ -173,42 +178,50 @@ class Replica(unittest.TestCase):
     def create(self, here, there, *options, volumes="vol1", check=True):
         return here.replica("create", volumes, *there.to(*volumes.split(",")), "--log-size", "64M", *options, check=check)
 
-    def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one(self):
-        for transport in ["iwarp", "shm", "tcp"]:
-            with self.subTest(transport=transport), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
-                here, there = self.pair()
-                writer = Writer(here.disk("vol1"), blocks=2048)
-                writer.start()
-                writer.after(200)
-                # The first copy is made while the volume is written to.
-                self.create(here, there, "--transport", transport)
-                [group] = here.wait_until_following()
-                self.assertEqual(group["links"][0]["transport"], transport)
-                said = here.weft("status").stdout
-                self.assertIn("vol1, source: synchronous to 127.0.0.1:vol1", said)
-                self.assertIn(f"by {transport}", said)
-                self.assertEqual("not by RDMA: TCP as asked for" in said, transport == "tcp", said)
-                writer.after(500)
-                here.crash()
-                writer.join(timeout=60)
+    def takes_over_by(self, transport, *force):
+        here, there = self.pair()
+        writer = Writer(here.disk("vol1"), blocks=2048)
+        writer.start()
+        writer.after(200)
+        # The first copy is made while the volume is written to.
+        self.create(here, there, "--transport", transport)
+        [group] = here.wait_until_following()
+        self.assertEqual(group["links"][0]["transport"], transport)
+        said = here.weft("status").stdout
+        self.assertIn("vol1, source: synchronous to 127.0.0.1:vol1", said)
+        self.assertIn(f"by {transport}", said)
+        self.assertEqual("not by RDMA: TCP as asked for" in said, transport == "tcp", said)
+        writer.after(500)
+        here.crash()
+        writer.join(timeout=60)
 
-                said = there.replica("switch", "vol1", "--failover").stdout
-                self.assertIn("source now", said)
-                disk = there.disk("vol1")
-                self.assertEqual(writer.lost(disk), [])
+        said = there.replica("switch", "vol1", "--failover", *force).stdout
+        self.assertIn("source now", said)
+        disk = there.disk("vol1")
+        self.assertEqual(writer.lost(disk), [])
 
-                # Life goes on there; what was the source comes back, gives up nothing that anybody relied on, and follows.
-                after = Writer(disk, blocks=2048, seed=7)
-                after.start()
-                after.after(100)
-                here.start()
-                here.wait_until("destination")
-                there.wait_until_following()
-                after.after(100)
-                after.stop()
-                found = json.loads(there.replica("verify", "vol1", "--json").stdout)
-                self.assertEqual((found["different"], found["bytes"]), (0, 16 * MIB))
-                self.assertEqual([here.stop(), there.stop()], [0, 0])
+        # Life goes on there; what was the source comes back, gives up nothing that anybody relied on, and follows.
+        after = Writer(disk, blocks=2048, seed=7)
+        after.start()
+        after.after(100)
+        here.start()
+        here.wait_until("destination")
+        there.wait_until_following()
+        after.after(100)
+        after.stop()
+        found = json.loads(there.replica("verify", "vol1", "--json").stdout)
+        self.assertEqual((found["different"], found["bytes"]), (0, 16 * MIB))
+        self.assertEqual([here.stop(), there.stop()], [0, 0])
+
+    def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_iwarp(self):
+        # Not forced: the copy waits until its source has been silent for ten seconds.
+        self.takes_over_by("iwarp")
+
+    def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_shm(self):
+        self.takes_over_by("shm", "--force")
+
+    def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_tcp(self):
+        self.takes_over_by("tcp", "--force")
 
     def test_a_client_that_reconnects_at_once_writes_to_nothing_that_is_not_replicated(self):
         here, there = self.pair("--share-volumes")
@@ -229,46 +242,53 @@ class Replica(unittest.TestCase):
         there.replica("switch", "vol1", "--failover")
         self.assertEqual(client.lost(there.disk("vol1")), [])
 
-    def test_a_source_without_its_journal_serves_nothing_and_can_be_helped(self):
-        for lost in ["missing", "truncated", "zeroed"]:
-            with self.subTest(journal=lost), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
-                here, there = self.pair("--share-volumes")
-                self.create(here, there)
-                here.wait_until_following()
-                here.disk("vol1").write(0, b"a" * 4096)
-                here.crash()
-                journal = here.state / "replica" / "vol1.log"
-                if lost == "missing":
-                    journal.unlink()
-                else:
-                    size = journal.stat().st_size
-                    journal.write_bytes(b"")
-                    if lost == "zeroed":
-                        with open(journal, "r+b") as file:
-                            file.truncate(size)
-                here.start()
-                [group] = here.wait_until("stopped")
-                for command in ["--failover", "resolve vol1 --keep there", "resolve vol1 --keep here", "remove vol1 --force"]:
-                    self.assertIn(command, group["stopped"])
-                with contextlib.closing(here.disk("vol1")) as closed:
-                    with self.assertRaises(OSError):
-                        closed.write(0, b"x" * 4096)
-                    with self.assertRaises(OSError):
-                        closed.read(0, 4096)
-                url = f"smb://{weft.USER}@127.0.0.1:{here.ports['smb']}/volumes/vol1"
-                self.assertNotEqual(weft.run(weft.WEFT, "cat", url, check=False).returncode, 0)
-                self.assertIn("--force", here.replica("remove", "vol1", check=False).stderr)
-                self.assertIn("already", self.create(here, there, check=False).stderr)
-                # The other side says it, too.
-                told = there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
-                self.assertIn("journal", told[0]["partner_stopped"])
-                self.assertIn("stopped on the other side", there.replica("status").stdout)
-                there.replica("switch", "vol1", "--failover")
-                there.disk("vol1").write(4096, b"b" * 4096)
-                here.replica("resolve", "vol1", "--keep", "there")
-                there.wait_until_following()
-                self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
-                self.assertEqual(there.disk("vol1").read(0, 8192), b"a" * 4096 + b"b" * 4096)
+    def loses_its_journal(self, lost):
+        here, there = self.pair("--share-volumes")
+        self.create(here, there)
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"a" * 4096)
+        here.crash()
+        journal = here.state / "replica" / "vol1.log"
+        if lost == "missing":
+            journal.unlink()
+        else:
+            size = journal.stat().st_size
+            journal.write_bytes(b"")
+            if lost == "zeroed":
+                with open(journal, "r+b") as file:
+                    file.truncate(size)
+        here.start()
+        [group] = here.wait_until("stopped")
+        for command in ["--failover", "resolve vol1 --keep there", "resolve vol1 --keep here", "remove vol1 --force"]:
+            self.assertIn(command, group["stopped"])
+        with contextlib.closing(here.disk("vol1")) as closed:
+            with self.assertRaises(OSError):
+                closed.write(0, b"x" * 4096)
+            with self.assertRaises(OSError):
+                closed.read(0, 4096)
+        url = f"smb://{weft.USER}@127.0.0.1:{here.ports['smb']}/volumes/vol1"
+        self.assertNotEqual(weft.run(weft.WEFT, "cat", url, check=False).returncode, 0)
+        self.assertIn("--force", here.replica("remove", "vol1", check=False).stderr)
+        self.assertIn("already", self.create(here, there, check=False).stderr)
+        # The other side says it, too.
+        told = there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
+        self.assertIn("journal", told[0]["partner_stopped"])
+        self.assertIn("stopped on the other side", there.replica("status").stdout)
+        there.take_over("vol1")
+        there.disk("vol1").write(4096, b"b" * 4096)
+        here.replica("resolve", "vol1", "--keep", "there")
+        there.wait_until_following()
+        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assertEqual(there.disk("vol1").read(0, 8192), b"a" * 4096 + b"b" * 4096)
+
+    def test_a_source_whose_journal_is_missing_serves_nothing_and_can_be_helped(self):
+        self.loses_its_journal("missing")
+
+    def test_a_source_whose_journal_is_truncated_serves_nothing_and_can_be_helped(self):
+        self.loses_its_journal("truncated")
+
+    def test_a_source_whose_journal_is_zeroed_serves_nothing_and_can_be_helped(self):
+        self.loses_its_journal("zeroed")
 
     def test_what_the_volumes_hold_counts_where_the_journal_is_lost_and_so_is_the_copy(self):
         here, there = self.pair()
@@ -395,7 +415,7 @@ class Replica(unittest.TestCase):
         self.assertEqual(found["different"], 0)
         here.replica("remove", "vol1")
         self.assertEqual((here.status(), there.status()), ([], []))
-        self.assertNotIn("ERROR", here.log_text() + there.log_text())
+        self.assertEqual([fault for host in [here, there] for fault in host.faults("ERROR")], [])
         # Both sides are volumes like any others now, with the same bytes.
         self.assertEqual(there.disk("vol1").read(MIB, 65536), b"a" * 65536)
         here.disk("vol1").write(0, b"b" * 4096)
@@ -476,7 +496,7 @@ class Replica(unittest.TestCase):
         here.start()
         [group] = here.wait_until("stopped")
         self.assertIn("weft replica resolve vol1 --keep there", group["stopped"])
-        there.replica("switch", "vol1", "--failover")
+        there.take_over("vol1")
         said = here.replica("resolve", "vol1", "--keep", "there").stdout
         self.assertIn("a copy now", said)
         there.wait_until_following()
@@ -495,12 +515,13 @@ class Replica(unittest.TestCase):
             log.write(0, Writer.content(0, version))
             data.write(0, Writer.content(0, version))
         here.crash()
-        there.replica("switch", "db", "--failover")
+        there.take_over("db")
         versions = [int.from_bytes(there.disk(name).read(0, 4096)[8:16], "little") for name in ["data", "log"]]
         self.assertLessEqual(versions[0], versions[1])
         self.assertLessEqual(versions[1], versions[0] + 1)
 
-    def test_two_sources_are_shown_and_one_of_them_counts(self):
+    def two_sources(self):
+        """Both sides of a group after each was written to without the other."""
         here, there = self.pair()
         self.create(here, there, "--mode", "async")
         here.wait_until_following()
@@ -511,11 +532,15 @@ class Replica(unittest.TestCase):
         here.crash()
         there.start()
         there.wait_until("destination")
-        there.replica("switch", "vol1", "--failover")
+        there.take_over("vol1")
         there.disk("vol1").write(4096, b"t" * 4096)
         here.start()
         [group] = here.wait_until("stopped")
         self.assertIn("both sides were written to", group["stopped"])
+        return here, there
+
+    def test_two_sources_are_shown_and_one_of_them_counts(self):
+        here, there = self.two_sources()
         with contextlib.closing(here.disk("vol1")) as split, self.assertRaises(OSError):
             split.read(0, 4096)
         # It is still, started again, and answers nothing meanwhile.
@@ -530,29 +555,22 @@ class Replica(unittest.TestCase):
         here.wait_until("source")
         self.assertEqual(here.disk("vol1").read(0, 8192), b"a" * 4096 + b"t" * 4096)
 
-    def test_the_side_that_was_superseded_may_count_whichever_is_told_first(self):
-        for first in ["here", "there"]:
-            with self.subTest(first=first), tempfile.TemporaryDirectory(prefix="weft-replica-") as self.folder:
-                here, there = self.pair()
-                self.create(here, there, "--mode", "async")
-                here.wait_until_following()
-                there.crash()
-                here.disk("vol1").write(4096, b"h" * 4096)
-                here.crash()
-                there.start()
-                there.wait_until("destination")
-                there.replica("switch", "vol1", "--failover")
-                there.disk("vol1").write(4096, b"t" * 4096)
-                here.start()
-                here.wait_until("stopped")
-                there.wait_for("undecided", lambda groups: "resolve" in str(groups[0]["engine"]["peers"][0]["last_error"]))
-                decisions = [(here, "here"), (there, "there")]
-                for host, keep in decisions if first == "here" else reversed(decisions):
-                    host.replica("resolve", "vol1", "--keep", keep)
-                here.wait_until_following()
-                there.wait_until("destination")
-                self.assertEqual(here.disk("vol1").read(4096, 4096), b"h" * 4096)
-                self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+    def the_superseded_side_counts(self, here, there, *decisions):
+        there.wait_for("undecided", lambda groups: "resolve" in str(groups[0]["engine"]["peers"][0]["last_error"]))
+        for host, keep in decisions:
+            host.replica("resolve", "vol1", "--keep", keep)
+        here.wait_until_following()
+        there.wait_until("destination")
+        self.assertEqual(here.disk("vol1").read(4096, 4096), b"h" * 4096)
+        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def test_the_side_that_was_superseded_may_count_when_it_is_told_first(self):
+        here, there = self.two_sources()
+        self.the_superseded_side_counts(here, there, (here, "here"), (there, "there"))
+
+    def test_the_side_that_was_superseded_may_count_when_it_is_told_last(self):
+        here, there = self.two_sources()
+        self.the_superseded_side_counts(here, there, (there, "there"), (here, "here"))
 
     def test_a_test_writes_to_a_picture_while_replication_goes_on(self):
         here, there = self.pair()
@@ -606,7 +624,7 @@ class Replica(unittest.TestCase):
         there.start()
         there.wait_until_following()
         here.crash()
-        there.replica("switch", "vol1", "--failover")
+        there.take_over("vol1")
         disk = there.disk("vol1")
         self.assertEqual((disk.size, disk.read(20 * MIB, 4096)), (24 * MIB, b"n" * 4096))
         self.assertEqual(writer.lost(disk), [])

@@ -56,6 +56,13 @@ class Process:
     def log_text(self):
         return self.log.read_text()
 
+    def faults(self, *levels):
+        """Lines of its log of these levels, WARN and ERROR unless told. A host that is busy with other tests keeps a core from its
+        loop, which the watchdog says: no fault of the server's."""
+        levels = levels or ("WARN", "ERROR")
+        lines = self.log_text().splitlines()
+        return [line for line in lines if any(f" {level} " in line for level in levels) and "to its loop" not in line]
+
 
 class Server(Process):
     """A server with one folder share `data` and one ramdisk `ram`. Its log goes when it has stopped."""

@@ -1,0 +1,40 @@
+"""How `make interop` runs the tests: they mostly wait, so several run at a time, each worker in a network of its own.
+
+There no test takes another one's port, and a server that comes back at its port finds it free. The tests themselves are plain
+unittest: `/usr/bin/python3 -m unittest -v test_nbd` runs them one by one and needs no pytest."""
+
+import os
+
+import pytest
+
+import weft
+
+# These measure, or keep every core busy.
+ALONE = ("test_bench.py::Pictures", "test_rdma.py::Perf", "test_transports.py")
+# The longest ones: they begin first, so that no worker is left with one of them at the end.
+FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_tshark.py", "test_lasting.py")
+
+
+def place(item):
+    """Its place in FIRST, or behind all of them."""
+    return next((at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+
+def pytest_xdist_auto_num_workers(config):
+    """`-n auto`. A network of one's own takes root: without it the ports are shared, and one test runs at a time."""
+    return int(os.environ.get("JOBS", 4)) if os.geteuid() == 0 else 1
+
+
+def pytest_configure(config):
+    if os.environ.get("PYTEST_XDIST_WORKER") and os.geteuid() == 0:
+        # For as long as this worker lives.
+        network = weft.own_network()
+        network.__enter__()
+        config.add_cleanup(lambda: network.__exit__(None, None, None))
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=place)
+    for item in items:
+        if item.nodeid.startswith(ALONE):
+            item.add_marker(pytest.mark.alone)
