@@ -22,5 +22,5 @@ pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
 pub use file::{File, FileRange, InMemory, MappedRange, Piece};
 pub use log::LogLimit;
-pub use net::{Listener, Peer, Stream};
+pub use net::{Listener, Peer, Source, Stream};
 pub use payload::Payload;

@@ -10,6 +10,7 @@ mod link;
 mod path;
 mod peer;
 mod socket;
+mod source;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,6 +32,7 @@ pub use interfaces::{Interface, interfaces};
 pub use link::{Link, Tls, TlsError};
 pub use path::Path;
 pub use peer::Peer;
+pub use source::Source;
 
 /// How long [`Stream::connect`] tries.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);

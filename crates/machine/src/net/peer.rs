@@ -58,6 +58,11 @@ impl Peer {
     pub fn ip(&self) -> Option<IpAddr> {
         self.addr().map(|addr| addr.ip().to_canonical())
     }
+
+    /// Whether it is on this host: nobody is in between.
+    pub fn is_of_this_host(&self) -> bool {
+        self.ip().is_none_or(|ip| ip.is_loopback())
+    }
 }
 
 impl fmt::Display for Peer {
@@ -66,5 +71,27 @@ impl fmt::Display for Peer {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => addr.fmt(f),
             Peer::Local { uid, pid } => write!(f, "local uid {uid} pid {pid}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_local_processes_are_of_this_host() {
+        for (peer, here) in [
+            ("127.0.0.1:5", true),
+            ("[::1]:5", true),
+            ("[::ffff:127.1.2.3]:5", true),
+            ("10.0.0.1:5", false),
+            ("[fe80::1%2]:5", false),
+            ("[2001:db8::1]:5", false),
+        ] {
+            let addr = peer.parse().unwrap();
+            let peers = [Peer::Tcp(addr), Peer::Rdma(addr)];
+            assert_eq!(peers.map(|peer| peer.is_of_this_host()), [here; 2], "{peer}");
+        }
+        assert!(Peer::Local { uid: 0, pid: 4 }.is_of_this_host());
     }
 }

@@ -22,10 +22,9 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_machine::Time;
+use weft_machine::{Source, Time};
 
 use super::keys;
-use super::source::Source;
 
 /// Entries of each kind; of more, those that failed longest ago are forgotten. An entry has less than 100 bytes.
 const MOST: usize = 16_384;

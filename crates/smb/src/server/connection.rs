@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::{LogLimit, rt};
+use weft_machine::{LogLimit, Source, rt};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
@@ -35,7 +35,6 @@ use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use super::session_setup::InProgress;
 use super::{Server, frame};
-use crate::auth::{Source, is_of_this_host};
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
@@ -104,7 +103,7 @@ impl Connection {
     pub(super) fn new(server: Arc<Server>, channel: Rc<dyn Channel>) -> Connection {
         let peer = channel.peer();
         Connection {
-            of_this_host: is_of_this_host(peer),
+            of_this_host: peer.is_of_this_host(),
             source: Source::of(peer),
             peer: peer.to_string(),
             preauth: Rc::default(),

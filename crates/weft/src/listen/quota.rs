@@ -8,12 +8,11 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weft_machine::Peer;
+use weft_machine::{Peer, Source};
 
 /// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
 const MAX_CONNECTIONS: usize = 8192;
@@ -50,25 +49,6 @@ impl Service {
             Service::Smb | Service::Nfs => 6,
             Service::Nbd => 2,
             Service::Mount | Service::Rpcbind => 1,
-        }
-    }
-}
-
-/// Where a connection comes from, as far as quotas tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Source {
-    V4(Ipv4Addr),
-    /// The /64 prefix, which one host has for itself.
-    V6(u64),
-    Local,
-}
-
-impl Source {
-    fn of(peer: Peer) -> Source {
-        match peer.ip() {
-            Some(IpAddr::V4(ip)) => Source::V4(ip),
-            Some(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
-            None => Source::Local,
         }
     }
 }

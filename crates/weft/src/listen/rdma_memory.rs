@@ -4,27 +4,24 @@
 //! Owns: a share of the pool for each address that is connected. Does not: count connections.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_machine::{Peer, Pool};
+use weft_machine::{Peer, Pool, Source};
 
 /// The part of the pool that one address may hold: enough for a host with many clients, and three more of them are served beside
 /// one that means harm.
 const PART: usize = 4;
-/// Bits of an IPv6 address that name a network: a host has all the addresses below.
-const NETWORK_BITS: u32 = 64;
 
 /// The shares, by address.
 pub(super) struct RdmaMemory {
     pool: Pool,
-    shares: Mutex<HashMap<IpAddr, (Pool, usize)>>,
+    shares: Mutex<HashMap<Source, (Pool, usize)>>,
 }
 
 /// One connection's part in the share of its address, until it is dropped.
 pub(super) struct Member {
     memory: Arc<RdmaMemory>,
-    addr: Option<IpAddr>,
+    source: Source,
     /// Where its buffers come from.
     pub(super) pool: Pool,
 }
@@ -34,45 +31,37 @@ impl RdmaMemory {
         Arc::new(RdmaMemory { pool: pool.clone(), shares: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, (Pool, usize)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Source, (Pool, usize)>> {
         // Nothing inside the lock can panic half-way.
         self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection of `peer` begins. A process of this host is not limited: it runs as the server's user.
     pub(super) fn join(self: &Arc<Self>, peer: &Peer) -> Member {
-        let addr = peer.ip().map(network);
-        let pool = match addr {
-            None => self.pool.clone(),
-            Some(addr) => {
+        let source = Source::of(*peer);
+        let pool = match source {
+            Source::Local => self.pool.clone(),
+            Source::V4(_) | Source::V6(_) => {
                 let mut shares = self.lock();
                 let make = || (self.pool.share(self.pool.limit_bytes() / PART), 0);
-                let (pool, members) = shares.entry(addr).or_insert_with(make);
+                let (pool, members) = shares.entry(source).or_insert_with(make);
                 *members += 1;
                 pool.clone()
             }
         };
-        Member { memory: self.clone(), addr, pool }
+        Member { memory: self.clone(), source, pool }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let Some(addr) = self.addr else { return };
         let mut shares = self.memory.lock();
-        if let Some((_, members)) = shares.get_mut(&addr) {
+        if let Some((_, members)) = shares.get_mut(&self.source) {
             *members -= 1;
             if *members == 0 {
-                shares.remove(&addr);
+                shares.remove(&self.source);
             }
         }
-    }
-}
-
-fn network(addr: IpAddr) -> IpAddr {
-    match addr {
-        IpAddr::V4(_) => addr,
-        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() & !(u128::MAX >> NETWORK_BITS)).into(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_machine::Source;
 use weft_wire::nfs4::{Confirm, NetAddr, Setclientid, Status, Text};
 use weft_wire::rpc::{AuthSys, Credential};
 
@@ -9,7 +10,7 @@ use super::super::close::give_up;
 use super::super::compound::Compound;
 use super::super::dial;
 use super::super::state::back::Route;
-use super::super::state::{Back, Callback, Origin};
+use super::super::state::{Back, Callback};
 
 /// `Err(Ok(_))`: who uses the name (NFS4ERR_CLID_INUSE).
 pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Result<NetAddr, Status>> {
@@ -18,7 +19,7 @@ pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Resu
     let copy = |text: &Text| Text(bytes::Bytes::copy_from_slice(&text.0));
     let location = NetAddr { netid: copy(netid), addr: copy(addr) };
     let callback = Callback { program: args.callback.program, ident: args.callback_ident, location };
-    c.cx.server.states.setclientid(&args.client, callback, c.principal, Origin::of(&c.cx.peer), c.now)
+    c.cx.server.states.setclientid(&args.client, callback, c.principal, Source::of(c.cx.peer), c.now)
 }
 
 pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {

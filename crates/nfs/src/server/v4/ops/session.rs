@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use siphasher::sip::SipHasher24;
+use weft_machine::Source;
 use weft_wire::nfs4::{
     BackchannelCtl, BindConn, ChannelAttrs, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk, ImplId,
     Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, Text, Time, UpTo, exchange_flag,
@@ -15,7 +16,7 @@ use super::super::close::give_up;
 use super::super::compound::{Compound, SlotTurn};
 use super::super::state::back::{Route, credential};
 use super::super::state::session::{Highest, Kept};
-use super::super::state::{Back, Begun, Origin, Session};
+use super::super::state::{Back, Begun, Session};
 
 /// The smallest message that anything can be done with.
 const MIN_MESSAGE: u32 = 256;
@@ -112,7 +113,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
     }
     let server = c.cx.server;
     let (client, confirmed, sequence) =
-        server.states.exchange_id(&args.client, args.flags, c.principal, Origin::of(&c.cx.peer), c.now)?;
+        server.states.exchange_id(&args.client, args.flags, c.principal, Source::of(c.cx.peer), c.now)?;
     let identity = || Opaque(bytes::Bytes::copy_from_slice(&server.identity));
     Ok(ExchangeIdOk {
         client,

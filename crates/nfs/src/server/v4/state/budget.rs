@@ -10,11 +10,10 @@
 //! and its idle clients go when others find no room.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_transport::Peer;
+use weft_machine::Source;
 use weft_wire::nfs4::{ChannelAttrs, Status};
 
 /// A client record, its lease, its last CREATE_SESSION and its places in tables; its names and addresses come on top.
@@ -33,7 +32,7 @@ const FEW_SLOTS: u32 = 8;
 /// asked for with its reply kept.
 const SHORT_REPLY: u32 = 2048;
 /// An address may hold this part of what is free.
-const ORIGIN_SHARE: usize = 4;
+const SOURCE_SHARE: usize = 4;
 /// What a session may take of what its address may still take.
 const SESSION_SHARE: usize = 4;
 
@@ -46,27 +45,6 @@ impl Full {
     /// NFS4ERR_DELAY asks again (15.1.1.3).
     pub fn status(self, minor: u32) -> Status {
         if minor == 0 { Status::RESOURCE } else { Status::DELAY }
-    }
-}
-
-/// Who is counted together: an address, or the network of 64 bits that an IPv6 host chooses its addresses from; the processes
-/// of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
-    Net(IpAddr),
-    Local,
-}
-
-impl Origin {
-    pub fn of(peer: &Peer) -> Origin {
-        match peer.ip() {
-            None => Origin::Local,
-            Some(IpAddr::V4(ip)) => Origin::Net(ip.into()),
-            Some(IpAddr::V6(ip)) => {
-                let network = ip.to_bits() >> 64 << 64;
-                Origin::Net(Ipv6Addr::from_bits(network).into())
-            }
-        }
     }
 }
 
@@ -86,12 +64,12 @@ struct Used {
     /// `total_bytes <= limit_bytes`
     total_bytes: usize,
     /// Those that hold something.
-    by_origin: HashMap<Origin, usize>,
+    by_source: HashMap<Source, usize>,
 }
 
 impl Used {
-    fn of(&self, origin: Origin) -> usize {
-        self.by_origin.get(&origin).copied().unwrap_or(0)
+    fn of(&self, source: Source) -> usize {
+        self.by_source.get(&source).copied().unwrap_or(0)
     }
 }
 
@@ -106,19 +84,19 @@ impl Budget {
         self.0.lock().total_bytes
     }
 
-    /// Takes some for an origin.
-    pub fn charge(&self, origin: Origin, bytes: usize) -> Result<Charge, Full> {
-        let mut charge = Charge { budget: self.clone(), origin, bytes: 0 };
+    /// Takes some for a source.
+    pub fn charge(&self, source: Source, bytes: usize) -> Result<Charge, Full> {
+        let mut charge = Charge { budget: self.clone(), source, bytes: 0 };
         charge.grow(bytes)?;
         Ok(charge)
     }
 
-    /// How much more an origin may take.
-    fn allowance(&self, origin: Origin) -> usize {
+    /// How much more a source may take.
+    fn allowance(&self, source: Source) -> usize {
         let used = self.0.lock();
-        // What is taken is not free: `own + x <= (free - x) / ORIGIN_SHARE`.
+        // What is taken is not free: `own + x <= (free - x) / SOURCE_SHARE`.
         let free = self.0.limit_bytes - used.total_bytes;
-        free.saturating_sub(ORIGIN_SHARE * used.of(origin)) / (ORIGIN_SHARE + 1)
+        free.saturating_sub(SOURCE_SHARE * used.of(source)) / (SOURCE_SHARE + 1)
     }
 
     /// Whether anybody may be overdrawn. To be asked with each request.
@@ -126,16 +104,16 @@ impl Budget {
         self.0.scarce.load(Ordering::Relaxed)
     }
 
-    /// Whether an origin holds more than it would be given now.
-    pub fn is_overdrawn(&self, origin: Origin) -> bool {
+    /// Whether a source holds more than it would be given now.
+    pub fn is_overdrawn(&self, source: Source) -> bool {
         let used = self.0.lock();
-        used.of(origin) > self.0.threshold(&used)
+        used.of(source) > self.0.threshold(&used)
     }
 
     /// Room for a session that asks for this channel, with what it can have of it: fewer slots, then shorter kept replies,
     /// then one slot.
-    pub fn session(&self, origin: Origin, asked: ChannelAttrs) -> Result<(Charge, ChannelAttrs), Full> {
-        let goal = self.allowance(origin) / SESSION_SHARE;
+    pub fn session(&self, source: Source, asked: ChannelAttrs) -> Result<(Charge, ChannelAttrs), Full> {
+        let goal = self.allowance(source) / SESSION_SHARE;
         let mut fore = asked;
         while session_bytes(&fore) > goal && fore.max_requests > FEW_SLOTS {
             fore.max_requests = (fore.max_requests / 2).max(FEW_SLOTS);
@@ -146,7 +124,7 @@ impl Budget {
         while session_bytes(&fore) > goal && fore.max_requests > 1 {
             fore.max_requests /= 2;
         }
-        Ok((self.charge(origin, session_bytes(&fore))?, fore))
+        Ok((self.charge(source, session_bytes(&fore))?, fore))
     }
 }
 
@@ -165,9 +143,9 @@ impl Inner {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an origin may hold.
+    /// What a source may hold.
     fn threshold(&self, used: &Used) -> usize {
-        (self.limit_bytes - used.total_bytes) / ORIGIN_SHARE
+        (self.limit_bytes - used.total_bytes) / SOURCE_SHARE
     }
 
     fn note(&self, used: &Used) {
@@ -180,7 +158,7 @@ impl Inner {
 #[must_use = "what is not held is given back"]
 pub struct Charge {
     budget: Budget,
-    origin: Origin,
+    source: Source,
     bytes: usize,
 }
 
@@ -189,21 +167,21 @@ impl Charge {
         &self.budget
     }
 
-    pub fn origin(&self) -> Origin {
-        self.origin
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// Takes more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         let inner = &self.budget.0;
         let mut used = inner.lock();
-        let own = used.of(self.origin);
+        let own = used.of(self.source);
         let total = used.total_bytes.saturating_add(bytes);
-        if total > inner.limit_bytes || own + bytes > (inner.limit_bytes - total) / ORIGIN_SHARE {
+        if total > inner.limit_bytes || own + bytes > (inner.limit_bytes - total) / SOURCE_SHARE {
             return Err(Full);
         }
         used.total_bytes = total;
-        used.by_origin.insert(self.origin, own + bytes);
+        used.by_source.insert(self.source, own + bytes);
         inner.note(&used);
         self.bytes += bytes;
         Ok(())
@@ -216,11 +194,11 @@ impl Charge {
         let inner = &self.budget.0;
         let mut used = inner.lock();
         used.total_bytes -= bytes;
-        let own = used.of(self.origin) - bytes;
+        let own = used.of(self.source) - bytes;
         if own == 0 {
-            used.by_origin.remove(&self.origin);
+            used.by_source.remove(&self.source);
         } else {
-            used.by_origin.insert(self.origin, own);
+            used.by_source.insert(self.source, own);
         }
         inner.note(&used);
     }
@@ -237,8 +215,8 @@ mod tests {
     use super::*;
     use weft_wire::nfs4::UpTo;
 
-    fn host(n: u8) -> Origin {
-        Origin::Net(IpAddr::from([192, 0, 2, n]))
+    fn host(n: u8) -> Source {
+        Source::V4([192, 0, 2, n].into())
     }
 
     fn channel(slots: u32, cached: u32) -> ChannelAttrs {
@@ -265,7 +243,7 @@ mod tests {
         assert!((0..10).all(|n| budget.charge(host(n), 100).is_err()));
         held.clear();
         assert_eq!(budget.used_bytes(), 0);
-        assert!(budget.0.lock().by_origin.is_empty(), "nothing is kept of who holds nothing");
+        assert!(budget.0.lock().by_source.is_empty(), "nothing is kept of who holds nothing");
     }
 
     #[test]
@@ -285,7 +263,7 @@ mod tests {
         let budget = Budget::new(8 << 20);
         let mut held = Vec::new();
         let mut last = (64, 8192);
-        while let Ok((charge, fore)) = budget.session(Origin::Local, channel(64, 8192)) {
+        while let Ok((charge, fore)) = budget.session(Source::Local, channel(64, 8192)) {
             let (slots, cached) = (fore.max_requests, fore.max_response_cached);
             assert!(slots <= last.0 && cached <= last.1 && slots >= 1 && cached >= SHORT_REPLY);
             last = (slots, cached);
@@ -295,16 +273,7 @@ mod tests {
         assert!(held.len() > 10, "{}", held.len());
         // What asks for little is not cut.
         held.clear();
-        let (_charge, fore) = budget.session(Origin::Local, channel(2, 10)).ok().unwrap();
+        let (_charge, fore) = budget.session(Source::Local, channel(2, 10)).ok().unwrap();
         assert_eq!((fore.max_requests, fore.max_response_cached), (2, 10));
-    }
-
-    #[test]
-    fn a_host_does_not_become_many_by_choosing_addresses() {
-        let peer = |ip: &str| Origin::of(&Peer::Tcp(std::net::SocketAddr::new(ip.parse().unwrap(), 1)));
-        assert_eq!(peer("2001:db8::1"), peer("2001:db8::2:3"));
-        assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
-        assert_eq!(peer("::ffff:192.0.2.1"), peer("192.0.2.1"));
-        assert_ne!(peer("192.0.2.2"), peer("192.0.2.1"));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use weft_machine::Time;
+use weft_machine::{Source, Time};
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
 use weft_wire::nfs4::{
     ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
@@ -18,7 +18,7 @@ use weft_wire::nfs4::{
 use super::budget::{CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
 use super::session::Session;
 use super::stateids::Other;
-use super::{Back, Charge, Full, Lease, LockOwner, Offload, Origin, Owner, State, States};
+use super::{Back, Charge, Full, Lease, LockOwner, Offload, Owner, State, States};
 use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
@@ -44,7 +44,7 @@ pub struct Client {
     principal: Principal,
     pub lease: Arc<Lease>,
     mine: Mutex<Mine>,
-    /// For this record; what it holds is charged to the same origin.
+    /// For this record; what it holds is charged to the same source.
     charge: Charge,
 }
 
@@ -96,7 +96,7 @@ impl Client {
     }
 
     fn room(&self, bytes: usize) -> Result<Charge, Full> {
-        self.charge.budget().charge(self.charge.origin(), bytes)
+        self.charge.budget().charge(self.charge.source(), bytes)
     }
 
     // What is changed is changed by one insert, remove or assignment at a time.
@@ -271,12 +271,12 @@ impl States {
         owner: &ClientOwner,
         callback: Callback,
         principal: Principal,
-        origin: Origin,
+        source: Source,
         now: Time,
     ) -> Result<Confirm, Result<NetAddr, Status>> {
         let who = (false, Bytes::copy_from_slice(&owner.id.0));
         let mut table = self.table();
-        self.make_room(&mut table, origin, now).map_err(Err)?;
+        self.make_room(&mut table, source, now).map_err(Err)?;
         let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
         if let Some(known) = &confirmed
             && known.principal != principal
@@ -295,7 +295,7 @@ impl States {
             None => {
                 let text = callback.location.netid.0.len() + callback.location.addr.0.len();
                 let charge =
-                    self.client_room(&mut table, origin, text + 2 * who.1.len(), now).map_err(Err)?;
+                    self.client_room(&mut table, source, text + 2 * who.1.len(), now).map_err(Err)?;
                 let id = table.new_id(self.epoch);
                 Client::new(id, who.clone(), owner.verifier, principal, now, charge)
             }
@@ -345,12 +345,12 @@ impl States {
         owner: &ClientOwner,
         flags: u32,
         principal: Principal,
-        origin: Origin,
+        source: Source,
         now: Time,
     ) -> Result<(u64, bool, u32), Status> {
         let who = (true, Bytes::copy_from_slice(&owner.id.0));
         let mut table = self.table();
-        self.make_room(&mut table, origin, now)?;
+        self.make_room(&mut table, source, now)?;
         let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
         let confirmed = confirmed.filter(|known| !known.lease.has_ended());
         let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
@@ -387,7 +387,7 @@ impl States {
             // A new run of the client: the old one stays until the new one makes a session.
             Some(_) | None => {}
         }
-        let charge = self.client_room(&mut table, origin, 2 * who.1.len(), now)?;
+        let charge = self.client_room(&mut table, source, 2 * who.1.len(), now)?;
         let id = table.new_id(self.epoch);
         let client = Client::new(id, who.clone(), owner.verifier, principal, now, charge);
         let confirm = table.new_verifier();
@@ -439,12 +439,12 @@ impl States {
             return Err(Status::CLID_INUSE);
         }
         // Its place in the client's order is not taken: the client asks again by itself.
-        let origin = client.charge.origin();
-        let (charge, fore) = match self.budget.session(origin, fore.clone()) {
+        let source = client.charge.source();
+        let (charge, fore) = match self.budget.session(source, fore.clone()) {
             Ok(room) => room,
             Err(Full) => {
                 self.relieve(&mut table, now);
-                self.budget.session(origin, fore).map_err(|full| full.status(1))?
+                self.budget.session(source, fore).map_err(|full| full.status(1))?
             }
         };
         let made = make(client.lease.clone(), fore, charge);
@@ -633,7 +633,7 @@ impl States {
 
     /// Room for one more client. When there is none, those go that were never confirmed in time and those that lapsed and
     /// hold nothing; then some of the address that has the most of them, if that is not the one that asks.
-    fn make_room(&self, table: &mut Table, origin: Origin, now: Time) -> Result<(), Status> {
+    fn make_room(&self, table: &mut Table, source: Source, now: Time) -> Result<(), Status> {
         if table.len() < self.limits.clients {
             return Ok(());
         }
@@ -641,7 +641,7 @@ impl States {
         if table.len() < self.limits.clients {
             return Ok(());
         }
-        self.forget_most(table, origin);
+        self.forget_most(table, source);
         // The client asks again by itself.
         if table.len() < self.limits.clients { Ok(()) } else { Err(Status::DELAY) }
     }
@@ -650,11 +650,11 @@ impl States {
     fn client_room(
         &self,
         table: &mut Table,
-        origin: Origin,
+        source: Source,
         text_bytes: usize,
         now: Time,
     ) -> Result<Charge, Status> {
-        let charge = || self.budget.charge(origin, CLIENT_BYTES + text_bytes);
+        let charge = || self.budget.charge(source, CLIENT_BYTES + text_bytes);
         charge().or_else(|Full| {
             self.relieve(table, now);
             // Both minor versions know it, and the client asks again by itself.
@@ -676,7 +676,7 @@ impl States {
         let idle = |client: &&Arc<Client>| {
             client.lease.lapsed(now, self.limits.lease / IDLE_PART)
                 && !client.holds_anything()
-                && self.budget.is_overdrawn(client.charge.origin())
+                && self.budget.is_overdrawn(client.charge.source())
         };
         let mut victims: Vec<_> = table.confirmed.values().filter(idle).cloned().collect();
         victims.sort_by_key(|client| client.lease.renewed());
@@ -684,19 +684,19 @@ impl States {
         victims.iter().for_each(|client| self.forget_empty(table, client));
     }
 
-    /// Forgets clients of the address that has the most of them, if `origin` has fewer: those that are not confirmed, then
+    /// Forgets clients of the address that has the most of them, if `source` has fewer: those that are not confirmed, then
     /// those that hold nothing, the longest silent first. They make themselves known again.
-    fn forget_most(&self, table: &mut Table, origin: Origin) {
+    fn forget_most(&self, table: &mut Table, source: Source) {
         let pending = table.names.values().filter_map(|named| named.pending.as_ref());
         let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
-        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        let mut counts: HashMap<Source, usize> = HashMap::new();
         for client in table.confirmed.values().chain(&pending) {
-            *counts.entry(client.charge.origin()).or_default() += 1;
+            *counts.entry(client.charge.source()).or_default() += 1;
         }
-        let own = counts.get(&origin).copied().unwrap_or(0);
+        let own = counts.get(&source).copied().unwrap_or(0);
         let most = counts.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own + 1);
         let Some((most, _)) = most else { return };
-        let of_most = |client: &&Arc<Client>| client.charge.origin() == most;
+        let of_most = |client: &&Arc<Client>| client.charge.source() == most;
         let unconfirmed = pending.iter().filter(of_most).map(|client| (false, client));
         let empty = table.confirmed.values().filter(of_most).filter(|client| !client.holds_anything());
         let mut victims: Vec<_> = unconfirmed

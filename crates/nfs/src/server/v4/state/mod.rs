@@ -24,7 +24,7 @@ use std::time::Duration;
 use weft_machine::Time;
 
 pub use back::Back;
-pub use budget::{Budget, Charge, Full, Origin};
+pub use budget::{Budget, Charge, Full};
 pub use clients::{Callback, Client, Principal};
 pub use delegation::Delegation;
 pub use lease::Lease;

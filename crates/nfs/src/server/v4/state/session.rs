@@ -152,7 +152,7 @@ impl Session {
             return Highest { slot: self.fore.max_requests - 1, target: self.fore.max_requests - 1 };
         }
         let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
-        let overdrawn = self.budget.is_overdrawn(size.charge.origin());
+        let overdrawn = self.budget.is_overdrawn(size.charge.source());
         match size.told {
             _ if !overdrawn => size.told = None,
             // The reply with the target was read before this slot was used again. Slots that are still busy are waited for.

@@ -267,14 +267,15 @@ fn a_long_tag_is_not_kept_without_being_asked_for() {
 /// The table of clients by itself, where time is an argument.
 #[test]
 fn idle_clients_go_when_others_find_no_room() {
-    use super::super::state::{Limits as StateLimits, Origin, Principal, Session, States};
+    use super::super::state::{Limits as StateLimits, Principal, Session, States};
+    use weft_machine::Source;
     use weft_machine::Time as Clock;
 
     let limits =
         StateLimits { memory: 1 << 20, lease: std::time::Duration::from_secs(60), ..StateLimits::default() };
     let states = States::new(limits, 1, None, Vec::new(), false, Clock::ZERO);
     let principal = Principal { flavor: 1, uid: 1 };
-    let host = |n: u8| Origin::Net(std::net::IpAddr::from([192, 0, 2, n]));
+    let host = |n: u8| Source::V4([192, 0, 2, n].into());
     let session = |n: u8, number: u32, now: Clock| {
         let id = Opaque(Bytes::from(format!("client {n} {number}").into_bytes()));
         let client = ClientOwner { verifier: [1; 8], id };

@@ -1,0 +1,54 @@
+//! Where connections come from, as limits count it.
+//!
+//! Whatever has a limit for each address uses this one type, so that all limits agree on what an address is: an IPv6 host may
+//! use every address of its /64 (RFC 4291 2.5.4), so the prefix is the source, and an IPv4 address is the same source however
+//! it is written. Processes of this host that come by a local socket or by shared memory are one source: a new process costs
+//! an attacker nothing.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::Peer;
+
+/// A source of connections. Small and of fixed size, so that tables of it are bounded in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Source {
+    /// An IPv4 address, also one that is mapped into IPv6.
+    V4(Ipv4Addr),
+    /// The /64 prefix of an IPv6 address.
+    V6(u64),
+    /// This host, without a network.
+    Local,
+}
+
+impl Source {
+    /// The source of a peer.
+    pub fn of(peer: Peer) -> Source {
+        match peer.ip() {
+            Some(IpAddr::V4(ip)) => Source::V4(ip),
+            Some(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
+            None => Source::Local,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_host_are_one_source() {
+        let of = |text: &str| {
+            let addr = text.parse().unwrap();
+            let source = Source::of(Peer::Tcp(addr));
+            assert_eq!(source, Source::of(Peer::Rdma(addr)));
+            assert_eq!(source, Source::of(Peer::Udp(addr)));
+            source
+        };
+        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::ffff]:6"));
+        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
+        assert_eq!(of("[::ffff:10.0.0.1]:5"), of("10.0.0.1:7"));
+        assert_ne!(of("10.0.0.2:5"), of("10.0.0.1:5"));
+        let local = |pid| Source::of(Peer::Local { uid: 0, pid });
+        assert_eq!(local(4), local(5));
+    }
+}
