@@ -19,11 +19,14 @@ use crate::rt::readiness::Registered;
 pub(super) const STAGING_BYTES: usize = 16 << 10;
 /// How long an accepted connection may be silent before the kernel asks whether its peer is still there (TCP_KEEPIDLE), how
 /// often it asks again (TCP_KEEPINTVL), and after how many questions without an answer the connection is over (TCP_KEEPCNT):
-/// a minute after the peer has vanished, whatever it had open is closed. Where a limit on unacknowledged bytes is set as well
-/// (30 seconds for SMB), that ends the questions too, after three of them.
+/// a minute after the peer has vanished, whatever it had open is closed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 9;
+/// The same for a peer that vanished, or stopped to read, while an answer was on its way to it. TCP asks nothing then, and
+/// sends again for a quarter of an hour (tcp_retries2), or for ever to a peer whose window is closed. A protocol may set a
+/// shorter limit ([`super::Stream::set_unacknowledged_limit`]), which also shortens the questions above.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 pub(super) struct Listener {
     fd: Registered<std::net::TcpListener>,
@@ -39,6 +42,8 @@ impl Listener {
         rustix::net::sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
         rustix::net::sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
         rustix::net::sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+        let unacknowledged_ms = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+        rustix::net::sockopt::set_tcp_user_timeout(&socket, unacknowledged_ms)?;
         let local = socket.local_addr()?;
         Ok(Listener { fd: Registered::new(socket)?, local })
     }

@@ -418,6 +418,9 @@ fn accepted_connections_are_asked_whether_their_peer_is_there() {
         let asked = sockopt::tcp_keepidle(fd).expect("idle")
             + sockopt::tcp_keepintvl(fd).expect("interval") * sockopt::tcp_keepcnt(fd).expect("count");
         assert!(asked <= Duration::from_secs(60), "{asked:?}");
+        // While an answer is on its way to it, nothing is asked.
+        let unacknowledged_ms = sockopt::tcp_user_timeout(fd).expect("a limit");
+        assert!((1..=60_000).contains(&unacknowledged_ms), "{unacknowledged_ms}");
     });
 }
 
