@@ -3,8 +3,8 @@
 //! Owns: the listening sockets. Does not: speak a protocol; it makes a channel and hands it to a service.
 
 mod known;
+pub(crate) mod memory;
 pub(crate) mod quota;
-mod rdma_memory;
 pub(crate) mod unix;
 
 use std::future::{Future, poll_fn};
@@ -24,6 +24,7 @@ use weft_transport::strangers::{self, Strangers};
 use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
 use self::known::Placed;
+use self::memory::{Member, Memory};
 use self::quota::{Place, Quotas, Service};
 
 /// What a service does with one connection, on the core that owns it.
@@ -76,8 +77,8 @@ pub(crate) struct Acceptor {
     pub cores: Arc<rt::Cores>,
     /// Payload buffers.
     pub pool: Pool,
-    /// Buffers for what peers send before they are known.
-    pub strangers: Pool,
+    /// What each source may hold of them, known or not.
+    pub memory: Arc<Memory>,
     /// TCP congestion control of what is accepted on TCP ports.
     pub congestion: Option<Arc<str>>,
     /// Who may have a connection.
@@ -128,12 +129,13 @@ impl Acceptor {
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(socket) => {
-                    let (serve, framing) = (serve.clone(), framing.clone());
+                    let (serve, framing, memory) = (serve.clone(), framing.clone(), self.memory.clone());
                     self.place(service, socket.peer(), move |this, place| async move {
                         let stream = match Stream::from_socket(socket) {
                             Ok(stream) => stream,
                             Err(e) => return lost(&e),
                         };
+                        let member = memory.join(stream.peer());
                         let channel: Rc<dyn Channel> = match framing {
                             Framing::Nbss => {
                                 if let Err(e) = stream.set_unacknowledged_limit(SILENCE) {
@@ -143,7 +145,7 @@ impl Acceptor {
                                 }
                                 let config = nbss::Config { gather: true, ..Default::default() };
                                 let terms = Strangers {
-                                    pool: this.strangers,
+                                    pool: member.strangers.clone(),
                                     max_message: strangers::LOGON_MESSAGE,
                                     limit: strangers::LOGON,
                                 };
@@ -152,7 +154,7 @@ impl Acceptor {
                             Framing::Record(tls) => {
                                 let config = record::Config { gather: true, ..Default::default() };
                                 let terms = Strangers {
-                                    pool: this.strangers,
+                                    pool: member.strangers.clone(),
                                     // What a client repeats on a new connection may be its longest WRITE.
                                     max_message: config.max_message,
                                     limit: strangers::FIRST_CALL,
@@ -163,7 +165,7 @@ impl Acceptor {
                                 }
                             }
                         };
-                        converse(channel, place, &serve).await;
+                        converse(channel, place, member, &serve).await;
                     });
                 }
                 Err(e) => self.pause(&e).await,
@@ -228,16 +230,15 @@ impl Acceptor {
 
     /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
     pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
-        let memory = rdma_memory::RdmaMemory::new(&self.pool);
         while let Some(accepted) = self.stop.or(listener.accept()).await {
             match accepted {
                 Ok(incoming) => {
-                    let (serve, memory) = (serve.clone(), memory.clone());
+                    let (serve, memory) = (serve.clone(), self.memory.clone());
                     let service = messages.service();
                     self.place(service, incoming.peer(), move |_, place| async move {
-                        let member = memory.join(&incoming.peer());
-                        match establish(incoming, messages, member.pool.clone()).await {
-                            Ok(channel) => converse(channel, place, &serve).await,
+                        let member = memory.join_rdma(incoming.peer());
+                        match establish(incoming, messages, member.rdma()).await {
+                            Ok(channel) => converse(channel, place, member, &serve).await,
                             Err(e) => lost(&e),
                         }
                     });
@@ -320,14 +321,17 @@ async fn establish(
 ) -> Result<Rc<dyn Channel>, Error> {
     let request: Box<dyn Request> = incoming.request().await?;
     Ok(match messages {
-        Messages::Smbd => smbd::accept(request, smbd::Config::default(), pool).await?,
+        Messages::Smbd => {
+            let max_stranger_size = strangers::LOGON_MESSAGE as u32;
+            smbd::accept(request, smbd::Config { max_stranger_size, ..Default::default() }, pool).await?
+        }
         Messages::RpcRdma => rpcrdma::accept(request, rpcrdma::Config::default(), pool).await?,
     })
 }
 
 /// Serves a channel. One that is told to go is closed as if its peer had left: what it has begun ends in order.
-async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, serve: &Serve) {
-    let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone() });
+async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, member: Member, serve: &Serve) {
+    let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone(), member });
     let serving = pin!(serve(placed));
     let notice = pin!(poll_fn(|cx| place.poll_notice(cx)));
     place.serve();

@@ -384,8 +384,8 @@ impl Plan {
         }
         let acceptor = Acceptor {
             cores: self.cores,
+            memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
-            strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
             quotas: Quotas::of_process(),
             connections: self.connections,
@@ -473,8 +473,8 @@ impl Plan {
         let _admin = admin.open(subject, None, Growths::of(&volumes));
         let acceptor = Acceptor {
             cores: self.cores,
+            memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
-            strangers,
             congestion: args.congestion.as_deref().map(Arc::from),
             quotas: Quotas::of_process(),
             connections: self.connections,

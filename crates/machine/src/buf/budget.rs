@@ -4,6 +4,9 @@
 //! share and in all above it. A request that exceeds one of them is parked at that share, and requests are
 //! served in the order in which they came: the first that is parked at a share reserves what becomes free there, so small
 //! requests do not starve a large one. A request that waits for its own share is in nobody's way elsewhere.
+//!
+//! One share may have a reserve: a part of the whole pool that all others leave alone, whether it is used or not. What it asks for
+//! within that does not stand behind those who wait for the whole pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -28,6 +31,13 @@ struct Share {
     /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, in the whole pool, the
     /// system has no memory for a slab).
     waiting: BTreeSet<u64>,
+}
+
+/// What a share has for itself.
+#[derive(Clone, Copy)]
+struct Reserve {
+    share: usize,
+    bytes: usize,
 }
 
 struct Request {
@@ -59,6 +69,7 @@ impl Wakers {
 
 pub(super) struct Budget {
     shares: slab::Slab<Share>,
+    reserve: Option<Reserve>,
     requests: BTreeMap<u64, Request>,
     next_request: u64,
     pub(super) arena: Arena,
@@ -75,7 +86,7 @@ impl Budget {
         let root = Share { limit_bytes, in_use_bytes: 0, parent: None, holders: 1, waiting: BTreeSet::new() };
         let mut shares = slab::Slab::new();
         assert_eq!(shares.insert(root), ROOT);
-        Budget { shares, requests: BTreeMap::new(), next_request: 0, arena, peak_bytes: 0 }
+        Budget { shares, reserve: None, requests: BTreeMap::new(), next_request: 0, arena, peak_bytes: 0 }
     }
 
     // ---- shares ----
@@ -86,6 +97,10 @@ impl Budget {
 
     pub(super) fn in_use_bytes(&self, share: usize) -> usize {
         self.shares[share].in_use_bytes
+    }
+
+    pub(super) fn has_plenty(&self, share: usize) -> bool {
+        self.chain(share).all(|at| self.shares[at].in_use_bytes <= self.shares[at].limit_bytes / 2)
     }
 
     /// How many requests wait.
@@ -112,6 +127,24 @@ impl Budget {
         self.shares.insert(share)
     }
 
+    /// Gives `share` a reserve of so many bytes of the whole pool, unless another has one: of those there is one. Others keep
+    /// what they have of it until they give it back.
+    pub(super) fn set_reserve(&mut self, share: usize, bytes: usize) {
+        self.reserve.get_or_insert(Reserve { share, bytes });
+    }
+
+    /// The most that `share` can ever hold.
+    pub(super) fn attainable_bytes(&self, share: usize) -> usize {
+        let limits = self.chain(share).map(|at| self.shares[at].limit_bytes);
+        let withheld = self.reserve.filter(|reserve| !self.is_below(share, reserve.share));
+        let all = self.shares[ROOT].limit_bytes - withheld.map_or(0, |reserve| reserve.bytes);
+        limits.min().unwrap_or(all).min(all)
+    }
+
+    fn is_below(&self, share: usize, above: usize) -> bool {
+        self.chain(share).any(|at| at == above)
+    }
+
     /// One holder of a share less. Its buffers and requests hold it as well, so the last one leaves nothing behind.
     pub(super) fn let_go(&mut self, share: usize) {
         let mut next = Some(share);
@@ -121,6 +154,7 @@ impl Budget {
                 return;
             }
             next = self.shares.remove(share).parent;
+            self.reserve = self.reserve.filter(|reserve| reserve.share != share);
         }
     }
 
@@ -147,6 +181,17 @@ impl Budget {
         };
         if !self.chain(parent).all(fits) {
             return false;
+        }
+        if let Some(reserve) = self.reserve
+            && self.is_below(share, reserve.share)
+            && !self.is_below(parent, reserve.share)
+        {
+            // What it takes along is the reserve's no longer.
+            let rest = self.shares[reserve.share].in_use_bytes - bytes;
+            let root = &self.shares[ROOT];
+            if root.limit_bytes - root.in_use_bytes < reserve.bytes.saturating_sub(rest) {
+                return false;
+            }
         }
         // Requests that wait at a share above which is no longer theirs look for a place anew.
         let parked: Vec<(u64, usize)> = self
@@ -175,20 +220,42 @@ impl Budget {
         true
     }
 
+    /// Gives a share the limit of the one that it is a part of.
+    pub(super) fn raise_limit(&mut self, share: usize, caches: &Caches, wakers: &mut Wakers) {
+        if let Some(parent) = self.shares[share].parent {
+            self.shares[share].limit_bytes = self.shares[parent].limit_bytes;
+            self.serve(share, caches, wakers);
+        }
+    }
+
     // ---- taking and giving ----
 
     /// The first share from `share` up that `bytes` more exceed, or where somebody waits who came before request `id`.
     fn blocked_at(&self, share: usize, bytes: usize, id: u64) -> Option<usize> {
         let mut next = Some(share);
+        // Others leave the reserve alone. Within it, nobody stands behind them.
+        let (mut within, mut withheld) = (false, self.reserve.map_or(0, |reserve| self.unused(reserve)));
         while let Some(at) = next {
             let share = &self.shares[at];
+            if let Some(reserve) = self.reserve.filter(|reserve| reserve.share == at) {
+                within = share.in_use_bytes + bytes <= reserve.bytes;
+                withheld = 0;
+            }
             let first = share.waiting.first().is_some_and(|first| *first < id);
-            if first || share.limit_bytes - share.in_use_bytes < bytes {
+            let free = share.limit_bytes - share.in_use_bytes - if at == ROOT { withheld } else { 0 };
+            if first && !(within && at == ROOT) || free < bytes {
                 return Some(at);
             }
             next = share.parent;
         }
         None
+    }
+
+    /// What is free of a reserve. Never more than is free of the whole pool, but while others have not given it back.
+    fn unused(&self, reserve: Reserve) -> usize {
+        let root = &self.shares[ROOT];
+        let unused = reserve.bytes.saturating_sub(self.shares[reserve.share].in_use_bytes);
+        unused.min(root.limit_bytes - root.in_use_bytes)
     }
 
     fn charge(&mut self, share: usize, bytes: usize) {

@@ -97,10 +97,16 @@ impl Pool {
         Pool(Arc::new(Handle { memory, share }))
     }
 
-    /// The share of peers who have not proved who they are: an eighth, so that all of them together leave the rest alone.
-    /// To be made once and cloned: each call makes another.
+    /// The share of peers who have not proved who they are: an eighth, so that all of them together leave the rest alone. The
+    /// others leave this eighth alone as well, so that whoever has to prove who it is need not wait for them (of a pool that is
+    /// too small for that, as much as leaves one `MAX_BUF`). To be made once and cloned: each call makes another share, and the
+    /// first has the reserve.
     pub fn for_strangers(&self) -> Pool {
-        self.share(self.limit_bytes() / STRANGERS_SHARE)
+        let limit_bytes = self.limit_bytes();
+        let strangers = self.share(limit_bytes / STRANGERS_SHARE);
+        let reserve_bytes = (limit_bytes / STRANGERS_SHARE).min(limit_bytes - MAX_BUF);
+        self.memory().lock().set_reserve(strangers.0.share, reserve_bytes);
+        strangers
     }
 
     /// Makes this share a part of `parent`, another share of the same pool, with all buffers that it has handed out,
@@ -114,6 +120,11 @@ impl Pool {
             })
     }
 
+    /// From now on this share may hold as much as the one that it is a part of.
+    pub fn raise_limit(&self) {
+        self.memory().with(|budget, caches, wakers| budget.raise_limit(self.0.share, caches, wakers));
+    }
+
     /// The limit in bytes, of this share.
     pub fn limit_bytes(&self) -> usize {
         self.memory().lock().limit_bytes(self.0.share)
@@ -124,6 +135,11 @@ impl Pool {
         let budget = self.memory().lock();
         let cached = if self.0.share == ROOT { self.memory().caches.bytes() } else { 0 };
         budget.in_use_bytes(self.0.share).saturating_sub(cached)
+    }
+
+    /// Whether no more than half is handed out of this share, and of each above it: time to take more than is needed at once.
+    pub fn has_plenty(&self) -> bool {
+        self.memory().lock().has_plenty(self.0.share)
     }
 
     /// Memory that the slabs of the whole pool take at most: every page that was handed out since it was last given back
@@ -242,7 +258,7 @@ impl Pool {
         let orders = capacities.iter().map(order).collect::<Result<Vec<u8>, _>>()?;
         let sizes = orders.iter().map(|order| MIN_BUF << order);
         let wanted_bytes = sizes.fold(0, |sum: usize, bytes| sum.saturating_add(bytes));
-        let limit_bytes = self.limit_bytes();
+        let limit_bytes = self.memory().lock().attainable_bytes(self.0.share);
         if wanted_bytes > limit_bytes {
             return Err(OverLimit { wanted_bytes, limit_bytes });
         }

@@ -175,7 +175,7 @@ impl Link {
         let mut connection = self.connection.borrow_mut();
         if let Some(staging) = connection.staging_wanted() {
             // What would only be better is for pools that have plenty.
-            let take = staging.needed || self.pool.in_use_bytes() <= self.pool.limit_bytes() / 2;
+            let take = staging.needed || self.pool.has_plenty();
             match take.then(|| self.pool.try_alloc(staging.bytes)).flatten() {
                 Some(buf) => connection.stage_in(buf),
                 // The receiving task waits for it.

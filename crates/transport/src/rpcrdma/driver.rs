@@ -225,7 +225,7 @@ impl State {
         let Role::Responder(responder) = &mut self.role else { return };
         let (wanted, needed) = responder.receives_wanted();
         // More speed is for pools that have plenty.
-        if wanted == 0 || !needed && inner.pool.in_use_bytes() > inner.pool.limit_bytes() / 2 {
+        if wanted == 0 || !needed && !inner.pool.has_plenty() {
             return;
         }
         let post = |_: &u32| {

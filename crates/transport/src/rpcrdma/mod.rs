@@ -35,7 +35,7 @@ use responder::{FIRST_CALL_LIMIT, Responder};
 /// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments, and so for
 /// any link's bandwidth; what comes after waits with its client.
 const MAX_PULL_BYTES: usize = MAX_BUF;
-/// The part of the pool that one connection's Reads may hold.
+/// The part of its pool, which is that of a stranger's source, that one connection's Reads may hold.
 const PULL_PART: usize = 4;
 
 /// What a side offers and accepts.

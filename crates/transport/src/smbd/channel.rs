@@ -304,6 +304,10 @@ impl Channel for Smbd {
         }
     }
 
+    fn authenticated(&self) {
+        self.0.state.borrow_mut().engine.authenticated();
+    }
+
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(Receive { core: &self.0, asleep: false })
     }

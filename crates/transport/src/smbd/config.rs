@@ -32,6 +32,8 @@ pub struct Config {
     pub max_receive_size: u32,
     /// Longest upper-layer message reassembled, in bytes.
     pub max_fragmented_size: u32,
+    /// The same on an accepted connection until its peer is known ([`crate::Channel::authenticated`]).
+    pub max_stranger_size: u32,
     /// Most bytes moved by RDMA for one read or write.
     pub max_read_write_size: u32,
     /// Silence after which the peer is asked whether it is there.
@@ -46,6 +48,7 @@ impl Default for Config {
             max_send_size: MAX_PREFERRED_SEND,
             max_receive_size: 8192,
             max_fragmented_size: MAX_FRAGMENTED,
+            max_stranger_size: MAX_FRAGMENTED,
             max_read_write_size: 8 << 20,
             keepalive_interval: Duration::from_secs(120),
         }

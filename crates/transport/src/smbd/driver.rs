@@ -379,7 +379,7 @@ impl Core {
         let mut posted = 0;
         while posted < wanted {
             // More speed is for pools that have plenty.
-            let take = || posted < needed || self.pool.in_use_bytes() <= self.pool.limit_bytes() / 2;
+            let take = || posted < needed || self.pool.has_plenty();
             let Some(buf) = state.spares.pop().or_else(|| take().then(|| self.pool.try_alloc(size))?) else {
                 if posted < needed {
                     self.starve(state);

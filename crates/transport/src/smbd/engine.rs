@@ -205,6 +205,8 @@ pub struct Engine {
     assembly: Option<Assembly>,
     /// Until when the message that is being reassembled has to be whole.
     message_due: Option<Time>,
+    /// Nobody knows the peer yet.
+    stranger: bool,
     /// Until when the client has to say something; `None` once it has.
     first_due: Option<Time>,
     parked: Option<Parked>,
@@ -245,6 +247,7 @@ impl Engine {
             cursor: Cursor::default(),
             assembly: None,
             message_due: None,
+            stranger: matches!(role, Role::Passive),
             first_due: None,
             parked: None,
             outputs: VecDeque::new(),
@@ -259,6 +262,11 @@ impl Engine {
     /// Whether negotiation has succeeded (and the connection is not over).
     pub fn is_established(&self) -> bool {
         matches!(self.phase, Phase::Established)
+    }
+
+    /// The peer is known from now on.
+    pub fn authenticated(&mut self) {
+        self.stranger = false;
     }
 
     /// Capacity that a posted receive needs, in bytes.
@@ -522,6 +530,9 @@ impl Engine {
         let announced = (transfer.data.len() as u64).saturating_add(transfer.remaining_data_length.into());
         if announced > u64::from(self.config.max_fragmented_size) {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: message longer than MaxFragmentedSize"));
+        }
+        if self.stranger && announced > u64::from(self.config.max_stranger_size) {
+            return Err(Ending::Violation("message longer than a log-on needs"));
         }
         self.first_due = None;
         if self.assembly.is_none() && transfer.remaining_data_length == 0 {

@@ -1,6 +1,4 @@
-//! A channel whose place among the connections changes when its peer is known.
-//!
-//! Owns: nothing of the channel's. Does not: anything else; every call goes through.
+//! A channel whose place among the connections, and whose memory, change when its peer is known.
 
 use std::io;
 use std::rc::Rc;
@@ -13,12 +11,14 @@ use weft_transport::{
     Traffic,
 };
 
+use super::memory::Member;
 use super::quota::Place;
 
 /// See the module.
 pub(super) struct Placed {
     pub(super) channel: Rc<dyn Channel>,
     pub(super) place: Rc<Place>,
+    pub(super) member: Member,
 }
 
 impl Channel for Placed {
@@ -39,6 +39,9 @@ impl Channel for Placed {
     }
     fn authenticated(&self) {
         self.channel.authenticated();
+        if !self.member.admit() {
+            tracing::debug!(peer = %self.peer(), "keeps a stranger's memory: its address holds all that it may");
+        }
         if !self.place.admit() {
             tracing::debug!(peer = %self.peer(), "known too late: its place was taken");
         }

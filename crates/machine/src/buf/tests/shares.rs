@@ -25,6 +25,47 @@ fn strangers_leave_the_rest_alone() {
 }
 
 #[test]
+fn whoever_is_known_leaves_strangers_their_part() {
+    let pool = Pool::new(8 * MAX_BUF);
+    let strangers = pool.for_strangers();
+    let known = pool.share(usize::MAX);
+    let mut held: Vec<Buf> = std::iter::from_fn(|| known.try_alloc(MAX_BUF)).collect();
+    assert_eq!(held.len(), 7);
+    // Small buffers, which come from caches, and the pool itself leave it alone as well.
+    assert!(pool.try_alloc(MIN_BUF).is_none() && known.try_alloc(MIN_BUF).is_none());
+    let mut waits = Waiter::new(&pool, &[MAX_BUF]);
+    assert!(waits.poll().is_none());
+    let mut logs_on: Vec<Buf> = std::iter::from_fn(|| strangers.try_alloc(MAX_BUF / 4)).collect();
+    assert_eq!(logs_on.len(), 4, "although somebody waits for the pool");
+    logs_on.pop();
+    assert_eq!(waits.woken(), 0, "what strangers give back is theirs");
+    held.pop();
+    assert_eq!(waits.woken(), 1);
+    let wanted = vec![MAX_BUF; 8];
+    let wait = crate::rt::block_on(pool.alloc_many(&wanted)).unwrap();
+    let limit_bytes = 7 * MAX_BUF;
+    assert_eq!(
+        wait.err(),
+        Some(OverLimit { wanted_bytes: 8 * MAX_BUF, limit_bytes }),
+        "it would wait for ever"
+    );
+    // A share that leaves them takes of the others' part.
+    drop((held, waits, logs_on));
+    let connection = strangers.share(MAX_BUF);
+    let (mine, others) =
+        (connection.try_alloc(MAX_BUF).unwrap(), pool.try_alloc_many(&[MAX_BUF; 7]).unwrap());
+    assert!(!connection.move_to(&known));
+    drop(others);
+    assert!(!connection.has_plenty() && known.has_plenty());
+    assert!(connection.move_to(&known) && strangers.try_alloc(MAX_BUF).is_some());
+    connection.raise_limit();
+    assert_eq!(connection.limit_bytes(), 8 * MAX_BUF);
+    assert!(connection.has_plenty());
+    drop((mine, connection, strangers));
+    assert!(pool.try_alloc_many(&[MAX_BUF; 8]).is_some(), "the reserve ends with its share");
+}
+
+#[test]
 fn shares_are_memory_of_one_pool() {
     let (pool, other) = (Pool::new(2 * MAX_BUF), Pool::new(2 * MAX_BUF));
     let share = pool.share(1);

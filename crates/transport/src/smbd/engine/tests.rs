@@ -747,6 +747,23 @@ fn a_message_that_is_begun_holds_what_has_come_and_ends_the_connection_in_time()
 }
 
 #[test]
+fn a_stranger_sends_no_longer_messages_than_a_log_on_needs() {
+    let pool = Pool::new(1 << 24);
+    let strange = || {
+        let mut engine = established(Role::Passive, &pool);
+        engine.config.max_stranger_size = 64 << 10;
+        engine
+    };
+    let mut engine = strange();
+    feed(&mut engine, &pool, &transfer(10, 1, (64 << 10) - 1000, 24, 1000, 1024)).unwrap();
+    let long = transfer(10, 1, (64 << 10) - 999, 24, 1000, 1024);
+    assert!(matches!(feed(&mut strange(), &pool, &long), Err(Ending::Violation(_))));
+    let mut engine = strange();
+    engine.authenticated();
+    feed(&mut engine, &pool, &long).unwrap();
+}
+
+#[test]
 fn a_client_that_says_nothing_after_negotiation_is_let_go_in_time() {
     let pool = Pool::new(1 << 24);
     let late = Time::ZERO + FIRST_MESSAGE_LIMIT;
