@@ -126,7 +126,7 @@ impl Acceptor {
     /// Accepts TCP connections until it is stopped.
     pub(crate) async fn tcp(self, listener: Listener, service: Service, framing: Framing, serve: Serve) {
         self.tune(&listener);
-        while let Some(accepted) = self.stop.or(listener.accept()).await {
+        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
             match accepted {
                 Ok(socket) => {
                     let (serve, framing, memory) = (serve.clone(), framing.clone(), self.memory.clone());
@@ -195,7 +195,7 @@ impl Acceptor {
     /// Accepts TCP connections as byte streams until it is stopped.
     pub(crate) async fn streams(self, listener: Listener, service: Service, serve: ServeStream) {
         self.tune(&listener);
-        while let Some(accepted) = self.stop.or(listener.accept()).await {
+        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
             match accepted {
                 Ok(socket) => self.stream(socket, service, &serve),
                 Err(e) => self.pause(&e).await,
@@ -210,7 +210,7 @@ impl Acceptor {
         service: Service,
         serve: ServeStream,
     ) {
-        while let Some(accepted) = self.stop.or(listener.accept()).await {
+        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
             match accepted {
                 Ok(socket) => self.stream(socket, service, &serve),
                 Err(e) => self.pause(&e).await,
@@ -230,7 +230,7 @@ impl Acceptor {
 
     /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
     pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
-        while let Some(accepted) = self.stop.or(listener.accept()).await {
+        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
             match accepted {
                 Ok(incoming) => {
                     let (serve, memory) = (serve.clone(), self.memory.clone());
@@ -246,6 +246,12 @@ impl Acceptor {
                 Err(e) => self.pause(&e).await,
             }
         }
+    }
+
+    /// Accepts when those that were told to go have gone.
+    async fn settled<T>(&self, accept: impl Future<Output = T>) -> T {
+        self.quotas.settled().await;
+        accept.await
     }
 
     /// Runs `connection` on the next core, if there is a place for it. Until its peer is known it may be told to go.

@@ -8,11 +8,13 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weft_machine::{Peer, Source};
+use weft_machine::{Peer, Source, rt};
 
 /// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
 const MAX_CONNECTIONS: usize = 8192;
@@ -24,6 +26,13 @@ const PARTS: usize = 16;
 const ADDRESS_PART: usize = 4;
 /// An address may have so many at least, as far as there are: a client with several channels on each of some links.
 const ADDRESS_LEAST: usize = 64;
+
+/// Connections that were told to go and have not gone yet: of all connections, one in so many. Accepting waits for them beyond
+/// that, because each still has its descriptor: whoever connects waits a moment in the listener's queue, instead of being
+/// refused for want of one.
+const LEAVING_PART: usize = 16;
+/// How long accepting waits for those that leave. One that does not go keeps nobody waiting for longer.
+const LEAVING_PAUSE: Duration = Duration::from_millis(100);
 
 /// What connections are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +83,17 @@ pub(crate) struct Quotas(Arc<Inner>);
 struct Inner {
     connections: usize,
     services: Mutex<Vec<Counts>>,
+    leaving: Mutex<Leaving>,
     /// A descriptor that is given up to accept, and refuse, a connection when there is no other.
     spare: Mutex<Option<File>>,
+}
+
+/// Connections that were told to go and still have their descriptors.
+#[derive(Default)]
+struct Leaving {
+    connections: usize,
+    /// Accept loops that wait for them.
+    waiting: Vec<Waker>,
 }
 
 /// The connections of a service.
@@ -137,7 +155,8 @@ impl Quotas {
 
     fn new(connections: usize) -> Quotas {
         let services = Service::ALL.iter().map(|_| Counts::default()).collect();
-        let quotas = Inner { connections, services: Mutex::new(services), spare: Mutex::default() };
+        let (leaving, spare) = (Mutex::default(), Mutex::default());
+        let quotas = Inner { connections, services: Mutex::new(services), leaving, spare };
         let quotas = Quotas(Arc::new(quotas));
         quotas.has_spare();
         quotas
@@ -167,12 +186,12 @@ impl Quotas {
         let most = self.of_address(service);
         if source != Source::Local && of_source >= most {
             let oldest = counts.sources.get(&source).and_then(|of| of.strangers.first().copied());
-            counts.evict(oldest.ok_or(Full::Address(most))?);
+            self.evict_of(counts, oldest.ok_or(Full::Address(most))?);
         }
         let most = self.of_service(service);
         if counts.all >= most {
             let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
-            counts.evict(oldest.ok_or(Full::Service(most))?);
+            self.evict_of(counts, oldest.ok_or(Full::Service(most))?);
         }
         let (number, notice) = (counts.next, Arc::<Notice>::default());
         counts.next += 1;
@@ -191,7 +210,37 @@ impl Quotas {
             return false;
         };
         let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
-        oldest.inspect(|number| counts.evict(*number)).is_some()
+        oldest.inspect(|number| self.evict_of(counts, *number)).is_some()
+    }
+
+    /// Tells a connection to go. From now on it does not count, but as one that leaves.
+    fn evict_of(&self, counts: &mut Counts, number: u64) {
+        if let Some((source, notice)) = counts.strangers.remove(&number) {
+            counts.leave(number, source);
+            lock(&self.0.leaving).connections += 1;
+            notice.give();
+        }
+    }
+
+    /// Ends when most of those that were told to go have gone, or after [`LEAVING_PAUSE`]. To be awaited before each accept.
+    pub(crate) async fn settled(&self) {
+        if self.poll_settled(&Context::from_waker(Waker::noop())).is_pending() {
+            let settled = rt::timeout(LEAVING_PAUSE, poll_fn(|cx| self.poll_settled(cx))).await;
+            if settled.is_err() {
+                tracing::debug!("connections that were told to go are still there");
+            }
+        }
+    }
+
+    fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut leaving = lock(&self.0.leaving);
+        if leaving.connections <= self.0.connections / LEAVING_PART {
+            return Poll::Ready(());
+        }
+        if !leaving.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            leaving.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Gives the spare descriptor up, so that one more connection can be accepted. It is had again at the next
@@ -210,14 +259,6 @@ impl Quotas {
 }
 
 impl Counts {
-    /// Tells a connection to go. From now on it does not count.
-    fn evict(&mut self, number: u64) {
-        if let Some((source, notice)) = self.strangers.remove(&number) {
-            notice.give();
-            self.leave(number, source);
-        }
-    }
-
     fn leave(&mut self, number: u64, source: Source) {
         self.all = self.all.saturating_sub(1);
         if let Some(of) = self.sources.get_mut(&source) {
@@ -267,10 +308,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let told = lock(&self.notice.0).0;
         let mut services = lock(&self.quotas.0.services);
-        // One that was told to go has been taken out of the counts.
-        if let Some(counts) = services.get_mut(self.service as usize).filter(|_| !told) {
+        // One is told to go under this lock, and is taken out of the counts then.
+        if lock(&self.notice.0).0 {
+            drop(services);
+            let mut leaving = lock(&self.quotas.0.leaving);
+            leaving.connections = leaving.connections.saturating_sub(1);
+            let waiting = std::mem::take(&mut leaving.waiting);
+            drop(leaving);
+            waiting.into_iter().for_each(Waker::wake);
+        } else if let Some(counts) = services.get_mut(self.service as usize) {
             counts.strangers.remove(&self.number);
             counts.leave(self.number, self.source);
         }
@@ -345,6 +392,21 @@ mod tests {
         assert!(!oldest.admit() && newer.admit());
         drop((oldest, newer));
         assert_eq!(lock(&quotas.0.services)[Service::Nbd as usize].all, 0);
+    }
+
+    #[test]
+    fn accepting_waits_for_those_that_were_told_to_go() {
+        let quotas = Quotas::new(160);
+        let settled = || quotas.poll_settled(&Context::from_waker(Waker::noop())).is_ready();
+        // Ten of mountd's; the eleventh and on each send one away, which has its descriptor until it goes.
+        let mut flood: Vec<_> = (0..21).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
+        assert!(!settled(), "eleven leave, and ten may");
+        drop(flood.remove(20));
+        assert!(!settled(), "that was none of them");
+        drop(flood.remove(0));
+        assert!(settled());
+        drop(flood);
+        assert_eq!(lock(&quotas.0.leaving).connections, 0);
     }
 
     #[test]
