@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
+use weft_machine::rt;
 use weft_store::rules::Way;
 use weft_transport::{Channel, Error, Message, Outgoing, Security, Sending};
 use weft_wire::rpc::Credential;
@@ -27,6 +28,9 @@ use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
 const BATCH: usize = 64;
+/// After so many batches without a pause other connections of the core have their turn: a client whose calls come faster than they
+/// are answered would keep the core for itself.
+const BATCHES_IN_A_ROW: usize = 4;
 
 type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
 
@@ -71,11 +75,13 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut place = server.drain.join();
     let mut calls = line.join();
     let mut draining = false;
+    let mut batches = 0;
     let ended = loop {
         if draining && running.is_empty() {
             break Ok(());
         }
-        let event = poll_fn(|cx| {
+        let mut paused = false;
+        let mut poll_event = |cx: &mut Context<'_>| {
             if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
                 return Poll::Ready(Event::Finished(finished));
             }
@@ -94,8 +100,16 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             }
             let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
             future.as_mut().poll(cx).map(Event::Received)
+        };
+        let event = poll_fn(|cx| {
+            let event = poll_event(cx);
+            paused |= event.is_pending();
+            event
         })
         .await;
+        if paused {
+            batches = 0;
+        }
         let sent = match event {
             Event::Drained => {
                 draining = true;
@@ -106,6 +120,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Finished(finished) => send(&*channel, finished).map(Some),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
+                batches += 1;
                 channel.cork(true);
                 let begun = begin(&connection, &*channel, message, &mut running);
                 channel.cork(false);
@@ -124,6 +139,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Ok(Some(taken)) if channel.backlog() >= server.limits.replies => drop(taken.await),
             Ok(_) => {}
             Err(e) => break Err(e),
+        }
+        if batches >= BATCHES_IN_A_ROW {
+            batches = 0;
+            rt::yield_now().await;
         }
     };
     drop(calls);

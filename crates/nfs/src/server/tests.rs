@@ -1,6 +1,6 @@
 //! Calls as they come from the wire, against a server without a network: headers, credentials, limits, bad arguments.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -764,4 +764,53 @@ fn a_request_that_waits_does_not_hold_up_the_others() {
     let xids: Vec<u32> = replies.into_iter().map(|r| Decoder::new(stream(r)).u32().unwrap()).collect();
     assert_eq!(xids, [8, 7]);
     assert!(server.serve(Script::of(tcp(PEER), &[])).now_or_never().unwrap().is_ok());
+}
+
+/// A peer whose calls come as fast as they are taken, and no end of them but by `stop`.
+struct Endless {
+    call: Bytes,
+    taken: Cell<usize>,
+    stop: Cell<bool>,
+}
+
+impl Channel for Endless {
+    without_rdma!();
+    fn peer(&self) -> Peer {
+        tcp(PEER)
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(std::future::ready(Ok(self.try_recv())))
+    }
+    fn try_recv(&self) -> Option<Message> {
+        // A server that gives nobody else a turn comes to an end here.
+        if self.stop.get() || self.taken.get() == 100_000 {
+            return None;
+        }
+        self.taken.set(self.taken.get() + 1);
+        Some(Message { body: self.call.clone(), detached: None, ticket: Ticket::default() })
+    }
+    fn send(&self, _message: Outgoing) -> Sending {
+        Sending::answered(Ok(()))
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {}
+}
+
+#[test]
+fn a_client_that_keeps_calls_coming_lets_others_have_their_turn() {
+    let call = nfs(nfs3::procedure::NULL, &());
+    let endless = Rc::new(Endless { call, taken: Cell::new(0), stop: Cell::new(false) });
+    rt::block_on(async {
+        let (server, channel) = (server(), endless.clone());
+        let serving = rt::spawn(async move { server.serve(channel).await });
+        for _ in 0..4 {
+            rt::yield_now().await;
+        }
+        endless.stop.set(true);
+        assert!(serving.await.is_ok());
+    })
+    .unwrap();
+    assert!((1..10_000).contains(&endless.taken.get()), "{}", endless.taken.get());
 }
