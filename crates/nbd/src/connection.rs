@@ -28,6 +28,9 @@ use crate::server::{Error, Export, Limits, Server};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
+/// Rounds in which something was done before other connections of the core have their turn: a client whose requests come faster than
+/// they are answered would keep the core for itself.
+const ROUNDS_IN_A_ROW: usize = 16;
 /// How long a client may take to notice that the server has said its last word.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -85,7 +88,7 @@ pub(crate) async fn serve<'a>(
     let mut writer = pin!(connection.write());
     let mut read = None;
     let written = std::future::poll_fn(|cx| {
-        loop {
+        for _ in 0..ROUNDS_IN_A_ROW {
             let turns = connection.turns.get();
             connection.poll_running(cx);
             if connection.reading.get() {
@@ -111,6 +114,8 @@ pub(crate) async fn serve<'a>(
                 return Poll::Pending;
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     })
     .await;
     if written.is_err() {
@@ -149,6 +154,17 @@ async fn linger(link: &Link) {
     }
 }
 
+const LATE_PAYLOAD: &str = "the payload of a WRITE did not come in time";
+
+/// What the client has begun is the client's to end.
+async fn in_time<T>(
+    limit: Duration,
+    receiving: impl Future<Output = std::io::Result<T>>,
+    late: &'static str,
+) -> Result<T, Error> {
+    Ok(rt::timeout(limit, receiving).await.map_err(|_| Error::Violation(late))??)
+}
+
 impl<'a> Connection<'a> {
     fn turn(&self) {
         self.turns.set(self.turns.get() + 1);
@@ -171,10 +187,17 @@ impl<'a> Connection<'a> {
     async fn read(&self, mut receiver: Receiver) -> Result<(), Error> {
         loop {
             self.room_for(0).await;
-            let mut header = [0; REQUEST_LEN];
-            if !receiver.exact(self.link, &mut header).await? {
+            if !receiver.begun(self.link).await? {
                 // A hard disconnect, but in order: between two requests.
                 return Ok(());
+            }
+            let mut header = [0; REQUEST_LEN];
+            if receiver.has(REQUEST_LEN) {
+                receiver.exact(self.link, &mut header).await?;
+            } else {
+                let rest = receiver.exact(self.link, &mut header);
+                in_time(self.server.limits.payload, rest, "the rest of a request did not come in time")
+                    .await?;
             }
             let request = Request::parse(&header)?;
             if request.command == Command::DISC {
@@ -209,7 +232,7 @@ impl<'a> Connection<'a> {
         }
         let len = request.len as usize;
         if let Err(why) = judged {
-            receiver.skip(self.link, len).await?;
+            self.skip(receiver, len).await?;
             self.queue(execute::refused(&self.agreed, &request, why));
             return Ok(());
         }
@@ -232,19 +255,28 @@ impl<'a> Connection<'a> {
     /// the client, nobody else has it.
     async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
         let Limits { payload: limit, payload_step: step, .. } = self.server.limits;
-        let late = |_| Error::Violation("the payload of a WRITE did not come in time");
         // What was announced costs nothing until a part of it is here.
-        rt::timeout(limit, receiver.good_part(self.link, len)).await.map_err(late)??;
+        in_time(limit, receiver.good_part(self.link, len), LATE_PAYLOAD).await?;
         let mut buf = self.server.received.alloc(len).await;
         buf.set_len(len);
         let mut done = 0;
         while done < len {
             let end = len.min(done.saturating_add(step));
-            done = rt::timeout(limit, receiver.payload(self.link, &mut buf, done, end))
-                .await
-                .map_err(late)??;
+            done = in_time(limit, receiver.payload(self.link, &mut buf, done, end), LATE_PAYLOAD).await?;
         }
         Ok(buf.freeze())
+    }
+
+    /// Takes a payload that nobody wants off the stream, at the rate that one has to keep that somebody wants.
+    async fn skip(&self, receiver: &mut Receiver, len: usize) -> Result<(), Error> {
+        let Limits { payload: limit, payload_step: step, .. } = self.server.limits;
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(step);
+            in_time(limit, receiver.skip(self.link, part), LATE_PAYLOAD).await?;
+            left -= part;
+        }
+        Ok(())
     }
 
     /// One piece after the other, so that no request holds a buffer while it waits for the next.
@@ -258,7 +290,7 @@ impl<'a> Connection<'a> {
             left -= len;
             offset += u64::from(len);
             if let Err(e) = self.agreed.export.block.submit(op).await {
-                receiver.skip(self.link, left as usize).await?;
+                self.skip(receiver, left as usize).await?;
                 return Ok(execute::failed(&self.agreed, &request, &e));
             }
         }

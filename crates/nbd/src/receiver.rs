@@ -65,6 +65,16 @@ impl Receiver {
         Ok(true)
     }
 
+    /// Waits for the first byte of what is next, where none is here; false at the end of the stream.
+    pub(crate) async fn begun(&mut self, link: &Link) -> io::Result<bool> {
+        Ok(self.is_ahead() || self.refill(link).await?)
+    }
+
+    /// Whether so many bytes are here.
+    pub(crate) fn has(&self, len: usize) -> bool {
+        self.staged().len() >= len
+    }
+
     /// Drops `len` bytes.
     pub(crate) async fn skip(&mut self, link: &Link, len: usize) -> io::Result<()> {
         let mut left = len;

@@ -62,6 +62,48 @@ fn a_client_that_announces_and_does_not_send_gives_its_buffer_back() {
 }
 
 #[test]
+fn what_a_client_begins_it_ends_in_time() {
+    tell(async {
+        let limits = Limits { payload: std::time::Duration::ZERO, ..Limits::default() };
+        let server = server(&["vol1"], limits);
+        // Half a request.
+        let client = Client::go(&server, "vol1", true).await;
+        client.send(&[0x25, 0x60]).await;
+        assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
+        // The payload of a WRITE that is refused, because it ends behind the volume.
+        let mut client = Client::go(&server, "vol1", true).await;
+        client.ask(Command::WRITE, 0, SIZE, 4096, &[1; 10]).await;
+        assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
+        // Between requests a client has all the time it wants.
+        let mut client = Client::go(&server, "vol1", true).await;
+        for _ in 0..2 {
+            rt::sleep(std::time::Duration::from_millis(5)).await;
+            assert_eq!(client.read(0, 1).await, [0]);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_keeps_requests_coming_lets_others_have_their_turn() {
+    const REQUESTS: usize = 4000;
+    const REPLY_LEN: usize = 16;
+    tell(async {
+        let server = server(&["vol1"], Limits::default());
+        let client = Client::go_by_tcp(&server, "vol1").await;
+        let flush = Request { flags: 0, command: Command::FLUSH, cookie: 1, offset: 0, len: 0 }.emit();
+        client.send(&flush.repeat(REQUESTS)).await;
+        let waiting = || client.stream.waiting_bytes().expect("counted");
+        let (mut before, mut most) = (waiting(), 0);
+        while waiting() < REQUESTS * REPLY_LEN {
+            rt::yield_now().await;
+            most = most.max(waiting() - before);
+            before = waiting();
+        }
+        assert!(most < REQUESTS * REPLY_LEN, "{most} bytes of answers in one turn");
+    });
+}
+
+#[test]
 fn random_bytes_end_a_connection_and_nothing_else() {
     tell(async {
         let server = server(&["vol1"], Limits::default());
