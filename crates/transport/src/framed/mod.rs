@@ -356,7 +356,7 @@ impl<F: Framing> Channel for Framed<F> {
     }
 
     fn try_recv(&self) -> Option<Message> {
-        self.0.receiver.borrow_mut().ready(self.0.terms().max_message).map(message)
+        self.0.receiver.borrow_mut().ready(self.0.terms()).map(message)
     }
 
     fn send(&self, outgoing: Outgoing) -> Sending {

@@ -40,6 +40,9 @@ const WARY_BYTES: usize = 64 << 10;
 /// The part of a large message that waits in the socket before it gets a buffer, at most half of it: an announcement alone
 /// costs no memory, and the kernel has that much room for a socket by default (tcp_rmem).
 const GOOD_PART: usize = 256 << 10;
+/// Bytes that make no message and that are received in a row before other connections of the core have their turn: a peer may
+/// send nothing but keepalives, for ever, and faster than they are skipped.
+const IDLE_BYTES: usize = 256 << 10;
 /// The first staging buffer of a stranger. It doubles as bytes come.
 const STRANGER_STAGING_BYTES: usize = 4 << 10;
 
@@ -64,14 +67,53 @@ struct Large {
     last: bool,
 }
 
+/// A message of several frames, joined as they come.
+#[derive(Default)]
+struct Begun {
+    /// Filled up to its length; grows with what comes.
+    buf: Option<Buf>,
+    frames: usize,
+}
+
+impl Begun {
+    fn len(&self) -> usize {
+        self.buf.as_ref().map_or(0, |buf| buf.len())
+    }
+
+    fn capacity(&self) -> usize {
+        self.buf.as_ref().map_or(0, Buf::capacity)
+    }
+
+    /// Goes on in `larger`.
+    fn move_to(&mut self, mut larger: Buf) {
+        larger.set_len(self.len());
+        if let Some(old) = &self.buf {
+            buf::copy(&mut larger, old);
+        }
+        self.buf = Some(larger);
+    }
+
+    /// Appends a frame for which there is room.
+    fn append(&mut self, frame: &[u8]) {
+        let len = self.len();
+        self.frames += 1;
+        if let Some(whole) = &mut self.buf {
+            whole.set_len(len + frame.len());
+            buf::copy(&mut whole[len..], frame);
+        }
+    }
+}
+
 /// The receiving half of a channel.
 pub(super) struct Receiver<F> {
     /// A finished large frame, before `ready` in order, and whether the message ends with it.
     finished: Option<(Bytes, bool)>,
     /// Whole small frames with their headers, in order.
     ready: Bytes,
-    /// Frames of a message whose last is not here.
-    begun: Vec<Bytes>,
+    /// A message whose last frame is not here.
+    begun: Option<Begun>,
+    /// The next frame of it, in `finished`, needs a buffer of so many bytes, which the pool did not have.
+    room_wanted: Option<usize>,
     /// What came after them: its filled part is the beginning of one message, or empty.
     staging: Option<Buf>,
     /// When set, the stream continues in here, and the staging buffer is empty.
@@ -170,7 +212,8 @@ impl<F> Default for Receiver<F> {
         Receiver {
             finished: None,
             ready: Bytes::new(),
-            begun: Vec::new(),
+            begun: None,
+            room_wanted: None,
             staging: None,
             large: None,
             wanted: None,
@@ -207,12 +250,25 @@ impl<F: Framing> Receiver<F> {
             self.scan(terms);
         }
         self.stranger = terms.stranger;
+        let mut idle_bytes = 0;
         loop {
-            if let Some(body) = self.ready(terms.max_message) {
+            if let Some(body) = self.ready(terms) {
                 return Poll::Ready(Ok(body));
+            }
+            if let Some(bytes) = self.room_wanted {
+                self.starved = true;
+                let room = ready!(terms.pool.poll_alloc(cx, bytes, &mut self.waiting));
+                self.starved = false;
+                self.room_wanted = None;
+                self.begun.get_or_insert_default().move_to(room);
+                continue;
             }
             if let Some(ending) = &self.ended {
                 return Poll::Ready(Err(ending.clone()));
+            }
+            if idle_bytes > IDLE_BYTES {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             let filled = match self.poll_arrival(cx, stream, terms) {
                 Poll::Pending => return Poll::Pending,
@@ -236,6 +292,10 @@ impl<F: Framing> Receiver<F> {
                 Ok(0) => self.ended = Some(self.end_of_stream()),
                 Ok(n) => {
                     let messages = self.filled(n, terms);
+                    // A large message is bounded, and so are the frames of one.
+                    if self.large.is_none() {
+                        idle_bytes += n;
+                    }
                     if let Some(gathering) = &mut self.gathering {
                         gathering.received(messages, n);
                     }
@@ -292,21 +352,28 @@ impl<F: Framing> Receiver<F> {
     }
 
     /// A message that is here already.
-    pub(super) fn ready(&mut self, max_message: usize) -> Option<Bytes> {
+    pub(super) fn ready(&mut self, terms: Terms<'_>) -> Option<Bytes> {
+        if self.room_wanted.is_some() {
+            return None;
+        }
         loop {
             let (frame, last) = self.finished.take().or_else(|| self.cut())?;
-            let body = if last && self.begun.is_empty() {
+            let body = if last && self.begun.is_none() {
                 frame
             } else {
-                if let Err(ending) = self.begin(frame, max_message) {
-                    self.ended = Some(ending);
-                    self.ready = Bytes::new();
-                    return None;
+                match self.join(frame, last, terms) {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(ending) => {
+                        self.ended = Some(ending);
+                        self.ready = Bytes::new();
+                        return None;
+                    }
                 }
                 if !last {
                     continue;
                 }
-                self.join()
+                self.begun.take().and_then(|begun| begun.buf).map(Buf::freeze).unwrap_or_default()
             };
             self.bytes += body.len() as u64;
             self.messages += 1;
@@ -314,35 +381,36 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// Keeps a frame until the message that it belongs to is whole.
-    fn begin(&mut self, frame: Bytes, max_message: usize) -> Result<(), Ending> {
-        let len: usize = self.begun.iter().map(Bytes::len).sum();
-        if len + frame.len() > max_message {
+    /// Joins a frame to the message that it belongs to. False where there is no memory for that: it is kept then, and what is
+    /// wanted is said.
+    fn join(&mut self, frame: Bytes, last: bool, terms: Terms<'_>) -> Result<bool, Ending> {
+        let begun = self.begun.get_or_insert_default();
+        let len = begun.len() + frame.len();
+        if len > terms.max_message {
             return Err(Ending::Violation("message longer than this side accepts"));
         }
-        if self.begun.len() == MAX_FRAMES {
+        if begun.frames == MAX_FRAMES {
             return Err(Ending::Violation("message of more frames than this side accepts"));
         }
-        self.begun.push(frame);
-        Ok(())
-    }
-
-    fn join(&mut self) -> Bytes {
-        let mut whole = vec![0; self.begun.iter().map(Bytes::len).sum()];
-        let mut rest = &mut whole[..];
-        for frame in self.begun.drain(..) {
-            let (to, behind) = rest.split_at_mut(frame.len());
-            buf::copy(to, &frame);
-            rest = behind;
+        if begun.capacity() < len {
+            let bytes = len.max((2 * begun.capacity()).min(terms.max_message));
+            let Some(room) = terms.pool.try_alloc(bytes) else {
+                self.room_wanted = Some(bytes);
+                self.finished = Some((frame, last));
+                return Ok(false);
+            };
+            begun.move_to(room);
         }
-        Bytes::from(whole)
+        begun.append(&frame);
+        Ok(true)
     }
 
     /// Part of a message is here, and its rest is the peer's to send.
     pub(super) fn waits_inside(&self) -> bool {
         let staged = self.staging.as_ref().is_some_and(|staging| !staging.is_empty());
-        let inside = staged || self.large.is_some() || self.wanted.is_some() || !self.begun.is_empty();
-        inside && !self.starved
+        let inside = staged || self.large.is_some() || self.wanted.is_some() || self.begun.is_some();
+        // Frames that wait to be joined hold memory while they do: not for ever.
+        inside && (!self.starved || self.room_wanted.is_some())
     }
 
     /// Bytes received, and messages delivered.
@@ -547,7 +615,7 @@ impl<F: Framing> Receiver<F> {
 
     /// The peer has sent its last byte.
     fn end_of_stream(&self) -> Ending {
-        let inside = self.large.is_some() || !self.begun.is_empty();
+        let inside = self.large.is_some() || self.begun.is_some();
         if inside || self.staging.as_ref().is_some_and(|staging| !staging.is_empty()) {
             Ending::Io(io::ErrorKind::UnexpectedEof)
         } else {

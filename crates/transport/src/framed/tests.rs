@@ -1,7 +1,7 @@
 //! What peers cost that nobody knows, and how long they are waited for.
 
 use futures_util::FutureExt;
-use weft_machine::sim::Sim;
+use weft_machine::sim::{Faults, Sim};
 use weft_machine::{Listener, Time};
 
 use super::*;
@@ -178,5 +178,24 @@ fn a_server_that_does_not_read_blames_nobody() {
         rt::sleep(Duration::from_secs(1000)).await;
         peer.send_all(&[Bytes::from_static(b"cde")]).await.unwrap();
         assert_eq!(channel.recv().await.unwrap().unwrap().body, "abcde");
+    });
+}
+
+#[test]
+fn a_peer_that_sends_nothing_but_keepalives_lets_others_have_their_turn() {
+    const KEEPALIVES: usize = 1 << 20;
+    let faults = Faults { socket_buffer_bytes: 8 << 20, ..Faults::default() };
+    Sim::new(4).faults(faults).run(async {
+        let (channel, .., peer) = strange().await;
+        peer.send_all(&[[0x85, 0, 0, 0].repeat(KEEPALIVES).into(), header(1), "x".into()]).await.unwrap();
+        rt::sleep(Duration::from_secs(1)).await;
+        let mut turns = 0;
+        let mut receiving = channel.recv();
+        let message = poll_fn(|cx| {
+            turns += 1;
+            receiving.as_mut().poll(cx)
+        });
+        assert_eq!(message.await.unwrap().unwrap().body, "x");
+        assert!(turns >= 4, "{turns}");
     });
 }

@@ -51,6 +51,39 @@ fn records_of_one_and_of_many_fragments() {
 }
 
 #[test]
+fn what_comes_in_fragments_is_joined_in_memory_of_the_pool() {
+    rt::block_on(async {
+        let (mut peer, ours) = pair();
+        let pool = Pool::new(16 << 20);
+        let channel = Record::new(Stream::from_socket(ours).unwrap(), pool.clone(), Config::default());
+        peer.write_all(&[fragment(false, &[1; 9000]), fragment(true, &[2; 9000])].concat()).unwrap();
+        let body = next(&channel).await;
+        assert_eq!(body, [[1; 9000], [2; 9000]].concat());
+        assert!(pool.location(&body).is_some(), "it is none of the heap's");
+        // Where the pool has nothing, the next fragment waits for it, and so does whoever would take the message.
+        peer.write_all(&fragment(false, &[3; 3000])).unwrap();
+        for _ in 0..8 {
+            assert!(channel.recv().now_or_never().is_none());
+            rt::yield_now().await;
+        }
+        drop(body);
+        let sizes = [4 << 20, 1 << 20, 64 << 10, 4096];
+        let all: Vec<_> =
+            sizes.iter().flat_map(|size| std::iter::from_fn(|| pool.try_alloc(*size))).collect();
+        peer.write_all(&fragment(true, &[4; 3000])).unwrap();
+        for _ in 0..8 {
+            assert!(channel.try_recv().is_none() && channel.recv().now_or_never().is_none());
+            rt::yield_now().await;
+        }
+        assert_eq!(pool.waiting(), 1);
+        drop(all);
+        assert_eq!(next(&channel).await, [[3; 3000], [4; 3000]].concat());
+        drop((channel, peer));
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_large_record_may_come_in_large_fragments() {
     rt::block_on(async {
         let (channel, mut peer) = channel(Config::default());
