@@ -13,6 +13,7 @@ pub(crate) mod readiness;
 mod spin;
 mod watchdog;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -179,10 +180,12 @@ const BLOCKING_MAX: usize = 64;
 
 struct Places {
     taken: usize,
-    waiters: Vec<Waker>,
+    next: u64,
+    /// Who waits, in order. `None`: a place was handed over, and not yet fetched.
+    waiting: BTreeMap<u64, Option<Waker>>,
 }
 
-static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, waiters: Vec::new() });
+static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, next: 0, waiting: BTreeMap::new() });
 
 /// One of the `BLOCKING_MAX` places; held by the call itself, so a dropped future does not free it early.
 struct Place;
@@ -191,30 +194,65 @@ impl Place {
     fn places() -> MutexGuard<'static, Places> {
         PLACES.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    async fn take() -> Place {
-        std::future::poll_fn(|cx| {
-            let mut places = Place::places();
+impl Drop for Place {
+    /// The first who waits has it, and is the only one who is woken.
+    fn drop(&mut self) {
+        let mut places = Place::places();
+        let next = places.waiting.values_mut().find_map(Option::take);
+        if next.is_none() {
+            places.taken -= 1;
+        }
+        drop(places);
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits for a place, in order.
+#[derive(Default)]
+struct Taking {
+    number: Option<u64>,
+}
+
+impl Future for Taking {
+    type Output = Place;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+        let places = &mut *Place::places();
+        let Some(number) = self.number else {
             if places.taken < BLOCKING_MAX {
                 places.taken += 1;
                 return Poll::Ready(Place);
             }
-            places.waiters.push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
+            places.waiting.insert(places.next, Some(cx.waker().clone()));
+            self.number = Some(places.next);
+            places.next += 1;
+            return Poll::Pending;
+        };
+        match places.waiting.get_mut(&number) {
+            Some(Some(waker)) => {
+                waker.clone_from(cx.waker());
+                Poll::Pending
+            }
+            _ => {
+                places.waiting.remove(&number);
+                self.number = None;
+                Poll::Ready(Place)
+            }
+        }
     }
 }
 
-impl Drop for Place {
+impl Drop for Taking {
     fn drop(&mut self) {
-        let waiters = {
-            let mut places = Place::places();
-            places.taken -= 1;
-            std::mem::take(&mut places.waiters)
-        };
-        // All look again: the first waiter may have been dropped meanwhile.
-        waiters.into_iter().for_each(Waker::wake);
+        let Some(number) = self.number else { return };
+        let granted = Place::places().waiting.remove(&number);
+        if let Some(None) = granted {
+            drop(Place);
+        }
     }
 }
 
@@ -228,7 +266,7 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     if sim::active() {
         return call();
     }
-    let place = Place::take().await;
+    let place = Taking::default().await;
     let work = move || {
         let _place = place;
         call()
