@@ -23,6 +23,8 @@ use super::Stream;
 const RECEIVED_BYTES: usize = 17 << 10;
 /// Bytes that wait to be sent before more are encrypted.
 const UNSENT_BYTES: usize = 256 << 10;
+/// Of the room for those, as much stays when all is sent.
+const KEPT_BYTES: usize = 16 << 10;
 
 /// What a server needs for TLS: its certificate, and whom it lets in. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -105,8 +107,9 @@ pub struct Link {
 
 struct Session {
     tls: ServerConnection,
-    /// Received and not yet decrypted: `received[start..end]`.
-    received: Box<[u8; RECEIVED_BYTES]>,
+    /// Received and not yet decrypted: `received[start..end]`. Gone while nothing comes, so that an idle connection costs little:
+    /// this memory is not the pool's.
+    received: Option<Box<[u8; RECEIVED_BYTES]>>,
     start: usize,
     end: usize,
     /// Encrypted and not yet sent, from `sent` on.
@@ -131,9 +134,8 @@ impl Link {
     /// The peer does not shake hands, or the connection broke.
     pub async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
         let tls = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
-        let received = Box::new([0; RECEIVED_BYTES]);
-        self.tls =
-            Some(RefCell::new(Session { tls, received, start: 0, end: 0, unsent: Vec::new(), sent: 0 }));
+        let session = Session { tls, received: None, start: 0, end: 0, unsent: Vec::new(), sent: 0 };
+        self.tls = Some(RefCell::new(session));
         std::future::poll_fn(|cx| {
             let Some(session) = &self.tls else { return Poll::Ready(Ok(())) };
             let mut session = session.borrow_mut();
@@ -215,9 +217,17 @@ impl Session {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
-            self.end = ready!(stream.poll_recv(cx, &mut [IoSliceMut::new(&mut self.received[..])]))?;
+            let received = self.received.get_or_insert_with(|| Box::new([0; RECEIVED_BYTES]));
+            match stream.poll_recv(cx, &mut [IoSliceMut::new(&mut received[..])]) {
+                Poll::Ready(received) => self.end = received?,
+                Poll::Pending => {
+                    self.received = None;
+                    return Poll::Pending;
+                }
+            }
         }
-        let mut rest = &self.received[self.start..self.end];
+        let received = self.received.as_ref().map_or(&[][..], |received| &received[..]);
+        let mut rest = received.get(self.start..self.end).unwrap_or_default();
         let took = self.tls.read_tls(&mut rest)?;
         self.start += took;
         let state =
@@ -246,6 +256,7 @@ impl Session {
             }
         }
         self.unsent.clear();
+        self.unsent.shrink_to(KEPT_BYTES);
         self.sent = 0;
         Poll::Ready(Ok(()))
     }
