@@ -30,10 +30,10 @@ use crate::state::{COPY_BYTES, Layout, MAX_PEERS, Member, State, Tail};
 use crate::status::Role;
 
 /// The smallest log: room for several of the longest records.
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 pub const MIN_LOG_BYTES: u64 = 16 * (crate::record::MAX_PAYLOAD as u64);
 /// The smallest log of the tests, whose records are shorter accordingly.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub const MIN_LOG_BYTES: u64 = 64 << 10;
 /// What is right for most: a few seconds of a fast disk.
 pub const DEFAULT_LOG_BYTES: u64 = 1 << 30;

@@ -38,6 +38,8 @@ pub mod destination;
 mod digest;
 pub mod error;
 pub mod front;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod group;
 mod history;
 pub mod journal;

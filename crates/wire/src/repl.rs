@@ -10,6 +10,12 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
+/// The last sequence that a history can have. Whoever names a later one is refused, so that counting on never overflows; nobody
+/// writes so many records.
+pub const MAX_SEQUENCE: u64 = 1 << 62;
+/// The last epoch, for the same reason.
+pub const MAX_EPOCH: u64 = 1 << 62;
+
 /// Why bytes are none of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
@@ -62,6 +68,17 @@ impl<'a> Reader<'a> {
             1 => Ok(true),
             _ => Err(Malformed::Field("a flag")),
         }
+    }
+
+    /// A sequence, or 0 for what is before the first.
+    fn sequence(&mut self) -> Result<u64, Malformed> {
+        let sequence = self.u64()?;
+        if sequence <= MAX_SEQUENCE { Ok(sequence) } else { Err(Malformed::Field("a sequence")) }
+    }
+
+    fn epoch(&mut self) -> Result<u64, Malformed> {
+        let epoch = self.u64()?;
+        if epoch <= MAX_EPOCH { Ok(epoch) } else { Err(Malformed::Field("an epoch")) }
     }
 
     /// A 16-bit count that the limit allows and the bytes at hand could hold.

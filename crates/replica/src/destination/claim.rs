@@ -17,6 +17,10 @@ use crate::status::{Mode, Phase, Role};
 
 const INCONSISTENT: &str = "a resync is under way: what is here is no state that the source ever had";
 
+/// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
+/// for those who are promoted after it.
+const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
+
 /// Sessions of one opening: their numbers do not meet those of the next.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
@@ -103,6 +107,9 @@ impl Destination {
         if era.epoch < state.promised.epoch {
             return Err(Refusal::Fenced(state.promised));
         }
+        if era.epoch - state.promised.epoch > MAX_EPOCHS_AHEAD {
+            return Err(Refusal::Invalid);
+        }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised));
         if era.epoch == state.promised.epoch && !goes_on && !state.gave_up {
             return Err(Refusal::SplitBrain(state.promised));
@@ -141,6 +148,8 @@ impl Destination {
 
     pub(super) async fn begin(&self, session: u64, base: u64, sync: Sync) -> Result<(), Refusal> {
         self.check(session)?;
+        self.core().beginning += 1;
+        let _begins = Begins(self);
         self.drain().await.map_err(|e| self.medium(&e))?;
         let _turn = self.volumes.enter().await;
         self.check(session)?;
@@ -175,6 +184,8 @@ impl Destination {
         .await?;
         if !goes_on {
             self.log.restart(base, life);
+            #[cfg(any(test, fuzzing))]
+            crate::fuzz::restarted(base, life);
         }
         {
             let mut core = self.core();
@@ -261,8 +272,9 @@ impl Destination {
         self.check(session)?;
         {
             let mut core = self.core();
+            let ahead = era.epoch.checked_sub(core.state.promised.epoch);
             let fits = core.state.consistent
-                && era.epoch > core.state.promised.epoch
+                && ahead.is_some_and(|ahead| (1..=MAX_EPOCHS_AHEAD).contains(&ahead))
                 && era.after == self.log.fill().last;
             if !fits || core.leaving > 0 {
                 return Err(Refusal::Inconsistent);
@@ -349,5 +361,14 @@ struct Leaves<'a>(&'a Destination);
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
         self.0.core().leaving -= 1;
+    }
+}
+
+/// A resync is about to begin, until this is dropped.
+struct Begins<'a>(&'a Destination);
+
+impl Drop for Begins<'_> {
+    fn drop(&mut self) {
+        self.0.core().beginning -= 1;
     }
 }

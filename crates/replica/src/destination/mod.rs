@@ -125,6 +125,8 @@ struct Core {
     direct_bytes: u64,
     /// So many are about to make it a source: nobody is listened to.
     leaving: usize,
+    /// So many resyncs are about to begin: nothing is placed in a log that is to begin anew.
+    beginning: usize,
     /// It is a source now: to be opened as one.
     retired: bool,
     failed: Option<String>,
@@ -200,6 +202,7 @@ impl Destination {
             disputed: false,
             direct_bytes: 0,
             leaving: 0,
+            beginning: 0,
             retired: false,
             failed: None,
             damage,
@@ -378,7 +381,7 @@ impl Destination {
             if core.session != Some(session) {
                 return Err(Refusal::Session);
             }
-            if core.state.eras != core.offered {
+            if core.state.eras != core.offered || core.beginning > 0 {
                 return Err(Refusal::Inconsistent);
             }
             let mut end = self.log.fill().last;
@@ -389,6 +392,8 @@ impl Destination {
                         Some(placed) => end = placed,
                         None => break,
                     }
+                    #[cfg(any(test, fuzzing))]
+                    crate::fuzz::placed(end, record);
                 } else if sequence > end {
                     break;
                 }
@@ -573,9 +578,15 @@ impl Destination {
     }
 
     /// Its history.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn eras(&self) -> Vec<Era> {
         self.core().state.eras.clone()
+    }
+
+    /// The latest source that has claimed it.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn promised(&self) -> Era {
+        self.core().state.promised
     }
 
     /// How it is doing, now.

@@ -9,7 +9,7 @@ use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::Era;
 
-use super::disk::Disk;
+use crate::fuzz::disk::Disk;
 use crate::log::Log;
 use crate::record::{Header, Kind, Record, SECTOR, sum_of};
 use crate::scan::Damage;

@@ -1,7 +1,6 @@
 //! Two hosts, their disks and the cable between them, from one seed; and stories of what goes wrong.
 
 mod damage;
-mod disk;
 mod link;
 mod logs;
 mod seeds;

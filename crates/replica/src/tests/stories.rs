@@ -7,8 +7,10 @@ use bytes::Bytes;
 use weft_machine::rt;
 use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
+use weft_wire::repl::MAX_EPOCH;
+use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response};
 
-use super::world::{ALIVE, Start, World};
+use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::destination::{self, Destination};
 use crate::error::Error;
 use crate::source::{Config, First, OnFull, OnLoss};
@@ -252,6 +254,44 @@ fn one_source_has_several_destinations() {
 }
 
 #[test]
+fn a_destination_that_was_away_while_its_source_crashed_often_is_no_stranger() {
+    tell(async {
+        let logs = vec![512 * K; 3];
+        let world = World::new(Start { log_bytes: logs, ..start(Mode::Synchronous) }).await;
+        let source = world.start_source(0).await;
+        for n in [1, 2] {
+            let peer = world.add_peer(&source, &format!("copy {n}"), First::Copy).await;
+            world.start_destination(n).await;
+            world.ship(0, peer, n);
+        }
+        world.until_follows(0).await;
+        world.kill(1);
+        let first = source.eras();
+        for n in 0..MAX_ERAS as u64 + 8 {
+            let source = world.source(0);
+            world
+                .until("the other one follows", || {
+                    source.status().peers[1].phase == Phase::ContinuouslyReplicating
+                })
+                .await;
+            // Sent before it is durable here: a source that comes back has perhaps lost it, and begins an era.
+            write(&source.block(0), n * 4096, 4096, n as u8).await;
+            world.kill(0);
+            world.start_source(0).await;
+            world.ship(0, 1, 2);
+        }
+        let eras = world.source(0).eras();
+        assert!(eras.len() == MAX_ERAS && eras[0] == first[0], "{eras:?}");
+        world.start_destination(1).await;
+        world.ship(0, 0, 1);
+        world.until_follows(0).await;
+        assert!(!world.destination(1).is_disputed());
+        world.check_equal(0, 1).await;
+        world.check_equal(0, 2).await;
+    });
+}
+
+#[test]
 fn what_is_to_be_written_to_a_full_disk_waits_for_space_and_that_is_said() {
     // Of either host the volume, and the journal.
     for (n, journal) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -441,6 +481,31 @@ async fn split() -> World {
 }
 
 #[test]
+fn a_source_that_has_not_counted_its_epochs_is_refused_and_one_is_left_for_who_is_promoted() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (copy, last) = (world.destination(1), world.source(0).status().last);
+        let hello = |epoch| Hello {
+            partnership: PARTNERSHIP,
+            first: 1,
+            last,
+            synchronous: false,
+            adopt: true,
+            sizes: copy.status().sizes,
+            eras: vec![Era { epoch, tag: 77, after: last }],
+        };
+        for epoch in [1 << 33, MAX_EPOCH] {
+            let refused = copy.control(Request::Hello(hello(epoch))).await;
+            assert_eq!(refused, Response::Refused(Refusal::Invalid), "{epoch}");
+        }
+        let welcome = copy.control(Request::Hello(hello(1 << 20))).await;
+        assert!(matches!(welcome, Response::Welcome(_)), "{welcome:?}");
+        let era = copy.promote(78, ALIVE).await.expect("it is consistent");
+        assert_eq!(era.epoch, (1 << 20) + 1);
+    });
+}
+
+#[test]
 fn two_sources_are_told_and_the_later_one_may_count() {
     tell(async {
         let world = split().await;
@@ -492,7 +557,7 @@ fn a_picture_of_the_destination_can_be_tried_while_replication_goes_on() {
         let stores = world.nodes[1]
             .members
             .iter()
-            .map(|disk| super::disk::Disk::new(vec![0; disk.content().len()], Duration::ZERO).open());
+            .map(|disk| crate::fuzz::disk::Disk::new(vec![0; disk.content().len()], Duration::ZERO).open());
         let pictures = world.destination(1).snapshot(stores.collect()).await.expect("a picture");
         write(&pictures[0], 1000, 5000, 0xcc).await;
         world.until("nobody writes", || world.writers.get() == 0).await;
@@ -545,7 +610,7 @@ fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
         let mut world = world;
         world.kill(1);
         rt::sleep(Duration::from_secs(3)).await;
-        world.nodes[1].journal = super::disk::Disk::new(journal, Duration::from_micros(50));
+        world.nodes[1].journal = crate::fuzz::disk::Disk::new(journal, Duration::from_micros(50));
         world.start_destination_as_it_is(1).await;
         // Nobody writes: that it has died shows all the same.
         let source = world.source(0);

@@ -12,10 +12,10 @@ use weft_machine::{Pool, rt};
 use weft_store::block::{Block, BlockOp, Outcome};
 use weft_wire::repl::control::Era;
 
-use super::disk::Disk;
 use super::link::{Cable, Host, Link, Side as Runs};
 use crate::destination::{self, Destination, Force};
 use crate::error::Error;
+use crate::fuzz::disk::Disk;
 use crate::journal::{self, Format, Side, Wall};
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::source::{Config, First, PeerConfig, Source};

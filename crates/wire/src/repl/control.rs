@@ -273,7 +273,7 @@ impl Era {
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Era, Malformed> {
-        Ok(Era { epoch: r.u64()?, tag: r.u64()?, after: r.u64()? })
+        Ok(Era { epoch: r.epoch()?, tag: r.u64()?, after: r.sequence()? })
     }
 }
 
@@ -289,7 +289,9 @@ fn put_sizes(out: &mut Vec<u8>, sizes: &[u64]) {
 
 fn take_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
     let count = r.count(MAX_MEMBERS, 8)?;
-    (0..count).map(|_| r.u64()).collect()
+    let sizes: Vec<u64> = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
+    // A journal has no volume without bytes.
+    if sizes.contains(&0) { Err(Malformed::Field("the size of a volume")) } else { Ok(sizes) }
 }
 
 fn seal(magic: [u8; 4], kind: u8, body: &[u8]) -> Vec<u8> {
@@ -404,7 +406,7 @@ impl Request {
         let r = &mut r;
         let request = match kind {
             1 => {
-                let (partnership, first, last) = (r.take()?, r.u64()?, r.u64()?);
+                let (partnership, first, last) = (r.take()?, r.u64()?, r.sequence()?);
                 let (synchronous, adopt, sizes) = (r.flag()?, r.flag()?, take_sizes(r)?);
                 let count = r.count(MAX_ERAS, Era::LEN)?;
                 let eras: Vec<Era> = (0..count).map(|_| Era::take(r)).collect::<Result<_, _>>()?;
@@ -415,7 +417,7 @@ impl Request {
             }
             2 => Request::Begin {
                 session: r.u64()?,
-                base: r.u64()?,
+                base: r.sequence()?,
                 sync: match r.u8()? {
                     0 => Sync::Changed,
                     1 => Sync::Initial,
@@ -428,9 +430,9 @@ impl Request {
                 Request::Zero { session, member: r.u16()?, offset, len }
             }
             4 => Request::Barrier { session: r.u64()? },
-            5 => Request::Finish { session: r.u64()?, at: r.u64()? },
+            5 => Request::Finish { session: r.u64()?, at: r.sequence()? },
             6 => {
-                let (session, offset, len, after) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+                let (session, offset, len, after) = (r.u64()?, r.u64()?, r.u64()?, r.sequence()?);
                 let (piece, member) = (r.u32()?, r.u16()?);
                 if piece == 0 || len.div_ceil(piece.into()) > MAX_DIGESTS as u64 {
                     return Err(Malformed::Field("the number of checksums"));

@@ -159,7 +159,7 @@ impl Header {
             return Err(Malformed::Version(version));
         }
         let (kind, flags) = (r.u8()?, r.u8()?);
-        let (log, life, epoch, sequence) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+        let (log, life, epoch, sequence) = (r.u64()?, r.u64()?, r.u64()?, r.sequence()?);
         let (member, zero, payload) = (r.u16()?, r.u16()?, r.u32()?);
         let (offset, len, unix_ms, settled, sum) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u32()?);
         let kind = match (kind, flags) {
@@ -174,6 +174,9 @@ impl Header {
             (3, 0) if len == 0 && payload == 0 => Kind::Pad,
             _ => return Err(Malformed::Field("its kind")),
         };
+        if sequence == 0 {
+            return Err(Malformed::Field("its sequence"));
+        }
         if usize::from(member) >= MAX_MEMBERS || zero != 0 || offset.checked_add(len).is_none() {
             return Err(Malformed::Field("its place"));
         }

@@ -64,7 +64,7 @@ fn responses() -> Vec<Response> {
         Refusal::Session,
         Refusal::Partnership,
         Refusal::Sizes(3),
-        Refusal::Gap(u64::MAX),
+        Refusal::Gap(MAX_SEQUENCE),
         Refusal::Inconsistent,
         Refusal::Damaged,
         Refusal::Invalid,
@@ -151,6 +151,35 @@ fn messages_are_read_as_they_were_written_and_not_when_cut_or_damaged() {
         assert_eq!(Response::parse(&bytes).as_ref(), Ok(&response));
         (0..bytes.len()).for_each(|len| assert!(Response::parse(&bytes[..len]).is_err()));
     }
+}
+
+#[test]
+fn numbers_from_which_counting_on_would_overflow_are_refused() {
+    let write = Kind::Write { len: 4096, sum: 1 };
+    for sequence in [0, MAX_SEQUENCE + 1, u64::MAX] {
+        let forged = forged(write, 32, &sequence.to_le_bytes());
+        assert!(matches!(Header::parse(&forged), Err(Malformed::Field(_))), "{sequence}");
+    }
+    assert!(Header::parse(&forged(write, 32, &MAX_SEQUENCE.to_le_bytes())).is_ok());
+    let (most, more) = (Era { epoch: MAX_EPOCH, tag: 1, after: MAX_SEQUENCE }, MAX_SEQUENCE + 1);
+    let check = |after| Request::Checksums { session: 7, member: 0, offset: 0, len: 1, piece: 1, after };
+    assert!(Request::parse(&Request::TakeOver { session: 7, era: most }.emit()).is_ok());
+    for request in [
+        Request::Begin { session: 7, base: more, sync: Sync::Initial },
+        Request::Finish { session: 7, at: u64::MAX },
+        check(more),
+        Request::TakeOver { session: 7, era: Era { epoch: MAX_EPOCH + 1, ..most } },
+        Request::TakeOver { session: 7, era: Era { after: more, ..most } },
+    ] {
+        assert!(matches!(Request::parse(&request.emit()), Err(Malformed::Field(_))), "{request:?}");
+    }
+}
+
+#[test]
+fn a_volume_without_bytes_is_none() {
+    let Request::Hello(hello) = requests().swap_remove(0) else { panic!("a hello") };
+    let empty = Request::Hello(Hello { sizes: vec![4096, 0], ..hello }).emit();
+    assert_eq!(Request::parse(&empty), Err(Malformed::Field("the size of a volume")));
 }
 
 #[test]
