@@ -26,6 +26,7 @@
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over.
 
+use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
 use weft_wire::repl::record::MAX_MEMBERS;
 
@@ -209,13 +210,34 @@ impl State {
         }
     }
 
-    /// Begins an era; the oldest is forgotten where there are too many. What came before ends where it begins: a copy that has
-    /// not got as far as an era that it knows of has nothing of it.
+    /// Begins an era; one is forgotten where there are too many. What came before ends where it begins: a copy that has not got as
+    /// far as an era that it knows of has nothing of it.
     pub fn push_era(&mut self, era: Era) {
         self.eras.iter_mut().for_each(|earlier| earlier.after = earlier.after.min(era.after));
         self.eras.push(era);
-        let many = self.eras.len().saturating_sub(MAX_ERAS);
-        self.eras.drain(..many);
+        while self.eras.len() > MAX_ERAS {
+            self.forget_era();
+        }
+    }
+
+    /// An epoch's first era stays as long as it can: whoever was away for all the later ones of a source that was opened anew again
+    /// and again knows that one, and is no stranger. The era behind the forgotten one begins where that did: nobody is taken to
+    /// have more in common with this history than he has.
+    fn forget_era(&mut self) {
+        let same_epoch = |pair: &[Era]| matches!(pair, [a, b] if a.epoch == b.epoch);
+        // Not the last, which is the era that it lives in.
+        let earlier = self.eras.split_last().map_or(&[][..], |(_, earlier)| earlier);
+        match earlier.windows(2).position(same_epoch) {
+            Some(first) => {
+                let forgotten = self.eras.remove(first + 1);
+                if let Some(next) = self.eras.get_mut(first + 1) {
+                    next.after = next.after.min(forgotten.after);
+                }
+            }
+            None => {
+                self.eras.remove(0);
+            }
+        }
     }
 
     /// One copy.
@@ -314,6 +336,9 @@ impl State {
             }))
         });
         let peers = peers.collect::<Result<Vec<_>, _>>()?;
+        if tail.sequence == 0 || tail.sequence > MAX_SEQUENCE + 1 {
+            return Err(Damaged::Field("the tail of its log"));
+        }
         let inside = tail.position < layout.log_bytes;
         if !inside || layout.log_at.checked_add(layout.log_bytes).is_none() {
             return Err(Damaged::Field("its layout"));
@@ -407,6 +432,25 @@ mod tests {
         (state.ahead, state.damaged) = (true, false);
         assert_eq!(state.restarted(), Some(again));
         assert_eq!(State::parse(&state.emit()), Ok(state));
+    }
+
+    #[test]
+    fn of_too_many_eras_the_first_of_an_epoch_stays_and_what_is_forgotten_counts_as_lost() {
+        let mut state = state(1);
+        state.eras = vec![Era { epoch: 1, tag: 100, after: 0 }];
+        for n in 0..80 {
+            state.push_era(Era { epoch: 1 + n / 40, tag: n, after: 10 * n });
+        }
+        assert_eq!(state.eras.len(), MAX_ERAS);
+        let firsts: Vec<_> = state.eras.iter().map(|era| (era.epoch, era.tag)).take(3).collect();
+        // The first of epoch 2 is that of tag 40.
+        assert_eq!(firsts, [(1, 100), (2, 40), (2, 80 - 30)]);
+        // What a copy of the first era alone has behind 0, where the second began, is not of this history.
+        assert_eq!(state.eras[1].after, 0);
+        // Between the first of epoch 2 and those that are remembered lies the first that was forgotten.
+        assert_eq!(state.eras[2].after, 410);
+        assert!(state.eras.is_sorted_by_key(|era| era.after));
+        assert_eq!(state.era(), Era { epoch: 2, tag: 79, after: 790 });
     }
 
     #[test]
