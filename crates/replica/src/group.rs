@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join_all};
 use weft_machine::rt;
 use weft_store::block::Block;
 use weft_wire::repl::control::{Era, Refusal, Request, Response};
@@ -513,9 +513,9 @@ impl Group {
     /// Ends the task, with everything durable.
     pub async fn close(&self) {
         self.ending.store(true, Ordering::Release);
-        for front in &self.fronts {
-            front.hold("the server, or replication, ends").await;
-        }
+        // A write that waits for a destination that is away may wait for ever: it is refused when its source ends.
+        let held = join_all(self.fronts.iter().map(|front| front.hold("the server, or replication, ends")));
+        let _waits = rt::timeout(LINKS_END_WITHIN, held).await;
         let running = lock(&self.running).clone();
         let closed = match (self.state(), running) {
             (_, Some(source)) => source.close().await,

@@ -79,6 +79,8 @@ struct Servers {
     stop: Cell<bool>,
     typing: Cell<usize>,
     tag: Cell<u64>,
+    /// The server that does not replicate any more.
+    removed: Cell<Option<usize>>,
     /// Somebody has promoted what is no state that a source ever had.
     forced: Cell<bool>,
     promotions: Cell<u64>,
@@ -205,6 +207,7 @@ impl Servers {
             stop: Cell::default(),
             typing: Cell::default(),
             tag: Cell::new(100),
+            removed: Cell::default(),
             forced: Cell::default(),
             promotions: Cell::default(),
             answered: Cell::default(),
@@ -232,7 +235,7 @@ impl Servers {
 
     fn start(self: &Rc<Self>, n: usize) {
         let node = &self.world.nodes[n];
-        let disks: Vec<Arc<dyn Block>> = node.members.iter().map(super::disk::Disk::open).collect();
+        let disks: Vec<Arc<dyn Block>> = node.members.iter().map(crate::fuzz::disk::Disk::open).collect();
         let fronts: Vec<Arc<Front>> = disks.iter().map(|disk| Front::new(disk.geometry())).collect();
         if self.hasty {
             fronts.iter().zip(disks).for_each(|(front, disk)| front.begin(disk));
@@ -242,6 +245,46 @@ impl Servers {
         self.running.borrow_mut()[n] = Some(Running { group: group.clone(), fronts, life: host.life });
         node.host.side.replace(Runs::Starting);
         rt::spawn(async move { group.govern(&host).await }).detach();
+    }
+
+    /// Ends replication on one side, as `weft replica remove` does; with `force` whatever it is. Its volumes hold what was
+    /// protected, and can be used. Whether that was done.
+    async fn remove(self: &Rc<Self>, n: usize, force: bool) -> bool {
+        let Some(running) = self.running(n) else { return false };
+        let refuses = match running.group.state() {
+            State::Starting => true,
+            State::Stopped(_) => !force,
+            State::Destination(copy) if !copy.status().consistent => {
+                if force {
+                    self.forced.set(true);
+                }
+                !force
+            }
+            State::Destination(_) => false,
+            State::Source(source) => source.remove_peer(0).await.is_err() && !force,
+        };
+        if refuses {
+            return false;
+        }
+        let bare = self.world.side(n).members;
+        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return false,
+            Err(_) => {
+                self.fail(format!("server {n} is never removed"));
+                return false;
+            }
+        }
+        self.running.borrow_mut()[n] = None;
+        self.removed.set(Some(n));
+        self.world.nodes[n].host.side.replace(Runs::Nothing);
+        self.learn();
+        self.check(n, "removed");
+        let flushed = rt::timeout(CONVERGES_WITHIN, running.fronts[0].submit(BlockOp::Flush)).await;
+        if !flushed.is_ok_and(|flushed| flushed.is_ok()) {
+            self.fail(format!("server {n} replicates no more, and its volumes cannot be used"));
+        }
+        true
     }
 
     fn kill(&self, n: usize) {
@@ -387,7 +430,7 @@ impl Servers {
 
     /// Somebody types something, or pulls a plug.
     async fn type_something(self: Rc<Self>) {
-        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(16)));
+        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(17)));
         let state = |n: usize| self.running(n).map(|running| running.group.state());
         // Most commands are for one of them.
         let n = match (what, state(n)) {
@@ -396,6 +439,7 @@ impl Servers {
         };
         let life = self.world.nodes[n].host.life.get();
         match what {
+            _ if self.removed.get() == Some(n) => {}
             0..=4 => {
                 let alive = with_rng(|rng| rng.below(2)) == 0;
                 let force = Force { source_alive: alive, inconsistent: false };
@@ -429,6 +473,10 @@ impl Servers {
                     }
                 }
             }
+            14 if self.removed.get().is_none() && with_rng(|rng| rng.below(2)) == 0 => {
+                let force = with_rng(|rng| rng.below(4)) == 0;
+                let _died = self.within_life(n, life, self.remove(n, force)).await;
+            }
             _ => {
                 self.world.cut();
                 rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=4000)))).await;
@@ -436,6 +484,24 @@ impl Servers {
             }
         }
         self.typing.set(self.typing.get() - 1);
+    }
+
+    /// The other side is removed, too, as that is advised: whatever it is, nobody needs a partner to get out.
+    async fn remove_other(self: &Rc<Self>, n: usize) {
+        let until = rt::now() + CONVERGES_WITHIN;
+        while rt::now() < until && self.broken.borrow().is_none() {
+            if self.remove(n, false).await
+                || (rt::now() + CONVERGES_WITHIN / 2 > until && self.remove(n, true).await)
+            {
+                break;
+            }
+            rt::sleep(Duration::from_millis(500)).await;
+        }
+        self.stop.set(true);
+        if self.running(n).is_some() {
+            self.fail(format!("server {n} cannot be removed"));
+        }
+        (0..2).for_each(|n| self.check(n, "both removed"));
     }
 
     fn states(&self) -> [State; 2] {
@@ -529,9 +595,14 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
     }
     servers.world.heal();
     for n in 0..2 {
-        if servers.running(n).is_none() {
+        if servers.running(n).is_none() && servers.removed.get() != Some(n) {
             servers.start(n);
         }
+    }
+    if let Some(n) = servers.removed.get() {
+        servers.remove_other(1 - n).await;
+        let broken = servers.broken.borrow().clone();
+        return (broken, servers.promotions.get(), servers.answered.get());
     }
     // Two sources tell each other, and a superseded one becomes a copy, before anybody looks.
     rt::sleep(Duration::from_secs(10)).await;
