@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers test-replica test-abuse test-fresh bench-replica clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers test-replica test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-replica  volumes replicated under a Linux guest and PostgreSQL, their server killed (wants the guest of test-kernel)"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work (wants root)"
 	@echo "make test-fresh   make demo and make test in a bare Debian 12 root (wants root, debootstrap and half an hour)"
+	@echo "make fuzz         the fuzzers that execute what they are given, by coverage, MINUTES=60 in turns; corpora in fuzz/corpus (installs cargo-fuzz)"
 	@echo "make test-smbtorture  Samba's own tests of SMB, beside what Debian's smbd passes of them"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
@@ -86,6 +87,11 @@ test-fresh:
 # Samba's test suite: some ten minutes. SUITES="smb2.lock smb2.lease" runs those alone.
 test-smbtorture: build
 	bash tests/smbtorture/run.sh $(SUITES)
+
+# TARGETS="smb_server" runs that one alone. On a finding it exits non-zero and says how to see it again.
+fuzz: MINUTES ?= 60
+fuzz:
+	/usr/bin/python3 fuzz/run.py --minutes $(MINUTES) $(TARGETS)
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Runs the executing fuzzers in turns, coverage-guided, from the kept corpora, and keeps what they learn.
+
+Each kind has its share of --minutes. A finding is left in fuzz/artifacts/TARGET, its reproduction is printed, and the exit status
+is 1. What is kept in fuzz/corpus/TARGET afterwards covers every edge that was reached, in few and small files.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+# What takes turns, and the targets that share a turn.
+KINDS = {
+    "SMB": ["smb_server"],
+    "NFS": ["nfs_server"],
+    "replica's destination": ["repl_destination"],
+    "hostile RDMA peer": ["rpcrdma_peer", "smbd_peer"],
+}
+VERSION = "0.13.2"
+# What is kept of a corpus.
+MOST_FILES, MOST_BYTES = 399, 2 << 20
+# Scripts are read to their end: short ones have done nothing yet.
+FLAGS = ["-len_control=0", "-max_len=3000", "-timeout=60", "-rss_limit_mb=4096"]
+
+
+def cargo():
+    """The command, its environment and the sanitizer: nightly where that is installed, else stable with its locks off."""
+    env = dict(os.environ)
+    if shutil.which("cargo-fuzz") is None:
+        subprocess.run(["cargo", "install", "--locked", "--version", VERSION, "cargo-fuzz"], check=True)
+        env["PATH"] = f"{pathlib.Path.home() / '.cargo/bin'}:{env['PATH']}"
+    nightly = subprocess.run(["cargo", "+nightly", "--version"], capture_output=True)
+    if nightly.returncode == 0:
+        return ["cargo", "+nightly", "fuzz"], env
+    env["RUSTC_BOOTSTRAP"] = "1"
+    return ["cargo", "fuzz"], env
+
+
+class Fuzzer:
+    def __init__(self, seconds, targets):
+        self.cargo, self.env = cargo()
+        self.seconds = seconds
+        self.where = ["--fuzz-dir", str(HERE)]
+        # The same versions as the program's.
+        shutil.copy(HERE.parent / "Cargo.lock", HERE / "Cargo.lock")
+        self.sanitizer = []
+        if not self.build(targets):
+            # A toolchain without its run-time library.
+            self.sanitizer = ["-s", "none"]
+            if not self.build(targets):
+                sys.exit("the fuzzers cannot be built: see above")
+
+    def build(self, targets):
+        return all(
+            subprocess.run([*self.cargo, "build", *self.where, *self.sanitizer, target], env=self.env).returncode == 0
+            for target in targets
+        )
+
+    def run(self, target, folders, *flags):
+        command = [*self.cargo, "run", *self.where, *self.sanitizer, target, *map(str, folders), "--", *flags]
+        done = subprocess.run(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+        return done.returncode, done.stderr
+
+    def fuzz(self, target, seconds):
+        """One turn: (executions, edges, what was found)."""
+        kept, learned = HERE / "corpus" / target, HERE / "target" / "learned" / target
+        kept.mkdir(parents=True, exist_ok=True)
+        learned.mkdir(parents=True, exist_ok=True)
+        before = set((HERE / "artifacts" / target).glob("*"))
+        code, said = self.run(target, [learned, kept], *FLAGS, f"-max_total_time={seconds}", "-print_final_stats=1")
+        found = sorted(set((HERE / "artifacts" / target).glob("*")) - before)
+        executions = re.findall(r"number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.M) or ["0"]
+        edges = re.findall(r"cov: (\d+)", said) or ["0"]
+        if code != 0:
+            print(said[-4000:], file=sys.stderr)
+            print(f"{target}: again by: {' '.join(self.cargo)} run {target} {' '.join(map(str, found))}", file=sys.stderr)
+        elif int(executions[-1]) == 0:
+            sys.exit(f"{target} has executed nothing:\n{said[-4000:]}")
+        return int(executions[-1]), int(edges[-1]), code != 0
+
+    def keep(self, target):
+        """Few files that reach every edge that was reached."""
+        kept, learned = HERE / "corpus" / target, HERE / "target" / "learned" / target
+        with tempfile.TemporaryDirectory() as folder:
+            few = pathlib.Path(folder)
+            # Edges alone: how often each is passed takes ten times the files.
+            code, said = self.run(target, [few, learned, kept], *FLAGS, "-set_cover_merge=1", "-use_counters=0")
+            if code != 0:
+                sys.exit(f"the corpus of {target} could not be made smaller:\n{said[-4000:]}")
+            files = sorted(few.iterdir(), key=lambda file: (file.stat().st_size, file.name))
+            if not files:
+                sys.exit(f"nothing of the corpus of {target} is left:\n{said[-4000:]}")
+            for old in kept.iterdir():
+                old.unlink()
+            total = 0
+            for file in files[:MOST_FILES]:
+                data = file.read_bytes()
+                total += len(data)
+                if total > MOST_BYTES:
+                    break
+                (kept / hashlib.sha1(data).hexdigest()[:12]).write_bytes(data)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60, help="in all; each kind has an equal part")
+    parser.add_argument("targets", nargs="*", help="these alone; else all that execute what they are given")
+    args = parser.parse_args()
+    known = [target for targets in KINDS.values() for target in targets]
+    strangers = set(args.targets) - set(known)
+    if strangers:
+        parser.error(f"no executing fuzzer {' or '.join(sorted(strangers))}; there are {', '.join(known)}")
+    if not args.minutes > 0:
+        parser.error("--minutes is more than 0")
+    kinds = {kind: [t for t in targets if not args.targets or t in args.targets] for kind, targets in KINDS.items()}
+    kinds = {kind: targets for kind, targets in kinds.items() if targets}
+    fuzzer = Fuzzer(args.minutes, [target for targets in kinds.values() for target in targets])
+    rows, findings = [], 0
+    for kind, targets in kinds.items():
+        seconds = max(1, int(args.minutes * 60 / len(kinds) / len(targets)))
+        for target in targets:
+            executions, edges, found = fuzzer.fuzz(target, seconds)
+            findings += found
+            if not found:
+                fuzzer.keep(target)
+            files = list((HERE / "corpus" / target).iterdir())
+            size = sum(file.stat().st_size for file in files)
+            rows.append((target, seconds / 60, executions, edges, len(files), size, "one" if found else "none"))
+    print("| fuzzer | minutes | executions | edges | kept corpus | findings |\n|---|---|---|---|---|---|")
+    for target, minutes, executions, edges, files, size, found in rows:
+        print(f"| `{target}` | {minutes:.1f} | {executions:,} | {edges:,} | {files} files, {size / 1024:.0f} KiB | {found} |")
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()
