@@ -165,11 +165,7 @@ class Reach(unittest.TestCase):
 
     def test_names_with_several_addresses(self):
         """A name whose first address refuses, and one whose first address does not answer at all."""
-        script = """
-set -e
-mount --bind "$1" /etc/hosts
-exec "$2" ls "$3"
-"""
+        script = 'mount --bind "$1" /etc/hosts; exec "$2" ls "$3"'
         # A server is told by which names its clients may call it.
         names = ["--server-name", "refused.test", "--server-name", "silent.test"]
         with weft.serving(*names) as server, tempfile.NamedTemporaryFile("w", prefix="weft-hosts-") as hosts:
@@ -183,7 +179,7 @@ exec "$2" ls "$3"
                 for url in [server.url("", "data"), server.nfs_url("")]:
                     url = url.replace("127.0.0.1", name)
                     with self.subTest(url=url):
-                        done = weft.run("unshare", "--mount", "sh", "-c", script, "sh", hosts.name, weft.WEFT, url)
+                        done = weft.run_with_own_mounts(script, hosts.name, weft.WEFT, url)
                         self.assertIn("file", done.stdout)
 
     def test_default_ports(self):

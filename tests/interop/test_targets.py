@@ -201,10 +201,8 @@ class Targets(unittest.TestCase):
         path.write_bytes(b"old")
         behind.write_bytes(b"old")
         # As a container's /etc/hosts: a rename onto it fails.
-        script = 'mount --bind "$1" "$2" && exec "$3" cp "$4" "$2"'
-        done = weft.run(
-            "unshare", "--mount", "sh", "-c", script, "sh", behind, path, weft.WEFT, self.server.url("source")
-        )
+        script = 'mount --bind "$1" "$2"; exec "$3" cp "$4" "$2"'
+        done = weft.run_with_own_mounts(script, behind, path, weft.WEFT, self.server.url("source"))
         self.assertIn("written in place", done.stderr)
         self.assertEqual((behind.read_bytes(), path.read_bytes()), (CONTENT, b"old"))
 
