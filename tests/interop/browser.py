@@ -23,15 +23,7 @@ class Browser:
     def __init__(self):
         self.home = tempfile.TemporaryDirectory(prefix="weft-browser-")
         env = {**os.environ, "HOME": self.home.name}
-        self.driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-        for line in self.driver.stdout:
-            port = re.search(r"successfully on port (\d+)", line)
-            if port:
-                break
-        else:
-            raise RuntimeError("chromedriver ended at once")
-        self.url = f"http://127.0.0.1:{port[1]}"
+        self.url = f"http://127.0.0.1:{self.start(env)}"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                      f"--user-data-dir={self.home.name}/profile"]
         wanted = {"alwaysMatch": {
@@ -44,6 +36,24 @@ class Browser:
             self.stop()
             raise
         self.url += "/session/" + session["sessionId"]
+
+    def start(self, env):
+        """Starts the driver; gives its port."""
+        for _ in range(5):
+            self.driver = subprocess.Popen(
+                ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+            said = ""
+            for line in self.driver.stdout:
+                said += line
+                if port := re.search(r"successfully on port (\d+)", line):
+                    return port[1]
+            self.driver.stdout.close()
+            self.driver.wait()
+            # It takes any port that IPv4 has free, and ends where IPv6 has not.
+            if "port not available" not in said:
+                break
+        self.home.cleanup()
+        raise RuntimeError(f"chromedriver ended at once: {said}")
 
     def __enter__(self):
         return self
