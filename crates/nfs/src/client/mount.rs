@@ -23,6 +23,8 @@ const MOUNT: Program = Program(weft_wire::mount::PROGRAM, weft_wire::mount::VERS
 const MAX_EXPORTS_BYTES: usize = 64 << 10;
 /// Largest piece of a directory that is asked for.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
+/// Names of one directory that are listed at most: about 1 GiB of memory.
+pub(super) const MAX_LISTING: usize = 4 << 20;
 /// RPC header, status and attributes around a listing or a link's target.
 const AROUND_BYTES: usize = 256;
 
@@ -312,7 +314,7 @@ impl Mount {
         let dir = self.lookup(path).await?.0;
         let maxcount = self.info.dtpref.clamp(4096, MAX_LISTING_BYTES);
         let (mut cookie, mut verifier) = (0, Verifier::default());
-        let mut all = Vec::new();
+        let (mut all, mut listed) = (Vec::new(), 0_usize);
         loop {
             let args = ReaddirplusArgs { dir, cookie, verifier, dircount: maxcount, maxcount };
             let cargo = Cargo { longest_reply: maxcount as usize + AROUND_BYTES, ..Cargo::default() };
@@ -325,6 +327,13 @@ impl Mount {
                 _ => return Err(weft_wire::xdr::Malformed("READDIRPLUS makes no progress").into()),
             }
             verifier = piece.verifier;
+            listed = listed.saturating_add(piece.entries.len());
+            if listed > MAX_LISTING {
+                return Err(weft_wire::xdr::Malformed(
+                    "READDIRPLUS: a directory of more than 4 million names",
+                )
+                .into());
+            }
             let eof = piece.eof;
             all.extend(
                 piece.entries.into_iter().filter(|e| &e.name.0[..] != b"." && &e.name.0[..] != b"..").map(

@@ -24,6 +24,7 @@ mod mount;
 mod nlm;
 mod nsm;
 mod ops;
+mod outgoing;
 mod rpcbind;
 mod v4;
 mod watch;
@@ -47,6 +48,7 @@ use handles::Handles;
 use mount::Mounts;
 use nlm::Locking;
 use nsm::Monitors;
+use outgoing::Outgoing;
 use rpcbind::Services;
 pub use rpcbind::{Net, Role, Service};
 use v4::state::States;
@@ -126,6 +128,8 @@ pub struct Server {
     mounts: Mounts,
     /// What clients of version 3 lock.
     locking: Locking,
+    /// Connections to clients of minor version 0.
+    back_channels: Outgoing,
     monitors: Monitors,
     duplicates: Duplicates,
     /// What rpcbind tells, once it is known.
@@ -183,6 +187,7 @@ impl Server {
             files,
             mounts: Mounts::new(limits.mounts),
             locking: Locking::default(),
+            back_channels: Outgoing::back_channels(),
             monitors,
             duplicates: Duplicates::default(),
             services: OnceLock::new(),

@@ -18,6 +18,7 @@ use weft_wire::xdr::Xdr;
 
 use crate::client::Error;
 use crate::client::rpc::{Cargo, Program, Rpc};
+use crate::server::outgoing::{Outgoing, Place};
 
 /// How long a call may take, with finding out where to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -50,11 +51,19 @@ pub(in crate::server) struct Way {
     /// Where its rpcbind listens: at 111, unless a test plays the client.
     pub port: u16,
     pub pool: Pool,
+    /// How many calls there may be at a time.
+    pub calls: Outgoing,
 }
 
-/// Asks the host's rpcbind where the program listens, and calls it there.
-async fn call<R: Xdr>(way: &Way, program: Program, number: u32, args: &impl Xdr) -> Result<R, Error> {
-    let Way { host, port, ref pool } = *way;
+/// Asks the host's rpcbind where the program listens, and calls it there. Who calls has a place for that.
+async fn call<R: Xdr>(
+    way: &Way,
+    _place: &Place,
+    program: Program,
+    number: u32,
+    args: &impl Xdr,
+) -> Result<R, Error> {
+    let Way { host, port, ref pool, .. } = *way;
     let call = async {
         let binder = dial(SocketAddr::new(host, port), pool).await?;
         let asked = Mapping { program: program.0, version: program.1, protocol: protocol::TCP, port: 0 };
@@ -73,7 +82,8 @@ async fn call<R: Xdr>(way: &Way, program: Program, number: u32, args: &impl Xdr)
 pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lock) -> bool {
     let args = TestArgs { cookie, exclusive, lock };
     for attempt in 1..=ATTEMPTS {
-        match call::<Answer>(way, NLM, procedure::GRANTED, &args).await {
+        let Some(place) = way.calls.enter_within(way.host, PATIENCE).await else { continue };
+        match call::<Answer>(way, &place, NLM, procedure::GRANTED, &args).await {
             Ok(answer) => {
                 tracing::debug!(host = %way.host, status = answer.status.0, "a client was told that it has its lock");
                 return answer.status == Status::GRANTED;
@@ -87,8 +97,8 @@ pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lo
 }
 
 /// Answers a `_MSG` by its `_RES`.
-pub(super) async fn answer(way: &Way, number: u32, result: &impl Xdr) {
-    if let Err(e) = call::<()>(way, NLM, number, result).await {
+pub(super) async fn answer(way: &Way, place: &Place, number: u32, result: &impl Xdr) {
+    if let Err(e) = call::<()>(way, place, NLM, number, result).await {
         tracing::debug!(host = %way.host, number, "an answer did not reach its lock manager: {e}");
     }
 }
@@ -96,5 +106,6 @@ pub(super) async fn answer(way: &Way, number: u32, result: &impl Xdr) {
 /// Tells a client's status monitor that we have restarted.
 pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
     let nsm = Program(nsm::PROGRAM, nsm::VERSION);
-    call(way, nsm, nsm::procedure::NOTIFY, change).await
+    let place = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
+    call(way, &place, nsm, nsm::procedure::NOTIFY, change).await
 }

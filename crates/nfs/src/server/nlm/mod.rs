@@ -27,6 +27,7 @@ use weft_wire::xdr::{Decoder, Encoder, Xdr};
 use super::Server;
 use super::caller::{READ, WRITE};
 use super::dispatch::{Connection, Node, Results, args};
+use super::outgoing::Outgoing;
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;
@@ -41,17 +42,20 @@ pub(super) struct Locking {
     table: Arc<Table>,
     /// Where clients' rpcbind listens.
     rpcbind: u16,
+    /// Calls to clients.
+    calls: Outgoing,
 }
 
 impl Default for Locking {
     fn default() -> Locking {
-        Locking { table: Arc::default(), rpcbind: weft_wire::rpcbind::PORT }
+        Locking { table: Arc::default(), rpcbind: weft_wire::rpcbind::PORT, calls: Outgoing::calls() }
     }
 }
 
 /// How a host is reached, to tell it something.
 pub(super) fn way(server: &Server, host: IpAddr) -> Way {
-    Way { host, port: server.locking.rpcbind, pool: server.pool.clone() }
+    let Locking { rpcbind, calls, .. } = &server.locking;
+    Way { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
 }
 
 /// Whether a lock outlives this call: who asks by NM_LOCK is not monitored, and is told nothing.
@@ -92,11 +96,15 @@ pub(super) async fn answer(
     Ok(Results::new(body, None))
 }
 
-/// Sends the answer of a `_MSG` as a call of its own.
+/// Sends the answer of a `_MSG` as a call of its own. To a host that lets too many of them wait there is none: it asks again, as
+/// after any answer that is lost.
 fn later(cx: &Connection<'_>, number: u32, result: impl Xdr + 'static) {
     let Some(host) = cx.peer.ip() else { return };
     let way = way(cx.server, host);
-    rt::spawn(async move { callback::answer(&way, number, &result).await }).detach();
+    let Some(place) = way.calls.enter(host) else {
+        return tracing::debug!(%host, number, "limit reached: calls to a client's lock manager");
+    };
+    rt::spawn(async move { callback::answer(&way, &place, number, &result).await }).detach();
 }
 
 /// A request whose file and range are known.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable, LocalBoxFuture};
 use weft_machine::{Peer, Pool, Stream, rt};
 use weft_transport::{Channel, Outgoing, record};
 use weft_wire::nfs4::{CALLBACK_VERSION, CB_NULL, NetAddr};
@@ -18,6 +19,7 @@ use weft_wire::rpc::{Call, Credential};
 
 use super::state::back::Back;
 use crate::server::line::{self, Heard, Line};
+use crate::server::outgoing::Place;
 
 /// How long a client may take to let itself be called.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,14 +42,24 @@ pub(super) fn address(location: &NetAddr, peer: Peer) -> Option<SocketAddr> {
 }
 
 /// Makes the line, as a task of this core. It is the back channel's once the client answers CB_NULL; then `bound`.
-pub(super) fn dial(back: &Arc<Back>, address: SocketAddr, pool: Pool, bound: impl FnOnce() + Send + 'static) {
+pub(super) fn dial(
+    back: &Arc<Back>,
+    address: SocketAddr,
+    pool: Pool,
+    place: Place,
+    bound: impl FnOnce() + Send + 'static,
+) {
+    let (current, ended) = AbortHandle::new_pair();
+    // The one before ends: a client has one line, however often it says where it listens.
+    back.dialled(current);
     let back = back.clone();
-    rt::spawn(async move {
+    let task = async move {
+        let _place = place;
         if let Err(why) = carry(back, address, pool, bound).await {
             tracing::debug!(%address, "no callbacks: {why}");
         }
-    })
-    .detach();
+    };
+    rt::spawn(Abortable::new(task, ended).map(drop)).detach();
 }
 
 async fn carry(

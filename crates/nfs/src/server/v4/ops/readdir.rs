@@ -14,6 +14,7 @@ use super::super::names::{shown, status};
 use super::super::place::Place;
 use crate::server::caller::READ;
 use crate::server::dispatch::Node;
+use crate::server::export::KeptOut;
 use crate::server::guard;
 
 const VERIFIER: Verifier = [0; 8];
@@ -109,6 +110,10 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
 async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
     let first = usize::try_from(args.cookie.saturating_sub(OWN_COOKIES)).unwrap_or(usize::MAX);
     for (number, share) in c.cx.server.shares.iter().enumerate().skip(first) {
+        // Who comes from elsewhere learns neither what it is like nor its handle.
+        if c.cx.admit(number) == Err(KeptOut::Network) {
+            continue;
+        }
         let root = Node { share, number, id: NodeId::ROOT };
         let attr = root.attr().await?;
         let cookie = number as u64 + 1 + OWN_COOKIES;

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::AbortHandle;
 use weft_machine::{Time, rt};
 use weft_wire::nfs4::{
     CALLBACK_VERSION, CB_COMPOUND, CallbackSec, CbCompound, CbOp, CbReplyHead, CbSequence, SessionId, Status,
@@ -69,6 +70,8 @@ struct Inner {
     lines: Vec<Arc<Line>>,
     slots: Vec<Slot>,
     waiting: VecDeque<Question>,
+    /// Ends the connection that the server made to the client (minor version 0).
+    dialled: Option<AbortHandle>,
     ended: bool,
 }
 
@@ -95,7 +98,8 @@ impl Back {
     pub fn new(session: Option<SessionId>, slots: u32, route: Route) -> Arc<Back> {
         let slots = if session.is_some() { slots } else { OLD_SLOTS };
         let slots = (0..slots).map(|_| Slot::default()).collect();
-        let inner = Inner { route, lines: Vec::new(), slots, waiting: VecDeque::new(), ended: false };
+        let (lines, waiting) = (Vec::new(), VecDeque::new());
+        let inner = Inner { route, lines, slots, waiting, dialled: None, ended: false };
         Arc::new(Back { session, inner: Mutex::new(inner) })
     }
 
@@ -136,7 +140,22 @@ impl Back {
 
     /// A client without sessions names another place: the lines to the old one are of no use.
     pub fn unbind(&self) {
-        self.inner().lines.clear();
+        let mut inner = self.inner();
+        inner.lines.clear();
+        if let Some(dialled) = inner.dialled.take() {
+            dialled.abort();
+        }
+    }
+
+    /// The server connects to the client, and this ends that; a connection that it made before ends.
+    pub fn dialled(&self, current: AbortHandle) {
+        let mut inner = self.inner();
+        if inner.ended {
+            return current.abort();
+        }
+        if let Some(before) = inner.dialled.replace(current) {
+            before.abort();
+        }
     }
 
     /// Asks.
@@ -163,6 +182,9 @@ impl Back {
             let mut inner = self.inner();
             inner.ended = true;
             inner.lines.clear();
+            if let Some(dialled) = inner.dialled.take() {
+                dialled.abort();
+            }
             let asked: Vec<_> = inner.slots.iter_mut().filter_map(|slot| slot.asked.take()).collect();
             asked.into_iter().chain(std::mem::take(&mut inner.waiting)).collect()
         };

@@ -1,0 +1,120 @@
+//! Connections that the server makes to clients: how many at a time.
+//!
+//! A client has the server call it with a few bytes (an NLM call that wants its answer as a call, SETCLIENTID of minor version 0),
+//! need not have any right here for that, and may leave such a connection unanswered. So each has a place, of which an address
+//! has a few and all have a bounded number.
+//! Owns: the counts. Does not: connect.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weft_machine::rt;
+
+/// Connections for calls of NLM and NSM, each for a few seconds: of all hosts, and of one.
+const MAX_CALLS: (usize, usize) = (256, 16);
+/// Connections for the back channels of NFSv4.0, each for as long as its client lives.
+const MAX_BACK_CHANNELS: (usize, usize) = (1024, 64);
+/// How often somebody who waits for a place looks again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Places for connections. Cloning shares them.
+#[derive(Clone)]
+pub(super) struct Outgoing(Arc<Counts>);
+
+struct Counts {
+    of_all: usize,
+    of_host: usize,
+    /// Those that have any.
+    hosts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// The place of one connection, given back when it is dropped.
+#[must_use = "a connection keeps its place as long as it lasts"]
+pub(super) struct Place {
+    counts: Arc<Counts>,
+    host: IpAddr,
+}
+
+impl Counts {
+    // Each section leaves the map whole.
+    fn hosts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outgoing {
+    /// For calls of NLM and NSM.
+    pub fn calls() -> Outgoing {
+        Outgoing::new(MAX_CALLS)
+    }
+
+    /// For back channels.
+    pub fn back_channels() -> Outgoing {
+        Outgoing::new(MAX_BACK_CHANNELS)
+    }
+
+    fn new((of_all, of_host): (usize, usize)) -> Outgoing {
+        Outgoing(Arc::new(Counts { of_all, of_host, hosts: Mutex::default() }))
+    }
+
+    /// A place for a connection to `host`, if there is one.
+    pub fn enter(&self, host: IpAddr) -> Option<Place> {
+        let host = host.to_canonical();
+        let mut hosts = self.0.hosts();
+        let own = hosts.get(&host).copied().unwrap_or(0);
+        if own >= self.0.of_host || hosts.values().sum::<usize>() >= self.0.of_all {
+            return None;
+        }
+        hosts.insert(host, own + 1);
+        Some(Place { counts: self.0.clone(), host })
+    }
+
+    /// The same for who can wait for it, at most so long.
+    pub async fn enter_within(&self, host: IpAddr, patience: Duration) -> Option<Place> {
+        let until = rt::now() + patience;
+        loop {
+            match self.enter(host) {
+                None if rt::now() < until => rt::sleep(PAUSE).await,
+                place => return place,
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.hosts().values().sum()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut hosts = self.counts.hosts();
+        match hosts.get_mut(&self.host) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(hosts.remove(&self.host)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_some_places_and_leaves_others_theirs() {
+        let outgoing = Outgoing::new((5, 3));
+        let host = |n: u8| IpAddr::from([192, 0, 2, n]);
+        let mut held: Vec<_> = (0..9).filter_map(|_| outgoing.enter(host(1))).collect();
+        assert_eq!(held.len(), 3);
+        assert!(outgoing.enter("::ffff:192.0.2.1".parse().unwrap()).is_none(), "it is the same host");
+        held.extend((0..9).filter_map(|_| outgoing.enter(host(2))));
+        assert_eq!((held.len(), outgoing.len()), (5, 5));
+        assert!(outgoing.enter(host(3)).is_none());
+        held.truncate(4);
+        assert!(outgoing.enter(host(3)).is_some());
+        held.clear();
+        assert!(outgoing.0.hosts().is_empty(), "nothing is kept of hosts that are not called");
+    }
+}
