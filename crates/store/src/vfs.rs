@@ -29,7 +29,9 @@ pub use self::share::Share;
 pub use self::sink::{Put, Sink};
 pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
 pub use self::unlinked::Cache;
-pub use self::watch::{Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_WATCHES, Watch, Watches, What};
+pub use self::watch::{
+    Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_QUEUED_BYTES, MAX_WATCHES, Watch, Watches, What,
+};
 
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.
 pub const MAX_XATTR_NAME: usize = 250;

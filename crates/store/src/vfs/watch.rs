@@ -1,8 +1,8 @@
 //! Watches: who wants to know what changes in a directory, and the queues that tell them.
 //!
 //! Spec: [MS-FSA] 2.1.4.1 (change notifications) decides which events there are; NFS may ask for them as well.
-//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, then its queue is emptied
-//! and marked: whoever reads it lists the directory anew.
+//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, [`MAX_QUEUED_BYTES`] of all together,
+//! then its queue is emptied and marked: whoever reads it lists the directory anew.
 //! Does not: watch the disk (a backend does, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
 //! is told, whichever protocol it came by.
 //!
@@ -24,8 +24,12 @@ use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.
 pub const MAX_WATCHES: usize = 65_536;
-/// Changes that wait in one queue: about 100 bytes each.
+/// Changes that wait in one queue.
 pub const MAX_QUEUED: usize = 4096;
+/// What the changes take that wait in all queues of a share: one that nobody reads costs no more than one that is read.
+pub const MAX_QUEUED_BYTES: usize = 32 << 20;
+/// What a change takes beside its path.
+const CHANGE_BYTES: usize = 64;
 /// How deep below a watched tree a change is still seen.
 const MAX_DEPTH: usize = 1024;
 
@@ -135,37 +139,58 @@ impl Changes {
     }
 }
 
-#[derive(Default)]
 struct Queue {
     queued: Mutex<Queued>,
     waker: AtomicWaker,
+    /// Bytes that wait in all queues of the share.
+    all_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Queued {
     changes: VecDeque<Change>,
+    /// What they take.
+    bytes: usize,
     overflowed: bool,
     ended: bool,
 }
 
 impl Queued {
     /// Whether that is something new.
-    fn push(&mut self, change: Change) -> bool {
+    fn push(&mut self, change: Change, all_bytes: &AtomicUsize) -> bool {
         // A file that is written to again says nothing new.
         let same = change.action == Action::Modified && self.changes.back() == Some(&change);
         if self.overflowed || same {
             return false;
         }
-        if self.changes.len() >= MAX_QUEUED {
-            *self = Queued { changes: VecDeque::new(), overflowed: true, ended: self.ended };
-        } else {
+        let bytes = CHANGE_BYTES.saturating_add(change.path.len());
+        let grown = |all: usize| all.checked_add(bytes).filter(|all| *all <= MAX_QUEUED_BYTES);
+        let room = self.changes.len() < MAX_QUEUED
+            && all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
+        if room {
+            self.bytes += bytes;
             self.changes.push_back(change);
+        } else {
+            self.empty(all_bytes);
+            self.overflowed = true;
         }
         true
+    }
+
+    /// Takes out what is queued.
+    fn empty(&mut self, all_bytes: &AtomicUsize) -> Queued {
+        let ended = self.ended;
+        let taken = std::mem::replace(self, Queued { ended, ..Queued::default() });
+        all_bytes.fetch_sub(taken.bytes, Ordering::Relaxed);
+        taken
     }
 }
 
 impl Queue {
+    fn new(all_bytes: Arc<AtomicUsize>) -> Queue {
+        Queue { queued: Mutex::default(), waker: AtomicWaker::new(), all_bytes }
+    }
+
     fn queued(&self) -> MutexGuard<'_, Queued> {
         // Each critical section leaves the queue whole.
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
@@ -176,7 +201,7 @@ impl Queue {
         let mut queued = self.queued();
         let mut any = false;
         for change in changes {
-            any |= queued.push(change);
+            any |= queued.push(change, &self.all_bytes);
         }
         drop(queued);
         if any {
@@ -186,7 +211,8 @@ impl Queue {
 
     fn overflow(&self) {
         let mut queued = self.queued();
-        *queued = Queued { changes: VecDeque::new(), overflowed: true, ended: queued.ended };
+        queued.empty(&self.all_bytes);
+        queued.overflowed = true;
         drop(queued);
         self.waker.wake();
     }
@@ -197,8 +223,18 @@ impl Queue {
     }
 
     fn take(&self) -> Changes {
-        let taken = std::mem::take(&mut *self.queued());
+        let mut queued = self.queued();
+        let taken = queued.empty(&self.all_bytes);
+        queued.ended = false;
+        drop(queued);
         Changes { changes: taken.changes.into(), overflowed: taken.overflowed, ended: taken.ended }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let bytes = self.queued().bytes;
+        self.all_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -252,6 +288,8 @@ pub struct Watches {
     count: AtomicUsize,
     /// Those of whole trees among them.
     trees: AtomicUsize,
+    /// What waits in all queues.
+    queued_bytes: Arc<AtomicUsize>,
     own: Own,
 }
 
@@ -343,7 +381,7 @@ impl Watch {
         backend: Arc<dyn Backend>,
         (dir, recursive, filter): (NodeId, bool, What),
     ) -> Result<Watch, Error> {
-        let queue = Arc::<Queue>::default();
+        let queue = Arc::new(Queue::new(watches.queued_bytes.clone()));
         let id = watches.add(Registered { dir, recursive, filter, queue: queue.clone() })?;
         let mut watch = Watch { id, queue, watches: watches.clone(), _observed: None };
         watch._observed = backend.observe(dir, recursive, watches);

@@ -15,6 +15,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
 
 use super::folds::Stamp;
+use crate::backend::descriptor_limit;
 use crate::set_id;
 use crate::vfs::{Attr, Kind, NodeId, SetTime, Special, Stable, Timestamp};
 
@@ -180,7 +181,8 @@ pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, m
 /// A descriptor that names a file without opening it.
 pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))
+    let fd = retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))?;
+    spared(fd, kept_free() / KEPT_FREE * 2)
 }
 
 /// Makes a regular file that did not exist.
@@ -193,6 +195,22 @@ pub(super) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Resul
 pub(super) fn open_dir(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     retry(|| rustix::fs::openat2(dir, c".", flags, Mode::empty(), CONFINED))
+}
+
+/// Of all descriptors of the process, those of files that clients have open leave this part to others, a third of it to the
+/// descriptors by which files are found: whoever opens all that he can keeps nobody from logging on, or from looking.
+const KEPT_FREE: usize = 3;
+const KEPT_FREE_OF: usize = 8;
+
+/// A new descriptor for a client's use, unless too few are left. The kernel gives the lowest number that is free: so many are in
+/// use at least.
+fn spared(fd: OwnedFd, kept_free: usize) -> Result<OwnedFd> {
+    let most = descriptor_limit().saturating_sub(kept_free);
+    if usize::try_from(fd.as_raw_fd()).is_ok_and(|number| number < most) { Ok(fd) } else { Err(Errno::MFILE) }
+}
+
+fn kept_free() -> usize {
+    descriptor_limit() / KEPT_FREE_OF * KEPT_FREE
 }
 
 /// openat2 answers EAGAIN when a rename elsewhere kept it from being sure that nothing escaped, and EINTR as ever.
@@ -221,7 +239,9 @@ impl Proc {
     pub(super) fn reopen(&self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
         // O_NONBLOCK has no effect on regular files; it keeps anything else from blocking a core.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))
+        let opened =
+            retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))?;
+        spared(opened, kept_free())
     }
 
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {

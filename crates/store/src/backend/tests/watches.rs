@@ -167,3 +167,28 @@ fn a_rename_is_told_in_one_piece() {
         assert_eq!(told, expected);
     });
 }
+
+#[test]
+fn what_nobody_reads_takes_a_bounded_amount_of_memory() {
+    rt::block_on(async {
+        let vfs = Vfs::new(Ram::new(64 << 20));
+        let watches = 400;
+        let unread: Vec<_> = {
+            let each = (0..watches).map(|_| vfs.watch(ROOT, false, What::FILE_NAME));
+            futures_util::future::join_all(each).await.into_iter().map(Result::unwrap).collect()
+        };
+        let name = "n".repeat(200);
+        // More than twice what may wait.
+        let files = 2 * MAX_QUEUED_BYTES / (200 * watches);
+        for n in 0..files {
+            file(&vfs, ROOT, &format!("{name}{n}")).await;
+        }
+        let waits: usize =
+            unread.iter().map(|watch| watch.take()).map(|changes| changes.changes.len() * 200).sum();
+        assert!(waits > 0 && waits <= MAX_QUEUED_BYTES, "{waits}");
+        // Once it is read there is room again, and nothing is lost.
+        file(&vfs, ROOT, "last").await;
+        assert!(unread.iter().all(|watch| shown(watch.take()) == ["+last"]));
+    })
+    .unwrap();
+}
