@@ -224,6 +224,8 @@ pub struct Server {
     users: Arc<Users>,
     delays: Delays,
     refusals: Refusals,
+    /// What waits in pipes.
+    held_by_pipes: pipes::Held,
     name: Arc<str>,
     drain: Drain,
 }
@@ -247,6 +249,7 @@ impl Server {
             users,
             delays: Delays::default(),
             refusals: Refusals::default(),
+            held_by_pipes: pipes::Held::default(),
             name,
             drain: Drain::default(),
         })

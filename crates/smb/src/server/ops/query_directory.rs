@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use weft_machine::rt;
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
 use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp, Vfs};
@@ -159,6 +160,10 @@ impl Scan {
                 return Ok(None);
             }
             self.fetch(open, who).await?;
+            if self.ready.is_empty() {
+                // A pattern that little matches is compared with a whole directory in one request: others have their turn.
+                rt::yield_now().await;
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 //! answers at once, so that only a READ before its WRITE ever waits.
 //! Does not: serve pipes of other programs, or byte locks, directories and change notices on IPC$.
 
+mod held;
 mod lsarpc;
 mod rpc;
 mod samr;
@@ -29,6 +30,8 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::query_info::{self, InfoType};
 use weft_wire::smb2::{Command, FileId, HEADER_LEN, NtStatus, close, flush, read, set_info, write};
 
+pub(super) use self::held::Held;
+use self::held::Holding;
 use self::rpc::{Association, Caller, Service};
 use super::context::{Answer, Failure, OpContext, Reply};
 use super::ops;
@@ -37,6 +40,8 @@ use super::ops;
 const MAX_PIPES: usize = 128;
 /// Answers that wait to be read from one pipe, in bytes: beyond it, a pipe takes no more calls.
 const MAX_UNREAD_BYTES: usize = 1 << 20;
+/// What a pipe takes by itself.
+const PIPE_BYTES: usize = 1024;
 /// READs that wait on one pipe.
 const MAX_WAITING: usize = 1024;
 /// What a pipe says to hold (FilePipeLocalInformation): nobody depends on it.
@@ -55,6 +60,25 @@ struct State {
     byte_mode: bool,
     closed: bool,
     waiting: Vec<Waker>,
+    /// What all of this takes.
+    holding: Holding,
+}
+
+impl State {
+    /// Charges what is kept now; whether there is room for it.
+    fn hold(&mut self) -> bool {
+        let bytes = PIPE_BYTES.saturating_add(self.unread_bytes).saturating_add(self.rpc.held_bytes());
+        self.holding.set(bytes)
+    }
+
+    /// Nothing goes in or comes out any more.
+    fn end(&mut self) {
+        self.closed = true;
+        self.unread.clear();
+        self.unread_bytes = 0;
+        self.rpc.give_up();
+        let _ = self.hold();
+    }
 }
 
 /// An open pipe.
@@ -67,8 +91,9 @@ pub(super) struct Pipe {
 type Taken = (Bytes, bool);
 
 impl Pipe {
-    fn new(service: Service) -> Pipe {
-        Pipe { service, state: Mutex::default() }
+    fn new(service: Service, held: &Held) -> Option<Pipe> {
+        let holding = held.hold(PIPE_BYTES)?;
+        Some(Pipe { service, state: Mutex::new(State { holding, ..State::default() }) })
     }
 
     /// Hands over what the client wrote; answers are there when this returns.
@@ -89,6 +114,14 @@ impl Pipe {
             }
             state.unread_bytes += answers.iter().map(Bytes::len).sum::<usize>();
             state.unread.extend(answers);
+            if !state.hold() {
+                tracing::debug!(peer = %cx.connection.peer, "limit reached: bytes that wait in pipes");
+                state.end();
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                waiting.into_iter().for_each(Waker::wake);
+                return Err(NtStatus::INSUFFICIENT_RESOURCES);
+            }
             std::mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -105,6 +138,8 @@ impl Pipe {
             state.unread.pop_front();
         }
         state.unread_bytes -= taken.len();
+        // Less than before: there is room.
+        let _ = state.hold();
         Some((taken, more && !state.byte_mode))
     }
 
@@ -149,9 +184,7 @@ impl Pipe {
     fn close(&self) {
         let waiting = {
             let mut state = lock(&self.state);
-            state.closed = true;
-            state.unread.clear();
-            state.unread_bytes = 0;
+            state.end();
             std::mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -259,10 +292,12 @@ fn create(cx: &OpContext) -> Answer {
         return Err(NtStatus::BAD_IMPERSONATION_LEVEL.into());
     }
     let service = Service::of_pipe(&request.name).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
-    let file = cx.tree.pipes.insert(Pipe::new(service)).ok_or_else(|| {
-        tracing::warn!(peer = %cx.connection.peer, "limit reached: pipes of a tree");
-        NtStatus::PIPE_NOT_AVAILABLE
-    })?;
+    let file = Pipe::new(service, &cx.server.held_by_pipes)
+        .and_then(|pipe| cx.tree.pipes.insert(pipe))
+        .ok_or_else(|| {
+            tracing::warn!(peer = %cx.connection.peer, "limit reached: pipes of a tree");
+            NtStatus::PIPE_NOT_AVAILABLE
+        })?;
     cx.set_file_id(file);
     let mut reply = Reply::with_capacity(96);
     create::Response {

@@ -27,6 +27,9 @@ const MAX_CALL_BYTES: usize = 512 << 10;
 const MAX_CONTEXTS: usize = 64;
 /// Handles of one association.
 const MAX_HANDLES: usize = 256;
+/// Answers to what one WRITE brings. Clients wait for an answer before they call again; each call takes a while, and everybody
+/// whose requests run on this core waits for it.
+const MAX_ANSWERS_AT_ONCE: usize = 64;
 
 /// On whose behalf a call runs.
 pub(super) struct Caller<'a> {
@@ -172,6 +175,7 @@ impl Association {
     /// Takes bytes in; gives the packets that answer them.
     pub(super) fn receive(&mut self, caller: &Caller<'_>, pipe: Service, bytes: &[u8]) -> Vec<Bytes> {
         let mut answers = Vec::new();
+        let (mut answered, mut before) = (0_usize, 0);
         self.partial.extend_from_slice(bytes);
         while !self.broken && self.partial.len() >= HEADER_LEN {
             let len = match Header::parse(&self.partial) {
@@ -192,11 +196,29 @@ impl Association {
             }
             let packet = self.partial.split_to(len).freeze();
             self.packet(caller, pipe, &packet, &mut answers);
+            answered = answered.saturating_add(usize::from(answers.len() > before));
+            before = answers.len();
+            if answered > MAX_ANSWERS_AT_ONCE && !self.broken {
+                tracing::debug!("limit reached: calls in one WRITE to a pipe");
+                self.give_up();
+            }
         }
-        if self.broken {
-            self.partial = BytesMut::new();
-        }
+        // A copy: what is left over would keep all that has come with it.
+        self.partial = if self.broken { BytesMut::new() } else { BytesMut::from(&self.partial[..]) };
         answers
+    }
+
+    /// Bytes that are kept of what has come and is not answered yet.
+    pub(super) fn held_bytes(&self) -> usize {
+        let call = self.call.as_ref().map_or(0, |call| call.stub.capacity());
+        self.partial.len().saturating_add(call)
+    }
+
+    /// Nothing more is answered, or kept.
+    pub(super) fn give_up(&mut self) {
+        self.broken = true;
+        self.partial = BytesMut::new();
+        self.call = None;
     }
 
     /// A packet against the rules: the last thing that is answered.

@@ -279,3 +279,56 @@ fn damaged_packets_end_the_pipe_at_worst() {
         b.bound("srvsvc", srvsvc::INTERFACE).await;
     });
 }
+
+#[test]
+fn what_waits_in_pipes_is_bounded_and_given_back() {
+    on_ipc(async |mut b| {
+        let held = |b: &Bench| b.server.held_by_pipes.bytes();
+        let first = fragment(srvsvc::SHARE_ENUM, &[0; 4000], pdu::Flags::FIRST);
+        let more = fragment(srvsvc::SHARE_ENUM, &[0; 4000], pdu::Flags::NONE);
+        let begun: Bytes =
+            std::iter::once(first).chain((0..120).map(|_| more.clone())).collect::<Vec<_>>().concat().into();
+        let mut refused = 0;
+        let mut trees = Vec::new();
+        // Twice as much as there is room for.
+        while refused < 100 {
+            b.tree = b.session.connect(None, 100).unwrap();
+            trees.push(b.tree.id);
+            for _ in 0..64 {
+                let Ok(file) = b.pipe("srvsvc").await else {
+                    refused += 1;
+                    continue;
+                };
+                let bound = b.pipe_write(file, &bind(&[Syntax::NDR], srvsvc::INTERFACE)).await;
+                refused += usize::from(bound.is_err() || b.pipe_write(file, &begun).await.is_err());
+            }
+            assert!(held(&b) <= 64 << 20);
+        }
+        for tree in trees {
+            b.session.disconnect(tree).await;
+        }
+        assert_eq!(held(&b), 0);
+        // Others are served again.
+        b.tree = b.session.connect(None, 100).unwrap();
+        b.bound("srvsvc", srvsvc::INTERFACE).await;
+    });
+}
+
+#[test]
+fn many_calls_in_one_write_end_the_pipe() {
+    on_ipc(async |b| {
+        let file = b.bound("srvsvc", srvsvc::INTERFACE).await;
+        let call = request(srvsvc::SHARE_ENUM, &srvsvc::client::share_enum("\\\\weft", 0));
+        b.pipe_write(file, &vec![&call[..]; 64].concat().into()).await.unwrap();
+        for _ in 0..64 {
+            b.pipe_read(file, 4280).await.unwrap();
+        }
+        b.pipe_write(file, &vec![&call[..]; 10_000].concat().into()).await.unwrap();
+        let mut answers = 0;
+        while b.pipe_read(file, 4280).await.is_ok() {
+            answers += 1;
+        }
+        assert_eq!(answers, 65);
+        assert_eq!(status(b.pipe_write(file, &call).await), NtStatus::PIPE_DISCONNECTED);
+    });
+}
