@@ -346,6 +346,10 @@ pub(crate) struct Connect {
     /// Compress SMB over TCP where the server supports it
     #[arg(long)]
     pub compress: bool,
+    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1. With 2.1 nothing shows whether the server knows the password, or that
+    /// somebody in between has changed what it says, unless --sign
+    #[arg(long, value_name = "DIALECT", default_value = "3.0", value_parser = parse_dialect)]
+    pub min_dialect: weft_smb::server::Dialect,
     /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
@@ -363,6 +367,7 @@ impl Connect {
             encrypt: false,
             sign: false,
             compress: false,
+            min_dialect: weft_smb::server::Dialect::V3_0,
             kerberos: false,
             channels: None,
         }

@@ -57,7 +57,9 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// No dialect in common.
-    #[error("the server speaks none of the dialects allowed here (2.1 to 3.1.1)")]
+    #[error(
+        "the server speaks none of the dialects allowed here, 3.0 to 3.1.1 (--min-dialect 2.1 lets an older one in)"
+    )]
     Dialect,
     /// Encryption was asked for.
     #[error("encryption is required, but the server offers no cipher of ours")]

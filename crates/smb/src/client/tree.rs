@@ -311,7 +311,7 @@ impl Tree {
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
         let access = AccessMask::FILE_READ_DATA | AccessMask::FILE_READ_ATTRIBUTES;
         let dir = self.open(path, OpenOptions::directory(access)).await?;
-        let mut entries = Vec::new();
+        let (mut entries, mut listed) = (Vec::new(), 0_usize);
         let mut flags = query_directory::Flags::RESTART_SCANS;
         loop {
             let request = query_directory::Request {
@@ -330,6 +330,7 @@ impl Tree {
                 // Nobody knows how far the listing is now: from the beginning.
                 Err(e) if connections.goes_on(&connection, &e) => {
                     entries.clear();
+                    listed = 0;
                     flags = query_directory::Flags::RESTART_SCANS;
                     continue;
                 }
@@ -344,10 +345,12 @@ impl Tree {
             if page.is_empty() {
                 return Err(Error::Violation("QUERY_DIRECTORY: an empty page"));
             }
+            // Names that are left out count: a server may list "." for ever.
+            listed = listed.saturating_add(page.len());
             for entry in page {
                 entries.extend(checked(entry)?);
             }
-            if entries.len() > MAX_LISTING {
+            if listed > MAX_LISTING {
                 return Err(Error::Misuse("the directory has more than 4 million entries"));
             }
         }

@@ -71,7 +71,7 @@ impl WireWay {
             })?,
         };
         let WireWay { no_crc, encrypt, sign, compress, channels, congestion, .. } = self;
-        let connect = Connect { transport, no_crc, encrypt, sign, compress, kerberos: false, channels };
+        let connect = Connect { no_crc, encrypt, sign, compress, channels, ..Connect::by(transport) };
         Ok(Way { url, connect, password: Arc::new(password), congestion })
     }
 }

@@ -159,13 +159,12 @@ impl Server {
             Over::Rnic => Transport::Rnic,
         };
         let connect = Connect {
-            transport,
             no_crc: over == Over::IwarpNocrc,
             encrypt: self.options.encrypt,
             sign: self.options.sign,
             compress: self.options.compress,
-            kerberos: false,
             channels: (job.channels > 1).then_some(job.channels),
+            ..Connect::by(transport)
         };
         let (url, password) = self.url(scheme)?;
         Ok(Way { url, connect, password, congestion: self.congestion() })

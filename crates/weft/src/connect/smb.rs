@@ -147,6 +147,7 @@ async fn log_on(
         options.signing = Wish::Required;
     }
     options.compression = dial.options.compress;
+    options.dialects = dial.options.min_dialect..=*options.dialects.end();
     options.kerberos = dial.options.kerberos;
     if dial.options.encrypt {
         options.encryption = Wish::Required;
