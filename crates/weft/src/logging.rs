@@ -1,10 +1,26 @@
 //! Logs go to standard error; standard output belongs to results.
 //!
-//! Owns: the level. `WEFT_LOG` (as `tracing` filters are written) overrides `-v`.
+//! Owns: the level, and how many lines of one kind there are. `WEFT_LOG` (as `tracing` filters are written) overrides `-v`.
+//!
+//! Clients can have the server warn them as often as they like: of a request to an encrypted share in the clear, of a limit that
+//! they have reached. So warnings from one place in the code come at a bounded rate, whatever place that is; what was left out
+//! is counted.
 
+use std::collections::HashMap;
 use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Warnings and errors from one place at once.
+const BURST: u32 = 100;
+/// After those, one in so long.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts logging at the level that `-v` asks for; a server also tells what it does, a client only what is wrong.
 pub(crate) fn start(verbose: u8, server: bool) {
@@ -23,5 +39,83 @@ pub(crate) fn start(verbose: u8, server: bool) {
         // Where standard error is a pipe that somebody has closed, there is nobody to be told of that either; the attempt would
         // panic, and end the server with its log.
         .log_internal_errors(false)
+        .finish()
+        .with(Floods::default())
         .init();
+}
+
+/// What each place in the code has logged lately: there are as many as there are lines that log.
+#[derive(Default)]
+struct Floods(Mutex<HashMap<Identifier, Flow>>);
+
+impl<S: Subscriber> Layer<S> for Floods {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        // What somebody has asked to see he sees; what is told of each client (a log-on) is not for us to leave out.
+        if *event.metadata().level() > Level::WARN {
+            return true;
+        }
+        let now = Instant::now();
+        let left_out = {
+            let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            flows.entry(event.metadata().callsite()).or_insert_with(|| Flow::new(now)).pass(now)
+        };
+        match left_out {
+            None => return false,
+            Some(0) => {}
+            Some(n) => note!("  {n} lines like the next one were not logged"),
+        }
+        true
+    }
+}
+
+/// A bucket of lines, which fills by one each [`PAUSE`].
+struct Flow {
+    left: u32,
+    filled: Instant,
+    left_out: u64,
+}
+
+impl Flow {
+    fn new(now: Instant) -> Flow {
+        Flow { left: BURST, filled: now, left_out: 0 }
+    }
+
+    /// Whether a line is logged; then how many were not since the last one.
+    fn pass(&mut self, now: Instant) -> Option<u64> {
+        let pauses = now.duration_since(self.filled).as_nanos() / PAUSE.as_nanos();
+        let pauses = u32::try_from(pauses).unwrap_or(u32::MAX);
+        if pauses > 0 {
+            self.left = self.left.saturating_add(pauses).min(BURST);
+            self.filled = now;
+        }
+        match self.left.checked_sub(1) {
+            None => {
+                self.left_out = self.left_out.saturating_add(1);
+                None
+            }
+            Some(left) => {
+                self.left = left;
+                Some(std::mem::take(&mut self.left_out))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_logs_all_the_time_logs_a_burst_and_then_one_line_a_second() {
+        let start = Instant::now();
+        let mut flow = Flow::new(start);
+        let logged: Vec<_> =
+            (0..10_000).filter_map(|ms| flow.pass(start + Duration::from_millis(ms))).collect();
+        assert_eq!(logged.len(), BURST as usize + 9);
+        assert_eq!(logged[..BURST as usize], [0; BURST as usize]);
+        assert_eq!(logged[BURST as usize + 1..], [999; 8]);
+        // Quiet for long, it may say as much as before.
+        let later = start + Duration::from_secs(3600);
+        assert_eq!((0..2 * BURST).filter_map(|_| flow.pass(later)).count(), BURST as usize);
+    }
 }
