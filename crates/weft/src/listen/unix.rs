@@ -10,9 +10,14 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use weft_machine::net::{Peer, Readable, Socket};
 
-/// The socket. Who may connect is decided by the rights of its file: as the umask has it, its owner.
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// The socket. Who may connect is decided by the rights of its file, which are its owner's alone, whatever the umask says.
 pub(crate) struct PathListener {
     socket: Readable<Listening>,
     /// Dropped after the socket, unless somebody else has it.
@@ -34,10 +39,10 @@ impl PathListener {
     /// Listens at `path`. A socket that a dead process has left behind is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<PathListener> {
         let near = Near::of(path)?;
-        let listener = match UnixListener::bind(&near.path) {
+        let listener = match bind_closed(&near.path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
                 std::fs::remove_file(path)?;
-                UnixListener::bind(&near.path)?
+                bind_closed(&near.path)?
             }
             other => other?,
         };
@@ -77,6 +82,16 @@ impl PathListener {
             }
         }
     }
+}
+
+/// Listens at a path that other users cannot connect to: unix(7) makes the file with the mode that the socket has, so there is no
+/// moment at which they could.
+fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
 }
 
 /// Connects to the socket at `path`, which may be of any length.
@@ -123,6 +138,8 @@ impl Drop for SocketFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use weft_machine::rt;
 
     use super::*;
@@ -136,6 +153,7 @@ mod tests {
             let path = deep.join("s.sock");
             let listener = PathListener::bind(&path).unwrap();
             assert!(path.exists() && !is_abandoned(&path));
+            assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600, "nobody else's to connect to");
             let _client = connect(&path).unwrap();
             // The look above connected, too.
             for _ in 0..2 {
