@@ -55,13 +55,14 @@ pub(crate) async fn print(
     let blocks = (0..size.div_ceil(BLOCK_BYTES)).map(|i| {
         let (file, offset) = (file.clone(), i * BLOCK_BYTES);
         let len = BLOCK_BYTES.min(size - offset) as u32;
-        async move { file.read(offset, len).await }
+        async move { Ok::<_, Failure>((file.read(offset, len).await?, len)) }
     });
     let mut blocks = stream::iter(blocks).buffered(QUEUE_DEPTH);
     let mut copied = 0;
     while let Some(bytes) = blocks.next().await {
-        let bytes: Bytes = bytes?;
+        let (bytes, len): (Bytes, u32) = bytes?;
         copied += bytes.len() as u64;
+        let short = bytes.len() < len as usize;
         // Whoever reads the pipe may take his time; the connection is looked after meanwhile.
         let written;
         (out, written) = rt::blocking(move || {
@@ -70,6 +71,10 @@ pub(crate) async fn print(
         })
         .await;
         written?;
+        // What comes after a gap would be in the wrong place.
+        if short {
+            break;
+        }
     }
     rt::blocking(move || out.flush()).await?;
     file.close().await?;

@@ -10,6 +10,7 @@ use weft_machine::{Pool, rt};
 use crate::Failure;
 use crate::args::Ls;
 use crate::connect::{self, Remote, RemoteEntry};
+use crate::out::name;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
@@ -28,9 +29,8 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
             None => return Err(format!("{url}: no such file or folder").into()),
             Some(_) if folder => remote.list(&url.path).await.map_err(|e| format!("{url}: {e}"))?,
             Some(stat) => {
-                let name = url.file_name().to_owned();
                 vec![RemoteEntry {
-                    name,
+                    name: url.file_name().to_owned(),
                     garbled: false,
                     folder: false,
                     special: stat.special,
@@ -60,8 +60,8 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     } else {
         for (entry, target) in shown {
             let slash = if entry.folder { "/" } else { "" };
-            let arrow = target.map_or(String::new(), |target| format!(" -> {target}"));
-            say!("{:>14}  {}  {}{slash}{arrow}", entry.size, entry.modified, entry.name)?;
+            let arrow = target.map_or(String::new(), |target| format!(" -> {}", name(&target)));
+            say!("{:>14}  {}  {}{slash}{arrow}", entry.size, entry.modified, name(&entry.name))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -91,7 +91,7 @@ fn shares(args: &Ls, url: &Url) -> Result<ExitCode, Failure> {
         say!("{}", Value::Array(list))?;
     } else {
         for share in shares {
-            say!("{:<24} {}", share.name, share.remark)?;
+            say!("{:<24} {}", name(&share.name), name(&share.remark))?;
         }
     }
     Ok(ExitCode::SUCCESS)

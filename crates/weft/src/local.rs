@@ -373,6 +373,7 @@ fn filled(call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::
 enum LockError {
     Io(io::Error),
     UnderWay,
+    Foreign,
 }
 
 impl LockError {
@@ -381,6 +382,10 @@ impl LockError {
         match self {
             LockError::Io(e) => format!("{path}: {e}").into(),
             LockError::UnderWay => format!("another copy to this file is under way ({path})").into(),
+            LockError::Foreign => {
+                format!("{path}: somebody else has made this file, where the copy was to be: remove it (rm)")
+                    .into()
+            }
         }
     }
 }
@@ -389,11 +394,20 @@ impl LockError {
 /// verified. What replaces a file is nobody else's to read before it has that file's mode.
 fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
     let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(if replaces { 0o600 } else { 0o666 });
+    options.read(true).write(true).mode(if replaces { 0o600 } else { 0o666 });
     // A link of that name is not ours.
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
     let file = loop {
-        let file = options.open(path).map_err(LockError::Io)?;
+        let (file, made) = match options.clone().create_new(true).open(path) {
+            Ok(file) => (file, true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match options.open(path) {
+                Ok(file) => (file, false),
+                // Its copy has ended in between.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(LockError::Io(e)),
+            },
+            Err(e) => return Err(LockError::Io(e)),
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LockError::UnderWay),
@@ -402,6 +416,11 @@ fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
         }
         // Whoever had the lock may have given the file its name meanwhile.
         let ours = file.metadata().map_err(LockError::Io)?;
+        // In a folder where others write, too: whoever has made it could read the copy, and would own it.
+        if !made && (ours.uid() != rustix::process::geteuid().as_raw() || ours.nlink() > 1 || !ours.is_file())
+        {
+            return Err(LockError::Foreign);
+        }
         match std::fs::metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
             Ok(_) => {}

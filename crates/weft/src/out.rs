@@ -3,6 +3,8 @@
 //! A pipe that was closed (`weft ls ... | head -1`) is nobody's fault: what comes after is not printed, and the exit status
 //! is that of the command. Any other failure, a full disk above all, is a failure of the command. Standard error has nobody
 //! left to be told.
+//! Names and sentences of servers are among what is printed. So nothing in a line moves the cursor, colours the terminal, names
+//! its window or turns text round: such a character is shown by its number, as JSON writes it.
 //! Owns: nothing. Does not: panic, as `println!` and `eprintln!` do.
 
 use std::fmt::Arguments;
@@ -15,16 +17,21 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 /// A line to standard output; its outcome is a `Result`.
 macro_rules! say {
     () => { $crate::out::print(format_args!("\n")) };
-    ($($text:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
 }
 
 /// A line to standard error.
 macro_rules! note {
-    () => { $crate::out::note(format_args!("\n")) };
-    ($($text:tt)*) => { $crate::out::note(format_args!("{}\n", format_args!($($text)*))) };
+    () => { $crate::out::note(format_args!("")) };
+    ($($text:tt)*) => { $crate::out::note(format_args!($($text)*)) };
 }
 
-/// Text to standard output.
+/// A line to standard output.
+pub(crate) fn line(text: Arguments) -> io::Result<()> {
+    print(format_args!("{}\n", harmless(text)))
+}
+
+/// Text of our own to standard output, which may be coloured.
 pub(crate) fn print(text: Arguments) -> io::Result<()> {
     let mut out = io::stdout().lock();
     heard(out.write_fmt(text).and_then(|()| out.flush()))
@@ -66,15 +73,62 @@ pub(crate) fn ended_by_reader(failure: &(dyn std::error::Error + 'static)) -> bo
     CLOSED.load(Ordering::Relaxed) && io.or(json) == Some(io::ErrorKind::BrokenPipe)
 }
 
-/// Text to standard error.
+/// A line to standard error.
 pub(crate) fn note(text: Arguments) {
     // Who closed it does not want to know, and there is no third place to say so.
-    io::stderr().lock().write_fmt(text).ok();
+    io::stderr().lock().write_fmt(format_args!("{}\n", harmless(text))).ok();
+}
+
+/// Text that does nothing to a terminal but show itself.
+fn harmless(text: Arguments) -> String {
+    let text = text.to_string();
+    if !text.contains(acts) {
+        return text;
+    }
+    shown(&text, |c| c != '\n' && acts(c))
+}
+
+/// A name as part of a line: it has no end of line in it either.
+pub(crate) fn name(name: &str) -> String {
+    shown(name, acts)
+}
+
+fn shown(text: &str, hidden: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match hidden(c) {
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Control characters (C0, DEL, C1), and those that change the direction of what follows (Unicode TR 36 and 9).
+fn acts(c: char) -> bool {
+    (c.is_control() && c != '\t')
+        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_a_server_does_nothing_to_the_terminal() {
+        let hostile = "\x1b]0;owned\x07\x1b[2J\r\u{9b}31m\u{202e}gpj.exe\x7f";
+        let shown = harmless(format_args!("copy {hostile}\nand more\tü"));
+        assert_eq!(
+            shown,
+            "copy \\u001b]0;owned\\u0007\\u001b[2J\\u000d\\u009b31m\\u202egpj.exe\\u007f\nand more\tü"
+        );
+        assert_eq!(name("two\nlines"), "two\\u000alines");
+        // What was valid JSON is the same JSON.
+        let json = serde_json::json!({ "name": hostile });
+        let printed = harmless(format_args!("{json}"));
+        assert!(!printed.contains(acts));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), json);
+    }
 
     #[test]
     fn a_closed_pipe_is_no_failure_and_a_full_disk_is() {

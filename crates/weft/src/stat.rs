@@ -47,7 +47,7 @@ pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
     };
     say!("  {:<10} {kind}", "kind")?;
     if let Some(target) = target {
-        say!("  {:<10} {target}", "leads to")?;
+        say!("  {:<10} {}", "leads to", crate::out::name(&target))?;
     }
     say!("  {:<10} {} bytes, {} allocated", "size", stat.size, stat.allocated)?;
     if let Some(created) = stat.created {

@@ -22,6 +22,7 @@ use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::local::Destination;
+use crate::out::name;
 use crate::signals::{stop_on_signals, until_stopped};
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
 use crate::url::{Scheme, Url};
@@ -170,8 +171,29 @@ impl Work {
         work
     }
 
+    /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
+    /// target would choose what is written there.
+    fn keep_off(&mut self, occupied: &[String]) {
+        let occupied: BTreeSet<&str> = occupied.iter().map(String::as_str).collect();
+        let in_the_way = |path: &str| {
+            let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+            above.chain([path]).any(|part| occupied.contains(part))
+        };
+        let Work { folders, files, clashes, .. } = self;
+        let mut keep = |path: &String| {
+            let free = !in_the_way(path);
+            if !free {
+                clashes
+                    .push((path.clone(), "a symbolic link, or what else is no file and no folder, is there"));
+            }
+            free
+        };
+        folders.retain(&mut keep);
+        files.retain(|(path, _)| keep(path));
+    }
+
     fn bytes(&self) -> u64 {
-        self.files.iter().map(|(_, size)| size).sum()
+        self.files.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
     }
 }
 
@@ -206,13 +228,16 @@ async fn sync(
     }
     let (source, target) = if ends.up { (here, there) } else { (there, here) };
     let names = if ends.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
-    let work = Work::between(&source.items, &target.items, names, which, args.delete);
+    let mut work = Work::between(&source.items, &target.items, names, which, args.delete);
+    if !ends.up {
+        work.keep_off(&target.skipped);
+    }
     if !options.quiet {
         for path in &source.skipped {
-            note!("left out, neither a file nor a folder: {path}");
+            note!("left out, neither a file nor a folder: {}", name(path));
         }
         for path in &source.unfinished {
-            note!("left out, an unfinished copy by its name: {path}");
+            note!("left out, an unfinished copy by its name: {}", name(path));
         }
     }
     let left_out: Vec<String> = source.skipped.into_iter().chain(source.unfinished).collect();
@@ -344,6 +369,10 @@ impl Ends {
 
     async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Failure> {
         let (there, here) = (join(&self.there, path), self.here.join(path));
+        // Somebody may have made one since the folder was listed.
+        if !self.up && std::fs::symlink_metadata(&here).is_ok_and(|found| found.is_symlink()) {
+            return Err("a symbolic link has this name here".into());
+        }
         match self.up {
             true => store(&self.remote, &here, &there, plan).await,
             false => match Destination::of(&here)? {
@@ -493,19 +522,19 @@ fn enter(items: &mut Items, path: String, item: Item) -> Result<(), Failure> {
 
 fn print_work(unread: &[(String, String)], work: &Work) -> Result<(), Failure> {
     for (path, reason) in unread {
-        say!("cannot     {path}: {reason}")?;
+        say!("cannot     {}: {}", name(path), name(reason))?;
     }
     for (path, reason) in &work.clashes {
-        say!("cannot     {path}: {reason}")?;
+        say!("cannot     {}: {reason}", name(path))?;
     }
     for path in &work.folders {
-        say!("make       {path}/")?;
+        say!("make       {}/", name(path))?;
     }
     for (path, size) in &work.files {
-        say!("copy       {path} ({size} bytes)")?;
+        say!("copy       {} ({size} bytes)", name(path))?;
     }
     for (path, folder) in &work.extra {
-        say!("delete     {path}{}", if *folder { "/" } else { "" })?;
+        say!("delete     {}{}", name(path), if *folder { "/" } else { "" })?;
     }
     say!("unchanged  {} files", work.unchanged)?;
     Ok(())
@@ -531,7 +560,7 @@ fn report(
         return Ok(());
     }
     for (path, reason) in &done.failed {
-        note!("weft: {path}: {reason}");
+        note!("weft: {}: {}", name(path), name(reason));
     }
     if !args.transfer.quiet {
         say!(
@@ -572,6 +601,17 @@ mod tests {
         assert_eq!((work.unchanged, work.bytes()), (1, 6));
         let all = Work::between(&source, &target, Names::Exact, Which::All, false);
         assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link_that_is_at_the_target() {
+        let source =
+            items(&[("a", 1, 1), ("link/", 0, 0), ("link/b", 1, 1), ("link/d/", 0, 0), ("linked", 1, 1)]);
+        let mut work = Work::between(&source, &Items::new(), Names::Exact, Which::All, false);
+        work.keep_off(&["link".to_owned()]);
+        assert_eq!(work.files, [("a".into(), 1), ("linked".into(), 1)]);
+        let kept_off: Vec<_> = work.clashes.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!((work.folders.len(), kept_off), (0, vec!["link", "link/d", "link/b"]));
     }
 
     #[test]
