@@ -1,0 +1,281 @@
+"""What one client can make the server keep, and one server a client: descriptors, files elsewhere, the terminal."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import resource
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+
+
+def words(*numbers):
+    return struct.pack(f">{len(numbers)}I", *numbers)
+
+
+def opaque(data):
+    return words(len(data)) + data + bytes(-len(data) % 4)
+
+
+class Rpc:
+    """Calls of ONC RPC on one connection, from a port and address of choice."""
+
+    def __init__(self, port, source="127.0.0.1"):
+        self.socket = socket.socket()
+        for own in random.sample(range(600, 1024), 400) if os.geteuid() == 0 else [0]:
+            try:
+                self.socket.bind((source, own))
+                break
+            except OSError:
+                continue
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", port))
+        self.file, self.xid = self.socket.makefile("rb"), 0
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+    def call(self, program, version, procedure, args):
+        self.xid += 1
+        credential = words(1) + opaque(words(0) + opaque(b"box") + words(0, 0, 0)) + words(0, 0)
+        message = words(self.xid, 0, 2, program, version, procedure) + credential + args
+        self.socket.sendall(words(1 << 31 | len(message)) + message)
+        length = struct.unpack(">I", self.file.read(4))[0] & 0x7FFF_FFFF
+        return self.file.read(length)[24:]
+
+
+class HostileNfs:
+    """An NFSv3 server that says what its owner likes: `names` of the root, each a file unless its handle begins with d."""
+
+    def __init__(self, names, size=5):
+        self.names, self.size = names, size
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+    def url(self, path=""):
+        return f"nfs://127.0.0.1:{self.port}/x/{path}?vers=3&mountport={self.port}"
+
+    def accept(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
+
+    def serve(self, peer):
+        # The client hangs up when it has seen enough.
+        with contextlib.suppress(OSError), peer, peer.makefile("rb") as file:
+            while head := file.read(4):
+                message = file.read(struct.unpack(">I", head)[0] & 0x7FFF_FFFF)
+                xid, _, _, program, _, procedure, _, length = struct.unpack(">8I", message[:32])
+                args = message[32 + length + -length % 4 + 8:]
+                answer = words(xid, 1, 0, 0, 0, 0) + self.answer(program, procedure, args)
+                peer.sendall(words(1 << 31 | len(answer)) + answer)
+
+    def attributes(self, handle):
+        kind = 2 if handle.startswith(b"d") else 1
+        return words(kind, 0o755, 1, 0, 0) + struct.pack(">QQQQQ", self.size, self.size, 0, 1, 1) + words(1, 0, 1, 0, 1, 0)
+
+    def answer(self, program, procedure, args):
+        if program == 100005:
+            return words(0) + opaque(b"d-root") + words(1, 1) if procedure == 1 else b""
+        if procedure == 0:
+            return b""
+        length = struct.unpack(">I", args[:4])[0]
+        handle, rest = args[4:4 + length], args[4 + length + -length % 4:]
+        post = words(1) + self.attributes(handle)
+        if procedure == 1:
+            return words(0) + self.attributes(handle)
+        if procedure == 3:
+            name = rest[4:4 + struct.unpack(">I", rest[:4])[0]]
+            found = self.names.get(handle, {}).get(name)
+            return words(2, 0) if found is None else words(0) + opaque(found) + words(1) + self.attributes(found) + post
+        if procedure == 6:
+            data = b"EVIL!"[struct.unpack(">Q", rest[:8])[0]:]
+            return words(0) + post + words(len(data), 1) + opaque(data)
+        if procedure == 17:
+            entries = b""
+            for at, (name, found) in enumerate(self.names.get(handle, {}).items()):
+                entries += words(1) + struct.pack(">Q", 9) + opaque(name) + struct.pack(">Q", at + 3)
+                entries += words(1) + self.attributes(found) + words(1) + opaque(found)
+            return words(0) + post + bytes(8) + entries + words(0, 1)
+        if procedure == 19:
+            return words(0) + post + words(65536, 65536, 4096, 65536, 65536, 4096, 65536) + bytes(16) + words(0x1B)
+        return words(10004, 0, 0)
+
+
+class Greed(unittest.TestCase):
+    def descriptors(self, server):
+        return len(list(pathlib.Path(f"/proc/{server.ready['pid']}/fd").iterdir()))
+
+    @unittest.skipUnless(os.geteuid() == 0, "listens at port 111")
+    def test_a_host_that_takes_no_answers_of_its_lock_manager_holds_few_descriptors(self):
+        # It need not be let in by any export.
+        with weft.serving("--export", "data:net=192.0.2.0/24") as server:
+            with socket.create_server(("127.0.0.9", 111), backlog=1024):
+                before = self.descriptors(server)
+                peer = Rpc(server.ready["nfs_port"], "127.0.0.9")
+                self.addCleanup(peer.close)
+                lock = opaque(b"box") + opaque(bytes(40)) + opaque(b"owner") + words(1) + struct.pack(">QQ", 0, 1)
+                for _ in range(500):
+                    peer.call(100021, 4, 6, opaque(b"cookie") + words(1) + lock)
+                self.assertLess(self.descriptors(server), before + 40)
+
+    def test_a_client_that_says_again_where_it_is_called_has_one_connection(self):
+        with weft.serving() as server, socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+            port = listener.getsockname()[1]
+            address = f"127.0.0.1.{port >> 8}.{port & 255}".encode()
+            peer = Rpc(server.ready["nfs_port"])
+            self.addCleanup(peer.close)
+
+            def compound(op):
+                return peer.call(100003, 4, 1, opaque(b"") + words(0, 1) + op)
+
+            call = words(35) + b"verifier" + opaque(b"greedy") + words(0x4000_0000) + opaque(b"tcp") + opaque(address)
+            answer = compound(call + words(1))
+            self.assertEqual(answer[:4], words(0))
+            before = self.descriptors(server)
+            for _ in range(500):
+                self.assertEqual(compound(words(36) + answer[20:36])[:4], words(0))
+            deadline = time.monotonic() + 10
+            while self.descriptors(server) > before + 5 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            self.assertLessEqual(self.descriptors(server), before + 5)
+
+    def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):
+        from impacket.smbconnection import SMBConnection
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
+
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as work:
+            command = [str(weft.WEFT), "serve", folder, "--user", weft.USER, "--json", "--smb-port", "0", "--smbd-port", "0"]
+            environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_STATE_DIR=f"{work}/state")
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, preexec_fn=limit, text=True)
+            try:
+                port, share = json.loads(process.stdout.readline())["smb_port"], pathlib.Path(folder).name
+                first = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=port)
+                first.login(weft.USER, weft.PASSWORD)
+                tree, opened = first.connectTree(share), 0
+                with self.assertRaises(Exception):
+                    while opened < 1000:
+                        first.createFile(tree, f"f{opened}")
+                        opened += 1
+                self.assertGreater(opened, 100)
+                second = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=port)
+                second.login(weft.USER, weft.PASSWORD)
+                self.assertGreaterEqual(len(second.listPath(share, "*")), opened)
+            finally:
+                process.terminate()
+                process.wait(30)
+                process.stdout.close()
+
+    def test_requests_that_are_refused_do_not_fill_the_log(self):
+        from impacket.smbconnection import SMBConnection
+
+        with weft.serving() as server:
+            peer = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=server.smb_port)
+            peer.login(weft.USER, weft.PASSWORD)
+            before = server.log_text().count("\n")
+            for _ in range(1000):
+                try:
+                    peer.getSMBServer().connectTree("data")
+                    peer.getSMBServer()._Session["TreeConnectTable"].clear()
+                except Exception:
+                    pass
+            self.assertLess(server.log_text().count("\n") - before, 150)
+
+    def test_a_server_cannot_write_outside_of_the_target(self):
+        names = {
+            b"d-root": {b"link": b"d-sub", b"file": b"f1", b"plain": b"f2"},
+            b"d-sub": {b"precious": b"f3", b"new": b"f4"},
+        }
+        with HostileNfs(names) as server, tempfile.TemporaryDirectory() as work:
+            work = pathlib.Path(work)
+            target, outside = work / "target", work / "outside"
+            target.mkdir(), outside.mkdir()
+            (outside / "precious").write_text("mine")
+            (work / "file").write_text("mine")
+            (target / "link").symlink_to(outside)
+            (target / "file").symlink_to(work / "file")
+            for options in [[], ["--dry-run"]]:
+                done = weft.run(weft.WEFT, "sync", *options, server.url(), target, check=False)
+                self.assertNotEqual(done.returncode, 0)
+            self.assertEqual([p.name for p in outside.iterdir()], ["precious"])
+            self.assertEqual(((outside / "precious").read_text(), (work / "file").read_text()), ("mine", "mine"))
+            self.assertEqual((target / "plain").read_text(), "EVIL!")
+
+    def test_names_do_nothing_to_the_terminal(self):
+        hostile = b"\x1b]0;owned\x07\x1b[2J\r\xc2\x9b31m"
+        with HostileNfs({b"d-root": {hostile: b"f1", b"two\nlines": b"f2"}}) as server:
+            for command in [["ls"], ["ls", "--json"], ["sync", "--dry-run"]]:
+                target = ["/nonexistent"] if command[0] == "sync" else []
+                said = weft.run(weft.WEFT, *command, server.url(), *target)
+                text = said.stdout + said.stderr
+                self.assertNotRegex(text, "[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+                self.assertIn("u001b[2J", text)
+                self.assertNotIn("two\nlines", text)
+
+    def test_a_file_that_ends_too_soon_ends_the_copy(self):
+        with HostileNfs({b"d-root": {b"f": b"f1"}}, size=(1 << 64) - 1) as server:
+            done = weft.run(weft.WEFT, "cat", server.url("f"), check=False, timeout=20)
+            self.assertEqual((done.returncode, done.stdout), (1, "EVIL!"))
+
+    def test_a_copy_is_not_written_into_a_file_of_somebody_else(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs another user")
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            (server.folder / "f").write_text("for me alone")
+            draft = pathlib.Path(work) / ".f.weft-partial"
+            draft.write_text("")
+            os.chown(draft, 65534, 65534)
+            target = pathlib.Path(work) / "f"
+            done = weft.run(weft.WEFT, "cp", "-q", server.url("f"), target, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("somebody else", done.stderr)
+            self.assertFalse(target.exists())
+            self.assertEqual(draft.read_text(), "")
+
+    def test_a_server_that_asks_for_an_old_dialect_is_shown_no_proof_of_a_password(self):
+        """In 2.1 it need not show that it knows the password, and files would go to whoever answers."""
+        commands = []
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def serve():
+                peer, _ = listener.accept()
+                with contextlib.suppress(OSError), peer, peer.makefile("rb") as file:
+                    while head := file.read(4):
+                        request = file.read(struct.unpack(">I", head)[0])
+                        commands.append(struct.unpack("<H", request[12:14])[0])
+                        header = request[:14] + struct.pack("<HI", 1, 1) + request[20:64]
+                        body = struct.pack("<HHHH", 65, 1, 0x0210, 0) + bytes(16)
+                        body += struct.pack("<IIII", 4, 1 << 20, 1 << 20, 1 << 20) + bytes(16) + struct.pack("<HHI", 128, 0, 0)
+                        peer.sendall(struct.pack(">I", len(header) + len(body)) + header + body)
+
+            threading.Thread(target=serve, daemon=True).start()
+            url = f"smb://{weft.USER}@127.0.0.1:{listener.getsockname()[1]}/data/f"
+            done = weft.run(weft.WEFT, "cp", "/etc/hostname", url, check=False, timeout=40)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--min-dialect", done.stderr)
+        self.assertEqual(set(commands), {0})
+
+
+if __name__ == "__main__":
+    unittest.main()
