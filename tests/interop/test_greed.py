@@ -14,6 +14,7 @@ import threading
 import time
 import unittest
 
+import nfs4
 import weft
 
 
@@ -158,6 +159,40 @@ class Greed(unittest.TestCase):
             while self.descriptors(server) > before + 5 and time.monotonic() < deadline:
                 time.sleep(0.1)
             self.assertLessEqual(self.descriptors(server), before + 5)
+
+    @unittest.skipUnless(os.geteuid() == 0, "who may read what is the kernel's to decide")
+    def test_after_a_restart_nobody_takes_back_what_he_never_had(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = pathlib.Path(work) / "data"
+            folder.mkdir()
+            for name, mode in [("own", 0o666), ("secret", 0o600)]:
+                (folder / name).write_text("for root alone")
+                (folder / name).chmod(mode)
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            command = [
+                weft.WEFT, "serve", folder, "--user", weft.USER, "--json", "--state-dir", f"{work}/state", "--smb-port", 0,
+                "--smbd-port", 0, "--nfs-port", port,
+            ]
+            server = weft.Process(command, f"{work}/log")
+            try:
+                # A client that has something open, and a handle of what root does not let it read: root is nobody here.
+                client = nfs4.Client(port, "greedy")
+                self.assertEqual(client.open("data", "own", 3, 0)[0], "ok")
+                handles = {}
+                for name in ["own", "secret"]:
+                    reply = client.run(*client.walk("data", name), nfs4.words(nfs4.GETFH))
+                    client.check(reply, nfs4.PUTROOTFH), client.check(reply, nfs4.LOOKUP), client.check(reply, nfs4.LOOKUP)
+                    client.check(reply, nfs4.GETFH)
+                    handles[name] = reply.opaque()
+                server.crash()
+                server.start()
+                again = nfs4.Client(port, "greedy", reclaims=True)
+                for name, wanted in [("secret", "ACCESS"), ("own", "ok")]:
+                    back = nfs4.words(0, 3, 0) + bytes(8) + nfs4.opaque(b"o") + nfs4.words(0, 1, 0)
+                    self.assertEqual(again.on(handles[name], nfs4.OPEN, back)[1], wanted, name)
+            finally:
+                server.stop()
 
     def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):
         from impacket.smbconnection import SMBConnection

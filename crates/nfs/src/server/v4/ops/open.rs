@@ -90,11 +90,16 @@ async fn carry_out(
         let attr = found.node.attr().await?;
         let reads = if access & share::READ != 0 { READ } else { 0 };
         let writes = if access & share::WRITE != 0 || found.truncate.is_some() { WRITE } else { 0 };
-        // What is taken back was allowed before.
-        if !matches!(args.claim, Claim::Previous(_)) {
-            c.cx.caller.check_open(&attr, reads | writes).map_err(|e| status(&e))?;
-            found.node.admit(c.cx, &attr, guard::data(reads | writes)).await.map_err(|e| status(&e))?;
+        match args.claim {
+            // That it had this open is the client's word. Only the owner may have what the mode bits have taken from him since.
+            Claim::Previous(_) => [reads, writes].into_iter().try_for_each(|wanted| match wanted {
+                0 => Ok(()),
+                wanted => c.cx.caller.check_data(&attr, wanted),
+            }),
+            _ => c.cx.caller.check_open(&attr, reads | writes),
         }
+        .map_err(|e| status(&e))?;
+        found.node.admit(c.cx, &attr, guard::data(reads | writes)).await.map_err(|e| status(&e))?;
     }
     let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
     c.cx.server.states.remember(client)?;
