@@ -1,12 +1,14 @@
 //! How many connections each service and each address may have.
 //!
 //! Every service has a part of all connections for itself, so that a flood of one (mountd asks nobody for a password) shuts
-//! nobody out of another. Where a part, or what one address may have of it, is full, the oldest connection there that
-//! nobody knows yet is closed for the new one; only where all are known is the new one refused.
+//! nobody out of another. Where a part, or what one address may have of it, is full, a connection there that nobody knows yet is
+//! closed for the new one: the oldest of the address that has most of them, so that whoever logs on beside a flood is not the one
+//! who goes. Only where all are known is the new one refused.
 //! Owns: the counts. Does not: accept, or close: a connection that is to go is told so on its own core.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,15 +103,27 @@ struct Leaving {
 struct Counts {
     next: u64,
     all: usize,
-    /// Those that nobody knows, oldest first.
-    strangers: BTreeMap<u64, (Source, Arc<Notice>)>,
+    /// Those that nobody knows.
+    strangers: HashMap<u64, Arc<Notice>>,
     sources: HashMap<Source, OfSource>,
+    /// The sources that have strangers, by [`OfSource::rank`]: who makes room is of the last.
+    ranks: BTreeSet<(Rank, Source)>,
 }
 
 #[derive(Default)]
 struct OfSource {
     all: usize,
+    /// Oldest first.
     strangers: BTreeSet<u64>,
+}
+
+/// How many strangers, and of sources with as many the one whose oldest has been there for longest.
+type Rank = (usize, Reverse<u64>);
+
+impl OfSource {
+    fn rank(&self) -> Option<Rank> {
+        self.strangers.first().map(|oldest| (self.strangers.len(), Reverse(*oldest)))
+    }
 }
 
 /// Tells a connection to go.
@@ -186,36 +200,37 @@ impl Quotas {
         let most = self.of_address(service);
         if source != Source::Local && of_source >= most {
             let oldest = counts.sources.get(&source).and_then(|of| of.strangers.first().copied());
-            self.evict_of(counts, oldest.ok_or(Full::Address(most))?);
+            self.evict_of(counts, source, oldest.ok_or(Full::Address(most))?);
         }
         let most = self.of_service(service);
         if counts.all >= most {
-            let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
-            self.evict_of(counts, oldest.ok_or(Full::Service(most))?);
+            let (source, oldest) = counts.first_to_go().ok_or(Full::Service(most))?;
+            self.evict_of(counts, source, oldest);
         }
         let (number, notice) = (counts.next, Arc::<Notice>::default());
         counts.next += 1;
         counts.all += 1;
-        counts.strangers.insert(number, (source, notice.clone()));
-        let of = counts.sources.entry(source).or_default();
-        of.all += 1;
-        of.strangers.insert(number);
+        counts.strangers.insert(number, notice.clone());
+        counts.change(source, |of| {
+            of.all += 1;
+            of.strangers.insert(number);
+        });
         Ok(Place { quotas: self.clone(), service, source, number, notice, served: Cell::new(false) })
     }
 
-    /// Closes the oldest connection that nobody knows, of whatever service has most of them; false where there is none.
+    /// Closes a connection that nobody knows, of whatever service has most of them; false where there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut services = lock(&self.0.services);
         let Some(counts) = services.iter_mut().max_by_key(|counts| counts.strangers.len()) else {
             return false;
         };
-        let oldest = counts.strangers.first_key_value().map(|(number, _)| *number);
-        oldest.inspect(|number| self.evict_of(counts, *number)).is_some()
+        let first = counts.first_to_go();
+        first.inspect(|(source, number)| self.evict_of(counts, *source, *number)).is_some()
     }
 
     /// Tells a connection to go. From now on it does not count, but as one that leaves.
-    fn evict_of(&self, counts: &mut Counts, number: u64) {
-        if let Some((source, notice)) = counts.strangers.remove(&number) {
+    fn evict_of(&self, counts: &mut Counts, source: Source, number: u64) {
+        if let Some(notice) = counts.strangers.remove(&number) {
             counts.leave(number, source);
             lock(&self.0.leaving).connections += 1;
             notice.give();
@@ -259,15 +274,31 @@ impl Quotas {
 }
 
 impl Counts {
+    /// The stranger that makes room for others.
+    fn first_to_go(&self) -> Option<(Source, u64)> {
+        self.ranks.last().map(|((_, Reverse(oldest)), source)| (*source, *oldest))
+    }
+
+    fn change(&mut self, source: Source, change: impl FnOnce(&mut OfSource)) {
+        let of = self.sources.entry(source).or_default();
+        if let Some(rank) = of.rank() {
+            self.ranks.remove(&(rank, source));
+        }
+        change(of);
+        if let Some(rank) = of.rank() {
+            self.ranks.insert((rank, source));
+        }
+        if of.all == 0 {
+            self.sources.remove(&source);
+        }
+    }
+
     fn leave(&mut self, number: u64, source: Source) {
         self.all = self.all.saturating_sub(1);
-        if let Some(of) = self.sources.get_mut(&source) {
+        self.change(source, |of| {
             of.strangers.remove(&number);
             of.all = of.all.saturating_sub(1);
-            if of.all == 0 {
-                self.sources.remove(&source);
-            }
-        }
+        });
     }
 }
 
@@ -276,10 +307,8 @@ impl Place {
     pub(crate) fn admit(&self) -> bool {
         let mut services = lock(&self.quotas.0.services);
         let Some(counts) = services.get_mut(self.service as usize) else { return false };
-        if counts.strangers.remove(&self.number).is_some()
-            && let Some(of) = counts.sources.get_mut(&self.source)
-        {
-            of.strangers.remove(&self.number);
+        if counts.strangers.remove(&self.number).is_some() {
+            counts.change(self.source, |of| _ = of.strangers.remove(&self.number));
         }
         drop(services);
         !lock(&self.notice.0).0
@@ -349,7 +378,8 @@ mod tests {
         assert!(quotas.enter(Service::Smb, nth(0)).is_ok());
         drop(flood);
         assert_eq!(lock(&quotas.0.services).iter().map(|counts| counts.all).sum::<usize>(), 0);
-        assert!(lock(&quotas.0.services).iter().all(|counts| counts.sources.is_empty()));
+        let services = lock(&quotas.0.services);
+        assert!(services.iter().all(|counts| counts.sources.is_empty() && counts.ranks.is_empty()));
     }
 
     #[test]
@@ -366,6 +396,20 @@ mod tests {
             .map(|n| quotas.enter(Service::Nfs, from(&format!("[2001:db8::{n:x}]:1"))).unwrap())
             .collect();
         assert_eq!(six.iter().filter(|place| !told(place)).count(), 150);
+    }
+
+    #[test]
+    fn who_logs_on_beside_a_flood_is_not_the_one_who_goes() {
+        let quotas = Quotas::new(1600);
+        let honest = quotas.enter(Service::Smb, from("192.0.2.1:1")).unwrap();
+        // From ten addresses come more than are let in, for as long as the log-on takes.
+        let flood: Vec<_> = (0..5000).map(|n| quotas.enter(Service::Smb, nth(n % 10)).unwrap()).collect();
+        assert_eq!(flood.iter().filter(|place| !told(place)).count(), 599);
+        assert!(!told(&honest) && honest.admit());
+        // Of those who have as many, whoever came first goes first.
+        let quotas = Quotas::new(1600);
+        let one_each: Vec<_> = (0..101).map(|n| quotas.enter(Service::Mount, nth(n)).unwrap()).collect();
+        assert!(told(&one_each[0]) && !one_each[1..].iter().any(told));
     }
 
     #[test]
