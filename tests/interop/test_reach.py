@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import weft
 
@@ -208,6 +209,65 @@ class Reach(unittest.TestCase):
         ]:
             with self.subTest(arguments=arguments):
                 self.assertIn(says, self.said(*arguments, within=5))
+
+
+class Listening(unittest.TestCase):
+    """Where `weft serve` listens when nobody says so: at both loopback addresses, with the same ports."""
+
+    EVERYTHING = ["--rpcbind-port", 0, "--volume", "vol", "--nbd-port", 0]
+
+    @contextlib.contextmanager
+    def serving(self, **more):
+        with tempfile.TemporaryDirectory() as state, unittest.mock.patch.dict(os.environ, WEFT_STATE_DIR=state):
+            weft.run(weft.WEFT, "volume", "create", "vol", "--size", "1M", "--ram")
+            with weft.serving(*self.EVERYTHING, listen=None, **more) as server:
+                yield server
+
+    def connects(self, host, port):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=10):
+            return True
+        return False
+
+    def test_every_service_listens_at_both_addresses(self):
+        with self.serving() as server:
+            self.assertEqual((server.ready["listen"], server.ready["addresses"]), ("127.0.0.1", ["127.0.0.1", "::1"]))
+            ports = {name: port for name, port in server.ready.items() if name.endswith("_port")}
+            self.assertEqual(len(ports), 7, ports)
+            for name, port in ports.items():
+                for host in ["127.0.0.1", "::1"]:
+                    with self.subTest(service=name, host=host):
+                        self.assertTrue(self.connects(host, port))
+            (server.folder / "file").write_text("x")
+            for host in ["127.0.0.1", "[::1]", "localhost"]:
+                for url in [server.url(""), server.nfs_url("")]:
+                    for transport in ["tcp", "iwarp", "shm"]:
+                        with self.subTest(host=host, url=url, transport=transport):
+                            url = url.replace("127.0.0.1", host)
+                            done = weft.run(weft.WEFT, "ls", url, "--transport", transport)
+                            self.assertIn("file", done.stdout)
+
+    def test_an_address_is_that_one(self):
+        for listen, reached, silent in [("127.0.0.1", "127.0.0.1", "::1"), ("::1", "::1", "127.0.0.1")]:
+            with self.subTest(listen=listen), weft.serving(listen=listen) as server:
+                self.assertEqual(server.ready["addresses"], [listen])
+                self.assertTrue(self.connects(reached, server.smb_port))
+                self.assertFalse(self.connects(silent, server.smb_port))
+
+    @unittest.skipUnless(os.geteuid() == 0, "it makes a network of its own")
+    def test_a_host_without_ipv6(self):
+        with weft.own_network():
+            weft.run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=1")
+            with self.serving() as server:
+                self.assertEqual(server.ready["addresses"], ["127.0.0.1"])
+                self.assertIn("data", weft.run(weft.WEFT, "ls", server.url("", "").rstrip("/")).stdout)
+
+    def test_a_port_that_is_taken_at_one_of_them(self):
+        """Clients of `localhost` would find another program there."""
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+            port = other.getsockname()[1]
+            with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program has the port"):
+                with weft.serving(listen=None, ports={"smb": port}):
+                    pass
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Process:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
+            self.process.stdout.close()
             raise RuntimeError("weft did not get ready: " + self.log_text())
         self.ready = json.loads(line)
 
@@ -69,9 +70,10 @@ class Server(Process):
 
     def __init__(self, folder, *options, ports=None, listen="127.0.0.1"):
         self.folder = folder
-        command = [
-            WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--listen", listen, "--json",
-        ]
+        command = [WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--json"]
+        # None: where it listens by itself.
+        if listen is not None:
+            command += ["--listen", listen]
         for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
             command += [f"--{name}-port", (ports or {}).get(name, 0)]
         # The tests may run as root, and then so do the NFS clients that they start.

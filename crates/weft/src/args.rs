@@ -8,7 +8,6 @@ mod rdma;
 pub(crate) mod replica;
 mod volume;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
@@ -21,6 +20,7 @@ pub(crate) use self::compare::*;
 pub(crate) use self::rdma::*;
 pub(crate) use self::replica::*;
 pub(crate) use self::volume::*;
+use crate::addresses::{Addresses, LOCALHOST};
 
 /// Longest busy polling that makes sense, in microseconds: a second.
 const MAX_SPIN_US: u64 = 1_000_000;
@@ -158,9 +158,10 @@ pub(crate) struct Serve {
     /// Keytab with a key of cifs/HOST: users of the realm log on to SMB by Kerberos tickets, too, if they may log on at all
     #[arg(long, value_name = "FILE")]
     pub keytab: Option<PathBuf>,
-    /// Address to listen on; anything but loopback is your decision
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub listen: IpAddr,
+    /// Address to listen on, or a name of this host with all its addresses; localhost is 127.0.0.1 and ::1. Anything but loopback
+    /// is your decision
+    #[arg(long, value_name = "ADDR", default_value = LOCALHOST)]
+    pub listen: Addresses,
     /// TCP port of SMB; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 4450)]
     pub smb_port: u16,

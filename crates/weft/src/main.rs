@@ -7,6 +7,7 @@
 #[macro_use]
 mod out;
 
+mod addresses;
 mod admin;
 mod args;
 mod bench;

@@ -16,8 +16,10 @@ pub(crate) struct Ready {
     pub ready: bool,
     /// This process.
     pub pid: u32,
-    /// The address that everything listens on.
+    /// The address that everything listens on, or the first of them.
     pub listen: IpAddr,
+    /// All of them.
+    pub addresses: Vec<IpAddr>,
     /// Who may log on.
     pub user: String,
     /// TCP port of SMB, where there are shares.
@@ -110,6 +112,10 @@ impl Ready {
             line += &format!(" nbd-socket={}", socket.display());
         }
         line += &format!(" listen={}", self.listen);
+        if self.addresses.len() > 1 {
+            let all: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+            line += &format!(" addresses={}", all.join(","));
+        }
         if !self.shares.is_empty() {
             let names: Vec<&str> = self.shares.iter().map(|s| s.name.as_str()).collect();
             line += &format!(" shares={}", names.join(","));
@@ -138,7 +144,7 @@ impl Ready {
     /// How to connect, for a person who reads the terminal.
     pub(crate) fn how_to(&self) -> String {
         let mut text = String::new();
-        let (host, user) = (self.listen, &self.user);
+        let (host, user) = (in_url(self.listen), &self.user);
         if let Some(port) = self.smb_port {
             for share in &self.shares {
                 let name = &share.name;
@@ -156,7 +162,7 @@ impl Ready {
         for volume in &self.volumes {
             let name = &volume.name;
             text += &format!("volume {name} ({})\n", volume.source);
-            for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {
+            for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(&host, name)) {
                 text += &format!("  nbdinfo '{uri}'\n");
             }
         }
@@ -169,15 +175,19 @@ impl Ready {
 
 impl ReadyNbd {
     /// How clients name a volume ("NBD Uniform Resource Indicator format").
-    fn uris(&self, host: IpAddr, name: &str) -> Vec<String> {
-        let host = match host {
-            IpAddr::V4(host) => host.to_string(),
-            IpAddr::V6(host) => format!("[{host}]"),
-        };
+    fn uris(&self, host: &str, name: &str) -> Vec<String> {
         let scheme = if self.nbd_tls { "nbds" } else { "nbd" };
         let tcp = self.nbd_port.map(|port| format!("{scheme}://{host}:{port}/{name}"));
         let unix = |path: &PathBuf| format!("{scheme}+unix:///{name}?socket={}", path.display());
         let unix = self.nbd_socket.as_ref().map(unix);
         tcp.into_iter().chain(unix).collect()
+    }
+}
+
+/// An address as URLs have it (RFC 3986 3.2.2).
+fn in_url(host: IpAddr) -> String {
+    match host {
+        IpAddr::V4(host) => host.to_string(),
+        IpAddr::V6(host) => format!("[{host}]"),
     }
 }

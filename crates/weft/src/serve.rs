@@ -39,6 +39,7 @@ use self::replica::Replicas;
 use self::rpc::RpcPort;
 use self::volumes::Growths;
 use crate::Failure;
+use crate::addresses::{Addresses, bind_each};
 use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
 use crate::admin::replica::{Command, Reply};
@@ -63,8 +64,9 @@ const SMB_DIRECT_PORT: u16 = 5445;
 const LINK_SPEED_BPS: u64 = 10_000_000_000;
 
 /// Runs the command.
-pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
+    args.listen = args.listen.present();
     let shares = shares::build(&args)?;
     // NBD alone has nobody who logs on.
     let password = match shares.is_empty() && args.share_volumes.is_none() && !args.replica {
@@ -182,7 +184,9 @@ struct Services {
 /// The RDMA listeners of one port number.
 struct RdmaPort {
     port: u16,
-    listeners: Vec<(&'static str, Box<dyn weft_rdma::Listener>)>,
+    /// Those that listen, each once, in the order in which they are offered.
+    providers: Vec<&'static str>,
+    listeners: Vec<Box<dyn weft_rdma::Listener>>,
 }
 
 impl RdmaPort {
@@ -190,34 +194,48 @@ impl RdmaPort {
     async fn bind(
         args: &Serve,
         pool: &Pool,
-        port: u16,
+        mut port: u16,
         capture: Option<&Capture>,
     ) -> Result<RdmaPort, String> {
-        let mut addr = SocketAddr::new(args.listen, port);
-        let mut listeners = Vec::new();
+        let (mut names, mut listeners) = (Vec::new(), Vec::new());
         for provider in providers::serving(pool, &args.rdma, args.crc, args.congestion.as_deref()) {
             let provider = match capture {
                 Some(capture) => providers::captured(provider, capture),
                 None => provider,
             };
-            match provider.listen(addr).await {
-                Ok(listener) => {
-                    addr.set_port(listener.local_addr().port());
-                    listeners.push((provider.name(), listener));
+            let name = provider.name();
+            let first = args.listen.first();
+            let bind = async |addr: SocketAddr| match provider.listen(addr).await {
+                // A device is behind some addresses of a host.
+                Err(e) if name == "rnic" && addr.ip() != first => {
+                    tracing::info!("RDMA provider rnic does not listen on {addr}: {e}");
+                    Ok(None)
+                }
+                bound => bound.map(Some),
+            };
+            // The sockets of shared memory are named by their port alone.
+            let addresses = if name == "shm" { &Addresses::from(first) } else { &args.listen };
+            let port_of = |listener: &Option<Box<dyn weft_rdma::Listener>>| {
+                listener.as_ref().map_or(port, |listener| listener.local_addr().port())
+            };
+            match bind_each(addresses, port, bind, port_of).await {
+                Ok(bound) => {
+                    let bound: Vec<_> = bound.into_iter().flatten().collect();
+                    port = bound.first().map_or(port, |listener| listener.local_addr().port());
+                    listeners.extend(bound);
+                    names.push(name);
                 }
                 // Shared memory is an extra of this host.
-                Err(e) if provider.name() == "shm" => {
-                    tracing::warn!("RDMA provider shm is not served: {e}");
-                }
-                Err(e) if provider.name() == "rnic" => return Err(cannot_listen_on_device(addr, &e)),
-                Err(e) => return Err(cannot_listen(addr, &e)),
+                Err((_, e)) if name == "shm" => tracing::warn!("RDMA provider shm is not served: {e}"),
+                Err((addr, e)) if name == "rnic" => return Err(cannot_listen_on_device(addr, &e)),
+                Err((addr, e)) => return Err(cannot_listen(addr, &e)),
             }
         }
-        Ok(RdmaPort { port: addr.port(), listeners })
+        Ok(RdmaPort { port, providers: names, listeners })
     }
 
     fn serve(self, acceptor: &Acceptor, messages: Messages, serve: &listen::Serve) {
-        for (_, listener) in self.listeners {
+        for listener in self.listeners {
             rt::spawn(acceptor.clone().rdma(listener, messages, serve.clone())).detach();
         }
     }
@@ -249,10 +267,14 @@ fn buffers(bytes: u64) -> Result<(Pool, Pool), String> {
     Ok((pool, strangers))
 }
 
-/// The TCP listener of one port.
-fn bind_tcp(args: &Serve, port: u16) -> Result<Listener, String> {
-    let addr = SocketAddr::new(args.listen, port);
-    Listener::bind(addr).map_err(|e| cannot_listen(addr, &e))
+/// The TCP listeners of one port.
+async fn bind_tcp(args: &Serve, port: u16) -> Result<Vec<Listener>, String> {
+    let bound = bind_each(&args.listen, port, async |addr| Listener::bind(addr), port_of).await;
+    bound.map_err(|(addr, e)| cannot_listen(addr, &e))
+}
+
+fn port_of(listener: &Listener) -> u16 {
+    listener.local_addr().port()
 }
 
 impl Plan {
@@ -270,7 +292,7 @@ impl Plan {
             self.shares.push(share);
         }
         shares::rules(&mut self.shares, &self.args).map_err(|e| e.to_string())?;
-        let nbd = nbd::Nbd::bind(&self.args, &pool, &volumes)?;
+        let nbd = nbd::Nbd::bind(&self.args, &pool, &volumes).await?;
         if self.shares.is_empty() && replicas.is_none() {
             if self.args.pcap.is_some() {
                 return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
@@ -279,27 +301,29 @@ impl Plan {
         }
         let args = &self.args;
         let tls = rpc::tls(args)?;
-        let smb_tcp = bind_tcp(args, args.smb_port)?;
-        let rpc =
-            |role, port: Option<u16>| port.map(|port| RpcPort::bind(args, &pool, role, port)).transpose();
-        let nfs_port = rpc(Role::Nfs, args.nfs_port)?;
-        let mountd_port = rpc(Role::Mount, args.mountd_port)?;
-        let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port)?;
+        let smb_tcp = bind_tcp(args, args.smb_port).await?;
+        let rpc = async |role, port: Option<u16>| match port {
+            Some(port) => RpcPort::bind(args, &pool, role, port).await.map(Some),
+            None => Ok(None),
+        };
+        let nfs_port = rpc(Role::Nfs, args.nfs_port).await?;
+        let mountd_port = rpc(Role::Mount, args.mountd_port).await?;
+        let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port).await?;
         let capture = args.pcap.as_deref().map(|path| begin_capture(path, args.pcap_limit)).transpose()?;
         let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port, capture.as_ref()).await?;
         let nfs_rdma = match args.nfs_rdma_port {
             Some(port) => Some(RdmaPort::bind(args, &pool, port, capture.as_ref()).await?),
             None => None,
         };
-        let port_of = |listener: &Listener| listener.local_addr().port();
         let ready = Ready {
             ready: true,
             pid: std::process::id(),
-            listen: args.listen,
+            listen: args.listen.first(),
+            addresses: args.listen.all().to_vec(),
             user: args.user.clone(),
-            smb_port: Some(port_of(&smb_tcp)),
+            smb_port: smb_tcp.first().map(port_of),
             smbd_port: Some(smb_rdma.port),
-            providers: smb_rdma.listeners.iter().map(|(name, _)| *name).collect(),
+            providers: smb_rdma.providers.clone(),
             nfs_port: nfs_port.as_ref().map(RpcPort::port),
             nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
             mountd_port: mountd_port.as_ref().map(RpcPort::port),
@@ -369,10 +393,10 @@ impl Plan {
         let mut services: Vec<_> = rpc_ports.iter().flat_map(RpcPort::services).collect();
         services.extend(ready.nfs_rdma_port.iter().flat_map(|port| Service::of(Role::Nfs, Net::Rdma, *port)));
         let registration = match args.rpcbind {
-            true => Some(Registration::new(args.listen, &services)?),
+            true => Some(Registration::new(args.listen.all(), &services)?),
             false => None,
         };
-        nfs.announce(args.listen, services);
+        nfs.announce(args.listen.all().to_vec(), services);
 
         let tended = nfs.clone();
         rt::spawn(async move { tended.tend().await }).detach();
@@ -410,7 +434,10 @@ impl Plan {
                 ended
             }
         });
-        rt::spawn(acceptor.clone().tcp(smb_tcp, Served::Smb, Framing::Nbss, serve_smb.clone())).detach();
+        for listener in smb_tcp {
+            let accepting = acceptor.clone().tcp(listener, Served::Smb, Framing::Nbss, serve_smb.clone());
+            rt::spawn(accepting).detach();
+        }
         for port in rpc_ports {
             port.serve(&acceptor, tls.clone(), &serve_nfs);
         }
@@ -455,7 +482,8 @@ impl Plan {
         let ready = Ready {
             ready: true,
             pid: std::process::id(),
-            listen: args.listen,
+            listen: args.listen.first(),
+            addresses: args.listen.all().to_vec(),
             user: args.user.clone(),
             smb_port: None,
             smbd_port: None,
@@ -593,7 +621,7 @@ fn smb_journal(args: &Serve) -> Result<smb::journal::Journal, String> {
         None => crate::volume::state_of_user()
             .ok_or("--continuous-availability: there is no home to keep handles in: name a --state-dir")?,
     };
-    let instance = format!("{}-{}", args.listen, args.smb_port);
+    let instance = format!("{}-{}", args.listen.first(), args.smb_port);
     smb::journal::Journal::open(&dir, &instance)
         .map_err(|e| format!("persistent handles cannot be kept in {}: {e}", dir.display()))
 }
@@ -605,7 +633,7 @@ fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
     let port = fixed(args.nfs_port).or(fixed(args.nfs_rdma_port));
     let served = ready.nfs_port.or(ready.nfs_rdma_port);
     let Some(served) = served else { return Ok(None) };
-    let instance = format!("{}-{served}", args.listen);
+    let instance = format!("{}-{served}", args.listen.first());
     if let Some(dir) = &args.state_dir {
         let opened = Durable::open(dir, &instance);
         return opened.map(Some).map_err(|e| format!("--state-dir {}: {e}", dir.display()));
@@ -661,11 +689,11 @@ fn endpoints(ready: &Ready) -> String {
 ///
 /// SMB Direct is announced only at the port where clients other than Weft's look for it.
 fn interfaces(ready: &Ready) -> smb::Interfaces {
-    let listen = ready.listen;
+    let listen = ready.addresses.clone();
     let rdma = ready.smbd_port == Some(SMB_DIRECT_PORT)
         && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
     smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
-        Ok(found) => served(&found, listen, rdma),
+        Ok(found) => served(&found, &listen, rdma),
         Err(e) => {
             tracing::warn!("the interfaces of this host cannot be listed: {e}");
             Vec::new()
@@ -673,17 +701,18 @@ fn interfaces(ready: &Ready) -> smb::Interfaces {
     })
 }
 
-/// The interfaces by which a client reaches a server that listens on `listen`: the one that has this address, or, for
+/// The interfaces by which a client reaches a server that listens on `listen`: those that have such an address, or, for
 /// all addresses, those that lead out of this host. One that has RDMA is told twice, with it and without: Linux's client
 /// (6.12) opens no further TCP connection to an interface that is told to have RDMA. Windows takes each for both
 /// ([MS-SMB2] note 198), and RDMA first.
-fn served(found: &[Interface], listen: IpAddr, rdma: bool) -> Vec<smb::NetworkInterface> {
-    let reaches = |interface: &&Interface| match listen {
-        listen if !listen.is_unspecified() => interface.addr == listen,
+fn served(found: &[Interface], listen: &[IpAddr], rdma: bool) -> Vec<smb::NetworkInterface> {
+    let reached_at = |interface: &Interface, listen: &IpAddr| match listen {
+        listen if !listen.is_unspecified() => interface.addr == *listen,
         _ if interface.loopback || !interface.is_routable() => false,
         IpAddr::V4(_) => interface.addr.is_ipv4(),
         IpAddr::V6(_) => true,
     };
+    let reaches = |interface: &&Interface| listen.iter().any(|listen| reached_at(interface, listen));
     let told = |interface: &Interface, rdma| smb::NetworkInterface {
         index: interface.index,
         addr: interface.addr,
@@ -738,26 +767,29 @@ mod tests {
     fn clients_are_told_what_they_can_reach() {
         let found = [
             interface(1, "127.0.0.1", true),
+            interface(1, "::1", true),
             interface(2, "10.0.0.1", false),
             interface(2, "fe80::1", false),
             interface(3, "2001:db8::1", false),
         ];
         let told = |listen: &str| -> Vec<String> {
-            let told = served(&found, listen.parse().unwrap(), false);
+            let listen: Addresses = listen.parse().unwrap();
+            let told = served(&found, listen.all(), false);
             told.iter().map(|interface| format!("{} {}", interface.index, interface.addr)).collect()
         };
         assert_eq!(told("127.0.0.1"), ["1 127.0.0.1"]);
+        assert_eq!(told("localhost"), ["1 127.0.0.1", "1 ::1"]);
         assert_eq!(told("0.0.0.0"), ["2 10.0.0.1"]);
         assert_eq!(told("::"), ["2 10.0.0.1", "3 2001:db8::1"]);
         assert_eq!(told("10.9.9.9"), [""; 0]);
-        let one = &served(&found, "10.0.0.1".parse().unwrap(), false)[0];
+        let one = &served(&found, &["10.0.0.1".parse().unwrap()], false)[0];
         assert_eq!((one.rss, one.rdma, one.link_speed_bps), (true, false, LINK_SPEED_BPS));
     }
 
     #[test]
     fn an_interface_with_rdma_is_told_to_those_who_look_for_tcp_too() {
         let found = [interface(2, "10.0.0.1", false), interface(3, "10.0.1.1", false)];
-        let told = served(&found, "0.0.0.0".parse().unwrap(), true);
+        let told = served(&found, &["0.0.0.0".parse().unwrap()], true);
         let told: Vec<_> = told.iter().map(|one| (one.addr.to_string(), one.index, one.rdma)).collect();
         let each = |addr: &str, index| [(addr.to_owned(), index, true), (addr.to_owned(), index, false)];
         assert_eq!(told, [each("10.0.0.1", 2), each("10.0.1.1", 3)].concat());

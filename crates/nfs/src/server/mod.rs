@@ -196,9 +196,9 @@ impl Server {
         })
     }
 
-    /// Lets rpcbind tell that these programs answer at `listen`; where that is every address of this host, each caller is
-    /// told one that it can reach. Without this the program is not served. Only the first list counts.
-    pub fn announce(&self, listen: IpAddr, services: Vec<Service>) {
+    /// Lets rpcbind tell that these programs answer at each address of `listen`; where one stands for every address of this host,
+    /// each caller is told one that it can reach. Without this the program is not served. Only the first list counts.
+    pub fn announce(&self, listen: Vec<IpAddr>, services: Vec<Service>) {
         let _ = self.services.set(Services { listen, list: services });
     }
 

@@ -155,8 +155,11 @@ pub(super) async fn notify(server: &Server) {
 
 async fn tell(server: &Server, host: &HostId) {
     // Clients know a server by whatever name it was mounted by: an address of it, most of the time.
-    let listen = server.services.get().map(|services| services.listen).filter(|ip| !ip.is_unspecified());
-    let facing = listen.or_else(|| rpcbind::facing(SocketAddr::new(host.addr, 0)));
+    let to = SocketAddr::new(host.addr, 0);
+    let facing = match server.services.get() {
+        Some(services) => services.at(Some(to)),
+        None => rpcbind::facing(to),
+    };
     let Some(name) = facing.map(|ip: IpAddr| Object(Bytes::from(ip.to_string()))) else { return };
     let change = Change { name, state: server.monitors.state };
     for attempt in 1..=ATTEMPTS {

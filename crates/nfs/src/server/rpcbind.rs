@@ -99,11 +99,31 @@ impl Service {
 /// What is listed.
 #[derive(Debug)]
 pub(super) struct Services {
-    pub listen: IpAddr,
+    /// Addresses, each with all of the list.
+    pub listen: Vec<IpAddr>,
     pub list: Vec<Service>,
 }
 
 impl Services {
+    /// The address that a caller is told: one of its own family before others. Where everything of this host is served, it is
+    /// one that the caller can reach.
+    pub fn at(&self, caller: Option<SocketAddr>) -> Option<IpAddr> {
+        let same_family =
+            |ip: &&IpAddr| caller.is_some_and(|peer| peer.ip().to_canonical().is_ipv4() == ip.is_ipv4());
+        let at = self.listen.iter().find(same_family).or(self.listen.first())?;
+        match caller {
+            Some(caller) if at.is_unspecified() => facing(caller).or(Some(*at)),
+            _ => Some(*at),
+        }
+    }
+
+    /// All addresses that a caller is told: the one for it, and those of the other family.
+    fn everywhere(&self, at: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let others = self.listen.iter().copied().filter(move |ip| *ip != at && !ip.is_unspecified());
+        let others = others.filter(move |_| self.listen.contains(&at));
+        std::iter::once(at).chain(others)
+    }
+
     fn binding(&self, service: &Service, at: IpAddr) -> Binding {
         Binding {
             program: service.program,
@@ -177,12 +197,7 @@ pub(super) fn answer(
 ) -> Result<Results, Reply> {
     let Some(services) = cx.server.services.get() else { return Err(Reply::ProgramUnavailable) };
     let old = version == rpcbind::PORTMAP;
-    // Where everything of this host is served, a client is told the address that it can reach.
-    let at = if services.listen.is_unspecified() {
-        cx.peer.addr().and_then(facing).unwrap_or(services.listen)
-    } else {
-        services.listen
-    };
+    let Some(at) = services.at(cx.peer.addr()) else { return Err(Reply::ProgramUnavailable) };
     match number {
         procedure::NULL => {}
         procedure::SET | procedure::UNSET => {
@@ -200,7 +215,8 @@ pub(super) fn answer(
         }
         procedure::DUMP if old => services.mappings().emit(&mut body),
         procedure::DUMP => {
-            List(services.list.iter().map(|service| services.binding(service, at)).collect()).emit(&mut body);
+            let each = |at| services.list.iter().map(move |service| services.binding(service, at));
+            List(services.everywhere(at).flat_map(each).collect()).emit(&mut body);
         }
         procedure::GETTIME if !old => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -211,7 +227,8 @@ pub(super) fn answer(
             let asked: Binding = args(&mut d)?;
             let same =
                 |s: &&Service| (s.program, s.version) == (asked.program, asked.version) && s.net != Net::Rdma;
-            List(services.list.iter().filter(same).map(|s| address(s, at)).collect()).emit(&mut body);
+            let each = |at| services.list.iter().filter(same).map(move |service| address(service, at));
+            List(services.everywhere(at).flat_map(each).collect()).emit(&mut body);
         }
         _ => return Err(Reply::ProcedureUnavailable),
     }
@@ -220,6 +237,13 @@ pub(super) fn answer(
 
 fn find(cx: &Connection<'_>, services: &Services, at: IpAddr, asked: &Binding, exactly: bool) -> Text {
     let found = net(cx, &asked.netid).and_then(|net| services.find(asked, net, exactly));
+    // Who names a family wants an address of it (RFC 1833 2.1); without one the caller's must do.
+    let wanted = match &*asked.netid.0 {
+        b"" => None,
+        netid => Some(netid.ends_with(b"6")),
+    };
+    let of_family = |ip: &IpAddr| wanted == Some(ip.is_ipv6());
+    let at = services.everywhere(at).find(of_family).unwrap_or(at);
     found.map_or("".into(), |service| services.binding(service, at).address)
 }
 
@@ -249,7 +273,7 @@ mod tests {
         let listen: IpAddr = [192, 0, 2, 9].into();
         let mut services = Service::of(Role::Nfs, Net::Tcp, 2049);
         services.extend(Service::of(Role::Mount, Net::Udp, 20048));
-        server.announce(listen, services);
+        server.announce(vec![listen], services);
         rt::block_on(async {
             let old = async |program, version, protocol| -> u32 {
                 let asked = Mapping { program, version, protocol, port: 0 };
@@ -285,6 +309,40 @@ mod tests {
                 results_for::<List<Mapping>>(&server, PEER, (rpcbind::PROGRAM, 2, procedure::DUMP), &())
                     .await;
             assert_eq!(all.len(), 5);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_server_on_both_loopback_addresses_is_told_by_both() {
+        let server = server();
+        let listen = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        server.announce(listen, Service::of(Role::Mount, Net::Tcp, 20048));
+        let binding = |netid: &'static str| Binding {
+            program: mount::PROGRAM,
+            version: 3,
+            netid: netid.into(),
+            address: "".into(),
+            owner: "".into(),
+        };
+        rt::block_on(async {
+            let asks = async |peer, netid| -> Text {
+                let number = (rpcbind::PROGRAM, 4, procedure::GETPORT);
+                results_for(&server, peer, number, &binding(netid)).await
+            };
+            let (four, six) = (Text::from("127.0.0.1.78.80"), Text::from("::1.78.80"));
+            assert_eq!(asks("127.0.0.1:700", "").await, four);
+            assert_eq!(asks("[::1]:700", "").await, six);
+            assert_eq!(asks("127.0.0.1:700", "tcp6").await, six);
+            assert_eq!(asks("[::1]:700", "tcp").await, four);
+            let number = (rpcbind::PROGRAM, 4, procedure::DUMP);
+            let List(all) = results_for::<List<Binding>>(&server, "[::1]:700", number, &()).await;
+            let netids: Vec<_> = all.iter().map(|binding| binding.netid.clone()).collect();
+            assert_eq!(netids, [Text::from("tcp6"), Text::from("tcp")]);
+            let number = (rpcbind::PROGRAM, 4, procedure::GETADDRLIST);
+            let List(all) =
+                results_for::<List<Address>>(&server, "127.0.0.1:700", number, &binding("tcp")).await;
+            assert_eq!(all.iter().map(|one| one.address.clone()).collect::<Vec<_>>(), [four, six]);
         })
         .unwrap();
     }

@@ -162,8 +162,9 @@ impl Keeper {
         let Way { medium, addr } = self.first;
         let count = self.options.channels.unwrap_or(1).max(1) as usize;
         let mut ways = vec![self.first.clone(); count];
+        // The two addresses of a host's own loopback are one link, not two.
         let same_reach = |interface: &&NetworkInterface| {
-            interface.addr != addr.ip() && interface.addr.is_loopback() == addr.ip().is_loopback()
+            interface.addr != addr.ip() && !interface.addr.is_loopback() && !addr.ip().is_loopback()
         };
         if medium != Medium::Shm {
             for interface in interfaces.iter().filter(same_reach) {

@@ -27,23 +27,24 @@ const NBD_PORT: u16 = 10809;
 /// Volumes that are served.
 pub(super) struct Nbd {
     server: Arc<Server>,
-    tcp: Option<Listener>,
+    /// At each address; none where it is not served by TCP.
+    tcp: Vec<Listener>,
     unix: Option<PathListener>,
 }
 
 impl Nbd {
     /// Binds; `None` where no option asks for NBD.
-    pub(super) fn bind(args: &Serve, pool: &Pool, volumes: &[Served]) -> Result<Option<Nbd>, String> {
+    pub(super) async fn bind(args: &Serve, pool: &Pool, volumes: &[Served]) -> Result<Option<Nbd>, String> {
         let tcp = match (args.nbd_port, args.nbd) {
-            (Some(port), _) => Some(super::bind_tcp(args, port)?),
-            (None, true) => Some(super::bind_tcp(args, NBD_PORT)?),
-            (None, false) => None,
+            (Some(port), _) => super::bind_tcp(args, port).await?,
+            (None, true) => super::bind_tcp(args, NBD_PORT).await?,
+            (None, false) => Vec::new(),
         };
         let unix = args.nbd_socket.as_ref().map(|path| {
             PathListener::bind(path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))
         });
         let unix = unix.transpose()?;
-        if tcp.is_none() && unix.is_none() {
+        if tcp.is_empty() && unix.is_none() {
             return Ok(None);
         }
         let exports = volumes.iter().map(|served| Export {
@@ -67,7 +68,7 @@ impl Nbd {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         ReadyNbd {
             nbd_tls: args.nbd_tls_cert.is_some(),
-            nbd_port: self.tcp.as_ref().map(|tcp| tcp.local_addr().port()),
+            nbd_port: self.tcp.first().map(super::port_of),
             nbd_socket: args.nbd_socket.as_ref().map(absolute),
         }
     }
@@ -97,7 +98,7 @@ impl Nbd {
                 }
             })
         });
-        if let Some(listener) = tcp {
+        for listener in tcp {
             rt::spawn(acceptor.clone().streams(listener, Service::Nbd, serve.clone())).detach();
         }
         if let Some(listener) = unix {

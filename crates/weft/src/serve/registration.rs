@@ -27,8 +27,8 @@ impl<T: Read + Write> Wire for T {}
 
 /// What is registered.
 pub(super) struct Registration {
-    listen: IpAddr,
-    services: Vec<Service>,
+    /// What was registered, and for which address.
+    done: Vec<(IpAddr, Service)>,
 }
 
 impl Registration {
@@ -36,15 +36,15 @@ impl Registration {
     ///
     /// # Errors
     /// A sentence that says what to do: rpcbind does not run, or has another server's registration.
-    pub(super) fn new(listen: IpAddr, services: &[Service]) -> Result<Registration, String> {
+    pub(super) fn new(listen: &[IpAddr], services: &[Service]) -> Result<Registration, String> {
         let mut wire = connect().map_err(|e| {
             format!("--rpcbind: no rpcbind answers on this host: {e}; start it, or serve our own with --rpcbind-port 111")
         })?;
-        let mut done = Registration { listen, services: Vec::new() };
-        for service in services {
-            let binding = done.binding(service);
-            match ask(&mut *wire, procedure::SET, &binding) {
-                Ok(true) => done.services.push(*service),
+        let mut registration = Registration { done: Vec::new() };
+        let each = listen.iter().flat_map(|ip| services.iter().map(move |service| (*ip, service)));
+        for (listen, service) in each {
+            match ask(&mut *wire, procedure::SET, &binding(listen, service)) {
+                Ok(true) => registration.done.push((listen, *service)),
                 // A host that mounts NFS itself has a status monitor.
                 Ok(false) if service.program == nsm::PROGRAM => tracing::warn!(
                     "this host's own status monitor is registered: NFSv3 clients that restart will not reach us, and keep \
@@ -62,25 +62,25 @@ impl Registration {
                 Err(e) => return Err(format!("--rpcbind: rpcbind did not answer: {e}")),
             }
         }
-        Ok(done)
+        Ok(registration)
     }
+}
 
-    fn binding(&self, service: &Service) -> Binding {
-        Binding {
-            program: service.program,
-            version: service.version,
-            netid: service.netid(self.listen).into(),
-            address: rpcbind::universal(SocketAddr::new(self.listen, service.port)).into(),
-            owner: rustix::process::getuid().as_raw().to_string().into(),
-        }
+fn binding(listen: IpAddr, service: &Service) -> Binding {
+    Binding {
+        program: service.program,
+        version: service.version,
+        netid: service.netid(listen).into(),
+        address: rpcbind::universal(SocketAddr::new(listen, service.port)).into(),
+        owner: rustix::process::getuid().as_raw().to_string().into(),
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let Ok(mut wire) = connect() else { return };
-        for service in &self.services {
-            if let Err(e) = ask(&mut *wire, procedure::UNSET, &self.binding(service)) {
+        for (listen, service) in &self.done {
+            if let Err(e) = ask(&mut *wire, procedure::UNSET, &binding(*listen, service)) {
                 return tracing::warn!("what rpcbind knows of us is left behind: {e}");
             }
         }

@@ -12,39 +12,35 @@ use weft_store::rules::Way;
 use weft_transport::datagram;
 use zeroize::Zeroizing;
 
-use super::cannot_listen;
+use super::{cannot_listen, port_of};
+use crate::addresses::bind_each;
 use crate::args::Serve;
 use crate::exports::ExportOption;
 use crate::listen::{self, Acceptor, Framing, quota};
 
-/// How often another number is tried where any will do, and UDP's of the same number was taken.
-const ATTEMPTS: usize = 16;
-
 /// One port.
 pub(super) struct RpcPort {
     role: Role,
-    tcp: Listener,
-    udp: datagram::Port,
+    /// At each address, both.
+    bound: Vec<(Listener, datagram::Port)>,
 }
 
 impl RpcPort {
     /// Binds both; port 0 takes any that is free for both.
-    pub(super) fn bind(args: &Serve, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
-        let mut attempt = 1;
-        loop {
-            let addr = SocketAddr::new(args.listen, port);
-            let tcp = Listener::bind(addr).map_err(|e| cannot_listen(addr, &e))?;
-            match datagram::Port::bind(tcp.local_addr(), pool.clone()) {
-                Ok(udp) => return Ok(RpcPort { role, tcp, udp }),
-                Err(_) if port == 0 && attempt < ATTEMPTS => attempt += 1,
-                Err(e) => return Err(format!("UDP: {}", cannot_listen(tcp.local_addr(), &e))),
-            }
-        }
+    pub(super) async fn bind(args: &Serve, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
+        let bind = async |addr: SocketAddr| {
+            let tcp = Listener::bind(addr)?;
+            let udp = datagram::Port::bind(tcp.local_addr(), pool.clone())?;
+            Ok((tcp, udp))
+        };
+        let bound = bind_each(&args.listen, port, bind, |(tcp, _)| port_of(tcp)).await;
+        let bound = bound.map_err(|(addr, e)| format!("TCP and UDP: {}", cannot_listen(addr, &e)))?;
+        Ok(RpcPort { role, bound })
     }
 
     /// Its number.
     pub(super) fn port(&self) -> u16 {
-        self.tcp.local_addr().port()
+        self.bound.first().map_or(0, |(tcp, _)| port_of(tcp))
     }
 
     /// What rpcbind tells of it.
@@ -60,8 +56,11 @@ impl RpcPort {
             Role::Mount => quota::Service::Mount,
             Role::Rpcbind => quota::Service::Rpcbind,
         };
-        rt::spawn(acceptor.clone().tcp(self.tcp, service, Framing::Record(tls), serve.clone())).detach();
-        rt::spawn(acceptor.clone().udp(self.udp, serve.clone())).detach();
+        for (tcp, udp) in self.bound {
+            let framing = Framing::Record(tls.clone());
+            rt::spawn(acceptor.clone().tcp(tcp, service, framing, serve.clone())).detach();
+            rt::spawn(acceptor.clone().udp(udp, serve.clone())).detach();
+        }
     }
 }
 

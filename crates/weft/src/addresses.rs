@@ -1,0 +1,206 @@
+//! `--listen`: the addresses that a server listens on, each with the same ports.
+//!
+//! Spec: RFC 6761 6.3 (`localhost` is loopback, whatever a resolver says). Owns: nothing. Does not: bind by itself; whoever
+//! knows what is to be bound passes a function.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::str::FromStr;
+
+/// The name that means the loopback addresses of both families.
+pub(crate) const LOCALHOST: &str = "localhost";
+/// How often other numbers are tried where any will do, and what was free at one address is taken at another.
+const ATTEMPTS: usize = 16;
+
+/// What a server listens on: never nothing, nothing twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses(Vec<IpAddr>);
+
+impl Addresses {
+    /// Loopback, by IPv4 and IPv6.
+    fn loopback() -> Addresses {
+        Addresses(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])
+    }
+
+    /// The one that the server is called by where there is room for one.
+    pub(crate) fn first(&self) -> IpAddr {
+        self.0.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// All.
+    pub(crate) fn all(&self) -> &[IpAddr] {
+        &self.0
+    }
+
+    /// The same without a loopback address that this host, or the namespace that we are in, does not have, as long as one
+    /// is left. Other addresses were asked for by name or number, and are missed when they are bound.
+    pub(crate) fn present(self) -> Addresses {
+        let has = |ip: &IpAddr| match TcpListener::bind((*ip, 0)) {
+            Err(e) if is_absent(&e) => {
+                tracing::debug!("nothing listens on {ip}, which this host does not have: {e}");
+                false
+            }
+            _ => true,
+        };
+        let mut present = self.0.clone();
+        if present.len() > 1 {
+            present.retain(|ip| !ip.is_loopback() || has(ip));
+        }
+        if present.is_empty() { self } else { Addresses(present) }
+    }
+}
+
+impl From<IpAddr> for Addresses {
+    fn from(ip: IpAddr) -> Addresses {
+        Addresses(vec![ip])
+    }
+}
+
+/// Whether a bind failed because the host lacks the address, or its whole family (`ipv6.disable=1`).
+fn is_absent(error: &io::Error) -> bool {
+    let family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(family)
+}
+
+impl FromStr for Addresses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Addresses, String> {
+        if text.eq_ignore_ascii_case(LOCALHOST) {
+            return Ok(Addresses::loopback());
+        }
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse() {
+            return Ok(Addresses(vec![ip]));
+        }
+        let advice = "write an address of this host (0.0.0.0 for all), a name of it, or localhost";
+        if text.is_empty() || text.contains([':', '/', ' ']) {
+            return Err(format!("no address: {advice}"));
+        }
+        let found = (text, 0).to_socket_addrs().map_err(|e| format!("{e}; {advice}"))?;
+        let mut all: Vec<IpAddr> = Vec::new();
+        for addr in found {
+            if !all.contains(&addr.ip()) {
+                all.push(addr.ip());
+            }
+        }
+        match all.is_empty() {
+            true => Err(format!("the name has no address; {advice}")),
+            false => Ok(Addresses(all)),
+        }
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(IpAddr::to_string).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+/// Binds something at each address, all with one port number; port 0 takes any that is free at all of them.
+///
+/// # Errors
+/// What failed, and where.
+pub(crate) async fn bind_each<T>(
+    addresses: &Addresses,
+    port: u16,
+    mut bind: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
+    port_of: impl Fn(&T) -> u16,
+) -> Result<Vec<T>, (SocketAddr, io::Error)> {
+    let mut attempt = 1;
+    'again: loop {
+        let (mut number, mut bound) = (port, Vec::with_capacity(addresses.0.len()));
+        for ip in &addresses.0 {
+            let addr = SocketAddr::new(*ip, number);
+            match bind(addr).await {
+                Ok(one) => {
+                    number = port_of(&one);
+                    bound.push(one);
+                }
+                Err(e) if port == 0 && e.kind() == io::ErrorKind::AddrInUse && attempt < ATTEMPTS => {
+                    attempt += 1;
+                    continue 'again;
+                }
+                Err(e) => return Err((addr, e)),
+            }
+        }
+        return Ok(bound);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<String, String> {
+        text.parse().map(|addresses: Addresses| addresses.to_string())
+    }
+
+    #[test]
+    fn localhost_is_both_loopback_addresses_and_an_address_is_itself() {
+        for name in ["localhost", "LocalHost"] {
+            assert_eq!(parsed(name).unwrap(), "127.0.0.1,::1");
+        }
+        for (text, means) in
+            [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("[::1]", "::1")]
+        {
+            assert_eq!(parsed(text).unwrap(), means);
+        }
+        for wrong in ["", "127.0.0.1:4450", "10.0.0.0/8", "a b"] {
+            assert!(parsed(wrong).unwrap_err().contains("localhost"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_host_does_not_have_is_missed_unless_it_is_loopback() {
+        let both: Addresses = "localhost".parse().unwrap();
+        assert_eq!(both.clone().present().first(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert!(both.all().len() == 2 && both.present().all().len() <= 2);
+        // TEST-NET-1 (RFC 5737), which nobody has: asked for, and so not left out.
+        let elsewhere = Addresses(vec![Ipv4Addr::LOCALHOST.into(), [192, 0, 2, 1].into()]);
+        assert_eq!(elsewhere.clone().present(), elsewhere);
+        let alone = Addresses(vec![Ipv6Addr::LOCALHOST.into()]);
+        assert_eq!(alone.clone().present(), alone, "the error of binding it says more");
+        assert!(is_absent(&TcpListener::bind("192.0.2.1:0").unwrap_err()));
+    }
+
+    #[test]
+    fn any_port_is_one_that_is_free_at_every_address() {
+        let both: Addresses = "localhost".parse().unwrap();
+        // The system's choice for the first address is taken at the second, twice.
+        let (mut next, mut tried) = (1000, Vec::new());
+        let bind = async |addr: SocketAddr| {
+            tried.push(addr.to_string());
+            let port = if addr.port() == 0 {
+                next += 1;
+                next
+            } else {
+                addr.port()
+            };
+            let taken = addr.ip().is_ipv6() && port < 1003;
+            if taken { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(port) }
+        };
+        let bound = bind_each(&both, 0, bind, |port| *port).now_or_never().unwrap().unwrap();
+        assert_eq!(bound, [1003, 1003]);
+        assert_eq!(
+            tried,
+            ["127.0.0.1:0", "[::1]:1001", "127.0.0.1:0", "[::1]:1002", "127.0.0.1:0", "[::1]:1003"]
+        );
+        // One that was named is not exchanged for another, and an end is found.
+        let taken = async |addr: SocketAddr| match addr.ip() {
+            IpAddr::V4(_) => Ok(addr.port()),
+            IpAddr::V6(_) => Err(io::ErrorKind::AddrInUse.into()),
+        };
+        for port in [0, 7] {
+            let (at, e) = bind_each(&both, port, taken, |port| *port).now_or_never().unwrap().unwrap_err();
+            assert_eq!(
+                (at, e.kind()),
+                (SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port), io::ErrorKind::AddrInUse)
+            );
+        }
+    }
+}
