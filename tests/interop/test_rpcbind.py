@@ -26,25 +26,30 @@ class Rpcbind(unittest.TestCase):
         self.enterContext(weft.own_network())
 
     def test_rpcinfo_and_showmount_find_everything(self):
-        with weft.serving("--rpcbind-port", 111, ports=PORTS) as server:
-            self.assertEqual(server.ready["rpcbind_port"], 111)
-            expected = {(RPCBIND, version, p): 111 for version in [2, 3, 4] for p in ["tcp", "udp"]}
-            for protocol in ["tcp", "udp"]:
-                expected |= {(NFS, 3, protocol): 2049, (MOUNT, 3, protocol): 20048}
-                expected |= {(NLM, 4, protocol): 2049, (NSM, 1, protocol): 2049}
-            # Version 4 is for those who control congestion.
-            expected[NFS, 4, "tcp"] = 2049
-            self.assertEqual(found(), expected)
-            for net, program, version in [(n, p, v) for (p, v, n) in expected]:
-                with self.subTest(net=net, program=program, version=version):
-                    said = weft.run("rpcinfo", "-T", net, "127.0.0.1", program, version).stdout
-                    self.assertIn(f"program {program} version {version} ready and waiting", said)
-            self.assertIn("127.0.0.1.78.81", weft.run("rpcinfo", "127.0.0.1").stdout, "NFS over RDMA")
-            exports = weft.run("showmount", "-e", "127.0.0.1").stdout.split()
-            self.assertLessEqual({"/data", "/ram"}, set(exports))
-            # Others register nothing here.
-            self.assertNotEqual(weft.run("rpcinfo", "-d", NFS, 3, check=False).returncode, 0)
-            self.assertEqual(found(), expected)
+        for options, protocols in [([], ["tcp"]), (["--nfs-udp"], ["tcp", "udp"])]:
+            with self.subTest(protocols=protocols), weft.serving("--rpcbind-port", 111, *options, ports=PORTS) as server:
+                self.assertEqual(server.ready["nfs_udp"], "udp" in protocols)
+                self.finds_everything(server, protocols)
+
+    def finds_everything(self, server, protocols):
+        self.assertEqual(server.ready["rpcbind_port"], 111)
+        expected = {(RPCBIND, version, p): 111 for version in [2, 3, 4] for p in protocols}
+        for protocol in protocols:
+            expected |= {(NFS, 3, protocol): 2049, (MOUNT, 3, protocol): 20048}
+            expected |= {(NLM, 4, protocol): 2049, (NSM, 1, protocol): 2049}
+        # Version 4 is for those who control congestion.
+        expected[NFS, 4, "tcp"] = 2049
+        self.assertEqual(found(), expected)
+        for net, program, version in [(n, p, v) for (p, v, n) in expected]:
+            with self.subTest(net=net, program=program, version=version):
+                said = weft.run("rpcinfo", "-T", net, "127.0.0.1", program, version).stdout
+                self.assertIn(f"program {program} version {version} ready and waiting", said)
+        self.assertIn("127.0.0.1.78.81", weft.run("rpcinfo", "127.0.0.1").stdout, "NFS over RDMA")
+        exports = weft.run("showmount", "-e", "127.0.0.1").stdout.split()
+        self.assertLessEqual({"/data", "/ram"}, set(exports))
+        # Others register nothing here.
+        self.assertNotEqual(weft.run("rpcinfo", "-d", NFS, 3, check=False).returncode, 0)
+        self.assertEqual(found(), expected)
 
     def test_libnfs_needs_no_ports(self):
         with weft.serving("--rpcbind-port", 111, ports=PORTS) as server, tempfile.TemporaryDirectory() as work:
@@ -93,20 +98,74 @@ class Udp(unittest.TestCase):
 
     def call(self, port, program, version, procedure, args=b""):
         self.xid += 1
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
-            peer.settimeout(30)
+        with self.peer() as peer:
             head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
             # AUTH_SYS as who runs the test, and no verifier.
             body = struct.pack(">2I4s3I", 0, 4, b"test", os.getuid(), os.getgid(), 0)
             credential = struct.pack(">2I", 1, len(body)) + body
             peer.sendto(head + credential + bytes(8) + args, ("127.0.0.1", port))
             reply = peer.recv(65536)
-        xid, kind, accepted, _, _, status = struct.unpack(">6I", reply[:24])
-        self.assertEqual((xid, kind, accepted), (self.xid, 1, 0))
-        return status, reply[24:]
+        self.sent, self.received = len(head + credential + bytes(8) + args), len(reply)
+        xid, kind, accepted, *rest = struct.unpack(">5I", reply[:20])
+        self.assertEqual((xid, kind), (self.xid, 1))
+        if accepted != 0:
+            return "refused", reply[12:]
+        return struct.unpack(">I", reply[20:24])[0], reply[24:]
+
+    @staticmethod
+    def peer():
+        def bound(own):
+            peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            try:
+                peer.bind(own)
+            except OSError:
+                peer.close()
+                raise
+            peer.settimeout(30)
+            return peer
+
+        return weft.as_root_of(bound, "127.0.0.1")
+
+    def test_nothing_listens_unless_it_is_asked_for(self):
+        with weft.serving("--rpcbind-port", 0) as server:
+            for name in ["nfs", "mountd", "rpcbind"]:
+                with self.subTest(service=name), self.peer() as peer:
+                    peer.connect(("127.0.0.1", server.ready[f"{name}_port"]))
+                    peer.send(bytes(40))
+                    with self.assertRaises(ConnectionRefusedError):
+                        peer.recv(100)
+
+    def test_an_address_that_was_not_seen_gets_no_more_than_it_sends(self):
+        """Whoever claims another's address could have it flooded: READ made 274 bytes of one, rpcbind's list 21."""
+        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
+        with weft.serving("--nfs-udp", "--rpcbind-port", 0) as server:
+            (server.folder / "file").write_bytes(bytes(32768))
+            nfs, mountd, rpcbind = (server.ready[f"{name}_port"] for name in ["nfs", "mountd", "rpcbind"])
+            # AUTH_TOOWEAK, whatever the handle.
+            too_weak = struct.pack(">2I", 1, 5)
+            for procedure in range(1, 22):
+                status, reply = self.call(nfs, NFS, 3, procedure, opaque(bytes(32)) + struct.pack(">QI", 0, 32768))
+                self.assertEqual((procedure, status, reply), (procedure, "refused", too_weak))
+            self.assertEqual(self.call(rpcbind, RPCBIND, 2, 4), ("refused", too_weak), "the list")
+            self.assertLessEqual(self.received, self.sent)
+            # What is short is answered: nothing, where a program listens, a mount.
+            for port, program, version in [(nfs, NFS, 3), (mountd, MOUNT, 3), (rpcbind, RPCBIND, 2), (nfs, NLM, 4)]:
+                self.assertEqual(self.call(port, program, version, 0), (0, b""))
+            status, reply = self.call(rpcbind, RPCBIND, 2, 3, struct.pack(">4I", NFS, 3, 6, 0))
+            self.assertEqual((status, reply), (0, struct.pack(">I", nfs)))
+            self.seen(nfs)
+            self.assertEqual(self.call(rpcbind, RPCBIND, 2, 4)[0], 0)
+            self.assertGreater(self.received, 2 * self.sent)
+
+    def seen(self, port):
+        """A call by TCP, after which the address counts as seen."""
+        with weft.nfs_connection(port) as peer:
+            peer.sendall(struct.pack(">11I", 0x80000028, 7, 0, 2, NFS, 3, 0, 0, 0, 0, 0))
+            self.assertEqual(len(peer.recv(100)), 28)
 
     def test_mount_look_up_read_and_write(self):
-        with weft.serving() as server:
+        with weft.serving("--nfs-udp") as server:
+            self.seen(server.ready["nfs_port"])
             (server.folder / "file").write_bytes(b"0123456789")
             nfs, mountd = server.ready["nfs_port"], server.ready["mountd_port"]
             opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)

@@ -3,11 +3,13 @@ temporary."""
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest.mock
@@ -120,6 +122,26 @@ def serving(*options, ports=None, listen="127.0.0.1"):
         if status != 0:
             print(log)
             raise AssertionError(f"weft ended with status {status}")
+
+
+def as_root_of(socket_of, *address):
+    """Has `socket_of` make a socket at a reserved port of this host, which a server that is root expects of NFS clients; at any
+    port where we are not root, as such a server is not either. `address` goes before the port."""
+    if os.geteuid() != 0:
+        return socket_of((*address, 0))
+    for port in random.sample(range(665, 1024), 1024 - 665):
+        try:
+            return socket_of((*address, port))
+        except OSError as e:
+            if e.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise
+    raise OSError("no reserved port is free")
+
+
+def nfs_connection(port, timeout=60):
+    """A TCP connection as NFS clients make it."""
+    there = ("127.0.0.1", port)
+    return as_root_of(lambda own: socket.create_connection(there, timeout, source_address=own), "127.0.0.1")
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class Locks(unittest.TestCase):
         flock -n 5 && flock -u 5 || exit 2
         rpcinfo -T udp {guest.HOST} 100021 4 || exit 3
         """
-        with guest.serving(*RPCBIND, listen=guest.HOST) as server:
+        with guest.serving(*RPCBIND, "--nfs-udp", listen=guest.HOST) as server:
             self.run_job(server, job)
 
     def test_a_lock_outlives_our_restart(self):

@@ -168,18 +168,22 @@ pub(crate) struct Serve {
     /// Port of SMB Direct, of every provider; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 5445)]
     pub smbd_port: u16,
-    /// TCP and UDP port of NFS (UDP: version 3 alone); 0 takes any
+    /// TCP port of NFS; 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, of every provider; 0 takes any
     #[arg(long, value_name = "N")]
     pub nfs_rdma_port: Option<u16>,
-    /// TCP and UDP port of the MOUNT protocol; 0 takes any
+    /// TCP port of the MOUNT protocol; 0 takes any
     #[arg(long, value_name = "N")]
     pub mountd_port: Option<u16>,
-    /// Tell NFS clients the other ports at this one, TCP and UDP: rpcbind, which they look for at 111; 0 takes any
+    /// Tell NFS clients the other ports at this one: rpcbind, which they look for at 111; 0 takes any
     #[arg(long, value_name = "N")]
     pub rpcbind_port: Option<u16>,
+    /// Serve NFS (version 3), MOUNT and rpcbind by UDP, too, at the same ports. Addresses that have made no connection by TCP get
+    /// short answers alone, and no files
+    #[arg(long, requires = "nfs_port")]
+    pub nfs_udp: bool,
     /// Register with the rpcbind that runs on this host, and take that back at the end
     #[arg(long, conflicts_with = "rpcbind_port")]
     pub rpcbind: bool,

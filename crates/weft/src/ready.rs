@@ -30,18 +30,20 @@ pub(crate) struct Ready {
     pub smbd_port: Option<u16>,
     /// The providers that SMB Direct (and NFS over RDMA) is served on.
     pub providers: Vec<&'static str>,
-    /// TCP and UDP port of NFS.
+    /// Port of NFS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nfs_rdma_port: Option<u16>,
-    /// TCP and UDP port of MOUNT.
+    /// Port of MOUNT.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mountd_port: Option<u16>,
-    /// TCP and UDP port of rpcbind.
+    /// Port of rpcbind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcbind_port: Option<u16>,
+    /// Whether NFS, MOUNT and rpcbind are served by UDP, too.
+    pub nfs_udp: bool,
     /// What is served.
     pub shares: Vec<ReadyShare>,
     /// NBD.

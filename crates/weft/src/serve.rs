@@ -328,6 +328,7 @@ impl Plan {
             nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
             mountd_port: mountd_port.as_ref().map(RpcPort::port),
             rpcbind_port: rpcbind_port.as_ref().map(RpcPort::port),
+            nfs_udp: args.nfs_udp,
             shares: self.shares.iter().map(ReadyShare::from).collect(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
             volumes: volumes::ready(&volumes),
@@ -439,7 +440,7 @@ impl Plan {
             rt::spawn(accepting).detach();
         }
         for port in rpc_ports {
-            port.serve(&acceptor, tls.clone(), &serve_nfs);
+            port.serve(&acceptor, tls.clone(), &nfs.reached(), &serve_nfs);
         }
         smb_rdma.serve(&acceptor, Messages::Smbd, &serve_smb);
         if let Some(rdma) = nfs_rdma {
@@ -492,6 +493,7 @@ impl Plan {
             nfs_rdma_port: None,
             mountd_port: None,
             rpcbind_port: None,
+            nfs_udp: false,
             shares: Vec::new(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
             volumes: volumes::ready(&volumes),

@@ -17,7 +17,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use weft_machine::rt;
 use weft_store::rules::Way;
-use weft_transport::{Channel, Error, Message, Outgoing, Security, Sending};
+use weft_transport::{Channel, Error, Message, Outgoing, Peer, Security, Sending};
 use weft_wire::rpc::Credential;
 
 use super::Server;
@@ -46,6 +46,11 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let peer = channel.peer();
     let host = peer.ip().map_or_else(|| "local".to_owned(), |ip| ip.to_string());
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
+    // A handshake went there and back.
+    let _present = match peer {
+        Peer::Tcp(addr) | Peer::Rdma(addr) => Some(server.reached.arrive(addr.ip())),
+        Peer::Udp(_) | Peer::Local { .. } => None,
+    };
     let limits = channel.limits();
     let caller = Caller::of(&Credential::None, server.policy);
     let line = Arc::new(Line::default());

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{File, Payload};
+use weft_machine::{File, LogLimit, Payload, rt};
 use weft_store::rules::Way;
 use weft_store::{Error, NodeId, OpenFile, Share};
 use weft_transport::{Detached, Distant, Kind, Limits, Message, Outgoing, Part, Peer, To};
@@ -138,6 +138,21 @@ impl<'a> Connection<'a> {
             // RFC 9289 4.1: whether to go on under TLS is asked once, at the beginning, and by nothing but a probe.
             let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
             return Err(Reply::AuthError(stat));
+        }
+        if let Peer::Udp(addr) = self.peer
+            && call.program == nfs3::PROGRAM
+            && call.procedure != nfs::NULL
+            && !self.server.reached.contains(addr.ip())
+        {
+            // Before anything is done: answers to most of its procedures are longer than the call, and would not be sent.
+            static REFUSED: LogLimit = LogLimit::new();
+            if let Some(left_out) = REFUSED.pass(rt::now()) {
+                tracing::warn!(
+                    peer = %addr,
+                    "refused a call of NFS by UDP: that address has made no connection by TCP, and may be somebody else's{left_out}"
+                );
+            }
+            return Err(Reply::AuthError(AuthStat::TOOWEAK));
         }
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);

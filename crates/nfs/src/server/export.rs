@@ -117,6 +117,7 @@ fn absent(procedure: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::net::SocketAddr;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -289,13 +290,17 @@ mod tests {
     fn networks_hold_for_every_transport() {
         let server = server(Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..Export::default() });
         let object = handle_of(&server, 0, NodeId::ROOT);
-        let gets = |peer: Peer| {
+        let answer = |peer: Peer| -> Result<Outcome<GetattrOk, ()>, Reply> {
             let number = (nfs3::PROGRAM, nfs3::VERSION, nfs::GETATTR);
             let args = GetattrArgs { object };
-            let answer = results_of(&server, peer, user(5), number, &args);
-            let outcome: Outcome<GetattrOk, ()> = rt::block_on(answer).unwrap().unwrap();
-            outcome.map(|_| ()).map_err(|failed| failed.status)
+            rt::block_on(results_of(&server, peer, user(5), number, &args)).unwrap()
         };
+        let by_udp = |addr| answer(Peer::Udp(addr)).map(drop);
+        let gets = |peer: Peer| answer(peer).unwrap().map(|_| ()).map_err(|failed| failed.status);
+        let (inside, outside): (SocketAddr, SocketAddr) = (INSIDE.parse().unwrap(), OUTSIDE.parse().unwrap());
+        // By UDP nobody is let in who was not seen there.
+        assert_eq!(by_udp(inside), Err(Reply::AuthError(AuthStat::TOOWEAK)));
+        let _present = [inside, outside].map(|addr| server.reached.arrive(addr.ip()));
         for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
             assert_eq!(gets(by(INSIDE.parse().unwrap())), Ok(()));
             assert_eq!(gets(by(OUTSIDE.parse().unwrap())), Err(Status::ACCES));

@@ -37,6 +37,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_machine::Pool;
 use weft_machine::rt::{self, Drain};
 use weft_store::{Share, Timestamp};
+use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
 use weft_wire::nfs3::Verifier;
 
@@ -132,6 +133,8 @@ pub struct Server {
     back_channels: Outgoing,
     monitors: Monitors,
     duplicates: Duplicates,
+    /// Where connections have come from: what UDP claims is believed of these addresses alone.
+    reached: Reached,
     /// What rpcbind tells, once it is known.
     services: OnceLock<Services>,
     drain: Drain,
@@ -190,6 +193,7 @@ impl Server {
             back_channels: Outgoing::back_channels(),
             monitors,
             duplicates: Duplicates::default(),
+            reached: Reached::default(),
             services: OnceLock::new(),
             drain: Drain::default(),
             verifier,
@@ -224,6 +228,11 @@ impl Server {
             }
         };
         futures_util::future::join(nsm::notify(self), sweep).await;
+    }
+
+    /// The addresses from which connections have come, for the ports of UDP.
+    pub fn reached(&self) -> Reached {
+        self.reached.clone()
     }
 
     /// Whether this peer may use any share.

@@ -4,7 +4,12 @@
 //! Spec: RFC 5531 section 11 (only stream transports mark records). Owns: the socket, and what arrived and is not taken.
 //! Does not: retransmit or tell repetitions (who asks does the one, the cache of duplicates the other), or join fragments.
 //!
+//! Whoever sends a datagram may claim another's address. Unless somebody was seen to be there ([`Reached`]), a peer is sent no more
+//! bytes than have come from it: an answer that is longer is replaced by a refusal, which is not.
+//!
 //! A peer that is silent for [`IDLE`] leaves in order, and is a new one when it comes back: nothing hangs on a peer here.
+
+mod reached;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,8 +24,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
-use weft_machine::{Buf, Payload, Pool, rt};
+use weft_machine::{Buf, LogLimit, Payload, Pool, rt};
+use weft_wire::rpc::{AuthStat, Reply};
+use weft_wire::xdr::Encoder;
 
+pub use self::reached::{MAX_REACHED, Presence, REMEMBERED, Reached};
 use crate::channel::*;
 
 /// Longest message in bytes, both ways: READs and WRITEs of 32 KiB and what is around them. UDP itself ends at 65,507, and
@@ -39,6 +47,7 @@ pub struct Port {
     local: SocketAddr,
     pool: Pool,
     peers: Rc<RefCell<HashMap<SocketAddr, Weak<Inbox>>>>,
+    reached: Reached,
     /// One byte longer than a message may be: what fills it was longer.
     staging: RefCell<Vec<u8>>,
 }
@@ -61,7 +70,14 @@ impl Port {
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
         let staging = RefCell::new(vec![0; MAX_MESSAGE + 1]);
-        Ok(Port { socket: Rc::new(Readable::new(socket)?), local, pool, peers: Rc::default(), staging })
+        let socket = Rc::new(Readable::new(socket)?);
+        Ok(Port { socket, local, pool, peers: Rc::default(), reached: Reached::default(), staging })
+    }
+
+    /// The same, where these addresses get answers of any length.
+    #[must_use]
+    pub fn trusting(self, reached: Reached) -> Port {
+        Port { reached, ..self }
     }
 
     /// The bound address.
@@ -119,6 +135,7 @@ impl Port {
                     socket: self.socket.clone(),
                     pool: self.pool.clone(),
                     peers: self.peers.clone(),
+                    reached: self.reached.clone(),
                     sent: Cell::default(),
                     received: Cell::default(),
                 })
@@ -164,7 +181,8 @@ pub struct Datagram {
     socket: Rc<Readable<UdpSocket>>,
     pool: Pool,
     peers: Rc<RefCell<HashMap<SocketAddr, Weak<Inbox>>>>,
-    /// Bytes and datagrams.
+    reached: Reached,
+    /// Bytes and datagrams; `sent <= received` unless the address is known.
     sent: Cell<(u64, u64)>,
     received: Cell<(u64, u64)>,
 }
@@ -174,6 +192,32 @@ impl Datagram {
         count(&self.received, body.len());
         Message { body, detached: None, ticket: Ticket::default() }
     }
+
+    /// The message that may be sent: this one, or a refusal in its place, or none.
+    fn bounded(&self, outgoing: Outgoing) -> Option<Outgoing> {
+        let room = self.received.get().0.saturating_sub(self.sent.get().0);
+        let fits = |outgoing: &Outgoing| length(outgoing) as u64 <= room;
+        if fits(&outgoing) || self.reached.contains(self.addr.ip()) {
+            return Some(outgoing);
+        }
+        static REFUSED: LogLimit = LogLimit::new();
+        if let Some(left_out) = REFUSED.pass(rt::now()) {
+            tracing::warn!(
+                peer = %self.addr,
+                "refused an answer by UDP that is longer than its call: that address has made no connection by TCP{left_out}"
+            );
+        }
+        refusal(&outgoing).filter(fits)
+    }
+}
+
+/// What a caller is told in place of this answer: that it has not proven enough (RFC 5531 section 9, AUTH_TOOWEAK).
+fn refusal(of: &Outgoing) -> Option<Outgoing> {
+    let Some(Part::Bytes(head)) = of.parts.first() else { return None };
+    let xid = u32::from_be_bytes(*head.first_chunk()?);
+    let mut e = Encoder::with_capacity(32);
+    Reply::AuthError(AuthStat::TOOWEAK).emit(xid, &mut e);
+    Some(Outgoing::bytes(e.into_bytes()))
 }
 
 impl Drop for Datagram {
@@ -215,6 +259,7 @@ impl Channel for Datagram {
         if self.peer.closed.get() {
             return Sending::answered(Err(Error::Closed));
         }
+        let Some(outgoing) = self.bounded(outgoing) else { return Sending::answered(Ok(())) };
         count(&self.sent, length(&outgoing));
         let (socket, addr, pool) = (self.socket.clone(), self.addr, self.pool.clone());
         let mut sending = Box::pin(async move { put(&socket, &whole(outgoing, &pool).await?, addr).await });
@@ -270,7 +315,8 @@ fn length(outgoing: &Outgoing) -> usize {
         Part::Bytes(bytes) => bytes.len(),
         Part::Payload { data, .. } => data.len().next_multiple_of(4),
     };
-    outgoing.parts.iter().map(part).sum()
+    let source = outgoing.source.as_ref().map_or(0, |source| source.len().next_multiple_of(4));
+    outgoing.parts.iter().map(part).sum::<usize>() + source
 }
 
 /// The message in one piece, at most [`MAX_MESSAGE`] bytes.

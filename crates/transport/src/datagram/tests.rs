@@ -5,8 +5,16 @@ use weft_machine::FileRange;
 
 use super::*;
 
-fn port() -> Port {
+/// One that knows nobody.
+fn wary_port() -> Port {
     Port::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Pool::new(1 << 20)).unwrap()
+}
+
+/// One that has seen this host.
+fn port() -> Port {
+    let reached = Reached::default();
+    drop(reached.arrive(Ipv4Addr::LOCALHOST.into()));
+    wary_port().trusting(reached)
 }
 
 fn peer(of: &Port) -> UdpSocket {
@@ -119,6 +127,40 @@ fn a_closed_channel_ends_in_order_and_sends_no_more() {
         channel.close();
         assert!(channel.recv().await.unwrap().is_none());
         assert!(matches!(channel.send(Outgoing::bytes("x")).await, Err(Error::Closed)));
+    })
+    .unwrap();
+}
+
+/// READ over UDP sent a victim 274 times what the attacker sent, the list of rpcbind 21 times.
+#[test]
+fn an_address_at_which_nobody_was_seen_is_sent_no_more_than_has_come_from_it() {
+    rt::block_on(async {
+        let reached = Reached::default();
+        let port = wary_port().trusting(reached.clone());
+        let peer = peer(&port);
+        peer.send(&[1; 40]).unwrap();
+        let channel = port.accept().await.unwrap();
+        assert_eq!(channel.recv().await.unwrap().unwrap().body.len(), 40);
+        let long = || [&7_u32.to_be_bytes()[..], &[3; 32 << 10]].concat();
+        channel.send(Outgoing::bytes(long())).await.unwrap();
+        let mut d = weft_wire::xdr::Decoder::new(answer(&peer).into());
+        assert_eq!(Reply::parse(&mut d).unwrap(), (7, Reply::AuthError(AuthStat::TOOWEAK)));
+        // 20 of 40 bytes are left: one more refusal, and then nothing.
+        for _ in 0..3 {
+            channel.send(Outgoing::bytes(long())).await.unwrap();
+        }
+        assert_eq!((channel.traffic().sent, channel.traffic().received), ((40, 2), (40, 1)));
+        assert_eq!(answer(&peer).len(), 20);
+        // What is as long as its call passes, whatever was refused before.
+        peer.send(&[1; 24]).unwrap();
+        assert!(futures_util::FutureExt::now_or_never(port.accept()).is_none(), "a new peer");
+        assert_eq!(channel.recv().await.unwrap().unwrap().body.len(), 24);
+        channel.send(Outgoing::bytes(vec![5; 24])).await.unwrap();
+        assert_eq!(answer(&peer), [5; 24]);
+        // A connection from there makes it known.
+        let _connection = reached.arrive(Ipv4Addr::LOCALHOST.into());
+        channel.send(Outgoing::bytes(long())).await.unwrap();
+        assert_eq!(answer(&peer), long());
     })
     .unwrap();
 }

@@ -1,4 +1,4 @@
-//! The ports of RPC programs: NFS, MOUNT and rpcbind, each by TCP and by UDP with one number.
+//! The ports of RPC programs: NFS, MOUNT and rpcbind, each by TCP, and where it is asked for by UDP with the same number.
 //!
 //! Owns: the sockets until they serve. Does not: speak RPC; whose program is asked for is decided behind it.
 
@@ -21,8 +21,8 @@ use crate::listen::{self, Acceptor, Framing, quota};
 /// One port.
 pub(super) struct RpcPort {
     role: Role,
-    /// At each address, both.
-    bound: Vec<(Listener, datagram::Port)>,
+    /// At each address.
+    bound: Vec<(Listener, Option<datagram::Port>)>,
 }
 
 impl RpcPort {
@@ -30,12 +30,15 @@ impl RpcPort {
     pub(super) async fn bind(args: &Serve, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
         let bind = async |addr: SocketAddr| {
             let tcp = Listener::bind(addr)?;
-            let udp = datagram::Port::bind(tcp.local_addr(), pool.clone())?;
-            Ok((tcp, udp))
+            let udp = args.nfs_udp.then(|| datagram::Port::bind(tcp.local_addr(), pool.clone()));
+            Ok((tcp, udp.transpose()?))
         };
         let bound = bind_each(&args.listen, port, bind, |(tcp, _)| port_of(tcp)).await;
-        let bound = bound.map_err(|(addr, e)| format!("TCP and UDP: {}", cannot_listen(addr, &e)))?;
-        Ok(RpcPort { role, bound })
+        match bound {
+            Ok(bound) => Ok(RpcPort { role, bound }),
+            Err((addr, e)) if args.nfs_udp => Err(format!("TCP or UDP: {}", cannot_listen(addr, &e))),
+            Err((addr, e)) => Err(cannot_listen(addr, &e)),
+        }
     }
 
     /// Its number.
@@ -46,11 +49,19 @@ impl RpcPort {
     /// What rpcbind tells of it.
     pub(super) fn services(&self) -> impl Iterator<Item = Service> {
         let (role, port) = (self.role, self.port());
-        [Net::Tcp, Net::Udp].into_iter().flat_map(move |net| Service::of(role, net, port))
+        let udp = self.bound.iter().any(|(_, udp)| udp.is_some()).then_some(Net::Udp);
+        std::iter::once(Net::Tcp).chain(udp).flat_map(move |net| Service::of(role, net, port))
     }
 
     /// Accepts on it.
-    pub(super) fn serve(self, acceptor: &Acceptor, tls: Option<Tls>, serve: &listen::Serve) {
+    /// `reached` are the addresses that get answers of any length by UDP.
+    pub(super) fn serve(
+        self,
+        acceptor: &Acceptor,
+        tls: Option<Tls>,
+        reached: &datagram::Reached,
+        serve: &listen::Serve,
+    ) {
         let service = match self.role {
             Role::Nfs => quota::Service::Nfs,
             Role::Mount => quota::Service::Mount,
@@ -59,7 +70,10 @@ impl RpcPort {
         for (tcp, udp) in self.bound {
             let framing = Framing::Record(tls.clone());
             rt::spawn(acceptor.clone().tcp(tcp, service, framing, serve.clone())).detach();
-            rt::spawn(acceptor.clone().udp(udp, serve.clone())).detach();
+            if let Some(udp) = udp {
+                let udp = udp.trusting(reached.clone());
+                rt::spawn(acceptor.clone().udp(udp, serve.clone())).detach();
+            }
         }
     }
 }
