@@ -7,6 +7,8 @@ import socket
 import struct
 import threading
 
+import weft
+
 PROGRAM, CALLBACK = 100003, 0x40000000
 (ACCESS, CLOSE, CREATE, DELEGRETURN, GETATTR, GETFH, LOCK, LOCKU, LOOKUP, OPEN) = (3, 4, 6, 8, 9, 10, 12, 14, 15, 18)
 (PUTFH, PUTROOTFH, READ, REMOVE, WRITE, EXCHANGE_ID, CREATE_SESSION, SEQUENCE, RECLAIM_COMPLETE) = (
@@ -55,7 +57,7 @@ class Reply:
 class Client:
     def __init__(self, port, name, reclaims=False):
         """`reclaims`: it has not said yet that it has taken back all that it had."""
-        self.socket = socket.create_connection(("127.0.0.1", port), 10)
+        self.socket = weft.nfs_connection(port, 10)
         self.xids, self.owner = itertools.count(1), name.encode()
         self.replies, self.recalls = queue.Queue(), queue.Queue()
         self.lock = threading.Lock()

@@ -1,8 +1,11 @@
 """libnfs's tools on a share over TCP, and the same bytes over NFS/RDMA."""
 
+import contextlib
 import json
 import os
 import pathlib
+import socket
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -100,6 +103,103 @@ class Nfs(unittest.TestCase):
         with weft.serving() as server:
             done = weft.run("nfs-ls", libnfs(server, "", "nothing"), check=False)
             self.assertNotEqual(done.returncode, 0)
+
+
+class Ports(unittest.TestCase):
+    """A server that is root believes what callers say of themselves if they come from reserved ports, which root of their host
+    has given them (exports(5), secure); one that is not root acts as itself for everybody, and takes all."""
+
+    NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+
+    def call(self, peer, program, version, procedure, args):
+        """The results of a call as root."""
+        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
+        body = struct.pack(">2I4s3I", 0, 4, b"test", 0, 0, 0)
+        call = struct.pack(">7I", 7, 0, 2, program, version, procedure, 1) + opaque(body) + bytes(8) + args
+        peer.sendall(struct.pack(">I", 1 << 31 | len(call)) + call)
+        head = peer.recv(4, socket.MSG_WAITALL)
+        reply = peer.recv(struct.unpack(">I", head)[0] & 0x7FFFFFFF, socket.MSG_WAITALL)
+        self.assertEqual(struct.unpack(">6I", reply[:24]), (7, 1, 0, 0, 0, 0))
+        return reply[24:]
+
+    def statuses(self, ready, connect, share):
+        """Of MNT, of GETATTR with the handle that root gets, and of LOOKUP by version 4.0, over such a connection."""
+        path = share.encode()
+        opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
+        first = lambda reply: struct.unpack(">I", reply[:4])[0]
+        with weft.nfs_connection(ready["mountd_port"]) as peer:
+            mounted = self.call(peer, 100005, 3, 1, opaque(b"/" + path))
+            self.assertEqual(first(mounted), 0)
+            handle = mounted[8 : 8 + struct.unpack(">I", mounted[4:8])[0]]
+        found = []
+        with connect(ready["mountd_port"]) as peer:
+            found.append(first(self.call(peer, 100005, 3, 1, opaque(b"/" + path))))
+        with connect(ready["nfs_port"]) as peer:
+            found.append(first(self.call(peer, 100003, 3, 1, opaque(handle))))
+            lookup = struct.pack(">5I", 0, 0, 2, 24, 15) + opaque(path)
+            found.append(first(self.call(peer, 100003, 4, 1, lookup)))
+        return found
+
+    @staticmethod
+    def any_port(port):
+        return socket.create_connection(("127.0.0.1", port), 60)
+
+    @unittest.skipUnless(os.geteuid() == 0, "the server is to be root")
+    def test_a_server_that_is_root_wants_reserved_ports(self):
+        with weft.serving("--export", "ram:insecure") as server:
+            refused = self.statuses(server.ready, self.any_port, "data")
+            # MNT3ERR_ACCES, NFS3ERR_PERM and NFS4ERR_PERM, as Linux's server and mountd answer.
+            self.assertEqual(refused, [13, 1, 1])
+            self.assertEqual(self.statuses(server.ready, self.any_port, "ram"), [0, 0, 0])
+            self.assertEqual(self.statuses(server.ready, weft.nfs_connection, "data"), [0, 0, 0])
+            self.assertIn("--export data:insecure", server.log_text())
+
+    @unittest.skipUnless(os.geteuid() == 0, "it becomes somebody else")
+    def test_our_client_takes_a_reserved_port_and_says_where_it_cannot(self):
+        with weft.serving("--export", "ram:insecure") as server:
+            nfs, rdma = server.ready["nfs_port"], server.ready["nfs_rdma_port"]
+            fourth = lambda share: f"nfs://127.0.0.1:{nfs}/{share}?vers=4.1&rdmaport={rdma}"
+            for version, of in {"3": lambda share: server.nfs_url("", share), "4.1": fourth}.items():
+                for transport in ["tcp", "iwarp"]:
+                    ls = [weft.WEFT, "ls", "--transport", transport]
+                    with self.subTest(version=version, transport=transport):
+                        weft.run(*ls, of("data"))
+                        weft.run(*self.NOBODY, *ls, of("ram"))
+                        said = weft.run(*self.NOBODY, *ls, of("data"), check=False)
+                        self.assertNotEqual(said.returncode, 0)
+                        self.assertIn("the export wants a reserved port (below 1024): run weft as root", said.stderr)
+                        self.assertIn("`insecure`", said.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "it takes reserved ports")
+    def test_where_no_reserved_port_is_free(self):
+        with weft.own_network(), weft.serving("--export", "ram:insecure") as server, contextlib.ExitStack() as stack:
+            url = server.nfs_url("")
+            weft.run(weft.WEFT, "ls", url)
+            for port in range(665, 1024):
+                stack.enter_context(socket.create_server(("0.0.0.0", port)))
+            said = weft.run(weft.WEFT, "ls", url, check=False).stderr
+            self.assertIn("no reserved port (665 to 1023) is free", said)
+            self.assertIn("MNT3ERR_ACCES", said)
+            # Where none is wanted another will do.
+            self.assertIn("no reserved port", weft.run(weft.WEFT, "ls", url.replace("/data/", "/ram/")).stderr)
+
+    def test_a_server_that_is_not_root_takes_every_port(self):
+        with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+            os.chmod(work, 0o777)
+            state = pathlib.Path(work) / "state"
+            as_nobody = self.NOBODY if os.geteuid() == 0 else []
+            command = [*as_nobody, weft.WEFT, "serve", "--ram", "data=16M", "--ram", "strict=16M", "--json", "--state-dir", state]
+            command += ["--export", "strict:secure"]
+            for name in ["smb", "smbd", "nfs", "mountd"]:
+                command += [f"--{name}-port", 0]
+            log = stack.enter_context(tempfile.NamedTemporaryFile())
+            server = weft.Process(command, log.name)
+            stack.callback(server.stop)
+            url = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data?mountport={server.ready['mountd_port']}"
+            weft.run(*as_nobody, weft.WEFT, "ls", url)
+            if os.geteuid() == 0:
+                self.assertEqual(self.statuses(server.ready, self.any_port, "data"), [0, 0, 0])
+                self.assertEqual(self.statuses(server.ready, self.any_port, "strict"), [13, 1, 1])
 
 
 @unittest.skipUnless(os.geteuid() == 0, "the server comes back at its ports: the tests have a network of their own")

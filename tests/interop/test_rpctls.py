@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import socket
 import ssl
 import struct
 import subprocess
@@ -25,7 +24,7 @@ class Peer:
     """An RPC client on one connection."""
 
     def __init__(self, port):
-        self.stream = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.stream = weft.nfs_connection(port)
         self.xid = 0
 
     def __enter__(self):

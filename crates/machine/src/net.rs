@@ -9,6 +9,7 @@ mod interfaces;
 mod link;
 mod path;
 mod peer;
+mod reserved;
 mod socket;
 mod source;
 
@@ -32,6 +33,7 @@ pub use interfaces::{Interface, interfaces};
 pub use link::{Link, Tls, TlsError};
 pub use path::Path;
 pub use peer::Peer;
+pub use reserved::{SourcePort, may_reserve};
 pub use source::Source;
 
 /// How long [`Stream::connect`] tries.
@@ -207,12 +209,28 @@ impl Stream {
         limit: Duration,
         congestion: Option<&str>,
     ) -> io::Result<Stream> {
+        Stream::connect_from(addr, limit, congestion, SourcePort::Any).await
+    }
+
+    /// [`Stream::connect_with`] from such a port.
+    pub async fn connect_from(
+        addr: SocketAddr,
+        limit: Duration,
+        congestion: Option<&str>,
+        source: SourcePort,
+    ) -> io::Result<Stream> {
         if sim::active() {
             let connected = rt::timeout(limit, sim::net::Stream::connect(addr)).await??;
             return Ok(Stream(Kind::Sim(connected), Peer::Tcp(addr)));
         }
         let congestion = congestion.or(within_this_host(addr).then_some(LOOPBACK_CONGESTION));
-        let connected = rt::timeout(limit, socket::Stream::connect(addr, congestion)).await??;
+        let connecting = async {
+            match source {
+                SourcePort::Any => socket::Unconnected::to(addr, congestion)?.connect(addr).await,
+                SourcePort::Reserved => reserved::connect(addr, congestion).await,
+            }
+        };
+        let connected = rt::timeout(limit, connecting).await??;
         Ok(Stream(Kind::Real(connected), Peer::Tcp(addr)))
     }
 

@@ -40,6 +40,8 @@ pub struct Export {
     pub flavors: Vec<Flavor>,
     /// What protects what is said on the way.
     pub way: Way,
+    /// From which ports callers come; `None` leaves it to the server.
+    pub ports: Option<Ports>,
 }
 
 impl Export {
@@ -51,6 +53,7 @@ impl Export {
         networks: Vec::new(),
         flavors: Vec::new(),
         way: Way::Any,
+        ports: None,
     };
 
     /// Whether it asks anything that the server would not ask by itself.
@@ -58,17 +61,57 @@ impl Export {
         *self == Export::PLAIN
     }
 
-    /// Whether this peer may use it.
-    pub fn admits(&self, peer: Peer) -> bool {
-        if self.networks.is_empty() {
-            return true;
+    /// Whether this peer may use it; from any of these ports, where the export does not say from which.
+    pub fn admits(&self, peer: Peer, ports: Ports) -> Result<(), Unadmitted> {
+        if !self.networks.is_empty() && !self.is_near(peer) {
+            return Err(Unadmitted::Network);
         }
+        if self.ports.unwrap_or(ports).include(peer) { Ok(()) } else { Err(Unadmitted::Port) }
+    }
+
+    fn is_near(&self, peer: Peer) -> bool {
         match peer {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => {
                 self.networks.iter().any(|network| network.contains(addr.ip()))
             }
             // The server's own user has the files without the server; others of this host come by a network or not at all.
             Peer::Local { uid, .. } => uid == Process::own().uid,
+        }
+    }
+}
+
+/// Why a peer may not use an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unadmitted {
+    /// It comes from elsewhere.
+    Network,
+    /// Its port is not reserved.
+    Port,
+}
+
+/// From which ports callers come (exports(5): `secure`, `insecure`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// Whichever.
+    Any,
+    /// Those below [`Ports::FIRST_UNRESERVED`], which a host gives to root alone: callers are what root of their host lets
+    /// them be, not what any of its users says.
+    Reserved,
+}
+
+impl Ports {
+    /// IPPORT_RESERVED of Unix.
+    pub const FIRST_UNRESERVED: u16 = 1024;
+
+    /// Whether this peer has such a port. RDMA is no exception: programs of any user make RDMA connections.
+    pub fn include(self, peer: Peer) -> bool {
+        match (self, peer) {
+            (Ports::Any, _) => true,
+            (Ports::Reserved, Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr)) => {
+                addr.port() < Ports::FIRST_UNRESERVED
+            }
+            // The kernel says who it is. The server's own user has the files without the server.
+            (Ports::Reserved, Peer::Local { uid, .. }) => uid == 0 || uid == Process::own().uid,
         }
     }
 }
@@ -206,17 +249,59 @@ mod tests {
     fn an_export_without_networks_is_open_and_one_with_them_is_not() {
         let mut export = Export::default();
         let addr = |text: &str| Peer::Tcp(SocketAddr::new(text.parse().unwrap(), 700));
-        assert!(export.is_plain() && export.admits(addr("203.0.113.1")));
+        let admits = |export: &Export, peer| match export.admits(peer, Ports::Any) {
+            Ok(()) => true,
+            Err(refused) => {
+                assert_eq!(refused, Unadmitted::Network);
+                false
+            }
+        };
+        assert!(export.is_plain() && admits(&export, addr("203.0.113.1")));
         export.networks = vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()];
         assert!(!export.is_plain());
-        assert!(export.admits(addr("192.0.2.1")) && export.admits(addr("::1")));
+        assert!(admits(&export, addr("192.0.2.1")) && admits(&export, addr("::1")));
         for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
-            assert!(export.admits(by(([192, 0, 2, 1], 700).into())));
-            assert!(!export.admits(by(([203, 0, 113, 1], 700).into())));
+            assert!(admits(&export, by(([192, 0, 2, 1], 700).into())));
+            assert!(!admits(&export, by(([203, 0, 113, 1], 700).into())));
         }
         let own = Process::own().uid;
-        assert!(export.admits(Peer::Local { uid: own, pid: 1 }));
-        assert!(!export.admits(Peer::Local { uid: own + 1, pid: 1 }));
-        assert!(Export::default().admits(Peer::Local { uid: own + 1, pid: 1 }));
+        assert!(admits(&export, Peer::Local { uid: own, pid: 1 }));
+        assert!(!admits(&export, Peer::Local { uid: own + 1, pid: 1 }));
+        assert!(admits(&Export::default(), Peer::Local { uid: own + 1, pid: 1 }));
+    }
+
+    #[test]
+    fn an_export_that_asks_for_reserved_ports_asks_every_transport() {
+        let own = Process::own().uid;
+        let (plain, said) = (Export::default(), |ports| Export { ports: Some(ports), ..Export::default() });
+        let reserved = |peer| {
+            // What the export says counts before what the server does.
+            assert_eq!(said(Ports::Any).admits(peer, Ports::Reserved), Ok(()));
+            assert_eq!(plain.admits(peer, Ports::Any), Ok(()));
+            let admitted = said(Ports::Reserved).admits(peer, Ports::Any);
+            assert_eq!(plain.admits(peer, Ports::Reserved), admitted);
+            admitted.is_ok()
+        };
+        for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
+            for (addr, is) in [
+                ("192.0.2.1:1", true),
+                ("192.0.2.1:1023", true),
+                ("192.0.2.1:1024", false),
+                ("[::1]:665", true),
+                ("[::1]:40000", false),
+                ("127.0.0.1:40000", false),
+                ("[::ffff:127.0.0.1]:40000", false),
+            ] {
+                assert_eq!(reserved(by(addr.parse().unwrap())), is, "{addr}");
+            }
+        }
+        assert!(reserved(Peer::Local { uid: own, pid: 1 }) && reserved(Peer::Local { uid: 0, pid: 1 }));
+        assert!(!reserved(Peer::Local { uid: own + 1, pid: 1 }));
+        // An address that is not let in is told so, whatever its port.
+        let near = Export { networks: vec!["192.0.2.0/24".parse().unwrap()], ..said(Ports::Reserved) };
+        let from = |text: &str| near.admits(Peer::Tcp(text.parse().unwrap()), Ports::Any);
+        assert_eq!(from("203.0.113.1:40000"), Err(Unadmitted::Network));
+        assert_eq!(from("192.0.2.1:40000"), Err(Unadmitted::Port));
+        assert_eq!(from("192.0.2.1:700"), Ok(()));
     }
 }

@@ -199,8 +199,9 @@ pub(crate) struct Serve {
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
     #[arg(long)]
     pub no_root_squash: bool,
-    /// How a share is offered over NFS: ro, root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS
-    /// (repeatable), sec=sys:none, xprtsec=none|tls|mtls (repeatable)
+    /// How a share is offered over NFS: ro, secure (callers have a port below 1024; the default where this server is root), insecure,
+    /// root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
+    /// xprtsec=none|tls|mtls (repeatable)
     #[arg(long, value_name = "NAME:OPTION,...", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,
     /// RDMA providers to serve with

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::net::CONNECT_LIMIT;
+use weft_machine::net::{CONNECT_LIMIT, SourcePort};
 use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Stream};
 use weft_rdma::{Provider, Traffic, rnic};
@@ -517,6 +517,14 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
     format!("{object} {found}").into()
 }
 
+/// NFS servers may want a reserved port; SMB's have passwords.
+fn source_port(scheme: Scheme) -> SourcePort {
+    match scheme {
+        Scheme::Nfs => SourcePort::Reserved,
+        Scheme::Smb => SourcePort::Any,
+    }
+}
+
 impl<'a> Dial<'a> {
     async fn new(
         url: &'a Url,
@@ -539,7 +547,8 @@ impl<'a> Dial<'a> {
     async fn tcp(&self, port: u16) -> Result<(SocketAddr, Stream), Failure> {
         let host = &self.url.host;
         let connecting = async {
-            let connect = async |addr| Stream::connect_with(addr, CONNECT_LIMIT, self.congestion).await;
+            let (congestion, source) = (self.congestion, source_port(self.url.scheme));
+            let connect = async |addr| Stream::connect_from(addr, CONNECT_LIMIT, congestion, source).await;
             match reach::first(&self.addresses(port), connect).await {
                 Ok(reached) => Ok(reached),
                 Err(failed) => {
@@ -581,7 +590,8 @@ impl<'a> Dial<'a> {
         match medium {
             Medium::Tcp => None,
             Medium::Iwarp => {
-                Some(providers::iwarp_provider(self.pool, !self.options.no_crc, self.congestion))
+                let (source, crc) = (source_port(self.url.scheme), !self.options.no_crc);
+                Some(providers::iwarp_from(source, self.pool, crc, self.congestion))
             }
             Medium::Shm => Some(providers::shm_provider(self.pool)),
             Medium::Rnic => Some(providers::rnic_provider(self.pool)),

@@ -233,6 +233,8 @@ impl ServerProcess {
             &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
             &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
             &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0", "--no-root-squash"],
+            // Reserved ports are few, and nothing but test data is behind these.
+            &["--export", "demo:insecure"],
         ]
         .concat();
         let variable = Some((crate::password::VARIABLE, &password[..]));

@@ -2,7 +2,7 @@
 //!
 //! Owns: the words of the command line, which are those of exports(5). Does not: keep the rules.
 
-use weft_store::rules::{Export, Flavor, NOBODY, Squash, Way};
+use weft_store::rules::{Export, Flavor, NOBODY, Ports, Squash, Way};
 
 /// One `--export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("root_squash", None) => export.squash = Some(Squash::Root),
             ("no_root_squash", None) => export.squash = Some(Squash::None),
             ("all_squash", None) => export.squash = Some(Squash::All),
+            ("secure", None) => export.ports = Some(Ports::Reserved),
+            ("insecure", None) => export.ports = Some(Ports::Any),
             ("anonuid", Some(id)) => export.anonymous.0 = Some(id_of(id)?),
             ("anongid", Some(id)) => export.anonymous.1 = Some(id_of(id)?),
             ("net", Some(net)) => export.networks.push(net.parse().map_err(|e| format!("net={net}: {e}"))?),
@@ -41,8 +43,8 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of an export: ro, rw, root_squash, no_root_squash, all_squash, anonuid=N, \
-                     anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none and xprtsec=none|tls|mtls are"
+                    "{option:?} is no option of an export: ro, rw, secure, insecure, root_squash, no_root_squash, all_squash, \
+                     anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none and xprtsec=none|tls|mtls are"
                 ));
             }
         }
@@ -80,8 +82,12 @@ mod tests {
             networks: vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()],
             flavors: vec![Flavor::Sys],
             way: Way::Mutual,
+            ports: None,
         };
         assert_eq!(parsed.export, expected);
+        let ports = |text| parse(text).unwrap().export.ports;
+        assert_eq!(ports("data:secure"), Some(Ports::Reserved));
+        assert_eq!(ports("data:secure,insecure"), Some(Ports::Any), "the last counts, as in exports(5)");
         assert!(parse("data:rw").unwrap().export.is_plain());
     }
 
@@ -92,6 +98,7 @@ mod tests {
             (":ro", "name of the share"),
             ("data:readonly", "no option"),
             ("data:ro=1", "no option"),
+            ("data:insecure=yes", "secure, insecure"),
             ("data:anonuid=me", "number"),
             ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),
             ("data:sec=krb5p", "Kerberos"),

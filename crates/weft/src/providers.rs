@@ -3,6 +3,7 @@
 //! Owns: nothing.
 
 use weft_machine::Pool;
+use weft_machine::net::SourcePort;
 use weft_rdma::wrap::Wrapped;
 use weft_rdma::wrap::pcap::{Capture, Pcap};
 use weft_rdma::{Caps, Provider, iwarp, rnic, shm};
@@ -133,7 +134,18 @@ fn describe(device: &rnic::Device) -> String {
 
 /// iWARP; `crc` asks for a CRC even where the peer does not.
 pub(crate) fn iwarp_provider(pool: &Pool, crc: bool, congestion: Option<&str>) -> Box<dyn Provider> {
-    let config = iwarp::Config { crc, congestion: congestion.map(str::to_owned), ..iwarp::Config::default() };
+    iwarp_from(SourcePort::Any, pool, crc, congestion)
+}
+
+/// The same, for connections from such ports.
+pub(crate) fn iwarp_from(
+    source_port: SourcePort,
+    pool: &Pool,
+    crc: bool,
+    congestion: Option<&str>,
+) -> Box<dyn Provider> {
+    let congestion = congestion.map(str::to_owned);
+    let config = iwarp::Config { crc, congestion, source_port, ..iwarp::Config::default() };
     Box::new(iwarp::Provider::new(pool.clone(), config))
 }
 

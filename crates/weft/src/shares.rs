@@ -12,6 +12,7 @@ use weft_store::{Share, Vfs};
 
 use crate::Failure;
 use crate::args::Serve;
+use crate::exports::ExportOption;
 
 /// The longest name of a share; Windows makes none that is longer.
 const MAX_NAME: usize = 80;
@@ -66,9 +67,6 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
             .map_err(|e| format!("--snapshots {name}={pattern}: {e}"))?;
         described.share.snapshots = Some(Arc::new(snapshots));
     }
-    for option in &args.export {
-        rules_of(&mut shares, "--export", &option.name)?.nfs = option.export.clone();
-    }
     for link in &args.dfs_link {
         if !shares.iter().any(|described| described.share.name.eq_ignore_ascii_case(link.root())) {
             return Err(format!("--dfs-link {}/...: there is no share of that name", link.root()).into());
@@ -79,6 +77,18 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
 
 /// What the command line asks of shares, those of volumes among them.
 pub(crate) fn rules(shares: &mut [Described], args: &Serve) -> Result<(), Failure> {
+    for (n, option) in args.export.iter().enumerate() {
+        let same = |other: &ExportOption| other.name.eq_ignore_ascii_case(&option.name);
+        if args.export.iter().take(n).any(same) {
+            // The second would take back what the first asks.
+            let name = &option.name;
+            return Err(format!(
+                "--export {name} is there twice: write all options in one, {name}:ro,insecure"
+            )
+            .into());
+        }
+        rules_of(shares, "--export", &option.name)?.nfs = option.export.clone();
+    }
     for name in &args.encrypt_share {
         rules_of(shares, "--encrypt-share", name)?.encrypted = true;
     }

@@ -114,7 +114,17 @@ impl Stream {
         Ok(Stream { fd: Registered::new(OwnedFd::from(socket))?, tcp: false })
     }
 
-    pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::Result<Stream> {
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
+    }
+}
+
+/// A TCP socket on its way to a [`Stream`].
+pub(super) struct Unconnected(OwnedFd);
+
+impl Unconnected {
+    /// One that can connect to `addr`.
+    pub(super) fn to(addr: SocketAddr, congestion: Option<&str>) -> io::Result<Unconnected> {
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -122,6 +132,18 @@ impl Stream {
         if let Some(algorithm) = congestion {
             rustix::net::sockopt::set_tcp_congestion(&socket, algorithm)?;
         }
+        Ok(Unconnected(socket))
+    }
+
+    /// Chooses its own address. That of a connection that has ended will do, towards others: whether it does shows when it
+    /// connects.
+    pub(super) fn bind(&self, own: SocketAddr) -> io::Result<()> {
+        rustix::net::sockopt::set_socket_reuseaddr(&self.0, true)?;
+        Ok(rustix::net::bind(&self.0, &own)?)
+    }
+
+    pub(super) async fn connect(self, addr: SocketAddr) -> io::Result<Stream> {
+        let Unconnected(socket) = self;
         // Interrupted, a connect goes on by itself just as one in progress does (connect(2)).
         let waiting = match rustix::net::connect(&socket, &addr) {
             Ok(()) => false,
@@ -136,11 +158,9 @@ impl Stream {
         }
         Ok(stream)
     }
+}
 
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
-    }
-
+impl Stream {
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.fd.poll_readable(cx)
     }

@@ -6,7 +6,7 @@
 
 use weft_store::access::Token;
 use weft_store::access::posix::Process;
-use weft_store::rules::{Export, NOBODY, Squash};
+use weft_store::rules::{Export, NOBODY, Ports, Squash};
 use weft_store::{Attr, Error, Kind, SetAttr, SetTime};
 use weft_wire::rpc::Credential;
 use weft_wire::security::Sid;
@@ -19,10 +19,18 @@ pub(super) const EXECUTE: u32 = 1;
 /// How the server treats claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The server is root: what it lets a caller do is up to it alone.
+    /// The server is root: what it lets a caller do is up to it alone. Callers then come from reserved ports, where an export does
+    /// not say otherwise.
     pub decides: bool,
     /// A caller who claims to be root is nobody.
     pub squash_root: bool,
+}
+
+impl Policy {
+    /// From which ports callers come, where an export does not say: reserved ones, where what they say of themselves decides.
+    pub(super) fn ports(self) -> Ports {
+        if self.decides { Ports::Reserved } else { Ports::Any }
+    }
 }
 
 /// One caller.

@@ -69,6 +69,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         host: host.into(),
         limits,
         caller,
+        rules: server.rules_for(peer),
         ruled: None,
         line: &line,
         watch,

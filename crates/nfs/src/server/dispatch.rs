@@ -51,7 +51,9 @@ pub(super) struct Connection<'a> {
     pub limits: Limits,
     /// Who asks; each call has a copy of all this with its own.
     pub caller: Caller,
-    /// In what words, where some share has rules of its own (see `export`).
+    /// Whether some share has rules that this peer may fail.
+    pub rules: bool,
+    /// In what words it calls, where there are such rules (see `export`).
     pub ruled: Option<Rc<Credential>>,
     /// By which the server calls the client.
     pub line: &'a Arc<Line>,
@@ -157,7 +159,7 @@ impl<'a> Connection<'a> {
         let mut body = Encoder::with_capacity(REPLY_BYTES);
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
-        let ruled = self.server.ruled.then(|| Rc::new(call.credential.clone()));
+        let ruled = self.rules.then(|| Rc::new(call.credential.clone()));
         let mut cx = Connection { caller, ruled, distant, ..self.clone() };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {

@@ -1,11 +1,12 @@
-//! Export rules: who may use a share, as whom, and for what.
+//! Export rules: who may use a share, from where, as whom, and for what.
 //!
 //! Spec: exports(5) for the words; RFC 8881 2.6 (security of an export), RFC 2623 2.3 (a flavour that is too weak).
 //! Owns: nothing; the rules are the share's. Does not: look where no share has rules: then every caller is the same everywhere.
 
 use std::rc::Rc;
 
-use weft_store::rules::{Export, Flavor as Named};
+use weft_machine::{LogLimit, rt};
+use weft_store::rules::{Export, Flavor as Named, Ports, Unadmitted};
 use weft_wire::nfs3::{Status, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
@@ -19,6 +20,8 @@ use super::handles;
 pub(super) enum KeptOut {
     /// It comes from elsewhere.
     Network,
+    /// It comes from a port that any user of its host may have.
+    Port,
     /// It does not name itself as it should, or says so where others can hear.
     Flavor,
 }
@@ -53,11 +56,30 @@ impl<'a> Connection<'a> {
     /// Whether the caller may use this share at all.
     pub fn admit(&self, share: usize) -> Result<(), KeptOut> {
         let Some((export, credential)) = self.rules(share) else { return Ok(()) };
-        if !export.admits(self.peer) {
-            return Err(KeptOut::Network);
+        match export.admits(self.peer, self.server.policy.ports()) {
+            Ok(()) => {}
+            Err(Unadmitted::Network) => return Err(KeptOut::Network),
+            Err(Unadmitted::Port) => {
+                self.tell_port(share);
+                return Err(KeptOut::Port);
+            }
         }
         let enough = self.way >= export.way && takes(export, credential);
         if enough { Ok(()) } else { Err(KeptOut::Flavor) }
+    }
+
+    /// Somebody will ask why his mount is refused.
+    fn tell_port(&self, share: usize) {
+        static REFUSED: LogLimit = LogLimit::new();
+        if let Some(left_out) = REFUSED.pass(rt::now()) {
+            let name = self.server.shares.get(share).map_or("", |share| &share.name);
+            tracing::warn!(
+                peer = %self.peer,
+                "export {name} refused a caller whose port is not reserved (below {}): root of its host takes one (Linux does by \
+                 itself, except over RDMA); --export {name}:insecure lets every port in{left_out}",
+                Ports::FIRST_UNRESERVED
+            );
+        }
     }
 
     /// Who the caller is in this share.
@@ -92,10 +114,12 @@ pub(super) fn gate(
         Ok(()) => Ok(cx.caller_in(share)),
         // RFC 2623 2.3.2: the client asks for the list of flavours again, or gives up.
         Err(KeptOut::Flavor) => Err(Err(Reply::AuthError(AuthStat::TOOWEAK))),
-        Err(KeptOut::Network) => {
+        Err(kept_out @ (KeptOut::Network | KeptOut::Port)) => {
             let mut refused = Encoder::with_capacity(64);
             refused.raw(&body.copy_from(0));
-            refused.u32(Status::ACCES.0);
+            // Linux's server says PERM of a port, too.
+            let status = if kept_out == KeptOut::Port { Status::PERM } else { Status::ACCES };
+            refused.u32(status.0);
             (0..absent(call.procedure)).for_each(|_| refused.bool(false));
             Err(Ok(Results::new(refused, None)))
         }
@@ -343,6 +367,60 @@ mod tests {
         assert!(!removes_by_a_reset(Export { networks: elsewhere, ..Export::default() }));
         let here = vec!["127.0.0.1".parse().unwrap()];
         assert!(removes_by_a_reset(Export { networks: here, ..Export::default() }));
+    }
+
+    /// `server` is root; its first share has these ports, its second says nothing of them.
+    fn by_port(ports: Option<Ports>, number: u16) -> [Result<(), Status>; 2] {
+        let server = server(Export { ports, ..Export::default() });
+        [0, 1].map(|share| {
+            let args = GetattrArgs { object: handle_of(&server, share, NodeId::ROOT) };
+            let peer = Peer::Tcp(SocketAddr::new([192, 0, 2, 1].into(), number));
+            let answer =
+                results_of(&server, peer, user(5), (nfs3::PROGRAM, nfs3::VERSION, nfs::GETATTR), &args);
+            let outcome: Outcome<GetattrOk, ()> = rt::block_on(answer).unwrap().unwrap();
+            outcome.map(|_| ()).map_err(|failed| failed.status)
+        })
+    }
+
+    #[test]
+    fn a_server_that_is_root_takes_callers_from_reserved_ports_unless_an_export_says_otherwise() {
+        let refused = Err(Status::PERM);
+        assert_eq!(by_port(None, 40_000), [refused, refused]);
+        assert_eq!(by_port(None, 1023), [Ok(()), Ok(())]);
+        assert_eq!(by_port(Some(Ports::Any), 40_000), [Ok(()), refused]);
+        assert_eq!(by_port(Some(Ports::Reserved), 1024), [refused, refused]);
+        // One that is not root acts as itself for everybody.
+        let policy = Policy { decides: false, squash_root: true };
+        assert!(policy.ports().include(Peer::Tcp("192.0.2.1:40000".parse().unwrap())));
+    }
+
+    #[test]
+    fn who_comes_from_a_port_of_any_user_is_kept_out_of_everything() {
+        const OUTSIDE: &str = "192.0.2.1:40000";
+        let server = server(Export::default());
+        assert!(!server.ruled && server.rules_for(Peer::Tcp(OUTSIDE.parse().unwrap())));
+        assert!(!server.rules_for(Peer::Tcp(INSIDE.parse().unwrap())), "the usual callers cost nothing more");
+        assert!(
+            !server.lets_in(Peer::Tcp(OUTSIDE.parse().unwrap())),
+            "and such a connection counts as a stranger's"
+        );
+        let object = handle_of(&server, 0, NodeId::ROOT);
+        let dir_op = DirOp { dir: object, name: Name(Bytes::from_static(b"x")) };
+        macro_rules! refused {
+            ($number:ident, $args:expr, $ok:ty, $fail:ty) => {{
+                let outcome: Outcome<$ok, $fail> =
+                    call(&server, OUTSIDE, user(0), nfs::$number, &$args).unwrap();
+                assert_eq!(outcome.unwrap_err().status, Status::PERM, stringify!($number));
+            }};
+        }
+        refused!(LOOKUP, dir_op.clone(), LookupOk, AttrOnly);
+        refused!(REMOVE, dir_op.clone(), WccOnly, WccOnly);
+        refused!(RENAME, RenameArgs { from: dir_op.clone(), to: dir_op.clone() }, RenameWcc, RenameWcc);
+        refused!(FSINFO, ObjectArgs { object }, FsinfoOk, AttrOnly);
+        let number = (mount::PROGRAM, mount::VERSION, mount::procedure::MNT);
+        let path = DirPath(Bytes::from_static(b"/ruled"));
+        let mounted: MountResult = rt::block_on(results_for(&server, OUTSIDE, number, &path)).unwrap();
+        assert_eq!(mounted, MountResult::Failed(MountStatus::ACCES));
     }
 
     #[test]

@@ -237,7 +237,12 @@ impl Server {
 
     /// Whether this peer may use any share.
     fn lets_in(&self, peer: Peer) -> bool {
-        self.shares.iter().any(|share| share.rules.nfs.admits(peer))
+        self.shares.iter().any(|share| share.rules.nfs.admits(peer, self.policy.ports()).is_ok())
+    }
+
+    /// Whether what a share asks has to be looked at in each call of this peer.
+    fn rules_for(&self, peer: Peer) -> bool {
+        self.ruled || !self.policy.ports().include(peer)
     }
 
     /// Ends all connections as soon as the requests that they have begun are answered.

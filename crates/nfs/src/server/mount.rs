@@ -1,7 +1,7 @@
 //! MOUNT: from "/NAME" or a folder below it to a handle.
 //!
 //! Spec: RFC 1813 section 5. Owns: the list of who has mounted what, which is for people to read and decides nothing.
-//! Does not: restrict who may mount beyond the networks of an export.
+//! Does not: restrict who may mount beyond the networks and ports of an export.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -74,7 +74,7 @@ async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), Mount
     let number = cx.server.shares.iter().position(|share| share.name.as_bytes() == export);
     let number = number.ok_or(MountStatus::NOENT)?;
     // How callers name themselves is asked when they use it: here they learn how.
-    if cx.admit(number) == Err(KeptOut::Network) {
+    if matches!(cx.admit(number), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
     }
     let vfs = &cx.server.shares[number].vfs;

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use weft_machine::net::SourcePort;
+
 /// Settings of a [`super::Provider`]. The default is what RFC 5044 asks for: CRC on.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,6 +36,8 @@ pub struct Config {
     pub close_timeout: Duration,
     /// The TCP congestion control to use, for example `reno`; `None` leaves the system's.
     pub congestion: Option<String>,
+    /// Which TCP port connections go out from.
+    pub source_port: SourcePort,
 }
 
 impl Default for Config {
@@ -51,6 +55,7 @@ impl Default for Config {
             setup_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
             congestion: None,
+            source_port: SourcePort::Any,
         }
     }
 }

@@ -124,7 +124,8 @@ impl Provider {
     /// Connects and asks; `None` when the peer hung up on an enhanced request, and may know the older form only.
     async fn ask(&self, addr: SocketAddr, offer: Offer) -> Result<Option<(Stream, Agreed)>, ConnectError> {
         let congestion = self.config.congestion.as_deref();
-        let stream = match Stream::connect_with(addr, self.config.setup_timeout, congestion).await {
+        let (limit, source) = (self.config.setup_timeout, self.config.source_port);
+        let stream = match Stream::connect_from(addr, limit, congestion, source).await {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 return Err(ConnectError::TimedOut("the TCP connection"));
             }

@@ -282,10 +282,13 @@ fn start_here(cores: usize) -> Result<(Service, String), Failure> {
     getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
     let password: String = random.iter().map(|b| format!("{b:02x}")).collect();
     let (ram, cores) = (format!("{SHARE}={SHARE_SIZE}"), cores.to_string());
+    let export = format!("{SHARE}:insecure");
     let args = [
         &["serve", "--ram", &ram, "--user", USER, "--json", "--cores", &cores, "--pin"][..],
         &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],
         &["--nfs-port", "0", "--nfs-rdma-port", "0", "--mountd-port", "0", "--no-root-squash"],
+        // Reserved ports are few, and nothing but test data is behind these.
+        &["--export", &export],
     ]
     .concat();
     // Ctrl-C is for this process, which ends the server when it has tidied up.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use weft_machine::Stream;
-use weft_machine::net::CONNECT_LIMIT;
+use weft_machine::net::{CONNECT_LIMIT, SourcePort, may_reserve};
 use weft_nfs::client::{
     Attributes, AuthSys, Credential, Error, File, FileType, MAX_LINES, Mount, Options, SetAttributes,
     SetTime, Status, Time, v4,
@@ -124,7 +124,23 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     };
     match none {
         true => format!("no export /{share} on {host} (NFSv{version}); `showmount -e {host}` lists them"),
-        false => format!("export /{share} on {host}: {e} (NFSv{version})"),
+        false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
+    }
+}
+
+/// What to do where a server refuses because of the port that we come from (exports(5), `secure`).
+fn about_port(e: &Error, may_reserve: bool) -> &'static str {
+    let refused = |status| e.status() == Some(status);
+    let mount = matches!(e, Error::Mount(MountStatus::ACCES | MountStatus::PERM));
+    match may_reserve {
+        // Nothing else of a mount is forbidden by this word, and we had no such port to take, or none by RDMA.
+        _ if refused(Status::PERM) => {
+            "; the export wants a reserved port (below 1024): run weft as root, or have it exported with `insecure`"
+        }
+        false if mount || refused(Status::ACCES) => {
+            "; if the export wants a reserved port (below 1024): run weft as root, or have it exported with `insecure`"
+        }
+        _ => "",
     }
 }
 
@@ -179,13 +195,16 @@ fn again(dial: &Dial<'_>, medium: Medium) -> weft_nfs::client::Dial {
         async move {
             let provider = match medium {
                 Medium::Tcp => None,
-                Medium::Iwarp => Some(providers::iwarp_provider(&pool, crc, congestion.as_deref())),
+                Medium::Iwarp => {
+                    Some(providers::iwarp_from(SourcePort::Reserved, &pool, crc, congestion.as_deref()))
+                }
                 Medium::Shm => Some(providers::shm_provider(&pool)),
                 Medium::Rnic => Some(providers::rnic_provider(&pool)),
             };
             let connect = async |addr| {
                 let Some(provider) = &provider else {
-                    let stream = Stream::connect_with(addr, CONNECT_LIMIT, congestion.as_deref()).await?;
+                    let (congestion, source) = (congestion.as_deref(), SourcePort::Reserved);
+                    let stream = Stream::connect_from(addr, CONNECT_LIMIT, congestion, source).await?;
                     let channel: Rc<dyn Channel> =
                         record::Record::new(stream, pool.clone(), record::Config::default());
                     return Ok(channel);

@@ -129,7 +129,8 @@ fn linux_nfs(port: u16) -> Chance {
             .into(),
         remedy: format!(
             "mount -t nfs -o rdma,port={port} HOST:/EXPORT DIR\nwithout a card first: rdma link add siw0 type siw netdev DEV\n\
-             grep proto= /proc/mounts shows rdma where it is used"
+             grep proto= /proc/mounts shows rdma where it is used\nover RDMA their ports are not reserved: an export of a server that is root lets \
+             them in with weft serve --export NAME:insecure"
         ),
     }
 }
@@ -179,6 +180,7 @@ mod tests {
         let nfs = steps(&Facts { iwarp: Some((20049, Service::Nfs)), ..Facts::default() });
         assert_eq!(nfs.len(), 1);
         assert!(nfs[0].2.contains("mount -t nfs -o rdma,port=20049"));
+        assert!(nfs[0].2.contains("--export NAME:insecure"));
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl<'a> Place<'a> {
         let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.number) {
             Err(KeptOut::Network) => Err(Status::ACCESS),
+            Err(KeptOut::Port) => Err(Status::PERM),
             Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
             _ => Ok(()),
         }

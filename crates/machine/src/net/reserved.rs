@@ -1,0 +1,123 @@
+//! Connections from reserved ports, which a host gives to root alone: NFS servers take them for a sign that the caller is what
+//! root of its host lets it be (exports(5), `secure`).
+//!
+//! Spec: none; after bindresvport(3), and nfs(5) on `resvport`. Owns: nothing.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::io::Errno;
+
+use super::socket::{self, Unconnected};
+
+/// The reserved ports that are taken, first and last: those of Linux's NFS client. Most of those below are of services.
+const PORTS: (u16, u16) = (665, 1023);
+const COUNT: u32 = PORTS.1 as u32 - PORTS.0 as u32 + 1;
+
+/// Which port a connection goes out from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourcePort {
+    /// Whichever the system gives.
+    #[default]
+    Any,
+    /// A reserved one, where this process may have one and one is free; otherwise as [`SourcePort::Any`].
+    Reserved,
+}
+
+/// All of them, beginning anywhere: so programs that start together do not take turns at the same ones.
+fn ports() -> impl Iterator<Item = u16> {
+    let start = RandomState::new().build_hasher().finish() as u32 % COUNT;
+    (0..COUNT).map(move |n| PORTS.0 + ((start + n) % COUNT) as u16)
+}
+
+/// Whether this process may have reserved ports: as root, with CAP_NET_BIND_SERVICE, or where the system reserves fewer
+/// (`net.ipv4.ip_unprivileged_port_start`).
+pub fn may_reserve() -> bool {
+    let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, 0).into();
+    let tried = ports().next().zip(Unconnected::to(any, None).ok());
+    // One that is in use was not refused.
+    tried.is_some_and(|(port, socket)| !is_denied(socket.bind((Ipv4Addr::UNSPECIFIED, port).into())))
+}
+
+fn is_denied(bound: io::Result<()>) -> bool {
+    bound.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// Connects from a reserved port if that can be.
+pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::Result<socket::Stream> {
+    let any: IpAddr = match addr {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    for port in ports() {
+        let socket = Unconnected::to(addr, congestion)?;
+        match socket.bind(SocketAddr::new(any, port)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                return Unconnected::to(addr, congestion)?.connect(addr).await;
+            }
+            Err(e) => return Err(e),
+        }
+        match socket.connect(addr).await {
+            // A connection between these two ends ended a moment ago (TIME_WAIT), or is there.
+            Err(e) if is_taken(&e) => {}
+            done => return done,
+        }
+    }
+    tracing::warn!(
+        "no reserved port ({} to {}) is free for a connection to {addr}: an NFS export that wants one will refuse it; ports of connections \
+         that have ended are free again after a minute",
+        PORTS.0,
+        PORTS.1
+    );
+    Unconnected::to(addr, congestion)?.connect(addr).await
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::ADDRNOTAVAIL | Errno::ADDRINUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::{CONNECT_LIMIT, Listener, Peer, Stream};
+    use super::*;
+    use crate::rt;
+
+    #[test]
+    fn every_reserved_port_is_tried_once() {
+        let all: BTreeSet<u16> = ports().collect();
+        assert_eq!(all.len(), ports().count());
+        assert_eq!((all.first(), all.last()), (Some(&PORTS.0), Some(&PORTS.1)));
+    }
+
+    #[test]
+    fn a_connection_comes_from_a_reserved_port_where_that_may_be() {
+        let may = may_reserve();
+        rt::block_on(async {
+            for host in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+                let listener = match Listener::bind((host, 0).into()) {
+                    Err(e) if host.is_ipv6() && is_taken(&e) => continue,
+                    bound => bound.unwrap(),
+                };
+                let to = listener.local_addr();
+                // More at a time than one port could carry.
+                let mut held = Vec::new();
+                for _ in 0..20 {
+                    let connecting = Stream::connect_from(to, CONNECT_LIMIT, None, SourcePort::Reserved);
+                    held.push(connecting.await.unwrap());
+                    let Peer::Tcp(from) = listener.accept().await.unwrap().peer() else { panic!("TCP") };
+                    let reserved = (PORTS.0..=PORTS.1).contains(&from.port());
+                    assert_eq!(reserved, may, "{from}");
+                }
+                let plain = Stream::connect_from(to, CONNECT_LIMIT, None, SourcePort::Any);
+                held.push(plain.await.unwrap());
+                assert!(listener.accept().await.unwrap().peer().addr().unwrap().port() >= 1024);
+            }
+        })
+        .unwrap();
+    }
+}
