@@ -98,9 +98,10 @@ class Browser:
         return [line["message"] for line in self.call("POST", "/se/log", {"type": "browser"})]
 
     def requests(self):
-        """Addresses that were asked for since the last call."""
+        """Addresses that were asked for since the last call. A new tab of the browser's own may still be loading beside them."""
         events = [json.loads(line["message"])["message"] for line in self.call("POST", "/se/log", {"type": "performance"})]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [one["request"]["url"] for one in sent if not one["documentURL"].startswith("chrome://")]
 
     def screenshot(self, path, whole=True):
         """A picture of the page, for people."""
