@@ -16,6 +16,7 @@
 //! A record is there before its handle is told to a client, and says what was locked before a LOCK is answered. It goes
 //! when the handle is closed. What it says of caches may be more than is left, never less: whoever comes back is told what
 //! it got.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Display;
 use std::path::Path;
@@ -195,7 +196,7 @@ impl Record {
         for text in [&self.user, &self.share] {
             // Names of users and shares come from the command line.
             out.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
-            out.extend(&text.as_bytes()[..text.len().min(u16::MAX.into())]);
+            out.extend(text.as_bytes().iter().take(u16::MAX.into()));
         }
         out.extend(self.file.0);
         out.extend(self.access.to_le_bytes());

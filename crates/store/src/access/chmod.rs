@@ -42,9 +42,9 @@ fn following(descriptor: &SecurityDescriptor, attr: &Attr) -> SecurityDescriptor
     let all = rights(7, directory);
     // An owner as SMB knows him, and the owner whose bits these are.
     let mut users = vec![Sid::unix_user(attr.uid)];
-    users.extend(descriptor.owner.clone().filter(|owner| *owner != users[0]));
+    users.extend(descriptor.owner.clone().filter(|owner| users.first() != Some(owner)));
     let mut groups = vec![Sid::unix_group(attr.gid)];
-    groups.extend(descriptor.group.clone().filter(|group| *group != groups[0]));
+    groups.extend(descriptor.group.clone().filter(|group| groups.first() != Some(group)));
     let is_class = |sid: &Sid| {
         users.contains(sid) || groups.contains(sid) || *sid == Sid::everyone() || *sid == Sid::owner_rights()
     };

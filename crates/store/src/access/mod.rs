@@ -8,6 +8,7 @@
 //! one is judged by [`posix::synthesised`]: users of a share share what nobody has protected, as far as the server's own
 //! Unix user may touch it. Descriptors are stored only where there is something to say that permissions do not say, so
 //! a share on which nobody ever set one pays a look at an attribute that is not there, and nothing else.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod chmod;
 pub mod inherit;

@@ -11,6 +11,7 @@
 //! A birth of 0 is "as the file system has it". The time of change is believed as long as the last write is the one
 //! that is kept with it: Unix keeps its own time of change, which nobody can set, and which this very value moves.
 //! A value of another shape counts as absent, so that a later version may change the layout.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use super::Timestamp;
 
@@ -35,9 +36,9 @@ pub struct Dos {
 
 fn from_ticks(ticks: i64) -> Option<Timestamp> {
     (ticks != 0).then(|| Timestamp {
-        secs: ticks.div_euclid(TICKS) - EPOCH_SECS,
+        secs: ticks.div_euclid(TICKS).saturating_sub(EPOCH_SECS),
         // Below 1,000,000,000.
-        nanos: u32::try_from(ticks.rem_euclid(TICKS) * 100).unwrap_or(0),
+        nanos: u32::try_from(ticks.rem_euclid(TICKS).saturating_mul(100)).unwrap_or(0),
     })
 }
 
@@ -54,24 +55,22 @@ impl Dos {
     pub fn parse(bytes: &[u8]) -> Option<Dos> {
         let (head, times) = bytes.split_first_chunk::<8>()?;
         let [1, 0, 0, 0, attributes @ ..] = *head else { return None };
-        let times: [u8; 24] = times.try_into().ok()?;
-        let time = |at: usize| from_ticks(i64::from_le_bytes(std::array::from_fn(|i| times[at + i])));
+        let ([born, changed, written], []) = times.as_chunks::<8>() else { return None };
+        let time = |bytes: &[u8; 8]| from_ticks(i64::from_le_bytes(*bytes));
         Some(Dos {
             attributes: u32::from_le_bytes(attributes),
-            born: time(0),
-            changed: time(8).zip(time(16)),
+            born: time(born),
+            changed: time(changed).zip(time(written)),
         })
     }
 
     /// What to keep.
     pub fn to_bytes(self) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        bytes[0] = 1;
-        bytes[4..8].copy_from_slice(&self.attributes.to_le_bytes());
         let times = [self.born, self.changed.map(|c| c.0), self.changed.map(|c| c.1)];
-        for (at, time) in times.into_iter().enumerate() {
-            bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&to_ticks(time).to_le_bytes());
-        }
+        let times = times.into_iter().flat_map(|time| to_ticks(time).to_le_bytes());
+        let fields = [[1, 0, 0, 0], self.attributes.to_le_bytes()].into_iter().flatten().chain(times);
+        let mut bytes = [0; 32];
+        bytes.iter_mut().zip(fields).for_each(|(to, field)| *to = field);
         bytes
     }
 

@@ -22,6 +22,7 @@
 //! copy of which only a part was written is no copy. The older copy is never touched while the newer one is all there is:
 //! a new one is written over the older, and is durable before anything depends on it. What replication needs (role, epoch,
 //! where its log begins) goes behind the path in a later version; log and bitmap are files of their own beside this one.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -114,7 +115,7 @@ impl Superblock {
         bytes[52..56].copy_from_slice(&flags.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.created.to_le_bytes());
         bytes[64..68].copy_from_slice(&(path.len() as u32).to_le_bytes());
-        bytes[PATH_AT..PATH_AT + path.len()].copy_from_slice(path);
+        bytes.iter_mut().skip(PATH_AT).zip(path).for_each(|(to, byte)| *to = *byte);
         let sum = crc32c::crc32c(&bytes[..SUM_AT]);
         bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -176,16 +177,17 @@ impl Superblock {
     }
 }
 
+/// Fields lie where the layout says, inside of a copy.
+fn field<const N: usize>(bytes: &[u8; COPY_BYTES], at: usize) -> [u8; N] {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+}
+
 fn u32_at(bytes: &[u8; COPY_BYTES], at: usize) -> u32 {
-    let mut field = [0; 4];
-    field.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(field)
+    u32::from_le_bytes(field(bytes, at))
 }
 
 fn u64_at(bytes: &[u8; COPY_BYTES], at: usize) -> u64 {
-    let mut field = [0; 8];
-    field.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(field)
+    u64::from_le_bytes(field(bytes, at))
 }
 
 #[cfg(test)]

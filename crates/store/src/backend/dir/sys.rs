@@ -4,6 +4,7 @@
 //! open asks openat2 for RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS.
 //! Does not: follow a symbolic link, ever. A descriptor is opened for I/O by its number below /proc/self/fd, which
 //! names the file that was checked and not whatever has its name by now.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -60,13 +61,14 @@ impl Identity {
 
     /// What was given out as `stable`.
     pub(super) fn from_stable(stable: &Stable, home: &Identity) -> Identity {
-        let field = |at: usize| std::array::from_fn(|i| stable.0[at + i]);
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| stable.0[at + i]));
-        let born = (i64::from_le_bytes(field(8)), word(16));
-        let device = word(20);
+        fn field<const N: usize>(stable: &Stable, at: usize) -> [u8; N] {
+            stable.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+        }
+        let born = (i64::from_le_bytes(field(stable, 8)), u32::from_le_bytes(field(stable, 16)));
+        let device = u32::from_le_bytes(field(stable, 20));
         Identity {
             device: if device == 0 { home.device } else { (device >> 20, device & 0xf_ffff) },
-            inode: u64::from_le_bytes(field(0)),
+            inode: u64::from_le_bytes(field(stable, 0)),
             born: (born.1 != u32::MAX).then_some(born),
         }
     }
@@ -182,7 +184,7 @@ pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, m
 pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))?;
-    spared(fd, kept_free() / KEPT_FREE * 2)
+    spared(fd, (kept_free() / KEPT_FREE).saturating_mul(2))
 }
 
 /// Makes a regular file that did not exist.
@@ -210,7 +212,7 @@ fn spared(fd: OwnedFd, kept_free: usize) -> Result<OwnedFd> {
 }
 
 fn kept_free() -> usize {
-    descriptor_limit() / KEPT_FREE_OF * KEPT_FREE
+    (descriptor_limit() / KEPT_FREE_OF).saturating_mul(KEPT_FREE)
 }
 
 /// openat2 answers EAGAIN when a rename elsewhere kept it from being sure that nothing escaped, and EINTR as ever.

@@ -3,6 +3,7 @@
 //! Spec: xattr(7). Owns: nothing. A file is named by its descriptor below /proc/self/fd, an entry of a listing by its
 //! name below its directory's; neither follows a symbolic link.
 //! Does not: offer the other namespaces, which mean something to the kernel. Links, devices and pipes have none.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -122,8 +123,9 @@ fn beside_of(
     for name in ours(&names) {
         if !name.starts_with(OWN_XATTRS) {
             let value = len(&[PREFIX, name].concat()).unwrap_or(0);
-            beside.xattrs += 1;
-            beside.xattr_bytes += u32::try_from(name.len() + value).unwrap_or(0);
+            beside.xattrs = beside.xattrs.saturating_add(1);
+            let bytes = u32::try_from(name.len().saturating_add(value)).unwrap_or(0);
+            beside.xattr_bytes = beside.xattr_bytes.saturating_add(bytes);
         } else if DOS.ends_with(name) {
             let mut buf = [0; 64];
             beside.dos = get(DOS, &mut buf).ok().and_then(|len| Dos::parse(buf.get(..len)?));
