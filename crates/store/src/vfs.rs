@@ -4,18 +4,21 @@
 //! Errors: [`Error`] is what both protocols map to their own codes.
 
 mod calls;
+pub(crate) mod depot;
 mod dos;
 mod error;
 mod file;
 mod own;
 mod share;
 mod sink;
+mod stream;
 mod streams;
 mod unlinked;
 mod watch;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 
@@ -27,7 +30,8 @@ pub use self::file::{OpenFile, Quota};
 pub use self::own::{Own, Turn};
 pub use self::share::Share;
 pub use self::sink::{Put, Sink};
-pub use self::streams::{MAX_STREAM_BYTES, MAX_STREAM_NAME, StreamEntry};
+pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
+pub use self::streams::StreamEntry;
 pub use self::unlinked::Cache;
 pub use self::watch::{
     Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_QUEUED_BYTES, MAX_WATCHES, Watch, Watches, What,
@@ -365,6 +369,10 @@ pub trait Backend: Send + Sync {
     /// Looks at `max` of the descriptors that it caches, and closes those of files that have no name any more.
     fn sweep(&self, max: usize) {
         let _ = max;
+    }
+    /// Removes what belongs to files that other programs have deleted. Called from time to time, unless the share is read-only.
+    fn tidy(&self, now: Instant) {
+        let _ = now;
     }
     /// Carries out one operation.
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>>;

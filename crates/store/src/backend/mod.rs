@@ -5,8 +5,8 @@
 
 pub mod dir;
 mod names;
-pub(crate) use names::fold;
 pub use names::short as short_name;
+pub(crate) use names::{fold, fold_hash, is_called};
 pub mod ram;
 mod read_only;
 mod shelf;

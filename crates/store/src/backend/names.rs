@@ -57,7 +57,7 @@ pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
 }
 
 /// A hash of the folded name: equal for names that differ by case only. A false match costs its user a scan.
-pub(super) fn fold_hash(name: &[u8]) -> u64 {
+pub(crate) fn fold_hash(name: &[u8]) -> u64 {
     // FNV-1a.
     fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -117,7 +117,7 @@ pub(super) fn may_be_short(name: &[u8]) -> bool {
 
 /// Whether an entry is called so: by its own name but for case (`wanted` is folded), or by the 8.3 name that it has beside
 /// it.
-pub(super) fn is_called(entry: &[u8], wanted: &[u8]) -> bool {
+pub(crate) fn is_called(entry: &[u8], wanted: &[u8]) -> bool {
     let by_short = || may_be_short(wanted) && short(entry).is_some_and(|short| short.as_bytes() == wanted);
     fold(entry) == wanted || by_short()
 }

@@ -13,6 +13,7 @@ mod appends;
 mod beside;
 mod descriptors;
 mod identity;
+mod large_streams;
 mod observed;
 mod rules;
 mod space;

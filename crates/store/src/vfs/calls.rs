@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::depot;
+use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
@@ -68,18 +70,64 @@ impl Vfs {
 
     /// Looks once for files that other programs have removed, as a thread does from time to time.
     #[cfg(test)]
-    pub(crate) fn sweep(&self) {
+    pub(crate) fn sweep(&self, now: std::time::Instant) {
         self.backend.sweep(usize::MAX);
+        self.backend.tidy(now);
         self.caches.sweep();
     }
 
-    /// Carries out what takes a name away, and tells who keeps its file.
-    async fn unlink(&self, op: Op) -> Result<(), Error> {
+    /// Carries out what takes away the name `victim`, or does so where it replaces one, and tells who keeps its file. With a last
+    /// name go the file's streams.
+    async fn unlink(&self, op: Op, victim: Option<(NodeId, &[u8])>) -> Result<(), Error> {
+        let owner = match victim {
+            Some((dir, name)) => self.streams_at(dir, name).await?,
+            None => None,
+        };
         let gone = expect!(self.backend.submit(op).await?, Outcome::Unlinked(gone) => gone);
         if let Some(node) = gone {
             self.caches.forget(node);
         }
+        let Some((node, _held, owned)) = owner else { return Ok(()) };
+        // It may have other names, or have got one meanwhile.
+        let links = match self.backend.submit(Op::Getattr { node }).await {
+            Ok(outcome) => expect!(outcome, Outcome::Attr(attr) => attr.nlink),
+            Err(Error::Stale | Error::NotFound) => 0,
+            Err(e) => return Err(e),
+        };
+        if links == 0 {
+            self.streams.base_is_gone(node).into_iter().for_each(|stream| self.caches.forget(stream));
+            // The name is gone whatever becomes of these; what is left is found by who looks for it.
+            if let Err(e) = depot::purge(&*self.backend, owned).await {
+                tracing::warn!("the streams of a removed file are still there: {e}");
+            }
+        }
         Ok(())
+    }
+
+    /// The large streams of what has this name, and a hold of that.
+    async fn streams_at(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+    ) -> Result<Option<(NodeId, Hold, depot::Owned)>, Error> {
+        if self.backend.is_read_only() || !depot::any(&*self.backend).await? {
+            return Ok(None);
+        }
+        let op = Op::Lookup { dir, name: name.to_vec(), fold_case: false };
+        let attr = match self.backend.submit(op).await {
+            Ok(outcome) => expect!(outcome, Outcome::Attr(attr) => attr),
+            // What is wrong with the name is the operation's to say.
+            Err(_) => return Ok(None),
+        };
+        match depot::of(&*self.backend, attr.stable).await? {
+            Some(owned) => Ok(Some((attr.node, self.hold(attr.node).await?, owned))),
+            None => Ok(None),
+        }
+    }
+
+    /// [`Error::Access`] for a name that is none for clients.
+    fn may_name(dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        if depot::hides(dir, name) { Err(Error::Access) } else { Ok(()) }
     }
 
     /// The same file system, changed in the name of whoever caches directories by this key.
@@ -129,6 +177,7 @@ impl Vfs {
     /// The same file system, with the same opens, for those who may change nothing.
     #[must_use]
     pub fn read_only(self) -> Vfs {
+        self.caches.set_read_only();
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
     }
 
@@ -173,6 +222,9 @@ impl Vfs {
 
     /// See [`Op::Lookup`].
     pub async fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
+        if depot::hides(dir, name) || (fold_case && depot::hides_folded(dir, name)) {
+            return Err(Error::NotFound);
+        }
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case };
         Ok(expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr))
     }
@@ -226,6 +278,7 @@ impl Vfs {
         exists: Exists,
         set: SetAttr,
     ) -> Result<(Attr, bool), Error> {
+        Self::may_name(dir, name)?;
         let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
         let (attr, created) = expect!(
@@ -241,14 +294,16 @@ impl Vfs {
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        self.unlink(Op::Remove { dir, name: name.to_vec() }).await?;
+        Self::may_name(dir, name)?;
+        self.unlink(Op::Remove { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::FILE_NAME, Action::Removed, dir, name).await;
         Ok(())
     }
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        self.unlink(Op::Rmdir { dir, name: name.to_vec() }).await?;
+        Self::may_name(dir, name)?;
+        self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::DIR_NAME, Action::Removed, dir, name).await;
         Ok(())
     }
@@ -260,6 +315,8 @@ impl Vfs {
         to: (NodeId, &[u8]),
         replace: bool,
     ) -> Result<(), Error> {
+        Self::may_name(from.0, from.1)?;
+        Self::may_name(to.0, to.1)?;
         // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
         let seen = if self.watches.any() {
             let moved = self.lookup(from.0, from.1, false).await.map(|attr| attr.kind).ok();
@@ -275,7 +332,7 @@ impl Vfs {
             to_name: to.1.to_vec(),
             replace,
         };
-        self.unlink(op).await?;
+        self.unlink(op, replace.then_some(to)).await?;
         self.children_changed(from.0);
         self.children_changed(to.0);
         let Some((kind, replaced)) = seen else { return Ok(()) };
@@ -293,6 +350,7 @@ impl Vfs {
 
     /// See [`Op::Link`].
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        Self::may_name(dir, name)?;
         let op = Op::Link { node, dir, name: name.to_vec() };
         expect!(self.backend.submit(op).await?, Outcome::Done => ());
         self.named(What::FILE_NAME, Action::Added, dir, name).await;
@@ -306,8 +364,29 @@ impl Vfs {
 
     /// See [`Op::Readdir`].
     pub async fn readdir(&self, dir: NodeId, cookie: u64, max: usize) -> Result<(Vec<Entry>, bool), Error> {
-        let op = Op::Readdir { dir, cookie, max, beside: false };
-        Ok(expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
+        self.entries(dir, (cookie, max), false).await
+    }
+
+    /// Without what no client sees.
+    async fn entries(
+        &self,
+        dir: NodeId,
+        (mut cookie, max): (u64, usize),
+        beside: bool,
+    ) -> Result<(Vec<Entry>, bool), Error> {
+        loop {
+            let op = Op::Readdir { dir, cookie, max, beside };
+            let (mut entries, end) =
+                expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
+            cookie = entries.last().map_or(cookie, |last| last.cookie);
+            if dir == NodeId::ROOT {
+                entries.retain(|entry| entry.name != depot::FOLDER);
+            }
+            // There is at least one unless the directory ends.
+            if end || !entries.is_empty() {
+                return Ok((entries, end));
+            }
+        }
     }
 
     /// As [`Vfs::readdir`], with what lies beside each file: one system call more for an entry.
@@ -317,8 +396,7 @@ impl Vfs {
         cookie: u64,
         max: usize,
     ) -> Result<(Vec<Entry>, bool), Error> {
-        let op = Op::Readdir { dir, cookie, max, beside: true };
-        Ok(expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end)))
+        self.entries(dir, (cookie, max), true).await
     }
 
     /// See [`Op::Place`].
@@ -366,8 +444,18 @@ impl Vfs {
         how: SetXattr,
     ) -> Result<(), Error> {
         let node = self.streams.base(node)?;
-        let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
-        self.change_xattr(node, name, op).await
+        loop {
+            let op = Op::SetXattr { node, name: name.to_vec(), value: value.to_vec(), how };
+            match self.change_xattr(node, name, op).await {
+                // A stream that lies among the attributes can lie elsewhere.
+                Err(e) if is_full(&e) && value.len() <= super::MAX_XATTR_VALUE => {
+                    if !self.streams.make_room(&self.backend, node).await? {
+                        return Err(e);
+                    }
+                }
+                other => return other,
+            }
+        }
     }
 
     /// See [`Op::ListXattrs`]. No protocol shows the names that begin with [`OWN_XATTRS`].
@@ -430,11 +518,10 @@ impl Vfs {
 
     async fn stream_attr(&self, id: NodeId) -> Result<Attr, Error> {
         let stream = self.streams.find(id)?;
-        let size = stream.size().await?;
+        let Extent { size, allocated } = stream.extent().await?;
         let op = Op::Getattr { node: stream.base };
         let base = expect!(self.backend.submit(op).await?, Outcome::Attr(attr) => attr);
-        // Beside the file it takes what it takes, in units that nobody sees.
-        Ok(Attr { node: id, kind: Kind::File, size, allocated: size.next_multiple_of(8), ..base })
+        Ok(Attr { node: id, kind: Kind::File, size, allocated, ..base })
     }
 
     /// Whose stream a number is, and the stream's name; `None` for what is no stream.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures_util::lock::MutexGuard as Alone;
 use weft_machine::{File, FileRange, Payload, Pool};
 
 use super::sink::{Put, Sink};
-use super::streams::Stream;
+use super::stream::{Content, Stream};
 use super::watch::{What, Witness};
 use super::{Error, NodeId};
 
@@ -28,8 +29,8 @@ pub struct OpenFile {
     quota: Option<Arc<dyn Quota>>,
     /// Whom to tell of writes.
     witness: Option<Witness>,
-    /// The stream whose bytes these are: every change is kept beside its file.
-    stream: Option<Arc<Stream>>,
+    /// The stream whose bytes these are. They lie where its content says, which may be another file than a moment ago.
+    stream: Option<(Arc<Stream>, Arc<Content>)>,
     /// Takes changes in the file's place.
     sink: Option<Arc<dyn Sink>>,
 }
@@ -69,9 +70,31 @@ impl OpenFile {
         OpenFile { read_only: true, ..self }
     }
 
-    /// The same for the bytes of a stream.
-    pub(super) fn of_stream(self, stream: Arc<Stream>) -> OpenFile {
-        OpenFile { stream: Some(stream), ..self }
+    /// The bytes of a stream.
+    pub(super) fn of_stream(stream: Arc<Stream>, content: Arc<Content>) -> OpenFile {
+        let file = OpenFile::new(stream.id, content.file().clone(), None);
+        OpenFile { stream: Some((stream, content)), ..file }
+    }
+
+    /// Where its bytes are.
+    pub(super) fn file(&self) -> &File {
+        match &self.stream {
+            None => &self.file,
+            Some((_, content)) => content.file(),
+        }
+    }
+
+    /// Who has a say in its growth.
+    pub(super) fn quota(&self) -> Option<&Arc<dyn Quota>> {
+        match &self.stream {
+            None => self.quota.as_ref(),
+            Some((_, content)) => content.quota(),
+        }
+    }
+
+    /// Whether it refuses writes.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// The same, telling `witness` of every change.
@@ -90,12 +113,12 @@ impl OpenFile {
             sink.readable()?;
         }
         let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
-        Ok(Payload::File(FileRange { file: self.file.clone(), offset, len }))
+        Ok(Payload::File(FileRange { file: self.file().clone(), offset, len }))
     }
 
     /// Counts a short read that nothing is done to on its way. Whether it is better sent from where the file is mapped.
     pub fn is_mapped(&self) -> bool {
-        self.file.is_mapped()
+        self.file().is_mapped()
     }
 
     /// The bytes of `[offset, offset + len)` that exist, read into a buffer now: one system call, where a range costs
@@ -109,7 +132,7 @@ impl OpenFile {
         buf.set_len(len);
         let window = buf.into_window();
         // What fails here fails again, with its reason, when the range is read.
-        let read = self.file.try_read_at(offset, &window)?.ok()?;
+        let read = self.file().try_read_at(offset, &window)?.ok()?;
         let mut buf = window.try_into_buf().ok()?;
         buf.set_len(read);
         Some(Payload::from(buf.freeze()))
@@ -120,13 +143,13 @@ impl OpenFile {
         if self.read_only {
             return Err(Error::Access);
         }
-        if self.quota.is_some() {
-            let bytes: usize = chain.iter().map(Bytes::len).sum();
-            self.may_grow(offset, bytes as u64)?;
+        let bytes = || chain.iter().map(Bytes::len).sum::<usize>() as u64;
+        let _alone = self.begin(offset, bytes).await?;
+        if self.quota().is_some() {
+            self.may_grow(offset, bytes())?;
         }
-        self.mark();
         match &self.sink {
-            None => self.file.write_at(offset, chain).await?,
+            None => self.file().write_at(offset, chain).await?,
             Some(sink) => sink.write(offset, chain.to_vec()).await?,
         }
         self.changed(What::SIZE | What::WRITTEN).await
@@ -145,10 +168,14 @@ impl OpenFile {
         // A sink has a fixed size: there is nothing behind its last byte.
         self.require_file()?;
         let len = bytes.len() as u64;
-        self.mark();
-        let appended = self.file.append(bytes, |end| {
+        let _alone = match &self.stream {
+            // Where it ends is known when nobody else can change it; a large one is a file.
+            Some(_) => self.begin(self.len()?, || len).await?,
+            None => self.begin(0, || 0).await?,
+        };
+        let appended = self.file().append(bytes, |end| {
             self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
-            if let Some(quota) = &self.quota {
+            if let Some(quota) = self.quota() {
                 quota.grow(end, end.saturating_add(len)).map_err(|e| Refused::Store(e.into()))?;
             }
             admit(end).map_err(Refused::Store)
@@ -167,7 +194,8 @@ impl OpenFile {
             return Err(Error::Access);
         }
         let placed = match &self.sink {
-            None if !self.file.is_in_memory() => false,
+            // What a stream in memory is written with goes to its file as well, or moves it.
+            None if !self.file.is_in_memory() || self.stream.is_some() => false,
             None => {
                 if self.quota.is_some() {
                     self.may_grow(offset, len)?;
@@ -199,8 +227,8 @@ impl OpenFile {
 
     fn may_grow(&self, offset: u64, len: u64) -> Result<(), Error> {
         let end = offset.checked_add(len).ok_or(Error::Invalid)?;
-        match &self.quota {
-            Some(quota) => quota.grow(self.file.len()?, end),
+        match self.quota() {
+            Some(quota) => quota.grow(self.file().len()?, end),
             None => Ok(()),
         }
     }
@@ -212,13 +240,25 @@ impl OpenFile {
         }
     }
 
+    /// Before every change of `len` bytes from `offset` on. Whoever changes a small stream has it to himself until what is answered is
+    /// dropped, after [`OpenFile::changed`].
+    async fn begin(&self, offset: u64, len: impl FnOnce() -> u64) -> Result<Option<Alone<'_, ()>>, Error> {
+        self.mark();
+        match &self.stream {
+            None => Ok(None),
+            Some((stream, content)) => {
+                Box::pin(stream.begin(content, offset.checked_add(len()).ok_or(Error::Invalid)?)).await
+            }
+        }
+    }
+
     async fn changed(&self, what: What) -> Result<(), Error> {
-        if let Some(stream) = &self.stream {
-            stream.save().await?;
+        if let Some((stream, content)) = &self.stream {
+            Box::pin(stream.save(content)).await?;
         }
         if let Some(witness) = self.witness.as_ref().filter(|witness| witness.is_watched()) {
             match &self.stream {
-                Some(stream) => witness.stream(stream, What::STREAM_WRITTEN | What::STREAM_SIZE).await,
+                Some((stream, _)) => witness.stream(stream, What::STREAM_WRITTEN | What::STREAM_SIZE).await,
                 None => witness.modified(self.node, what).await,
             }
         }
@@ -237,9 +277,9 @@ impl OpenFile {
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.require_file()?;
+        let _alone = self.begin(offset, || len).await?;
         self.may_grow(offset, len)?;
-        self.mark();
-        self.file.allocate(offset, len, keep_size).await?;
+        self.file().allocate(offset, len, keep_size).await?;
         self.changed(What::SIZE).await
     }
 
@@ -247,9 +287,9 @@ impl OpenFile {
     /// system has no holes.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        self.mark();
+        let _alone = self.begin(0, || 0).await?;
         match &self.sink {
-            None => self.file.punch_hole(offset, len).await?,
+            None => self.file().punch_hole(offset, len).await?,
             Some(sink) => sink.zero(offset, len, false).await?,
         }
         self.changed(What::WRITTEN).await
@@ -258,9 +298,9 @@ impl OpenFile {
     /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        self.mark();
+        let _alone = self.begin(0, || 0).await?;
         match &self.sink {
-            None => self.file.zero_range(offset, len).await?,
+            None => self.file().zero_range(offset, len).await?,
             Some(sink) => sink.zero(offset, len, true).await?,
         }
         self.changed(What::WRITTEN).await
@@ -269,7 +309,7 @@ impl OpenFile {
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
     /// Everything between is a hole. What lies past the end of the file is neither.
     pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> Result<(Vec<Range<u64>>, bool), Error> {
-        Ok(self.file.data_ranges(offset, len, max)?)
+        Ok(self.file().data_ranges(offset, len, max)?)
     }
 
     /// Copies at most `len` bytes of `source` from `from` to `at` here; fewer only where the source ends. The kernel
@@ -278,9 +318,9 @@ impl OpenFile {
         let len = source.len()?.saturating_sub(from).min(len);
         self.require_write(at, len)?;
         self.require_file()?;
+        let _alone = self.begin(at, || len).await?;
         self.may_grow(at, len)?;
-        self.mark();
-        let copied = self.file.copy_from(at, &source.file, from, len).await?;
+        let copied = self.file().copy_from(at, source.file(), from, len).await?;
         self.changed(What::SIZE | What::WRITTEN).await?;
         Ok(copied)
     }
@@ -290,16 +330,17 @@ impl OpenFile {
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.require_write(at, len)?;
         self.require_file()?;
-        self.mark();
-        self.file.clone_range(at, &source.file, from, len).await?;
+        let _alone = self.begin(at, || len).await?;
+        self.file().clone_range(at, source.file(), from, len).await?;
         self.changed(What::SIZE | What::WRITTEN).await
     }
 
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), Error> {
-        match &self.sink {
-            None => Ok(self.file.sync(false).await?),
-            Some(sink) => sink.sync().await,
+        match (&self.sink, &self.stream) {
+            (Some(sink), _) => sink.sync().await,
+            (None, Some((stream, content))) => stream.sync(content).await,
+            (None, None) => Ok(self.file.sync(false).await?),
         }
     }
 
@@ -310,14 +351,14 @@ impl OpenFile {
 
     /// Whether it is a file of the host that has no name any more.
     pub fn is_unlinked(&self) -> bool {
-        let of_host = self.is_plain() && !self.file.is_in_memory();
-        of_host && rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
+        let of_host = self.sink.is_none() && !self.file().is_in_memory();
+        of_host && rustix::fs::fstat(self.file()).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
     /// Size now.
     pub fn len(&self) -> Result<u64, Error> {
         match &self.sink {
-            None => Ok(self.file.len()?),
+            None => Ok(self.file().len()?),
             Some(sink) => Ok(sink.len()),
         }
     }

@@ -1,32 +1,25 @@
 //! Named streams of files and directories: bytes beside the bytes, which go where the file goes.
 //!
-//! Spec: [MS-FSCC] 2.1.5.3 (names), [MS-FSA] 2.1.1.4 (streams). A stream is the extended attribute
-//! `user.weft.stream.NAME`, so that it moves, is copied and removed with its file by every program.
-//! Owns: the numbers of streams, and the content of those that are open, as a file in memory that every write brings
-//! back beside the file. Limits: [`MAX_STREAM_BYTES`] each, and what the file system keeps of extended attributes (ext4
-//! without `ea_inode`: 4 KiB of a file together); [`MAX_KNOWN`] streams that nobody holds are remembered.
-//! Does not: see what another program writes to a stream while it is open here.
+//! Spec: [MS-FSCC] 2.1.5.3 (names), [MS-FSA] 2.1.1.4 (streams). Each has an extended attribute of its file, so that its name, and its
+//! bytes while they fit, are moved and removed with the file by every program; see [`super::stream`] for where they lie.
+//! Owns: the numbers of streams. Limits: names of a file's streams are its attributes', of which file systems have 64 KiB (ext4
+//! without `ea_inode`: 4 KiB with all values, so some dozens); [`MAX_KNOWN`] streams that nobody holds are remembered.
+//! Does not: keep two shares of one folder that have the same small stream open from overwriting each other's changes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
-use weft_machine::File;
-
-use super::file::Quota;
-use super::{Backend, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Op, OpenFile, Outcome, SetXattr};
+use super::depot::{self, Kept};
+use super::stream::{self, Stream, get, gone, is_full, lock, names, remove, set};
+use super::{Backend, Error, MAX_STREAM_NAME, NodeId, SetXattr};
 use crate::backend::fold;
 
-/// The longest stream, in bytes.
-pub const MAX_STREAM_BYTES: u64 = MAX_XATTR_VALUE as u64;
-/// The longest name of a stream, in bytes.
-pub const MAX_STREAM_NAME: usize = MAX_XATTR_NAME - PREFIX.len();
 /// Streams remembered that nobody holds.
 const MAX_KNOWN: usize = 4096;
-
-const PREFIX: &[u8] = b"weft.stream.";
 /// Set in the numbers of streams, and of nothing else: backends count from one.
 const STREAM: u64 = 1 << 63;
+/// Streams up to this long stay in their attributes when there is no room for others: what leads to a file is as long.
+const MIN_EVICTED_BYTES: usize = 16;
 
 /// A stream, as a list of them tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,167 +28,6 @@ pub struct StreamEntry {
     pub name: Vec<u8>,
     /// Bytes.
     pub size: u64,
-}
-
-/// One stream that somebody looked up.
-pub(super) struct Stream {
-    pub(super) id: NodeId,
-    /// Of which file or directory.
-    pub(super) base: NodeId,
-    backend: Arc<dyn Backend>,
-    name: Mutex<Vec<u8>>,
-    /// Its bytes, while it is open.
-    content: Mutex<Weak<Content>>,
-    /// Held from the look at its bytes until they are kept, so that no older ones follow newer ones.
-    saving: futures_util::lock::Mutex<()>,
-    /// It has no name any more: what is still written to it is not kept.
-    removed: AtomicBool,
-}
-
-struct Content(File);
-
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({:?} of {:?})", self.id, self.base)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is replaced whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn xattr(name: &[u8]) -> Vec<u8> {
-    [PREFIX, name].concat()
-}
-
-async fn get(backend: &dyn Backend, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Error> {
-    match backend.submit(Op::GetXattr { node, name: xattr(name) }).await? {
-        Outcome::Value(value) => Ok(value),
-        other => unreachable!("backend answered {other:?}"),
-    }
-}
-
-async fn set(
-    backend: &dyn Backend,
-    node: NodeId,
-    name: &[u8],
-    value: Vec<u8>,
-    how: SetXattr,
-) -> Result<(), Error> {
-    backend.submit(Op::SetXattr { node, name: xattr(name), value, how }).await.map(drop)
-}
-
-async fn remove(backend: &dyn Backend, node: NodeId, name: &[u8]) -> Result<(), Error> {
-    backend.submit(Op::RemoveXattr { node, name: xattr(name) }).await.map(drop)
-}
-
-impl Stream {
-    pub(super) fn name(&self) -> Vec<u8> {
-        lock(&self.name).clone()
-    }
-
-    /// Its name, while it has one: another stream may be called so by now.
-    fn linked(&self) -> Result<Vec<u8>, Error> {
-        if self.removed.load(Ordering::Acquire) { Err(Error::Stale) } else { Ok(self.name()) }
-    }
-
-    fn content(&self) -> Option<Arc<Content>> {
-        lock(&self.content).upgrade()
-    }
-
-    /// Bytes now.
-    pub(super) async fn size(&self) -> Result<u64, Error> {
-        if let Some(content) = self.content() {
-            return Ok(content.0.len()?);
-        }
-        let name = self.linked()?;
-        get(&*self.backend, self.base, &name).await.map(|value| value.len() as u64).map_err(gone)
-    }
-
-    async fn load(&self) -> Result<Arc<Content>, Error> {
-        if let Some(content) = self.content() {
-            return Ok(content);
-        }
-        let name = self.linked()?;
-        let value = get(&*self.backend, self.base, &name).await.map_err(gone)?;
-        let file = File::in_memory("weft-stream")?;
-        file.write_at(0, &[value.into()]).await?;
-        let content = Arc::new(Content(file));
-        let mut kept = lock(&self.content);
-        // Another core was as fast: its bytes are the ones that others write to.
-        if let Some(content) = kept.upgrade() {
-            return Ok(content);
-        }
-        *kept = Arc::downgrade(&content);
-        Ok(content)
-    }
-
-    /// Keeps it, and its file, within reach.
-    pub(super) async fn hold(self: Arc<Stream>) -> Result<Hold, Error> {
-        match self.backend.submit(Op::Hold { node: self.base }).await? {
-            Outcome::Held(hold) => Ok(Hold::new(Arc::new((self, hold)))),
-            other => unreachable!("backend answered {other:?}"),
-        }
-    }
-
-    /// Opens its bytes.
-    pub(super) async fn open(self: &Arc<Stream>, write: bool) -> Result<OpenFile, Error> {
-        let content = self.load().await?;
-        let limit = Arc::new(Limit { _content: content.clone() });
-        let file = OpenFile::new(self.id, content.0.clone(), Some(limit)).of_stream(self.clone());
-        Ok(if write { file } else { file.read_only() })
-    }
-
-    /// Truncates or extends.
-    pub(super) async fn set_size(&self, size: u64) -> Result<(), Error> {
-        if size > MAX_STREAM_BYTES {
-            return Err(Error::NoSpace);
-        }
-        let content = self.load().await?;
-        content.0.set_len(size)?;
-        self.save().await
-    }
-
-    /// Keeps its bytes beside the file.
-    pub(super) async fn save(&self) -> Result<(), Error> {
-        let Some(content) = self.content().filter(|_| !self.removed.load(Ordering::Acquire)) else {
-            return Ok(());
-        };
-        let _alone = self.saving.lock().await;
-        let mut value = vec![0; usize::try_from(content.0.len()?).map_err(|_| Error::NoSpace)?];
-        let mut done = 0;
-        while done < value.len() {
-            match rustix::io::pread(&content.0, &mut value[done..], done as u64)? {
-                0 => break,
-                n => done += n,
-            }
-        }
-        let name = self.name();
-        set(&*self.backend, self.base, &name, value, SetXattr::Either).await
-    }
-}
-
-/// A stream whose attribute is not there any more is as gone as a file without a name.
-fn gone(e: Error) -> Error {
-    if matches!(e, Error::NoXattr) { Error::Stale } else { e }
-}
-
-/// Keeps a stream within its limit, and its bytes in memory while it is open.
-struct Limit {
-    _content: Arc<Content>,
-}
-
-impl std::fmt::Debug for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Limit")
-    }
-}
-
-impl Quota for Limit {
-    fn grow(&self, _: u64, end: u64) -> Result<(), Error> {
-        if end > MAX_STREAM_BYTES { Err(Error::NoSpace) } else { Ok(()) }
-    }
 }
 
 /// The streams that somebody looked up.
@@ -229,16 +61,15 @@ impl Streams {
     pub(super) async fn list(&self, backend: &dyn Backend, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
         let mut entries = Vec::new();
         for name in names(backend, base).await? {
-            let known = self.known(base, &name);
-            let size = match known.as_ref().and_then(|stream| stream.content()) {
-                Some(content) => content.0.len()?,
-                None => match get(backend, base, &name).await {
-                    Ok(value) => value.len() as u64,
-                    Err(Error::NoXattr) => continue,
-                    Err(e) => return Err(e),
-                },
+            let extent = match self.known(base, &name).filter(|stream| stream.content().is_some()) {
+                Some(stream) => stream.extent().await,
+                None => stream::extent(backend, base, &name).await,
             };
-            entries.push(StreamEntry { name, size });
+            match extent {
+                Ok(extent) => entries.push(StreamEntry { name, size: extent.size }),
+                Err(Error::NoXattr | Error::Stale) => {}
+                Err(e) => return Err(e),
+            }
         }
         Ok(entries)
     }
@@ -271,23 +102,31 @@ impl Streams {
         }
         let folded = fold(name);
         let found = names(&**backend, base).await?.into_iter().find(|known| fold(known) == folded);
-        let made = found.is_none();
-        let name = match found {
-            Some(name) => name,
-            None if make => {
-                match set(&**backend, base, name, Vec::new(), SetXattr::Create).await {
-                    // Somebody was faster.
-                    Err(Error::Exists) => {}
-                    other => other?,
-                }
-                name.to_vec()
-            }
-            None => return Err(Error::NotFound),
+        let (name, how) = match found {
+            Some(found) => match self.extent(&**backend, base, &found).await {
+                Ok(_) => return Ok((self.enter(backend, base, found), false)),
+                // It came with a copy of its file that another program made, without its bytes.
+                Err(Error::NoXattr | Error::Stale) => (found, SetXattr::Either),
+                Err(e) => return Err(e),
+            },
+            None => (name.to_vec(), SetXattr::Create),
         };
-        if let Some(stream) = self.known(base, &name) {
-            return Ok((stream, made));
+        if !make {
+            return Err(Error::NotFound);
         }
-        Ok((self.enter(backend, base, name), made))
+        let made = self.set(backend, base, &name, (Kept::EMPTY, how)).await;
+        match made {
+            // Somebody was faster.
+            Err(Error::Exists) => Ok((self.enter(backend, base, name), false)),
+            other => other.map(|()| (self.enter(backend, base, name), true)),
+        }
+    }
+
+    async fn extent(&self, backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
+        match self.known(base, name) {
+            Some(_) => Ok(()),
+            None => stream::extent(backend, base, name).await.map(drop),
+        }
     }
 
     fn enter(&self, backend: &Arc<dyn Backend>, base: NodeId, name: Vec<u8>) -> Arc<Stream> {
@@ -304,18 +143,42 @@ impl Streams {
         }
         known.last += 1;
         let id = NodeId(STREAM | known.last);
-        let stream = Arc::new(Stream {
-            id,
-            base,
-            backend: backend.clone(),
-            name: Mutex::new(name),
-            content: Mutex::default(),
-            saving: futures_util::lock::Mutex::default(),
-            removed: AtomicBool::new(false),
-        });
+        let stream = Arc::new(Stream::new(id, base, backend.clone(), name));
         known.ids.insert(key, id);
         known.by_id.insert(id, stream.clone());
         stream
+    }
+
+    /// Sets the attribute of a stream, for which others make room where the file has no more for attributes.
+    async fn set(
+        &self,
+        backend: &Arc<dyn Backend>,
+        base: NodeId,
+        name: &[u8],
+        (kept, how): (Kept, SetXattr),
+    ) -> Result<(), Error> {
+        loop {
+            match set(&**backend, base, name, kept.clone(), how).await {
+                Err(e) if is_full(&e) && self.make_room(backend, base).await? => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Moves the longest stream that lies among the attributes of a file into a file of its own. Whether there was one.
+    pub(super) async fn make_room(&self, backend: &Arc<dyn Backend>, base: NodeId) -> Result<bool, Error> {
+        let mut longest = None;
+        for name in names(&**backend, base).await? {
+            match get(&**backend, base, &name).await {
+                Ok(Kept::Here(value)) => longest = longest.max(Some((value.len(), name))),
+                Ok(Kept::Beside(_)) | Err(Error::NoXattr) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        match longest.filter(|(len, _)| *len > MIN_EVICTED_BYTES) {
+            Some((_, name)) => self.enter(backend, base, name).leave().await.map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Takes a stream away; those who have it open keep its bytes. Its number, if somebody looked it up.
@@ -326,17 +189,27 @@ impl Streams {
         name: &[u8],
     ) -> Result<Option<NodeId>, Error> {
         let known = self.known(base, name);
+        let _alone = match &known {
+            Some(stream) => Some(stream.alone().await),
+            None => None,
+        };
         let spelled = known.as_ref().map_or_else(|| name.to_vec(), |stream| stream.name());
+        let none = |e| if matches!(e, Error::NoXattr) { Error::NotFound } else { e };
+        let kept = get(backend, base, &spelled).await.map_err(none)?;
+        remove(backend, base, &spelled).await.map_err(none)?;
         if let Some(stream) = &known {
-            stream.removed.store(true, Ordering::Release);
+            stream.set_removed();
             // Looked up again, it is another one; who holds it finds it still by its number.
             lock(&self.0).ids.remove(&(base, fold(name)));
         }
-        remove(backend, base, &spelled).await.map_err(|e| match e {
-            Error::NoXattr => Error::NotFound,
-            e => e,
-        })?;
-        Ok(known.map(|stream| stream.id))
+        if let Kept::Beside(number) = kept
+            && kept != Kept::EMPTY
+            // A rename that a crash has cut short leaves two names.
+            && !stream::numbers(backend, base).await?.contains(&number)
+        {
+            depot::remove(backend, base, number).await?;
+        }
+        Ok(known.as_ref().map(|stream| stream.id))
     }
 
     /// Gives a stream another name; one of that name is replaced only if that is wanted, and its number told.
@@ -349,38 +222,54 @@ impl Streams {
         if to.len() > MAX_STREAM_NAME {
             return Err(Error::NameTooLong);
         }
-        let (backend, base, from) = (&*stream.backend, stream.base, stream.name());
-        let taken = names(backend, base).await?.into_iter().find(|name| fold(name) == fold(to));
+        let (backend, base, from) = (&stream.backend, stream.base, stream.name());
+        let taken = names(&**backend, base).await?.into_iter().find(|name| fold(name) == fold(to));
         let mut replaced = None;
         if let Some(taken) = taken.filter(|taken| *taken != from) {
             if !replace && fold(&taken) != fold(&from) {
                 return Err(Error::Exists);
             }
             if fold(&taken) != fold(&from) {
-                replaced = self.remove(backend, base, &taken).await?;
+                replaced = self.remove(&**backend, base, &taken).await?;
             }
         }
-        let value = get(backend, base, &from).await.map_err(gone)?;
-        set(backend, base, to, value, SetXattr::Either).await?;
-        if from != to {
-            remove(backend, base, &from).await?;
+        loop {
+            let alone = stream.alone().await;
+            let kept = get(&**backend, base, &from).await.map_err(gone)?;
+            match set(&**backend, base, to, kept, SetXattr::Either).await {
+                Ok(()) => {
+                    if from != to {
+                        remove(&**backend, base, &from).await?;
+                    }
+                    stream.set_name(to.to_vec());
+                    break;
+                }
+                // For a while there are two of it.
+                Err(e) if is_full(&e) => {
+                    drop(alone);
+                    if !self.make_room(backend, base).await? {
+                        return Err(e);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
         }
-        *lock(&stream.name) = to.to_vec();
         let mut known = lock(&self.0);
         known.ids.remove(&(base, fold(&from)));
         known.ids.insert((base, fold(to)), stream.id);
         Ok(replaced)
     }
-}
 
-/// Names of a file's streams, in order.
-async fn names(backend: &dyn Backend, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {
-    let names = match backend.submit(Op::ListXattrs { node }).await? {
-        Outcome::Names(names) => names,
-        other => unreachable!("backend answered {other:?}"),
-    };
-    let mut names: Vec<_> =
-        names.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(<[u8]>::to_vec).collect();
-    names.sort_unstable();
-    Ok(names)
+    /// A file has no name any more: what is written to its streams is kept nowhere. Their numbers.
+    pub(super) fn base_is_gone(&self, base: NodeId) -> Vec<NodeId> {
+        let mut known = lock(&self.0);
+        known.ids.retain(|(of, _), _| *of != base);
+        let streams = known.by_id.values().filter(|stream| stream.base == base);
+        streams
+            .map(|stream| {
+                stream.set_removed();
+                stream.id
+            })
+            .collect()
+    }
 }

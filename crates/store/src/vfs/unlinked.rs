@@ -5,8 +5,9 @@
 //! by a thread that looks at the cached descriptors of every share, a bounded number each turn. Owns: that thread, which ends with
 //! the last share. Does not: close what a client has open; that lives on without a name.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Backend, NodeId};
 
@@ -25,23 +26,31 @@ pub trait Cache: Send + Sync {
 
 /// The caches of one file system, with the number by which each knows it.
 #[derive(Default)]
-pub(super) struct Caches(Mutex<Vec<(usize, Weak<dyn Cache>)>>);
+pub(super) struct Caches {
+    all: Mutex<Vec<(usize, Weak<dyn Cache>)>>,
+    /// Nobody changes anything in this file system, so neither does the thread.
+    read_only: AtomicBool,
+}
 
 impl Caches {
     pub(super) fn add(&self, share: usize, cache: Weak<dyn Cache>) {
-        let mut caches = lock(&self.0);
+        let mut caches = lock(&self.all);
         caches.retain(|(_, cache)| cache.strong_count() > 0);
         caches.push((share, cache));
     }
 
     /// Outside the lock, because closing a file can take time.
     fn each(&self, act: impl Fn(&dyn Cache, usize)) {
-        let all = lock(&self.0).clone();
+        let all = lock(&self.all).clone();
         all.iter().for_each(|(share, cache)| {
             if let Some(cache) = cache.upgrade() {
                 act(&*cache, *share);
             }
         });
+    }
+
+    pub(super) fn set_read_only(&self) {
+        self.read_only.store(true, Ordering::Release);
     }
 
     pub(super) fn forget(&self, node: NodeId) {
@@ -61,12 +70,12 @@ struct Swept {
 
 impl Swept {
     fn turn(&self) {
-        if let Some(backend) = self.backend.upgrade() {
-            backend.sweep(PER_TURN);
+        let (Some(backend), Some(caches)) = (self.backend.upgrade(), self.caches.upgrade()) else { return };
+        backend.sweep(PER_TURN);
+        if !caches.read_only.load(Ordering::Acquire) {
+            backend.tidy(Instant::now());
         }
-        if let Some(caches) = self.caches.upgrade() {
-            caches.sweep();
-        }
+        caches.sweep();
     }
 }
 

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use futures_util::task::AtomicWaker;
 
 use super::own::Own;
-use super::streams::Stream;
+use super::stream::Stream;
 use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.

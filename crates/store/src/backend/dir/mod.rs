@@ -10,6 +10,7 @@
 
 mod folds;
 mod observe;
+mod orphans;
 mod search;
 mod sys;
 mod table;
@@ -29,10 +30,12 @@ use weft_machine::{File, rt};
 
 use self::folds::{Folds, Known};
 use self::observe::Observer;
+use self::orphans::Orphans;
 use self::search::{Next, STEP, Search, Seen};
 use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
+use crate::vfs::depot::FOLDER;
 use crate::vfs::{
     Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
     Space, Stable, Turn, Vfs, Watches,
@@ -57,6 +60,7 @@ pub struct Dir {
     table: Mutex<Table>,
     folds: Mutex<Folds>,
     search: Mutex<Search>,
+    orphans: Mutex<Orphans>,
     proc: Proc,
     /// Started by the first who watches.
     observer: OnceLock<Option<Arc<Observer>>>,
@@ -89,6 +93,7 @@ impl Dir {
             table: Mutex::new(table),
             folds: Mutex::default(),
             search: Mutex::default(),
+            orphans: Mutex::default(),
             proc,
             observer: OnceLock::new(),
         })
@@ -105,6 +110,10 @@ impl Dir {
 
     fn search(&self) -> MutexGuard<'_, Search> {
         self.search.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, Orphans> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A descriptor of `node`: the cached one, or found again by walking down from the nearest cached directory.
@@ -658,7 +667,8 @@ impl Dir {
         let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
         let more = raw.last().map(|last| last.cookie).filter(|_| !end);
         let mut before = cookie;
-        let entries = raw.into_iter().map(|raw| {
+        let hidden = |name: &[u8]| dir == NodeId::ROOT && name == FOLDER;
+        let entries = raw.into_iter().filter(|raw| !hidden(&raw.name)).map(|raw| {
             let mut seen = Seen { inode: raw.inode, before, dir: None };
             before = raw.cookie;
             if raw.maybe_dir {
@@ -726,12 +736,17 @@ impl Backend for Dir {
     fn sweep(&self, max: usize) {
         let looked_at = self.table().turn(max);
         for (node, fd) in looked_at {
-            let unlinked = sys::stat(fd.as_fd()).is_ok_and(|stat| stat.links() == 0);
-            if unlinked {
+            let Ok(stat) = sys::stat(fd.as_fd()) else { continue };
+            if stat.links() == 0 {
                 let closed = self.table().unlinked(node);
                 drop(closed);
+                self.orphans().has_lost_its_name(stat.identity());
             }
         }
+    }
+
+    fn tidy(&self, now: Instant) {
+        self.remove_orphans(now);
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use super::{Dir, MAX_DEPTH, MAX_ENTRIES, sys};
+use crate::vfs::depot::FOLDER;
 use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, What};
 
 /// Directories observed at a time.
@@ -334,6 +335,9 @@ impl Reader {
     }
 
     fn seen(&mut self, served: &Dir, seen: Seen) {
+        if is_hidden(seen.dir, &seen.name) {
+            return;
+        }
         let from = self.pending.take();
         match from {
             Some(from) if seen.flags.contains(ReadFlags::MOVED_TO) && from.cookie == seen.cookie => {
@@ -440,6 +444,11 @@ impl Reader {
     }
 }
 
+/// What is in the folder of large streams is told as changes of the files whose streams they are.
+fn is_hidden(dir: NodeId, name: &[u8]) -> bool {
+    dir == NodeId::ROOT && name == FOLDER
+}
+
 /// Shows `each` the names in a directory, with the nodes of those that are directories.
 fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId>)) -> Result<(), Error> {
     let fd = served.dir_fd(dir)?;
@@ -448,7 +457,7 @@ fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId
     loop {
         let (raw, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
         cookie = raw.last().map_or(cookie, |last| last.cookie);
-        for raw in raw {
+        for raw in raw.into_iter().filter(|raw| !is_hidden(dir, &raw.name)) {
             let attr = if raw.maybe_dir { served.lookup(dir, &raw.name, false).ok() } else { None };
             each(&raw.name, attr.filter(|attr| attr.kind == Kind::Dir).map(|attr| attr.node));
         }

@@ -62,7 +62,7 @@ fn what_other_programs_remove_is_found_by_the_sweep() {
         let held = file(&vfs, ROOT, "held").await.node;
         let hold = vfs.hold(held).await.unwrap();
         std::fs::remove_file(path.join("held")).unwrap();
-        vfs.sweep();
+        vfs.sweep(std::time::Instant::now());
         assert_eq!(nameless(&path), 1, "what is open alone");
         assert_eq!(vfs.getattr(held).await.unwrap().nlink, 0);
         drop(hold);

@@ -171,7 +171,7 @@ fn what_cannot_be_done_with_named_attributes() {
     let chmod = |attributes| Op::Setattr(Setattr { stateid, attributes });
     assert_eq!(c.status(notes, chmod(mode(0))), Status::ATTRNOTSUPP);
     assert_eq!(c.status(dir, chmod(mode(0))), Status::INVAL);
-    let long = Attributes { size: Some(1 << 20), ..Attributes::default() }.fattr();
+    let long = Attributes { size: Some((1 << 40) + 1), ..Attributes::default() }.fattr();
     assert_eq!(c.status(notes, chmod(long)), Status::NOSPC);
     assert_eq!(c.status(notes, Op::Listxattrs(Listxattrs { cookie: 0, maxcount: 100 })), Status::WRONG_TYPE);
     assert_eq!(c.status(dir, read_op(Stateid::ANONYMOUS, 0, 1)), Status::ISDIR);
@@ -248,4 +248,40 @@ fn a_stream_that_is_to_go_with_its_last_close_takes_no_file_along() {
     assert_eq!(c.status(notes, Op::Close(Close { seqid: 0, stateid })), Status::OK);
     assert!(streams(&server).is_empty());
     assert_eq!(c.at_root(&[Op::Lookup(text("f"))]).status, Status::OK);
+}
+
+/// As large as SMB's streams, which they are: a ramdisk gets their space back with the file.
+#[test]
+fn a_large_named_attribute_is_a_file_beside_its_file() {
+    static PIECE: [u8; 1 << 18] = [7; 1 << 18];
+    let size = (40 << 20) + PIECE.len() as u64;
+    let server = server();
+    let c = Modern::new(&server, "a");
+    let free =
+        || weft_machine::rt::block_on(async { server.shares[0].vfs.statfs().await.unwrap().free }).unwrap();
+    let before = free();
+    let (file, opened) = c.open("f", share::BOTH, 0);
+    let dir = c.attributes_of(file, true).unwrap();
+    let (large, stateid) = c.open_in(dir, "large", MADE()).unwrap();
+    let stateid = Stateid { seqid: 0, ..stateid };
+    for n in [0, 1, 40] {
+        assert_eq!(c.status(large, write_op(stateid, n << 20, &PIECE)), Status::OK);
+    }
+    let commit = Op::Commit(Commit { offset: 0, count: 0 });
+    assert_eq!(c.status(large, commit), Status::OK);
+    assert_eq!(c.values(large).size, Some(size));
+    assert_eq!(streams(&server), [("large".to_owned(), size)]);
+    assert_eq!(c.read(large, stateid), [7; 100]);
+    assert!(before - free() >= size);
+    let rename = Op::Rename(Rename { from: text("large"), to: text("other") });
+    assert_eq!(c.run(&[Op::Putfh(dir), Op::Savefh, rename]).status, Status::OK);
+    assert_eq!(streams(&server), [("other".to_owned(), size)]);
+    let listed = c.names(root(&server));
+    assert_eq!(listed.iter().map(|(name, _)| &name[..]).collect::<Vec<_>>(), ["f"]);
+    assert_eq!(c.at_root(&[Op::Lookup(text(".weft-streams"))]).status, Status::NOENT);
+    assert_eq!(c.status(large, Op::Close(Close { seqid: 0, stateid })), Status::OK);
+    let opened = Stateid { seqid: 0, ..opened };
+    assert_eq!(c.status(file, Op::Close(Close { seqid: 0, stateid: opened })), Status::OK);
+    assert_eq!(c.at_root(&[Op::Remove(text("f"))]).status, Status::OK);
+    assert!(before - free() < 1 << 20);
 }

@@ -155,3 +155,81 @@ fn a_file_that_is_open_to_be_deleted_takes_streams_along() {
         b.close(b.open(&Wish { share, ..Wish::file("f:s") }).await.unwrap()).await.unwrap();
     });
 }
+
+/// What the files of a folder occupy, in bytes.
+fn occupied(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let of = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => occupied(&entry.path()),
+        false => std::os::unix::fs::MetadataExt::blocks(&entry.metadata().unwrap()) * 512,
+    };
+    entries.map(of).sum()
+}
+
+/// As long as any; they fit among no file system's attributes, and outlive the server.
+#[test]
+fn large_streams_are_written_read_renamed_replaced_and_give_their_space_back() {
+    const MIB: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let bench = || {
+        let dir = weft_store::backend::Dir::open(folder.path()).unwrap();
+        Bench::with(dir.into(), weft_wire::smb2::Dialect::V3_1_1, false)
+    };
+    let piece = |n: usize| (0..MIB).map(|i| (i / 5 + n) as u8).collect::<Vec<u8>>();
+    for mib in [1, 100] {
+        let size = (mib * MIB) as u64;
+        rt::block_on(async {
+            let b = bench();
+            b.put("f", b"main").await;
+            b.put("f:s", b"").await;
+            let stream = b.open(&Wish::file("f:s")).await.unwrap();
+            for n in 0..mib {
+                let written = payload::write(&b, stream, (n * MIB) as u64, &piece(n)).await;
+                assert_eq!(written, Ok(MIB as u32));
+            }
+            let all = [("::$DATA".to_owned(), 4), (":s:$DATA".to_owned(), size)];
+            assert_eq!(streams(&b, stream).await, all);
+            let to = |name: &str| Rename { replace_if_exists: true, root_directory: 0, name: name.into() };
+            set(&b, stream, FileClass::RENAME, |out| to(":t").emit(out)).await.unwrap();
+            b.close(stream).await.unwrap();
+            let file = b.open(&Wish::file("f")).await.unwrap();
+            set(&b, file, FileClass::RENAME, |out| to("g").emit(out)).await.unwrap();
+            b.close(file).await.unwrap();
+        })
+        .unwrap();
+        rt::block_on(async {
+            let b = bench();
+            let stream = b.create(&Wish::file("G:T")).await.unwrap();
+            assert_eq!(stream.summary.end_of_file, size);
+            for n in 0..mib {
+                // An answer has to fit into a message with its head.
+                let mut read = Vec::new();
+                while read.len() < MIB {
+                    let at = (n * MIB + read.len()) as u64;
+                    read.extend(payload::read(&b, stream.file, at, MIB as u32 / 2).await.unwrap());
+                }
+                let differs = read.iter().zip(&piece(n)).position(|(is, was)| is != was);
+                assert_eq!((read.len(), differs), (MIB, None), "piece {n} of {mib}");
+            }
+            b.close(stream.file).await.unwrap();
+            assert!(!b.exists(".weft-streams").await);
+            assert!(occupied(folder.path()) >= size);
+            b.put("new", b"").await;
+            let new = b.open(&Wish::file("new")).await.unwrap();
+            let over = Rename { replace_if_exists: true, root_directory: 0, name: "g".into() };
+            set(&b, new, FileClass::RENAME, |out| over.emit(out)).await.unwrap();
+            assert_eq!(streams(&b, new).await, [("::$DATA".to_owned(), 0)]);
+            b.close(new).await.unwrap();
+            assert!(occupied(folder.path()) < MIB as u64, "replaced");
+            // Overwritten, and deleted.
+            b.put("g:t", &piece(0)).await;
+            b.put("g", b"").await;
+            assert!(occupied(folder.path()) < MIB as u64, "overwritten");
+            b.put("g:t", &piece(0)).await;
+            let goes = CreateOptions::DELETE_ON_CLOSE | CreateOptions::NON_DIRECTORY_FILE;
+            b.close(b.open(&Wish { options: goes, ..Wish::file("g") }).await.unwrap()).await.unwrap();
+            assert!(occupied(folder.path()) < MIB as u64, "deleted");
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,362 @@
+//! Named streams that do not fit among the attributes of their file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 % 251) as u8).collect()
+}
+
+async fn make(vfs: &Vfs, base: NodeId, name: &str, bytes: &[u8]) -> NodeId {
+    let stream = vfs.stream(base, name.as_bytes(), true).await.unwrap().0.node;
+    put(vfs, stream, 0, bytes).await.unwrap();
+    stream
+}
+
+async fn found(vfs: &Vfs, base: NodeId, name: &str) -> Vec<u8> {
+    let stream = vfs.stream(base, name.as_bytes(), false).await.unwrap().0;
+    let bytes = contents(vfs, stream.node).await;
+    assert_eq!(stream.size, bytes.len() as u64);
+    bytes
+}
+
+fn listed(streams: &[StreamEntry]) -> Vec<(&str, u64)> {
+    streams.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.size)).collect()
+}
+
+/// A served folder, and the paths of the files that hold large streams.
+fn served<F: Future<Output = ()>>(story: impl FnOnce(Vfs, PathBuf) -> F) {
+    let folder = tempfile::tempdir().unwrap();
+    let vfs: Vfs = Dir::open(folder.path()).unwrap().into();
+    rt::block_on(story(vfs, folder.path().to_owned())).unwrap();
+}
+
+fn depot(folder: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| {
+        fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let folders = entries(&folder.join(".weft-streams"));
+    // What is empty goes.
+    folders
+        .iter()
+        .flat_map(|folder| {
+            let files = entries(folder);
+            assert!(!files.is_empty());
+            files
+        })
+        .collect()
+}
+
+#[test]
+fn a_large_stream_is_written_listed_renamed_cut_and_removed() {
+    each(async |vfs| {
+        let before = vfs.statfs().await.unwrap();
+        let (f, d) = (file(&vfs, ROOT, "f").await.node, dir(&vfs, ROOT, "d").await.node);
+        let bytes = pattern(MIB);
+        for base in [f, d] {
+            let s = make(&vfs, base, "Big", &bytes).await;
+            let attr = vfs.getattr(s).await.unwrap();
+            assert!(attr.size == MIB as u64 && attr.allocated >= attr.size);
+            assert_eq!(listed(&vfs.streams(base).await.unwrap()), [("Big", MIB as u64)]);
+            assert_eq!(found(&vfs, base, "bIG").await, bytes);
+            vfs.rename_stream(s, b"other", false).await.unwrap();
+            assert_eq!(found(&vfs, base, "other").await, bytes);
+            refused!(vfs.stream(base, b"Big", false).await, Error::NotFound);
+            // A hole, and back to a few bytes: it stays where it is.
+            put(&vfs, s, 3 * MIB as u64, b"end").await.unwrap();
+            assert_eq!(vfs.getattr(s).await.unwrap().size, 3 * MIB as u64 + 3);
+            let open = vfs.open(s, true).await.unwrap();
+            open.punch_hole(0, 4096).await.unwrap();
+            assert_eq!(read(&open, 4095, 2).await, [0, bytes[4096]]);
+            let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+            assert_eq!(vfs.setattr(s, cut(5000)).await.unwrap().size, 5000);
+            assert_eq!(open.len().unwrap(), 5000);
+            open.append::<Error>(&Bytes::from_static(b"more"), |_| Ok(())).await.unwrap();
+            open.sync().await.unwrap();
+            assert_eq!(read(&open, 4999, 10).await, [&bytes[4999..5000], b"more"].concat());
+            drop(open);
+            assert_eq!(listed(&vfs.streams(base).await.unwrap()), [("other", 5004)]);
+            vfs.remove_stream(base, b"OTHER").await.unwrap();
+            assert!(vfs.streams(base).await.unwrap().is_empty());
+        }
+        let after = vfs.statfs().await.unwrap();
+        // A disk is everybody's.
+        if vfs.kind() == "ram" {
+            assert!(before.free - after.free < 16_384, "{before:?} {after:?}");
+        }
+    });
+}
+
+#[test]
+fn it_grows_under_those_who_have_it_open() {
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let (one, two) = (vfs.open(s, true).await.unwrap(), vfs.open(s, true).await.unwrap());
+        one.write(0, &[Bytes::from_static(b"small")]).await.unwrap();
+        let old = two.read(0, 5).unwrap();
+        // Some write little, some much, at the same time.
+        let chunk = Bytes::from(pattern(30_000));
+        let writes = (0..10u64).map(|n| {
+            let (to, chunk) = (if n % 2 == 0 { &one } else { &two }, chunk.clone());
+            async move { to.write(5 + n * 30_000, &[chunk]).await.unwrap() }
+        });
+        futures_util::future::join_all(writes).await;
+        let expected = [&b"small"[..], &chunk.repeat(10)].concat();
+        assert_eq!(old.into_chain(&Pool::new(1 << 20)).await.unwrap().concat(), b"small");
+        for open in [&one, &two] {
+            assert_eq!(read(open, 0, 1 << 20).await, expected);
+        }
+        // Without a name its bytes stay, and are nobody else's.
+        vfs.remove_stream(f, b"s").await.unwrap();
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        one.write(0, &[Bytes::from_static(b"SMALL")]).await.unwrap();
+        vfs.setattr(s, SetAttr { size: Some(7), ..SetAttr::default() }).await.unwrap();
+        assert_eq!(read(&two, 0, 10).await, [b"SMALL", &chunk[..2]].concat());
+        assert_eq!(found(&vfs, f, "s").await, pattern(MIB));
+    });
+}
+
+#[test]
+fn attributes_and_streams_make_room_for_each_other() {
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        // Three times what ext4 has room for.
+        for n in 0..12 {
+            make(&vfs, f, &format!("s{n}"), &pattern(1000 + n)).await;
+        }
+        vfs.set_xattr(f, b"an attribute", &[7; 2000], SetXattr::Either).await.unwrap();
+        let s = vfs.stream(f, b"s3", false).await.unwrap().0.node;
+        vfs.rename_stream(s, b"a name that is longer than the one before", false).await.unwrap();
+        assert_eq!(vfs.streams(f).await.unwrap().len(), 12);
+        for n in (0..12).filter(|n| *n != 3) {
+            assert_eq!(found(&vfs, f, &format!("s{n}")).await, pattern(1000 + n));
+        }
+        assert_eq!(found(&vfs, f, "a name that is longer than the one before").await, pattern(1003));
+        assert_eq!(vfs.get_xattr(f, b"an attribute").await.unwrap(), [7; 2000]);
+    });
+}
+
+#[test]
+fn bytes_that_look_as_if_they_led_to_a_file_lead_nowhere() {
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "secret", &pattern(MIB)).await;
+        let forged = [&b"\x89WEFT\r\n\x1a"[..], &[0; 8]].concat();
+        for n in 0..=forged.len() {
+            make(&vfs, f, &format!("forged{n}"), &forged[..n]).await;
+            assert_eq!(found(&vfs, f, &format!("forged{n}")).await, forged[..n]);
+        }
+    });
+}
+
+#[test]
+fn streams_go_with_the_last_name_of_their_file() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let bytes = pattern(MIB);
+        let s = make(&vfs, f, "s", &bytes).await;
+        assert_eq!(depot(&folder).len(), 1);
+        // Neither a move nor another name makes a difference.
+        dir(&vfs, ROOT, "d").await;
+        let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
+        vfs.rename((ROOT, b"f"), (d, b"g"), false).await.unwrap();
+        vfs.link(f, ROOT, b"link").await.unwrap();
+        vfs.remove(d, b"g").await.unwrap();
+        assert_eq!(found(&vfs, f, "s").await, bytes);
+        let open = vfs.open(s, false).await.unwrap();
+        vfs.remove(ROOT, b"link").await.unwrap();
+        assert!(depot(&folder).is_empty());
+        assert_eq!(read(&open, 0, 10).await, bytes[..10]);
+        assert!(open.is_unlinked(), "whoever caches it lets it go");
+
+        // Replaced, and a folder.
+        let old = file(&vfs, ROOT, "old").await.node;
+        make(&vfs, old, "a", &bytes).await;
+        make(&vfs, old, "b", &bytes).await;
+        file(&vfs, ROOT, "new").await;
+        make(&vfs, d, "of a folder", &bytes).await;
+        assert_eq!(depot(&folder).len(), 3);
+        vfs.rename((ROOT, b"new"), (ROOT, b"old"), true).await.unwrap();
+        assert_eq!(depot(&folder).len(), 1);
+        vfs.rmdir(ROOT, b"d").await.unwrap();
+        assert!(depot(&folder).is_empty());
+    });
+}
+
+#[test]
+fn streams_survive_a_restart_and_a_crash_while_they_grew() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || -> Vfs { Dir::open(folder.path()).unwrap().into() };
+    rt::block_on(async {
+        let vfs = open();
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "large", &pattern(MIB)).await;
+        make(&vfs, f, "small", b"small").await;
+    })
+    .unwrap();
+    // The file of `small` was begun, and nothing led to it when the power went.
+    let large = depot(folder.path()).remove(0);
+    rt::block_on(async {
+        let vfs = open();
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(listed(&vfs.streams(f).await.unwrap()), [("large", MIB as u64), ("small", 5)]);
+        assert_eq!(found(&vfs, f, "large").await, pattern(MIB));
+        make(&vfs, f, "small", &pattern(100_000)).await;
+    })
+    .unwrap();
+    let small = depot(folder.path()).into_iter().find(|path| *path != large).unwrap();
+    rt::block_on(async {
+        let vfs = open();
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        vfs.remove_stream(f, b"small").await.unwrap();
+        fs::write(&small, pattern(3 * MIB)).unwrap();
+        make(&vfs, f, "small", &pattern(100_000)).await;
+        assert_eq!(found(&vfs, f, "small").await, pattern(100_000));
+        assert_eq!(depot(folder.path()).len(), 2);
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_folder_is_no_clients() {
+    served(async |vfs, folder| {
+        let watch = vfs.watch(ROOT, true, What::ALL).await.unwrap();
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        let mode =
+            |path: &Path| std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).unwrap().permissions());
+        let hidden = folder.join(".weft-streams");
+        assert_eq!(mode(&hidden) & 0o777, 0o700);
+        let file_of_it = depot(&folder).remove(0);
+        assert_eq!((mode(file_of_it.parent().unwrap()) & 0o777, mode(&file_of_it) & 0o777), (0o700, 0o600));
+
+        let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        assert_eq!(names(vfs.readdir(ROOT, 0, 10).await.unwrap().0), [b"f"]);
+        assert_eq!(names(vfs.readdir_beside(ROOT, 0, 10).await.unwrap().0), [b"f"]);
+        // One entry at a time, whichever comes first.
+        let (mut cookie, mut seen) = (0, Vec::new());
+        loop {
+            let (entries, end) = vfs.readdir(ROOT, cookie, 1).await.unwrap();
+            assert!(end || !entries.is_empty());
+            cookie = entries.last().map_or(cookie, |last| last.cookie);
+            seen.extend(names(entries));
+            if end {
+                break;
+            }
+        }
+        assert_eq!(seen, [b"f"]);
+        let short = crate::backend::short_name(b".weft-streams").unwrap();
+        for name in [".weft-streams", ".WEFT-Streams", &short] {
+            refused!(vfs.lookup(ROOT, name.as_bytes(), true).await, Error::NotFound);
+        }
+        let name = b".weft-streams";
+        refused!(vfs.lookup(ROOT, name, false).await, Error::NotFound);
+        let made = vfs.create(ROOT, name, Make::Dir, Exists::Reuse, SetAttr::default()).await;
+        refused!(made, Error::Access);
+        refused!(vfs.rmdir(ROOT, name).await, Error::Access);
+        refused!(vfs.rename((ROOT, name), (ROOT, b"x"), false).await, Error::Access);
+        refused!(vfs.rename((ROOT, b"f"), (ROOT, name), true).await, Error::Access);
+        refused!(vfs.link(f, ROOT, name).await, Error::Access);
+        // Whoever watches hears of the stream alone.
+        fs::write(folder.join("end"), b"").unwrap();
+        let mut told = Vec::new();
+        while !told.iter().any(|change: &Change| change.path == b"end") {
+            told.extend(watch.next().await.changes);
+        }
+        assert!(told.iter().all(|change| !change.path.starts_with(b".weft")), "{told:?}");
+    });
+}
+
+#[test]
+fn a_folder_of_that_name_that_others_can_read_holds_nothing() {
+    served(async |vfs, folder| {
+        fs::create_dir(folder.join(".weft-streams")).unwrap();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        refused!(put(&vfs, s, 0, &pattern(MIB)).await, Error::Access);
+        put(&vfs, s, 0, b"small").await.unwrap();
+        assert!(depot(&folder).is_empty());
+    });
+}
+
+#[test]
+fn what_other_programs_do_to_files_with_streams() {
+    served(async |vfs, folder| {
+        let mut now = Instant::now();
+        let mut look = |hours: u32| {
+            now += Duration::from_secs(3600) * hours;
+            vfs.sweep(now);
+        };
+        dir(&vfs, ROOT, "d").await;
+        for name in ["kept", "moved", "removed", "seen"] {
+            let base = file(&vfs, ROOT, name).await.node;
+            make(&vfs, base, "s", &pattern(100_000)).await;
+        }
+        fs::rename(folder.join("moved"), folder.join("d/elsewhere")).unwrap();
+        // A copy has the attributes, and not what they lead to.
+        let mut cp = std::process::Command::new("cp");
+        cp.arg("--preserve=all").arg(folder.join("kept")).arg(folder.join("copy"));
+        assert!(cp.status().unwrap().success());
+        fs::remove_file(folder.join("removed")).unwrap();
+        fs::remove_file(folder.join("seen")).unwrap();
+        // What is known to have gone goes at once, and what may have been moved after two looks.
+        let restarted: Vfs = Dir::open(&folder).unwrap().into();
+        restarted.sweep(Instant::now());
+        assert_eq!(depot(&folder).len(), 4);
+        restarted.sweep(Instant::now() + Duration::from_secs(1));
+        assert_eq!(depot(&folder).len(), 4);
+        restarted.sweep(Instant::now() + Duration::from_secs(3601));
+        assert_eq!(depot(&folder).len(), 2);
+        look(0);
+        look(1);
+        assert_eq!(depot(&folder).len(), 2);
+
+        let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
+        let moved = vfs.lookup(d, b"elsewhere", false).await.unwrap().node;
+        assert_eq!(found(&vfs, moved, "s").await, pattern(100_000));
+        let copy = vfs.lookup(ROOT, b"copy", false).await.unwrap().node;
+        assert!(vfs.streams(copy).await.unwrap().is_empty());
+        refused!(vfs.stream(copy, b"s", false).await, Error::NotFound);
+        make(&vfs, copy, "s", &pattern(70_000)).await;
+        assert_eq!(found(&vfs, copy, "s").await, pattern(70_000));
+        let kept = vfs.lookup(ROOT, b"kept", false).await.unwrap().node;
+        assert_eq!(found(&vfs, kept, "s").await, pattern(100_000));
+    });
+}
+
+#[test]
+fn streams_of_a_file_that_the_host_deletes_while_it_is_known_go_at_once() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        fs::remove_file(folder.join("f")).unwrap();
+        vfs.sweep(Instant::now());
+        assert!(depot(&folder).is_empty());
+    });
+}
+
+#[test]
+fn a_read_only_share_reads_large_streams_and_removes_none() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        let vfs = Vfs::from(Dir::open(&folder).unwrap()).read_only();
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(found(&vfs, f, "s").await, pattern(MIB));
+        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        refused!(vfs.remove_stream(f, b"s").await, Error::ReadOnly);
+        refused!(vfs.setattr(s, SetAttr { size: Some(0), ..SetAttr::default() }).await, Error::ReadOnly);
+        fs::remove_file(folder.join("f")).unwrap();
+        for hours in 0..3 {
+            vfs.sweep(Instant::now() + Duration::from_secs(hours * 3601));
+        }
+        assert_eq!(depot(&folder).len(), 1);
+    });
+}

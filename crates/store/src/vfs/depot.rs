@@ -1,0 +1,290 @@
+//! Where the bytes of a stream lie that is too large for an extended attribute: in a file of a hidden folder at the share's root.
+//!
+//! ```text
+//! .weft-streams/             0700, the server's own user's
+//!   <file, 48 digits>/       one for each file or directory that has large streams, named by its `Stable`
+//!     <number, 16 digits>    0600; the stream's attribute leads to it:
+//!
+//! 0                          8
+//! | 89 57 45 46 54 0d 0a 1a | number, little-endian | 16     number 0: the stream is empty, and has no file
+//! ```
+//!
+//! Why by identity: whoever moves a file on the host moves its attributes with it, and the number leads to the bytes from anywhere in
+//! the share. A copy that was made on the host is another file: its attribute leads nowhere, and nobody's bytes are read by forging
+//! one. Why 16 bytes: a new stream has them from the start, so that it can always be moved out of a full attribute block.
+//! Owns: nothing. Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes (see
+//! `backend::dir::orphans`).
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::sync::Arc;
+
+use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
+use crate::backend::{fold, is_called};
+
+/// The folder. No client sees it.
+pub(crate) const FOLDER: &[u8] = b".weft-streams";
+const MAGIC: [u8; 8] = *b"\x89WEFT\r\n\x1a";
+/// Entries read at a time.
+const BATCH: usize = 256;
+
+/// What the attribute of a stream says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    /// These are its bytes.
+    Here(Vec<u8>),
+    /// They are in the file of this number; none where it is 0.
+    Beside(u64),
+}
+
+impl Kept {
+    pub(super) const EMPTY: Kept = Kept::Beside(0);
+
+    pub(super) fn parse(value: Vec<u8>) -> Kept {
+        match value.split_first_chunk() {
+            Some((&MAGIC, rest)) => match <[u8; 8]>::try_from(rest) {
+                Ok(number) => Kept::Beside(u64::from_le_bytes(number)),
+                Err(_) => Kept::Here(value),
+            },
+            _ => Kept::Here(value),
+        }
+    }
+
+    /// Its bytes as an attribute, as far as they may be one: what looks as if it led to a file is kept in one.
+    pub(super) fn here(bytes: Vec<u8>) -> Option<Kept> {
+        if bytes.is_empty() {
+            return Some(Kept::EMPTY);
+        }
+        (!bytes.starts_with(&MAGIC)).then_some(Kept::Here(bytes))
+    }
+
+    pub(super) fn emit(self) -> Vec<u8> {
+        match self {
+            Kept::Here(bytes) => bytes,
+            Kept::Beside(number) => [MAGIC, number.to_le_bytes()].concat(),
+        }
+    }
+}
+
+/// Whether a name of a directory is the folder's, in whatever case.
+pub(super) fn hides(dir: NodeId, name: &[u8]) -> bool {
+    // Most names begin otherwise.
+    dir == NodeId::ROOT && name.first() == FOLDER.first() && fold(name) == fold(FOLDER)
+}
+
+/// The same for a look-up without regard to case, which finds 8.3 names, too.
+pub(super) fn hides_folded(dir: NodeId, name: &[u8]) -> bool {
+    dir == NodeId::ROOT
+        && (name.first() == FOLDER.first() || name.contains(&b'~'))
+        && is_called(FOLDER, &fold(name))
+}
+
+/// The name of the folder of a file's streams.
+pub(crate) fn folder_of(stable: &Stable) -> Vec<u8> {
+    use std::fmt::Write;
+    stable
+        .0
+        .iter()
+        .fold(String::with_capacity(48), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+        .into_bytes()
+}
+
+/// Whose streams a folder is for.
+pub(crate) fn whose(name: &[u8]) -> Option<Stable> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut stable = [0; 24];
+    let (digits, rest) = name.as_chunks::<2>();
+    if digits.len() != stable.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in stable.iter_mut().zip(digits) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(Stable(stable))
+}
+
+fn file_name(number: u64) -> Vec<u8> {
+    format!("{number:016x}").into_bytes()
+}
+
+async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {
+    match backend.submit(op).await? {
+        Outcome::Attr(attr) | Outcome::Created { attr, .. } => Ok(attr),
+        other => unreachable!("backend answered {other:?}"),
+    }
+}
+
+/// What a name leads to, if there is such a name.
+async fn child(backend: &dyn Backend, dir: NodeId, name: &[u8]) -> Result<Option<Attr>, Error> {
+    match attr(backend, Op::Lookup { dir, name: name.to_vec(), fold_case: false }).await {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Error::NotFound | Error::NotDir) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+async fn stable_of(backend: &dyn Backend, node: NodeId) -> Result<Stable, Error> {
+    match backend.submit(Op::Stable { node }).await? {
+        Outcome::Stable(stable) => Ok(stable),
+        other => unreachable!("backend answered {other:?}"),
+    }
+}
+
+/// The folder, if there is one.
+async fn folder(backend: &dyn Backend) -> Result<Option<NodeId>, Error> {
+    let found = child(backend, NodeId::ROOT, FOLDER).await?;
+    Ok(found.filter(|found| found.kind == Kind::Dir).map(|found| found.node))
+}
+
+/// Whether any file of the share has a large stream: one system call.
+pub(super) async fn any(backend: &dyn Backend) -> Result<bool, Error> {
+    Ok(folder(backend).await?.is_some())
+}
+
+/// Where the large streams of a file lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owned {
+    folder: NodeId,
+    node: NodeId,
+    stable: Stable,
+}
+
+/// The large streams of a file, if it has some.
+pub(super) async fn of(backend: &dyn Backend, stable: Stable) -> Result<Option<Owned>, Error> {
+    let Some(folder) = folder(backend).await? else { return Ok(None) };
+    let found = child(backend, folder, &folder_of(&stable)).await?;
+    Ok(found.map(|found| Owned { folder, node: found.node, stable }))
+}
+
+/// The file of one stream, if it is there.
+pub(super) async fn find(backend: &dyn Backend, base: NodeId, number: u64) -> Result<Option<Attr>, Error> {
+    let stable = stable_of(backend, base).await?;
+    let Some(owned) = of(backend, stable).await? else { return Ok(None) };
+    let found = child(backend, owned.node, &file_name(number)).await?;
+    Ok(found.filter(|found| found.kind == Kind::File))
+}
+
+/// The file of one stream, new or emptied; with the directories that have to be durable for it to be.
+pub(super) async fn make(
+    backend: &dyn Backend,
+    base: NodeId,
+    number: u64,
+) -> Result<(NodeId, [NodeId; 3]), Error> {
+    let make = async |dir, name: &[u8], make, mode, size| {
+        let set = SetAttr { mode: Some(mode), size, ..SetAttr::default() };
+        attr(backend, Op::Create { dir, name: name.to_vec(), make, exists: Exists::Reuse, set }).await
+    };
+    let folder = make(NodeId::ROOT, FOLDER, Make::Dir, 0o700, None).await?;
+    // Somebody else on the host may have made it, to read what is put there.
+    let own = rustix::process::geteuid().as_raw();
+    if backend.changes_on_the_host() && (folder.uid != own || folder.mode & 0o077 != 0) {
+        tracing::error!(
+            "{} is not a folder of this server's user alone: streams that are too large for an extended attribute are refused; \
+             remove it, or chown and chmod 700 it",
+            String::from_utf8_lossy(FOLDER),
+        );
+        return Err(Error::Access);
+    }
+    let stable = stable_of(backend, base).await?;
+    let owner = make(folder.node, &folder_of(&stable), Make::Dir, 0o700, None).await?;
+    let file = make(owner.node, &file_name(number), Make::File, 0o600, Some(0)).await?;
+    Ok((file.node, [owner.node, folder.node, NodeId::ROOT]))
+}
+
+/// Opens the file of a stream, for writing where that is possible.
+pub(super) async fn open(backend: &Arc<dyn Backend>, node: NodeId) -> Result<OpenFile, Error> {
+    let open = async |write| match backend.submit(Op::Open { node, write }).await? {
+        Outcome::File(file) => Ok(file),
+        other => unreachable!("backend answered {other:?}"),
+    };
+    match open(true).await {
+        Err(Error::ReadOnly | Error::Access | Error::NotPermitted) => open(false).await,
+        other => other,
+    }
+}
+
+/// Removes what may have gone already.
+async fn remove_name(backend: &dyn Backend, op: Op) -> Result<(), Error> {
+    match backend.submit(op).await {
+        Ok(_) | Err(Error::NotFound) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes the file of one stream, and the folder of the last one.
+pub(super) async fn remove(backend: &dyn Backend, base: NodeId, number: u64) -> Result<(), Error> {
+    let stable = stable_of(backend, base).await?;
+    let Some(owned) = of(backend, stable).await? else { return Ok(()) };
+    remove_name(backend, Op::Remove { dir: owned.node, name: file_name(number) }).await?;
+    remove_folder(backend, owned).await
+}
+
+async fn remove_folder(backend: &dyn Backend, owned: Owned) -> Result<(), Error> {
+    match remove_name(backend, Op::Rmdir { dir: owned.folder, name: folder_of(&owned.stable) }).await {
+        Err(Error::NotEmpty) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes all streams of a file that is no more.
+pub(super) async fn purge(backend: &dyn Backend, owned: Owned) -> Result<(), Error> {
+    // Each round begins anew: what was read is gone by then.
+    loop {
+        let op = Op::Readdir { dir: owned.node, cookie: 0, max: BATCH, beside: false };
+        let entries = match backend.submit(op).await? {
+            Outcome::Entries { entries, .. } => entries,
+            other => unreachable!("backend answered {other:?}"),
+        };
+        if entries.is_empty() {
+            return remove_folder(backend, owned).await;
+        }
+        for entry in entries {
+            remove_name(backend, Op::Remove { dir: owned.node, name: entry.name }).await?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attribute_leads_to_a_file_only_if_it_says_so_exactly() {
+        let leads = Kept::Beside(0x0102_0304_0506_0708).emit();
+        assert_eq!(leads, b"\x89WEFT\r\n\x1a\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(Kept::parse(leads.clone()), Kept::Beside(0x0102_0304_0506_0708));
+        let longer = [&leads[..], b"x"].concat();
+        for bytes in [&b""[..], b"x", &leads[..15], &leads[1..], &longer] {
+            assert_eq!(Kept::parse(bytes.to_vec()), Kept::Here(bytes.to_vec()));
+        }
+        // Nobody makes one by writing it.
+        assert_eq!((Kept::here(leads), Kept::here(longer)), (None, None));
+        assert_eq!(Kept::here(Vec::new()), Some(Kept::EMPTY));
+    }
+
+    #[test]
+    fn folders_are_named_by_their_file() {
+        let stable = Stable(std::array::from_fn(|i| (i * 11) as u8));
+        let name = folder_of(&stable);
+        assert_eq!((name.len(), whose(&name)), (48, Some(stable)));
+        let mut other = name.clone();
+        other[3] = b'g';
+        for wrong in [&b""[..], &name[..47], &other, b"lost+found"] {
+            assert_eq!(whose(wrong), None);
+        }
+    }
+
+    #[test]
+    fn the_folder_is_hidden_by_any_of_its_names() {
+        let short = crate::backend::short_name(FOLDER).unwrap();
+        assert!(
+            hides(NodeId::ROOT, b".Weft-Streams")
+                && hides_folded(NodeId::ROOT, ".weft-\u{17f}treams".as_bytes())
+        );
+        assert!(hides_folded(NodeId::ROOT, short.as_bytes()) && !hides(NodeId::ROOT, short.as_bytes()));
+        assert!(!hides(NodeId(2), FOLDER) && !hides_folded(NodeId(2), FOLDER));
+        assert!(!hides(NodeId::ROOT, b".weft") && !hides_folded(NodeId::ROOT, b"A~1"));
+    }
+}
