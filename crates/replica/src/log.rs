@@ -12,6 +12,7 @@
 //! less than that of the one before, and a payload of its sum (see [`crate::scan`]). The first that has not is the end, or
 //! the beginning of damage: a record behind it says that it was durable once, or it cannot be read at all.
 //! Errors: a log that has failed to write stays failed: nobody knows what is there.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +76,20 @@ struct Entry {
     bytes: u64,
 }
 
+impl Entry {
+    /// Bytes of the pad in front of it.
+    fn pad(&self) -> u64 {
+        self.bytes.saturating_sub(self.header.record_len() as u64)
+    }
+}
+
+impl Ring {
+    /// The last sequence that was placed.
+    fn last(&self) -> u64 {
+        self.next.saturating_sub(1)
+    }
+}
+
 /// How full a log is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fill {
@@ -106,7 +121,7 @@ impl Log {
             life,
             head: position,
             next: sequence,
-            durable: sequence - 1,
+            durable: sequence.saturating_sub(1),
             entries: VecDeque::new(),
             used: 0,
             queue: VecDeque::new(),
@@ -122,12 +137,13 @@ impl Log {
                 // Nobody looks behind the tail of a log that was closed empty.
                 _ if state.closed => break None,
                 end => {
-                    let rest = state.layout.log_bytes - ring.used - pad;
+                    let rest = state.layout.to_end(ring.used.saturating_add(pad));
                     break scan.damage(ring.next, least, rest, matches!(end, Found::Unreadable)).await;
                 }
             };
             let bytes = record.header.record_len() as u64;
-            if ring.used + pad + bytes > state.layout.log_bytes {
+            let used = ring.used.saturating_add(pad).saturating_add(bytes);
+            if used > state.layout.log_bytes {
                 // Once around: what follows is the tail again.
                 break None;
             }
@@ -136,15 +152,16 @@ impl Log {
                 if pad > 0 {
                     break None;
                 }
-                pad = state.layout.log_bytes - at;
+                pad = state.layout.to_end(at);
                 continue;
             }
-            ring.entries.push_back(Entry { header: record.header, position: at, bytes: bytes + pad });
-            ring.used += bytes + pad;
+            let all = bytes.saturating_add(pad);
+            ring.entries.push_back(Entry { header: record.header, position: at, bytes: all });
+            ring.used = used;
             pad = 0;
-            ring.head = (at + bytes) % state.layout.log_bytes;
+            ring.head = state.layout.place(at.saturating_add(bytes));
             ring.durable = ring.next;
-            ring.next += 1;
+            ring.next = ring.next.saturating_add(1);
             each(record).await?;
         };
         let log = Log {
@@ -168,10 +185,12 @@ impl Log {
     pub fn place(&self, mut record: Record) -> Option<u64> {
         let mut ring = self.ring();
         let bytes = record.header.record_len() as u64;
-        let to_end = self.layout.log_bytes - ring.head;
+        let to_end = self.layout.to_end(ring.head);
         let pad = if bytes > to_end { to_end } else { 0 };
         // Never quite full: the head does not meet the tail.
-        if ring.used + pad + bytes >= self.layout.log_bytes || ring.entries.len() >= MAX_RECORDS {
+        let all = bytes.saturating_add(pad);
+        let used = ring.used.saturating_add(all);
+        if used >= self.layout.log_bytes || ring.entries.len() >= MAX_RECORDS {
             return None;
         }
         record.header.log = self.log;
@@ -183,18 +202,19 @@ impl Log {
             ring.head = 0;
         }
         let position = ring.head;
-        ring.entries.push_back(Entry { header: record.header, position, bytes: bytes + pad });
-        ring.used += bytes + pad;
-        ring.head = (position + bytes) % self.layout.log_bytes;
-        ring.next += 1;
-        ring.recent_bytes += bytes as usize;
+        let sequence = ring.next;
+        ring.entries.push_back(Entry { header: record.header, position, bytes: all });
+        ring.used = used;
+        ring.head = self.layout.place(position.saturating_add(bytes));
+        ring.next = sequence.saturating_add(1);
+        ring.recent_bytes = ring.recent_bytes.saturating_add(record.header.record_len());
         ring.recent.push_back(record.clone());
         while ring.recent_bytes > self.recent_limit {
             let Some(oldest) = ring.recent.pop_front() else { break };
-            ring.recent_bytes -= oldest.header.record_len();
+            ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
         }
         ring.queue.push_back(record);
-        Some(ring.next - 1)
+        Some(sequence)
     }
 
     /// Whether the caller is to write what was placed, until [`Log::write_next`] has nothing more: there is something, and
@@ -215,7 +235,7 @@ impl Log {
             while let Some(mut record) = ring.queue.pop_front() {
                 // None of this batch is written before these are durable.
                 record.header.settled = ring.durable;
-                bytes += record.header.record_len();
+                bytes = record.header.record_len().saturating_add(bytes);
                 batch.push(record);
                 // A pad goes with what follows it.
                 let padded = batch.last().is_some_and(|last| last.header.kind == Kind::Pad);
@@ -271,15 +291,15 @@ impl Log {
                     runs.push((at, chain));
                 }
             }
-            end = Some(at + record.header.record_len() as u64);
+            end = Some(at.saturating_add(record.header.record_len() as u64));
         }
         // Alone, and small enough to be one call, it is durable in one.
-        let last = runs.len() - 1;
-        for (number, (at, data)) in runs.into_iter().enumerate() {
-            let offset = self.layout.log_at + at;
-            self.block.submit(BlockOp::Write { offset, data, durable: number == last && last == 0 }).await?;
+        let durable = runs.len() == 1;
+        for (at, data) in runs {
+            let offset = self.layout.log_at.saturating_add(at);
+            self.block.submit(BlockOp::Write { offset, data, durable }).await?;
         }
-        if last > 0 {
+        if !durable {
             self.block.submit(BlockOp::Flush).await?;
         }
         Ok(())
@@ -308,7 +328,7 @@ impl Log {
     fn pad_position(&self, sequence: u64) -> Result<u64, Error> {
         let entry =
             self.entry(sequence).ok_or(Error::State("a record left the log before it was written"))?;
-        Ok(self.layout.log_bytes - (entry.bytes - entry.header.record_len() as u64))
+        Ok(self.layout.to_end(entry.pad()))
     }
 
     /// How full it is.
@@ -316,7 +336,7 @@ impl Log {
         let ring = self.ring();
         Fill {
             first: ring.entries.front().map_or(ring.next, |entry| entry.header.sequence),
-            last: ring.next - 1,
+            last: ring.last(),
             durable: ring.durable,
             used: ring.used,
         }
@@ -356,8 +376,8 @@ impl Log {
             if used <= self.layout.log_bytes / 2 && records <= MAX_RECORDS / 2 {
                 break;
             }
-            used -= entry.bytes;
-            records -= 1;
+            used = used.saturating_sub(entry.bytes);
+            records = records.saturating_sub(1);
             through = entry.header.sequence;
         }
         through
@@ -380,12 +400,15 @@ impl Log {
     pub fn through_ahead(&self, bytes: u64) -> u64 {
         let ring = self.ring();
         // Of the medium they cannot be read yet.
-        let kept = ring.recent.front().is_some_and(|oldest| oldest.header.sequence <= ring.durable + 1);
+        let kept = ring
+            .recent
+            .front()
+            .is_some_and(|oldest| oldest.header.sequence <= ring.durable.saturating_add(1));
         if !kept || ring.failed.is_some() {
             return ring.durable;
         }
         // What is not durable are the last of the entries.
-        let undurable = (ring.next - 1 - ring.durable) as usize;
+        let undurable = ring.last().saturating_sub(ring.durable) as usize;
         let (mut through, mut rest) = (ring.durable, bytes);
         for entry in ring.entries.range(ring.entries.len().saturating_sub(undurable)..) {
             match rest.checked_sub(entry.header.record_len() as u64) {
@@ -409,10 +432,12 @@ impl Log {
     pub fn behind(&self, sequence: u64) -> (u64, Option<u64>) {
         let ring = self.ring();
         let Some(first) = ring.entries.front().map(|entry| entry.header.sequence) else { return (0, None) };
-        let skip = usize::try_from((sequence + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let skip = usize::try_from(sequence.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         let mut entries = ring.entries.iter().skip(skip);
         let Some(oldest) = entries.next() else { return (0, None) };
-        let bytes = oldest.header.range_len() + entries.map(|entry| entry.header.range_len()).sum::<u64>();
+        let lengths = entries.map(|entry| entry.header.range_len());
+        // A range may be as long as a volume.
+        let bytes = lengths.fold(oldest.header.range_len(), u64::saturating_add);
         (bytes, Some(oldest.header.unix_ms))
     }
 
@@ -425,7 +450,7 @@ impl Log {
         let len = entry.header.payload_len();
         let mut payload = Ok(Vec::new());
         if len > 0 {
-            let at = self.layout.log_at + entry.position + SECTOR as u64;
+            let at = self.layout.log_at.saturating_add(entry.position).saturating_add(SECTOR as u64);
             payload = read(&self.block, &self.pool, at, len).await;
         }
         // It may have been freed, and written over, while it was read.
@@ -447,11 +472,11 @@ impl Log {
     pub fn tail_after(&self, sequence: u64) -> Tail {
         let ring = self.ring();
         let first = ring.entries.front().map_or(0, |entry| entry.header.sequence);
-        let skip = usize::try_from((sequence + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let skip = usize::try_from(sequence.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         match ring.entries.get(skip) {
             Some(entry) => {
-                let pad = entry.bytes - entry.header.record_len() as u64;
-                let position = if pad > 0 { self.layout.log_bytes - pad } else { entry.position };
+                let pad = entry.pad();
+                let position = if pad > 0 { self.layout.to_end(pad) } else { entry.position };
                 Tail { position, sequence: entry.header.sequence, life: entry.header.life }
             }
             None => Tail { position: ring.head, sequence: ring.next, life: ring.life },
@@ -463,12 +488,12 @@ impl Log {
         {
             let mut ring = self.ring();
             while let Some(entry) = ring.entries.front().copied().filter(|e| e.header.sequence <= sequence) {
-                ring.used -= entry.bytes;
+                ring.used = ring.used.saturating_sub(entry.bytes);
                 ring.entries.pop_front();
             }
             while ring.recent.front().is_some_and(|record| record.header.sequence <= sequence) {
                 if let Some(oldest) = ring.recent.pop_front() {
-                    ring.recent_bytes -= oldest.header.record_len();
+                    ring.recent_bytes = ring.recent_bytes.saturating_sub(oldest.header.record_len());
                 }
             }
         }
@@ -483,7 +508,7 @@ impl Log {
             ring.recent.clear();
             ring.recent_bytes = 0;
             ring.used = 0;
-            ring.next = base + 1;
+            ring.next = base.saturating_add(1);
             ring.durable = base;
             ring.life = life;
         }

@@ -2,6 +2,7 @@
 //!
 //! What: [`Record`], emit and parse without touching payload. Spec: `wire::repl::record`.
 //! Owns: the buffers of the payload, which are the writer's own. Does not: check sums unless asked.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use bytes::{Buf, Bytes};
 use weft_store::block::BlockOp;
@@ -36,9 +37,8 @@ impl Record {
     pub fn emit(&self, chain: &mut Vec<Bytes>) {
         chain.push(Bytes::copy_from_slice(&self.header.emit()));
         chain.extend(self.payload.iter().cloned());
-        let padding = self.header.record_len() - SECTOR - self.header.payload_len();
-        if padding > 0 {
-            chain.push(Bytes::from_static(&ZEROS[..padding]));
+        if let Some(zeros) = ZEROS.get(..padding(&self.header)).filter(|zeros| !zeros.is_empty()) {
+            chain.push(Bytes::from_static(zeros));
         }
     }
 
@@ -53,7 +53,7 @@ impl Record {
                 parts => Header::parse(&parts.concat())?,
             };
             let payload = take(&mut chain, header.payload_len())?;
-            take(&mut chain, header.record_len() - SECTOR - header.payload_len())?;
+            take(&mut chain, padding(&header))?;
             records.push(Record { header, payload });
         }
         Ok(records)
@@ -72,6 +72,11 @@ impl Record {
     }
 }
 
+/// Zeros behind its payload: less than a sector.
+fn padding(header: &Header) -> usize {
+    header.record_len().saturating_sub(SECTOR).saturating_sub(header.payload_len())
+}
+
 /// CRC32C over a chain.
 pub fn sum_of(chain: &[Bytes]) -> u32 {
     chain.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
@@ -82,12 +87,12 @@ fn take(chain: &mut Vec<Bytes>, n: usize) -> Result<Vec<Bytes>, Malformed> {
     let mut taken = Vec::new();
     let mut missing = n;
     while missing > 0 {
-        let piece = chain.last_mut().ok_or(Malformed::Length(n - missing))?;
+        let piece = chain.last_mut().ok_or(Malformed::Length(n.saturating_sub(missing)))?;
         let part = piece.split_to(missing.min(piece.len()));
         if !piece.has_remaining() {
             chain.pop();
         }
-        missing -= part.len();
+        missing = missing.saturating_sub(part.len());
         if !part.is_empty() {
             taken.push(part);
         }
@@ -96,6 +101,7 @@ fn take(chain: &mut Vec<Bytes>, n: usize) -> Result<Vec<Bytes>, Malformed> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -7,6 +7,7 @@
 //! whatever it likes, and of those before everything. A record that is missing was relied on if a later one calls it settled;
 //! then it is not an end but damage. One that its medium cannot read may have been anything, and counts as damage.
 //! What cannot be told: the last batch, where nothing was written behind it. A partner that has it notices.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::fmt;
 use std::ops::Range;
@@ -80,7 +81,7 @@ impl<'a> Scan<'a> {
 
     /// The record of this sequence, of this life or a later one.
     pub async fn next(&mut self, sequence: u64, least: u64) -> Found {
-        if self.layout.log_bytes - self.at < SECTOR as u64 {
+        if self.layout.to_end(self.at) < SECTOR as u64 {
             self.at = 0;
         }
         let at = self.at;
@@ -96,12 +97,12 @@ impl<'a> Scan<'a> {
     /// The record whose header lies here.
     async fn take(&mut self, header: Header) -> Found {
         let at = self.at;
-        if at + header.record_len() as u64 > self.layout.log_bytes {
+        if header.record_len() as u64 > self.layout.to_end(at) {
             return Found::End;
         }
         let mut payload = Vec::new();
         if header.payload_len() > 0 {
-            let Some(bytes) = self.bytes(at + SECTOR as u64, header.payload_len()).await else {
+            let Some(bytes) = self.bytes(at.saturating_add(SECTOR as u64), header.payload_len()).await else {
                 return Found::Unreadable;
             };
             payload.push(bytes);
@@ -112,7 +113,7 @@ impl<'a> Scan<'a> {
         }
         self.at = match header.kind {
             Kind::Pad => 0,
-            _ => (at + header.record_len() as u64) % self.layout.log_bytes,
+            _ => self.layout.place(at.saturating_add(header.record_len() as u64)),
         };
         Found::Record(record, at)
     }
@@ -129,7 +130,7 @@ impl<'a> Scan<'a> {
         while let Some(header) = self.seek(&mut rest, missing, least).await {
             relied_on |= header.settled >= missing;
             let before_a_pad = u64::from(header.kind == Kind::Pad);
-            last = last.max(header.settled).max(header.sequence - before_a_pad);
+            last = last.max(header.settled).max(header.sequence.saturating_sub(before_a_pad));
             self.pass(&mut rest, SECTOR as u64);
         }
         relied_on.then_some(Damage { first: missing, last })
@@ -152,8 +153,8 @@ impl<'a> Scan<'a> {
     /// Goes to the next sector that begins a record of at least this sequence and life.
     async fn seek(&mut self, rest: &mut u64, sequence: u64, least: u64) -> Option<Header> {
         while *rest >= SECTOR as u64 {
-            if self.layout.log_bytes - self.at < SECTOR as u64 {
-                let end = self.layout.log_bytes - self.at;
+            if self.layout.to_end(self.at) < SECTOR as u64 {
+                let end = self.layout.to_end(self.at);
                 self.pass(rest, end);
             }
             let hole = self.hole().await;
@@ -180,7 +181,7 @@ impl<'a> Scan<'a> {
         if self.stored.contains(&self.at) {
             return 0;
         }
-        let (offset, len) = (self.layout.log_at + self.at, self.layout.log_bytes - self.at);
+        let (offset, len) = (self.layout.log_at.saturating_add(self.at), self.layout.to_end(self.at));
         let extent = match self.block.submit(BlockOp::Status { offset, len, max_extents: 1 }).await {
             Ok(Outcome::Extents(extents)) => extents.first().copied(),
             // Where it is not known, it is read.
@@ -188,16 +189,16 @@ impl<'a> Scan<'a> {
         };
         let Extent { len, hole } = extent.unwrap_or(Extent { len, hole: false });
         match hole {
-            true => len - len % SECTOR as u64,
+            true => len.saturating_sub(len.checked_rem(SECTOR as u64).unwrap_or(0)),
             false => {
-                self.stored = self.at..self.at + len;
+                self.stored = self.at..self.at.saturating_add(len);
                 0
             }
         }
     }
 
     fn pass(&mut self, rest: &mut u64, bytes: u64) {
-        self.at = (self.at + bytes) % self.layout.log_bytes;
+        self.at = self.layout.place(self.at.saturating_add(bytes));
         *rest = rest.saturating_sub(bytes);
     }
 
@@ -205,22 +206,23 @@ impl<'a> Scan<'a> {
     async fn bytes(&mut self, at: u64, len: usize) -> Option<Bytes> {
         let inside = |start: u64, window: &Bytes| {
             let skip = usize::try_from(at.checked_sub(start)?).ok()?;
-            (skip.checked_add(len)? <= window.len()).then(|| window.slice(skip..skip + len))
+            let end = skip.checked_add(len)?;
+            (end <= window.len()).then(|| window.slice(skip..end))
         };
         if let Some(bytes) = inside(self.window_at, &self.window) {
             return Some(bytes);
         }
-        let most = usize::try_from(self.layout.log_bytes - at).unwrap_or(WINDOW_BYTES);
+        let most = usize::try_from(self.layout.to_end(at)).unwrap_or(WINDOW_BYTES);
         let mut want = self.step.max(len).min(most);
         loop {
-            match read(self.block, self.pool, self.layout.log_at + at, want).await {
+            match read(self.block, self.pool, self.layout.log_at.saturating_add(at), want).await {
                 Ok(chain) => {
                     self.window = match <[Bytes; 1]>::try_from(chain) {
                         Ok([whole]) => whole,
                         Err(chain) => chain.concat().into(),
                     };
                     self.window_at = at;
-                    self.step = (2 * want).clamp(SECTOR, WINDOW_BYTES);
+                    self.step = want.saturating_mul(2).clamp(SECTOR, WINDOW_BYTES);
                     return inside(at, &self.window);
                 }
                 // Beside a sector that cannot be read, what is needed may be readable. Disks take their time to say no:

@@ -25,6 +25,7 @@
 //!
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
@@ -106,6 +107,18 @@ pub struct Layout {
     pub log_bytes: u64,
 }
 
+impl Layout {
+    /// The place in the ring that lies so far behind its beginning.
+    pub(crate) fn place(self, at: u64) -> u64 {
+        at.checked_rem(self.log_bytes).unwrap_or(0)
+    }
+
+    /// Bytes from a place to the end of the ring.
+    pub(crate) fn to_end(self, at: u64) -> u64 {
+        self.log_bytes.saturating_sub(at)
+    }
+}
+
 /// A volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -118,14 +131,16 @@ pub struct Member {
 impl Member {
     /// Pages of one of its bitmaps.
     pub fn pages(&self) -> u64 {
-        self.size.div_ceil(self.granule).div_ceil(PAGE_BITS)
+        self.size.div_ceil(self.granule.max(1)).div_ceil(PAGE_BITS)
     }
 
     /// The same of another size: in coarser granules where a bitmap of so many bytes has no room for so many bits.
     pub fn resized(self, size: u64, bitmap_bytes: u64) -> Member {
         let mut member = Member { size, ..self };
-        while member.pages() * PAGE_BYTES as u64 > bitmap_bytes {
-            member.granule *= 2;
+        while member.pages().saturating_mul(PAGE_BYTES as u64) > bitmap_bytes
+            && let Some(coarser) = member.granule.checked_mul(2)
+        {
+            member.granule = coarser;
         }
         member
     }
@@ -229,8 +244,9 @@ impl State {
         let earlier = self.eras.split_last().map_or(&[][..], |(_, earlier)| earlier);
         match earlier.windows(2).position(same_epoch) {
             Some(first) => {
-                let forgotten = self.eras.remove(first + 1);
-                if let Some(next) = self.eras.get_mut(first + 1) {
+                let second = first.saturating_add(1);
+                let forgotten = self.eras.remove(second);
+                if let Some(next) = self.eras.get_mut(second) {
                     next.after = next.after.min(forgotten.after);
                 }
             }
@@ -277,21 +293,22 @@ impl State {
             out.extend(p.name.as_bytes());
         }
         let mut bytes = [0; COPY_BYTES];
-        bytes[..out.len()].copy_from_slice(&out);
-        let sum = crc32c::crc32c(&bytes[..SUM_AT]);
-        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        let (content, sum) = bytes.split_at_mut(SUM_AT);
+        content.iter_mut().zip(&out).for_each(|(to, from)| *to = *from);
+        sum.copy_from_slice(&crc32c::crc32c(content).to_le_bytes());
         bytes
     }
 
     /// Reads one copy.
     pub fn parse(bytes: &[u8; COPY_BYTES]) -> Result<State, Damaged> {
-        if bytes[..8] != MAGIC {
+        let (content, sum) = bytes.split_at(SUM_AT);
+        let mut r = Reader(content);
+        if r.take()? != MAGIC {
             return Err(Damaged::Magic);
         }
-        if bytes[SUM_AT..] != crc32c::crc32c(&bytes[..SUM_AT]).to_le_bytes() {
+        if sum != crc32c::crc32c(content).to_le_bytes() {
             return Err(Damaged::Sum);
         }
-        let mut r = Reader(&bytes[8..SUM_AT]);
         let version = u32::from_le_bytes(r.take()?);
         if version != VERSION {
             return Err(Damaged::Version(version));
@@ -377,6 +394,7 @@ impl State {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -64,21 +64,21 @@ impl Destination {
     /// Applies the next records that do not overlap each other.
     async fn apply_some(&self) -> Result<(), Error> {
         let _turn = self.volumes.enter().await;
-        let from = self.core().applied + 1;
-        let through = self.log.fill().durable.min(from + BATCH as u64 - 1);
+        let from = self.core().applied.saturating_add(1);
+        let through = self.log.fill().durable.min(from.saturating_add(BATCH as u64).saturating_sub(1));
         let (mut batch, mut ranges): (Vec<Record>, Vec<(u16, Range<u64>)>) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         for sequence in from..=through {
             // Somebody else may have applied it, and let it go, before this had its turn.
             let record = self.log.record(sequence).await?;
             let (member, offset) = (record.header.member, record.header.offset);
-            let range = offset..offset + record.header.range_len();
+            let range = offset..offset.saturating_add(record.header.range_len());
             let overlaps =
                 ranges.iter().any(|(m, r)| *m == member && r.start < range.end && range.start < r.end);
             if overlaps || bytes > self.config.memory_bytes / 4 {
                 break;
             }
-            bytes += record.header.payload_len();
+            bytes = record.header.payload_len().saturating_add(bytes);
             ranges.push((member, range));
             batch.push(record);
         }

@@ -107,7 +107,7 @@ impl Destination {
         if era.epoch < state.promised.epoch {
             return Err(Refusal::Fenced(state.promised));
         }
-        if era.epoch - state.promised.epoch > MAX_EPOCHS_AHEAD {
+        if era.epoch.saturating_sub(state.promised.epoch) > MAX_EPOCHS_AHEAD {
             return Err(Refusal::Invalid);
         }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised));
@@ -128,14 +128,14 @@ impl Destination {
         let diverged = !fresh
             && (fill.last > fork.at || core.own.iter().any(|map| !map.is_clean()) || is_unnamed(state, era));
         let welcome = Welcome {
-            session: state.life * SESSIONS_PER_LIFE + core.sessions + 1,
+            session: state.life.wrapping_mul(SESSIONS_PER_LIFE).wrapping_add(core.sessions.wrapping_add(1)),
             last: fill.last.min(fork.at),
             consistent: state.consistent,
             fresh,
             diverged,
             sizes,
         };
-        core.sessions += 1;
+        core.sessions = core.sessions.wrapping_add(1);
         core.session = Some(welcome.session);
         core.fork = fork.at;
         core.offered = hello.eras.clone();
@@ -148,8 +148,7 @@ impl Destination {
 
     pub(super) async fn begin(&self, session: u64, base: u64, sync: Sync) -> Result<(), Refusal> {
         self.check(session)?;
-        self.core().beginning += 1;
-        let _begins = Begins(self);
+        let _begins = Begins::new(self);
         self.drain().await.map_err(|e| self.medium(&e))?;
         let _turn = self.volumes.enter().await;
         self.check(session)?;
@@ -167,8 +166,9 @@ impl Destination {
             let core = self.core();
             (core.offered.clone(), core.offered_sizes.clone(), base == self.log.fill().last)
         };
-        let life = self.core().state.life + 1;
-        let tail = Tail { position: self.log.tail_after(u64::MAX - 1).position, sequence: base + 1, life };
+        let life = self.core().state.life.saturating_add(1);
+        let position = self.log.tail_after(u64::MAX).position;
+        let tail = Tail { position, sequence: base.saturating_add(1), life };
         // Nothing stays that would be applied once more over the blocks to come; and the source, who is here, has all of it.
         self.settle(0, |state| {
             state.eras = eras;
@@ -200,12 +200,14 @@ impl Destination {
             let mut core = self.core();
             let super::Core { state, own, .. } = &mut *core;
             let mut pages = Vec::new();
-            for (member, map) in own.iter_mut().enumerate() {
+            for (member, (map, sizes)) in own.iter_mut().zip(&state.members).enumerate() {
                 if map.is_clean() {
                     continue;
                 }
-                let clean = Bitmap::new(state.members[member].size, state.members[member].granule);
-                for n in (0..state.peers.len()).filter(|n| state.peers[*n].is_some()) {
+                let clean = Bitmap::new(sizes.size, sizes.granule);
+                let peers =
+                    state.peers.iter().enumerate().filter_map(|(n, peer)| peer.is_some().then_some(n));
+                for n in peers {
                     pages
                         .extend((0..clean.pages()).map(|page| Journal::page(state, n, member, page, &clean)));
                 }
@@ -252,20 +254,18 @@ impl Destination {
         let fill = self.log.fill();
         let mut core = self.core();
         let fork = core.fork;
-        if usize::from(member) >= core.own.len() {
-            return Err(Refusal::Invalid);
-        }
-        for header in self.log.headers(fork + 1, fill.last) {
+        for header in self.log.headers(fork.saturating_add(1), fill.last) {
             if let Some(map) = core.own.get_mut(usize::from(header.member)) {
                 map.mark(header.offset, header.range_len());
             }
         }
         let offered = core.offered.last().is_some_and(|era| is_unnamed(&core.state, *era));
-        if offered || (fill.first > fork + 1 && fill.last > fork && !core.state.gave_up) {
+        if offered || (fill.first > fork.saturating_add(1) && fill.last > fork && !core.state.gave_up) {
             // A copy of another history, parts of which its log no longer names.
             core.own.iter_mut().for_each(Bitmap::mark_all);
         }
-        Ok(core.own[usize::from(member)].ranges(from, MAX_RANGES))
+        let own = core.own.get(usize::from(member)).ok_or(Refusal::Invalid)?;
+        Ok(own.ranges(from, MAX_RANGES))
     }
 
     pub(super) async fn take_over(&self, session: u64, era: Era) -> Result<(), Refusal> {
@@ -280,7 +280,7 @@ impl Destination {
                 return Err(Refusal::Inconsistent);
             }
             core.session = None;
-            core.leaving += 1;
+            core.leaving = core.leaving.saturating_add(1);
         }
         let _leaves = Leaves(self);
         let taken = self.become_source(era.epoch, era.tag, Some(era.after)).await;
@@ -305,8 +305,8 @@ impl Destination {
             }
             // Nobody appends any more, or claims it.
             core.session = None;
-            core.leaving += 1;
-            core.state.promised.epoch.max(core.state.era().epoch) + 1
+            core.leaving = core.leaving.saturating_add(1);
+            core.state.promised.epoch.max(core.state.era().epoch).saturating_add(1)
         };
         let _leaves = Leaves(self);
         self.changed.notify();
@@ -360,15 +360,25 @@ struct Leaves<'a>(&'a Destination);
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.0.core().leaving -= 1;
+        let mut core = self.0.core();
+        core.leaving = core.leaving.saturating_sub(1);
     }
 }
 
 /// A resync is about to begin, until this is dropped.
 struct Begins<'a>(&'a Destination);
 
+impl<'a> Begins<'a> {
+    fn new(destination: &'a Destination) -> Begins<'a> {
+        let mut core = destination.core();
+        core.beginning = core.beginning.saturating_add(1);
+        Begins(destination)
+    }
+}
+
 impl Drop for Begins<'_> {
     fn drop(&mut self) {
-        self.0.core().beginning -= 1;
+        let mut core = self.0.core();
+        core.beginning = core.beginning.saturating_sub(1);
     }
 }

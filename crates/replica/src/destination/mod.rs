@@ -9,6 +9,7 @@
 //! Memory: appends that have to wait, for their predecessors or for room, are at most [`MAX_WAITING`]; what was logged and
 //! not applied yet is kept in memory up to [`Config::memory_bytes`], and read from the log beyond.
 //! Errors: a medium that fails stops the destination until it is opened anew.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod apply;
 mod claim;
@@ -140,6 +141,11 @@ struct Core {
 }
 
 impl Core {
+    /// Bytes came past the log.
+    fn stored(&mut self, bytes: u64) {
+        self.direct_bytes = self.direct_bytes.saturating_add(bytes);
+    }
+
     /// The bitmaps of what it changed alone are as long as the volumes.
     fn fit_own(&mut self) {
         for (map, member) in self.own.iter_mut().zip(&self.state.members) {
@@ -342,8 +348,8 @@ impl Destination {
         self.check(session)?;
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
         let (first, last) = (first.header.sequence, last.header.sequence);
-        for (number, record) in records.iter().enumerate() {
-            self.judge(record, first + number as u64)?;
+        for (sequence, record) in (first..).zip(&records) {
+            self.judge(record, sequence)?;
         }
         let mut records = records.into_iter().peekable();
         {
@@ -351,7 +357,7 @@ impl Destination {
             if core.waiting >= MAX_WAITING {
                 return Err(Refusal::Gap(self.log.fill().last));
             }
-            core.waiting += 1;
+            core.waiting = core.waiting.saturating_add(1);
         }
         let _waits = Waits(self);
         // What is to come before it may be on its way beside it, and there may have to be room.
@@ -387,7 +393,7 @@ impl Destination {
             let mut end = self.log.fill().last;
             while let Some(record) = records.peek() {
                 let sequence = record.header.sequence;
-                if sequence == end + 1 {
+                if sequence == end.saturating_add(1) {
                     match self.log.place(record.clone()) {
                         Some(placed) => end = placed,
                         None => break,
@@ -469,7 +475,7 @@ impl Destination {
         match put(file, offset) {
             None => Ok(false),
             Some(Ok(())) => {
-                self.core().direct_bytes += len;
+                self.core().stored(len);
                 Ok(true)
             }
             Some(Err(e)) => Err(self.medium(&weft_store::Error::from(e).into())),
@@ -488,7 +494,7 @@ impl Destination {
                 // Blocks are copied in a resync only: this destination is to stay what it is.
                 return Err(Refusal::Invalid);
             }
-            core.storing += 1;
+            core.storing = core.storing.saturating_add(1);
             Stores(self)
         };
         let block = self.bare.get(usize::from(member)).ok_or(Refusal::Invalid)?;
@@ -511,7 +517,7 @@ impl Destination {
         self.preserve(member, &op).await.map_err(|e| self.medium(&e))?;
         match block.submit(op).await {
             Ok(_) => {
-                self.core().direct_bytes += bytes;
+                self.core().stored(bytes);
                 Ok(())
             }
             Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
@@ -661,7 +667,8 @@ struct Waits<'a>(&'a Destination);
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.core().waiting -= 1;
+        let mut core = self.0.core();
+        core.waiting = core.waiting.saturating_sub(1);
     }
 }
 
@@ -670,7 +677,10 @@ struct Stores<'a>(&'a Destination);
 
 impl Drop for Stores<'_> {
     fn drop(&mut self) {
-        self.0.core().storing -= 1;
+        {
+            let mut core = self.0.core();
+            core.storing = core.storing.saturating_sub(1);
+        }
         self.0.changed.notify();
     }
 }

@@ -44,8 +44,9 @@ impl Destination {
         }
         core.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
         let mut blocks: Vec<Arc<dyn Block>> = Vec::with_capacity(stores.len());
-        for (member, (base, store)) in self.side.members.iter().zip(stores).enumerate() {
-            let (size, pool) = (core.state.members[member].size, self.side.pool.clone());
+        let sizes: Vec<u64> = core.state.members.iter().map(|member| member.size).collect();
+        for (member, ((base, store), size)) in self.side.members.iter().zip(stores).zip(sizes).enumerate() {
+            let pool = self.side.pool.clone();
             let overlay = Arc::new(Overlay::new(member as u16, base.clone(), store, size, pool));
             core.snapshots.push(Arc::downgrade(&overlay));
             blocks.push(overlay);
