@@ -364,9 +364,12 @@ mod tests {
     #[test]
     fn a_client_that_resets_its_connection_is_kept_out_all_the_same() {
         let elsewhere = vec!["192.0.2.0/24".parse().unwrap()];
-        assert!(!removes_by_a_reset(Export { networks: elsewhere, ..Export::default() }));
-        let here = vec!["127.0.0.1".parse().unwrap()];
-        assert!(removes_by_a_reset(Export { networks: here, ..Export::default() }));
+        let plain = || Export { ports: Some(Ports::Any), ..Export::default() };
+        assert!(!removes_by_a_reset(Export { networks: elsewhere, ..plain() }));
+        let here: Vec<_> = vec!["127.0.0.1".parse().unwrap()];
+        // Its port is none that this server, as root, would take.
+        assert!(!removes_by_a_reset(Export { networks: here.clone(), ..Export::default() }));
+        assert!(removes_by_a_reset(Export { networks: here, ..plain() }));
     }
 
     /// `server` is root; its first share has these ports, its second says nothing of them.
