@@ -194,6 +194,31 @@ class Greed(unittest.TestCase):
             finally:
                 server.stop()
 
+    @unittest.skipUnless(os.geteuid() == 0, "who may read what is the kernel's to decide")
+    def test_who_may_read_a_folder_and_not_enter_it_gets_names_alone(self):
+        with weft.serving("--export", "data:root_squash") as server:
+            folder = server.folder / "folder"
+            folder.mkdir()
+            (folder / "inner").write_text("inside")
+            folder.chmod(0o744)
+            peer = Rpc(server.ready["nfs_port"])
+            self.addCleanup(peer.close)
+            root = peer.call(100005, 3, 1, opaque(b"/data"))
+            root = root[8:8 + struct.unpack(">I", root[4:8])[0]]
+            found = peer.call(100003, 3, 3, opaque(root) + opaque(b"folder"))
+            found = found[8:8 + struct.unpack(">I", found[4:8])[0]]
+            listed = peer.call(100003, 3, 17, opaque(found) + bytes(16) + words(4096, 8192))
+            # Behind the padded name and the cookie: neither attributes nor a handle.
+            at = listed.index(b"inner") + 8 + 8
+            self.assertEqual((listed[:4], listed[at:at + 8]), (words(0), words(0, 0)))
+            client = nfs4.Client(server.ready["nfs_port"], "names")
+            args = bytes(16) + words(4096, 8192, 1, 1 << 1 | 1 << 4 | 1 << 19 | 1 << 20)
+            reply = client.run(*client.walk("data", "folder"), words(nfs4.READDIR) + args)
+            client.check(reply, nfs4.PUTROOTFH), client.check(reply, nfs4.LOOKUP), client.check(reply, nfs4.LOOKUP)
+            client.check(reply, nfs4.READDIR)
+            at = reply.data.index(b"inner") + 8
+            self.assertEqual(reply.data[at:at + 8], words(1, 1 << 1 | 1 << 20))
+
     def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):
         from impacket.smbconnection import SMBConnection
 

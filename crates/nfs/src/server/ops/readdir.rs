@@ -11,7 +11,7 @@ use weft_wire::nfs3::{
 use weft_wire::xdr::pad;
 
 use super::{failed, failed_at};
-use crate::server::caller::READ;
+use crate::server::caller::{EXECUTE, READ};
 use crate::server::dispatch::{Connection, Node};
 use crate::server::guard;
 
@@ -42,6 +42,8 @@ impl Found {
 pub(super) struct Names {
     pub found: Vec<Found>,
     pub eof: bool,
+    /// The caller may look a name up here: who may only read the directory learns names, and nothing of what they lead to.
+    pub enters: bool,
 }
 
 /// At most `max` names behind `cookie`.
@@ -57,6 +59,7 @@ pub(super) async fn names(
         return Err(Error::NotDir);
     }
     cx.caller.check(&attr, READ)?;
+    let enters = cx.caller.check(&attr, EXECUTE).is_ok();
     dir.admit(cx, &attr, guard::data(READ)).await?;
     if cookie < 1 {
         found.push(Found { name: Bytes::from_static(b"."), cookie: 1, attr });
@@ -71,19 +74,19 @@ pub(super) async fn names(
         let cookie = entry.cookie.checked_add(OWN_COOKIES).ok_or(Error::Limit("directory cookies"))?;
         found.push(Found { name: Bytes::from(entry.name), cookie, attr: entry.attr });
     }
-    Ok(Names { found, eof })
+    Ok(Names { found, eof, enters })
 }
 
 /// Takes names as long as they fit; `Err` when not even the first does.
 pub(super) fn fit(names: Names, fits: impl FnMut(&Found) -> bool) -> Result<Names, Status> {
-    let Names { mut found, eof } = names;
+    let Names { mut found, eof, enters } = names;
     let (all, mut fits) = (found.len(), fits);
     let taken = found.iter().take_while(|entry| fits(entry)).count();
     if taken == 0 && all > 0 {
         return Err(Status::TOOSMALL);
     }
     found.truncate(taken);
-    Ok(Names { found, eof: eof && taken == all })
+    Ok(Names { found, eof: eof && taken == all, enters })
 }
 
 pub(super) fn listing<E>(attributes: PostOpAttr, names: Names, entry: impl FnMut(Found) -> E) -> Listing<E> {

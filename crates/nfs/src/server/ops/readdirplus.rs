@@ -35,16 +35,21 @@ pub(in crate::server) async fn readdirplus(
     let attributes = dir.post().await;
     match fit(names, fits) {
         Ok(names) => {
+            let enters = names.enters;
             let mut handles = Vec::with_capacity(names.found.len());
             for found in &names.found {
-                handles.push(cx.handle(dir.number, found.attr.node).await.ok());
+                let handle = match enters {
+                    true => cx.handle(dir.number, found.attr.node).await.ok(),
+                    false => None,
+                };
+                handles.push(handle);
             }
             let mut handles = handles.into_iter();
             Ok(listing(attributes, names, |found| EntryPlus {
                 fileid: found.attr.fileid,
                 name: Name(found.name),
                 cookie: found.cookie,
-                attributes: Some(dir.attributes(&found.attr)),
+                attributes: enters.then(|| dir.attributes(&found.attr)),
                 handle: handles.next().flatten(),
             }))
         }

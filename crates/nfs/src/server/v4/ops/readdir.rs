@@ -4,7 +4,7 @@
 //! stay valid as long as the directory, so the verifier is always zero.
 
 use weft_store::{Attr, Kind, NodeId};
-use weft_wire::nfs4::{Entry, Readdir, ReaddirOk, Status, Verifier};
+use weft_wire::nfs4::{Bitmap, Entry, Readdir, ReaddirOk, Status, Verifier, attr};
 use weft_wire::xdr::pad;
 
 use super::super::attributes;
@@ -12,13 +12,15 @@ use super::super::compound::Compound;
 use super::super::named;
 use super::super::names::{shown, status};
 use super::super::place::Place;
-use crate::server::caller::READ;
+use crate::server::caller::{EXECUTE, READ};
 use crate::server::dispatch::Node;
 use crate::server::export::KeptOut;
 use crate::server::guard;
 
 const VERIFIER: Verifier = [0; 8];
 const OWN_COOKIES: u64 = 2;
+/// What who may read a directory and not enter it learns of what is in it: as much as readdir(3) tells.
+const OF_NAMES: Bitmap = Bitmap::of(&[attr::TYPE, attr::RDATTR_ERROR, attr::FILEID, attr::MOUNTED_ON_FILEID]);
 /// Entries asked from the store at a time.
 const BATCH: usize = 256;
 /// Verifier, the end of the list, eof.
@@ -51,6 +53,7 @@ impl Page {
 
 pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Status> {
     let place = c.place()?;
+    let mut asked = args.attributes;
     if let Place::Node(node) = &place {
         let attr = node.attr().await?;
         if attr.kind != Kind::Dir {
@@ -58,8 +61,12 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
         }
         c.cx.caller.check(&attr, READ).map_err(|e| status(&e))?;
         node.admit(c.cx, &attr, guard::data(READ)).await.map_err(|e| status(&e))?;
+        if c.cx.caller.check(&attr, EXECUTE).is_err() {
+            asked = asked.and(OF_NAMES);
+        }
     }
     attributes::readable(args.attributes)?;
+    let args = &Readdir { attributes: asked, ..args.clone() };
     if args.cookie == 1 || args.cookie == 2 {
         return Err(Status::BAD_COOKIE);
     }
