@@ -1,6 +1,7 @@
 """What a client says of servers that do not answer as they should, of names with several addresses, and how soon it ends."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -194,6 +195,34 @@ class Reach(unittest.TestCase):
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:445/data")
             self.assertIn("127.0.0.1:445: Connection refused", said)
             self.assertNotIn("4450", said)
+
+    def test_shared_memory_leads_to_the_server_that_was_named(self):
+        """Two servers with the same port of RDMA, each with sockets of its own, as two containers of one host have: the client shares
+        the folder of the sockets with the other one."""
+        with contextlib.ExitStack() as stack:
+            def served(text, smbd, *options):
+                run = stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-run-"))
+                with unittest.mock.patch.dict(os.environ, XDG_RUNTIME_DIR=run):
+                    server = stack.enter_context(weft.serving(*options, ports={"smbd": smbd}, listen=text))
+                (pathlib.Path(server.folder) / "who").write_text(text)
+                return server, run
+
+            named, own = served("127.0.0.1", 0)
+            # What a log-on means for whom is only looked at where nothing else protects it.
+            other, others = served("127.0.0.2", named.ready["smbd_port"], "--require-encryption")
+            url = named.url("who")
+            for run, transport in [(own, "shm"), (others, "iwarp")]:
+                with self.subTest(run=run), unittest.mock.patch.dict(os.environ, XDG_RUNTIME_DIR=run):
+                    self.assertEqual(weft.run(weft.WEFT, "cat", url).stdout, "127.0.0.1")
+                    copied = weft.run(weft.WEFT, "cp", "--json", __file__, named.url("copy"))
+                    self.assertEqual(json.loads(copied.stdout)["transport"], transport)
+                    self.assertTrue(weft.same(__file__, pathlib.Path(named.folder) / "copy"))
+                    self.assertFalse((pathlib.Path(other.folder) / "copy").exists())
+            with unittest.mock.patch.dict(os.environ, XDG_RUNTIME_DIR=others):
+                said = self.said("cat", url, "--transport", "shm")
+                self.assertIn("another server answers there", said)
+        said = self.said("cat", "nfs://192.0.2.1/data/x?rdmaport=20049", "--transport", "shm")
+        self.assertIn("shared memory leads to servers of this host alone, and 192.0.2.1 is another", said)
 
     def test_before_anything_connects(self):
         for arguments, says in [

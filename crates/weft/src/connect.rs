@@ -586,15 +586,31 @@ impl<'a> Dial<'a> {
     }
 
     /// The provider of an RDMA medium; `None` for TCP.
-    fn provider(&self, medium: Medium) -> Option<Box<dyn Provider>> {
-        match medium {
+    fn provider(&self, medium: Medium) -> Result<Option<Box<dyn Provider>>, Failure> {
+        Ok(match medium {
             Medium::Tcp => None,
             Medium::Iwarp => {
                 let (source, crc) = (source_port(self.url.scheme), !self.options.no_crc);
                 Some(providers::iwarp_from(source, self.pool, crc, self.congestion))
             }
+            // Its sockets are named by ports alone: that of another host's server may be that of one of ours.
+            Medium::Shm if !self.is_here() => {
+                let host = &self.url.host;
+                return Err(format!(
+                    "shared memory leads to servers of this host alone, and {host} is another; leave --transport out, or name iwarp or tcp"
+                )
+                .into());
+            }
             Medium::Shm => Some(providers::shm_provider(self.pool)),
             Medium::Rnic => Some(providers::rnic_provider(self.pool)),
+        })
+    }
+
+    /// Whether the server's address is one of this host's.
+    fn is_here(&self) -> bool {
+        match self.reached.get() {
+            Some(ip) => reach::is_local(ip),
+            None => self.ips.iter().copied().any(reach::is_local),
         }
     }
 

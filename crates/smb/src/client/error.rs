@@ -61,6 +61,9 @@ pub enum Denial {
         "the server speaks none of the dialects allowed here, 3.0 to 3.1.1 (--min-dialect 2.1 lets an older one in)"
     )]
     Dialect,
+    /// Its ServerGuid is not that of [`super::Options::server`].
+    #[error("another server answers there")]
+    OtherServer,
     /// Encryption was asked for.
     #[error("encryption is required, but the server offers no cipher of ours")]
     Encryption,

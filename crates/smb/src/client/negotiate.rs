@@ -176,7 +176,11 @@ pub(super) async fn negotiate(
     let mut preauth = Preauth::new();
     preauth.update(&sent);
     preauth.update(&message);
-    judge(request, options.ciphers.contains(&CipherId::AES_128_CCM), &message, preauth)
+    let negotiated = judge(request, options.ciphers.contains(&CipherId::AES_128_CCM), &message, preauth)?;
+    match options.server {
+        Some(server) if server != negotiated.server_guid => Err(Denial::OtherServer.into()),
+        _ => Ok(negotiated),
+    }
 }
 
 /// `ccm`: whether the cipher of 3.0 and 3.0.2 is one of ours.

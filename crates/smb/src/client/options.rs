@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use weft_machine::Pool;
-use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{CipherId, SigningId};
+use weft_wire::smb2::{Dialect, Guid};
 
 use crate::auth::Secret;
 
@@ -26,6 +26,9 @@ pub enum Wish {
 pub struct Options {
     /// The server's name as the user gave it: part of share paths and of authentication.
     pub host: String,
+    /// The server that has to answer, by its ServerGuid ([MS-SMB2] 2.2.4): any other is refused before anybody logs on. For
+    /// connections whose address may belong to another server, as names of sockets do.
+    pub server: Option<Guid>,
     /// User name.
     pub user: String,
     /// What proves the user.
@@ -69,6 +72,7 @@ impl Options {
     pub fn new(host: &str, user: &str, password: &str, pool: Pool) -> Options {
         Options {
             host: host.to_owned(),
+            server: None,
             user: user.to_owned(),
             secret: Secret::password(password),
             kerberos: false,

@@ -215,7 +215,10 @@ impl Session {
     /// As [`Session::connect`].
     pub async fn again(&self, channel: Rc<dyn Channel>) -> Result<Session, Error> {
         let lost = (self.0.negotiated.client_guid(), self.0.security.session_id);
-        Session::log_on(channel, self.0.options.clone(), Some(lost)).await
+        let mut options = self.0.options.clone();
+        // A server that was restarted may have another ServerGuid.
+        options.server = None;
+        Session::log_on(channel, options, Some(lost)).await
     }
 
     /// `lost`: ClientGuid and SessionId of what this takes the place of.

@@ -53,7 +53,7 @@ pub(super) async fn open(
     port: u16,
 ) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
     let pool = dial.pool;
-    let Some(provider) = dial.provider(medium) else {
+    let Some(provider) = dial.provider(medium)? else {
         let (addr, stream) = dial.tcp(port).await?;
         return Ok((addr, nbss::Nbss::new(stream, pool.clone(), nbss::Config::default())));
     };

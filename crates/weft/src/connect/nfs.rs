@@ -166,7 +166,7 @@ async fn tcp(dial: &Dial<'_>, port: u16) -> Result<(SocketAddr, Rc<dyn Channel>)
 }
 
 async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn Channel>), Failure> {
-    let Some(provider) = dial.provider(medium) else { return tcp(dial, dial.url.port).await };
+    let Some(provider) = dial.provider(medium)? else { return tcp(dial, dial.url.port).await };
     let connect = async |addr| {
         rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone()).await
     };

@@ -3,7 +3,7 @@
 //! Spec: RFC 8305 section 4 (families take turns) and 5 (attempts overlap). Owns: nothing. Does not: know a protocol.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -38,6 +38,18 @@ pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
         none if none.is_empty() => Err(format!("{host} has no address").into()),
         found => Ok(found),
     }
+}
+
+/// Whether an address is this host's, in its network namespace: the kernel would use it as source on the way there.
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    let any =
+        if ip.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        // Sends nothing; a datagram needs some port.
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    });
+    ip.is_loopback() || source.is_ok_and(|source| source.ip() == ip)
 }
 
 /// In the resolver's order, but the families take turns: one that leads nowhere costs little (RFC 8305 section 4).

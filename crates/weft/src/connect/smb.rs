@@ -15,9 +15,9 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_rdma::Traffic;
 use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
-use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::spelling;
+use weft_wire::smb2::{Guid, NtStatus};
 
 use super::channels::{self, Keeper};
 use super::lasting::{Opened, Share};
@@ -55,11 +55,13 @@ pub(super) struct Entered {
 
 /// The same for those who speak SMB themselves.
 pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Failure> {
-    let mut announced: Vec<Endpoint> = Vec::new();
+    let (mut announced, mut asked): (Vec<Endpoint>, _) = (Vec::new(), None);
     let wants_tcp = dial.options.transport == Transport::Tcp;
     if !wants_tcp && dial.url.rdma_port.is_none() {
         // Ask over TCP. A server that does not know the question has no RDMA that we could find by asking.
-        let (_, session) = log_on(dial, Medium::Tcp, 0, password).await.map_err(|e| named_for(dial, e))?;
+        let to = (Medium::Tcp, 0);
+        let (_, session) = log_on(dial, to, None, password).await.map_err(|e| named_for(dial, e))?;
+        asked = Some(session.describe().server_guid);
         match session.endpoints().await {
             Ok(endpoints) => announced = endpoints,
             Err(e) if e.status().is_some() => tracing::debug!("the server announces no endpoints: {e}"),
@@ -87,7 +89,9 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(worth_trying) {
         let port = port_of(medium).unwrap_or(SMB_DIRECT_PORT);
-        match log_on(dial, medium, port, password).await {
+        // A socket of shared memory is named by a port, which says nothing about whose it is.
+        let server = asked.filter(|_| medium == Medium::Shm);
+        match log_on(dial, (medium, port), server, password).await {
             Ok((addr, session)) => {
                 let tree = enter_share(&session, dial).await?;
                 let ways = Keeper::new(dial, medium, addr);
@@ -109,7 +113,8 @@ pub(super) async fn enter(dial: &Dial<'_>, password: &str) -> Result<Entered, Fa
 
 /// The shares of a server, asked over TCP. Those that are not meant to be shown are left out.
 pub(super) async fn shares(dial: &Dial<'_>, password: &str) -> Result<Vec<RemoteShare>, Failure> {
-    let (_, session) = log_on(dial, Medium::Tcp, 0, password).await.map_err(|e| named_for(dial, e))?;
+    let to = (Medium::Tcp, 0);
+    let (_, session) = log_on(dial, to, None, password).await.map_err(|e| named_for(dial, e))?;
     let shares = session.shares().await?;
     session.logoff().await?;
     let shown = shares.into_iter().filter(|share| share.is_disk && !share.hidden);
@@ -134,15 +139,17 @@ fn named(remark: &str) -> Option<String> {
     }
 }
 
+/// `server`: the ServerGuid that has to answer.
 async fn log_on(
     dial: &Dial<'_>,
-    medium: Medium,
-    port: u16,
+    (medium, port): (Medium, u16),
+    server: Option<Guid>,
     password: &str,
 ) -> Result<(SocketAddr, Session), Failure> {
     let port = if medium == Medium::Tcp { dial.url.port } else { port };
     let (addr, channel) = channels::open(dial, medium, port).await?;
     let mut options = Options::new(&dial.url.host, &dial.url.user, password, dial.pool.clone());
+    options.server = server;
     if dial.options.sign {
         options.signing = Wish::Required;
     }

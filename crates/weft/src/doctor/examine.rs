@@ -4,7 +4,7 @@
 //! Owns: the order of the steps and their words. Does not: print, or ask for a password.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -97,7 +97,7 @@ impl Examination {
         let Some(addresses) = self.name().await else { return };
         let reached = self.ports(&addresses).await;
         // What a local server offers does not depend on its TCP port.
-        let local = addresses.iter().copied().find(|addr| is_local(*addr));
+        let local = addresses.iter().copied().find(|addr| reach::is_local(addr.ip()));
         let (port, service) = match (reached, self.question.host.port) {
             (Some((addr, service)), _) => {
                 self.iwarp(addr, service).await;
@@ -399,7 +399,7 @@ impl Examination {
             }
         }
         let control = &answer.congestion;
-        if control == "bbr" && is_local(addr) {
+        if control == "bbr" && reach::is_local(addr.ip()) {
             self.report.warn(
                 "congestion control",
                 format!("{control} paces even on one host"),
@@ -581,16 +581,6 @@ async fn session(
     let described = session.describe();
     session.logoff().await.map_err(|e| e.to_string())?;
     Ok((described.to_string(), described.rdma))
-}
-
-/// Whether the route to `addr` ends on this host: the kernel would use the address itself as source.
-fn is_local(addr: SocketAddr) -> bool {
-    let any: SocketAddr = if addr.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 8], 0).into() };
-    let source = UdpSocket::bind(any).and_then(|socket| {
-        socket.connect(addr)?;
-        socket.local_addr()
-    });
-    addr.ip().is_loopback() || source.is_ok_and(|source| source.ip() == addr.ip())
 }
 
 fn meaning(port: u16, service: Service) -> &'static str {

@@ -347,6 +347,19 @@ fn what_cannot_be_a_channel_is_refused_and_the_session_goes_on() {
     });
 }
 
+#[test]
+fn another_server_than_the_one_that_was_meant_is_refused_before_the_log_on() {
+    Sim::new(47).run(async {
+        let other = Own::new(|config| config.server_guid = *b"somebody else's!");
+        let meant = Options { server: Some(*b"a server's guid!"), ..other.options() };
+        let refused = Session::connect(tcp(&other).await, meant).await.err();
+        assert!(matches!(refused, Some(Error::Denied(Denial::OtherServer))), "{refused:?}");
+        let own = Own::new(|_| {});
+        let meant = Options { server: Some(*b"a server's guid!"), ..own.options() };
+        Session::connect(tcp(&own).await, meant).await.unwrap();
+    });
+}
+
 /// Cuts at random, of whatever connection, while files are made, written, listed and removed.
 #[test]
 fn whatever_is_cut_the_story_comes_to_its_end() {
