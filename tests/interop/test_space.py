@@ -69,6 +69,17 @@ class Space(unittest.TestCase):
             weft.smbclient(self.server, "del document")
         self.assert_used(0)
 
+    def test_a_copy_that_finds_no_space_leaves_none_taken(self):
+        large = weft.random_file(self.source + ".large", 12 << 20)
+        for url in [self.server.nfs_url("large") + "&vers=4.1", self.server.nfs_url("large") + "&vers=3", self.server.url("large")]:
+            for command in [["cp", large, url], ["put", url]]:
+                with self.subTest(url=url, command=command[0]), open(large, "rb") as bytes:
+                    done = weft.run(weft.WEFT, *command, check=False, stdin=bytes)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertRegex(done.stderr, "NOSPC|no space left on the server")
+                    self.assertEqual(list(self.disk.iterdir()), [])
+                    self.assert_used(0)
+
     def test_what_both_know_is_deleted_and_replaced_on_the_host(self):
         for n in range(3):
             weft.smbclient(self.server, f"put {self.source} file{n}")

@@ -95,9 +95,10 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
         if remote.is_folder(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
             return Err(format!("{url} is a folder: name a file in it, {url}/NAME").into());
         }
-        let bytes = take(&remote, &url.path, &stopped).await.map_err(|e| format!("{url}: {e}"))?;
+        let taken = take(&remote, &url.path, &stopped).await;
+        // Also after a failure: the server would keep what is open, and its space.
         remote.close().await;
-        Ok::<_, Failure>(bytes)
+        Ok::<_, Failure>(taken.map_err(|e| format!("{url}: {e}"))?)
     };
     let bytes = rt::block_on(until_stopped(&stopped, work))??;
     if args.json {

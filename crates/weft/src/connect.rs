@@ -47,6 +47,8 @@ const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
 const RDMA_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile.
 const LOGON_LIMIT: Duration = Duration::from_secs(20);
+/// How long the end of a session may take: a server that is gone is why some commands fail.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Symbolic links one behind the other.
 const MAX_LINKS: usize = 8;
 
@@ -342,8 +344,10 @@ impl Remote {
 
     /// Says goodbye. A connection that is already gone is no failure.
     pub(crate) async fn close(&self) {
-        if let Err(e) = self.folder.close().await {
-            tracing::debug!("while closing: {e}");
+        match rt::timeout(CLOSE_LIMIT, self.folder.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::debug!("while closing: {e}"),
+            Err(_) => tracing::debug!("the server does not answer while the session is closed"),
         }
     }
 }

@@ -94,6 +94,18 @@ async fn copy(
     if !args.transfer.quiet {
         note!("{}", remote.describe());
     }
+    let carried = carry(args, direction, &remote, stopped).await;
+    // Also after a failure: the server would keep what is open, and the space of it, until it takes us for lost.
+    remote.close().await;
+    carried
+}
+
+async fn carry(
+    args: &Cp,
+    direction: Direction,
+    remote: &Remote,
+    stopped: Arc<AtomicBool>,
+) -> Result<(), Failure> {
     let plan = Plan::new(&args.transfer, stopped.clone());
     let started = Instant::now();
     let mut done =
@@ -104,7 +116,7 @@ async fn copy(
             let copied = match Destination::of(&target)? {
                 Destination::File(file) => {
                     done.name = file.path().display().to_string();
-                    fetch(&remote, &from.path, file, &plan).await
+                    fetch(remote, &from.path, file, &plan).await
                 }
                 Destination::Stream(stream) => {
                     // What was written cannot be read again.
@@ -113,7 +125,7 @@ async fn copy(
                     done.to_stdout = stream.is_standard();
                     let out = rt::blocking(move || stream.open()).await;
                     let out = out.map_err(|e| format!("{}: {e}", done.name))?;
-                    unless_stopped(&stopped, cat::print(&remote, &from.path, out)).await
+                    unless_stopped(&stopped, cat::print(remote, &from.path, out)).await
                 }
             };
             done.bytes = copied.map_err(|e| cat::told(from, e))?;
@@ -129,10 +141,10 @@ async fn copy(
                 false => to.clone(),
             };
             let copied = match piped {
-                false => store(&remote, from, &target.path, &plan).await,
+                false => store(remote, from, &target.path, &plan).await,
                 true => {
                     done.verified = false;
-                    cat::take(&remote, &target.path, &stopped).await
+                    cat::take(remote, &target.path, &stopped).await
                 }
             };
             done.bytes = copied.map_err(|e| format!("{target}: {e}"))?;
@@ -141,9 +153,7 @@ async fn copy(
     }
     let seconds = started.elapsed().as_secs_f64();
     plan.finish();
-    done.report(&args.transfer, &remote, &plan, seconds)?;
-    remote.close().await;
-    Ok(())
+    done.report(&args.transfer, remote, &plan, seconds)
 }
 
 /// What became of it.

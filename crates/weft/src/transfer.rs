@@ -258,23 +258,14 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
             0 => remote.create(&partial).await?,
             _ => remote.open(&partial, true).await?,
         };
-        plan.begin("copying", size);
-        plan.each_block((first, size), true, |offset, len| {
-            let (sink, file, pool) = (sink.clone(), file.clone(), remote.pool().clone());
-            async move { sink.write(offset, read_block(&file, &pool, offset, len).await?).await }
-        })
-        .await?;
-        sink.flush().await?;
-        plan.copied.set(Some(remote.traffic()));
-        // A server that was started again may have lost what it had not made durable.
-        if plan.verify || sink.is_anew() {
-            plan.begin("verifying", size);
-            compare(&sink, &file, size, plan).await?;
-        }
-        if plan.keep_times {
-            sink.set_modified(modified).await?;
-        }
-        sink.close().await?;
+        let filled = fill(remote, &sink, &file, (first, size), plan).await;
+        let filled = match filled {
+            Ok(()) if plan.keep_times => sink.set_modified(modified).await,
+            filled => filled,
+        };
+        // Before it is removed: the space of a file that somebody has open does not come back.
+        let closed = sink.close().await;
+        filled.and(closed)?;
         remote.replace(&partial, target).await
     }
     .await;
@@ -285,6 +276,30 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
         }
     }
     outcome.map(|()| size)
+}
+
+/// Writes the local file into a remote one, from `first` to `size`, and verifies it.
+async fn fill(
+    remote: &Remote,
+    sink: &Rc<dyn RemoteFile>,
+    file: &File,
+    (first, size): (u64, u64),
+    plan: &Plan,
+) -> Result<(), Failure> {
+    plan.begin("copying", size);
+    plan.each_block((first, size), true, |offset, len| {
+        let (sink, file, pool) = (sink.clone(), file.clone(), remote.pool().clone());
+        async move { sink.write(offset, read_block(&file, &pool, offset, len).await?).await }
+    })
+    .await?;
+    sink.flush().await?;
+    plan.copied.set(Some(remote.traffic()));
+    // A server that was started again may have lost what it had not made durable.
+    if plan.verify || sink.is_anew() {
+        plan.begin("verifying", size);
+        compare(sink, file, size, plan).await?;
+    }
+    Ok(())
 }
 
 /// Reads both again and compares.
