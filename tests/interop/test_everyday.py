@@ -256,6 +256,24 @@ class Everyday(unittest.TestCase):
         self.assertTrue(made_up, said)
         self.assertIn("STATUS_LOGON_FAILURE", refused.stderr)
 
+    def test_a_terminal_that_goes_away_ends_a_server_in_order(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
+            data = pathlib.Path(folder, "data")
+            data.mkdir()
+            server = weft.Server(data)
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(server.end(), 0, server.log_text())
+            self.assertIn("draining", server.log_text())
+            # As nohup has it.
+            before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            try:
+                server.start()
+            finally:
+                signal.signal(signal.SIGHUP, before)
+            server.process.send_signal(signal.SIGHUP)
+            weft.smbclient(server, "ls")
+            self.assertEqual(server.stop(), 0)
+
     def test_a_server_outlives_the_reader_of_its_log(self):
         folder = self.work / "data"
         folder.mkdir()

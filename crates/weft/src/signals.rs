@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT as something to wait for.
+//! SIGTERM, SIGINT and SIGHUP (the terminal is gone) as something to wait for.
 //!
 //! Owns: the pipe that the signal handlers write to. A second signal ends the process at once.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weft_machine::rt;
 
 use crate::Failure;
@@ -20,10 +20,21 @@ const ATTENTION: Duration = Duration::from_millis(50);
 /// How long a command may take after it to remove what it has half done: all told it ends within a second.
 const GRACE: Duration = Duration::from_millis(750);
 
-/// Set by SIGINT and SIGTERM from now on. The second of them ends the process, whatever that is waiting for.
+/// The signals that end a process in order. SIGHUP stays ignored where it was when the process began: so `nohup` keeps a
+/// process beyond its terminal.
+fn ending() -> impl Iterator<Item = i32> {
+    // The mask in hexadecimal, bit 0 is signal 1 (proc_pid_status(5)). Without /proc nothing is known to be ignored.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let hang_up = (ignored & (1 << (SIGHUP - 1)) == 0).then_some(SIGHUP);
+    [SIGTERM, SIGINT].into_iter().chain(hang_up)
+}
+
+/// Set by one of [`ending`]'s signals from now on. The second of a kind ends the process, whatever that is waiting for.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ending() {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
         signal_hook::flag::register(signal, stopped.clone())?;
     }
@@ -69,10 +80,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes over both signals.
+    /// Takes them over.
     pub(crate) fn catch() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
-        for signal in [SIGTERM, SIGINT] {
+        for signal in ending() {
             // The second signal of a kind finds the flag set and exits with the conventional status.
             let again = Arc::new(AtomicBool::new(false));
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again.clone())?;
