@@ -42,7 +42,7 @@ pub enum Phase {
     Suspended,
     /// The destination cannot be reached, or has not come yet.
     WaitingForDestination,
-    /// On a destination: no source has come since it started.
+    /// On a destination: no source has come since it started, or it was not heard of for as long as it may be silent.
     WaitingForSource,
     /// Another source has taken over, and nothing that was answered here is missing there: this side can become a
     /// destination. Writes fail.

@@ -597,14 +597,22 @@ impl Destination {
 
     /// How it is doing, now.
     pub fn status(&self) -> Status {
+        let silent = self.is_source_silent();
         let core = self.core();
+        let (phase, since_ms) = match core.phase {
+            // These last whether or not a source is there.
+            phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),
+            // What it was doing, it does no more.
+            _ if silent => (Phase::WaitingForSource, core.heard_ms),
+            phase => (phase, core.since_ms),
+        };
         let fill = self.log.fill();
         let (lag_bytes, oldest) = self.log.behind(core.applied);
         let source = PeerStatus {
             name: "source".into(),
             mode: core.mode,
-            phase: core.phase,
-            since_ms: core.since_ms,
+            phase,
+            since_ms,
             acknowledged: fill.durable,
             applied: core.applied,
             bytes_done: core.direct_bytes,

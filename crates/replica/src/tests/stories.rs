@@ -149,6 +149,23 @@ fn a_destination_says_what_was_agreed_until_its_source_says_otherwise() {
 }
 
 #[test]
+fn a_destination_whose_source_is_gone_does_not_say_that_it_replicates() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let copy = world.destination(1);
+        let phase = || copy.status().peers[0].phase;
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(phase(), Phase::ContinuouslyReplicating, "a source that has nothing to send is heard of");
+        world.kill(0);
+        rt::sleep(Duration::from_secs(11)).await;
+        assert_eq!(phase(), Phase::WaitingForSource);
+        world.start_source(0).await;
+        world.ship(0, 0, 1);
+        world.until("it follows again", || phase() == Phase::ContinuouslyReplicating).await;
+    });
+}
+
+#[test]
 fn an_asynchronous_write_waits_for_nobody_and_the_lag_is_shown() {
     tell(async {
         let config = Config { lag_alert_bytes: 10 * K, ..start(Mode::Asynchronous).config };

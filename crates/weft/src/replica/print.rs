@@ -3,6 +3,7 @@
 //! Owns: nothing.
 
 use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -67,6 +68,12 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         let called = peer["name"].as_str().unwrap_or_default();
         let link = group.links.iter().find(|link| link.name == called).or(group.links.first());
         self::peer(out, role == "source", peer, link)?;
+        if let Some(since) = silence(peer, now_ms()) {
+            writeln!(
+                out,
+                "  silent    the source was last heard of {since} ago; if it is lost: weft replica switch {name} --failover"
+            )?;
+        }
     }
     Ok(())
 }
@@ -113,6 +120,22 @@ fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>
         writeln!(out, "  last error  {error}")?;
     }
     Ok(())
+}
+
+/// How long a copy has not heard of its source, where that is what it waits for.
+fn silence(peer: &Value, now_ms: u64) -> Option<String> {
+    let heard_ms = peer["heard_ms"].as_u64().filter(|ms| *ms > 0 && peer["phase"] == "WaitingForSource")?;
+    let seconds = now_ms.saturating_sub(heard_ms) / 1000;
+    Some(match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    })
+}
+
+/// Milliseconds of Unix time.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
 }
 
 /// When writes are answered. What is answered without a synchronous destination is not called so.
@@ -295,6 +318,20 @@ mod tests {
         let group = group("destination", json!({ "peers": [peer] }), Vec::new());
         let line = &brief(&group)[0].line;
         assert!(line.starts_with("vol1, destination: mode not yet known from source, "), "{line}");
+    }
+
+    #[test]
+    fn a_copy_whose_source_is_silent_says_for_how_long_and_what_to_type() {
+        let peer = |phase: &str| json!({ "name": "source", "phase": phase, "heard_ms": 1_000_000 });
+        assert_eq!(super::silence(&peer("ContinuouslyReplicating"), 1_064_000), None);
+        let said =
+            [1_012_000, 1_064_000, 8_200_000].map(|now| super::silence(&peer("WaitingForSource"), now));
+        assert_eq!(said.map(Option::unwrap), ["12 s", "1 min 4 s", "2 h 0 min"]);
+        let mut out = Vec::new();
+        let peers = json!({ "peers": [peer("WaitingForSource")] });
+        groups(&mut out, &[group("destination", peers, Vec::new())]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("if it is lost: weft replica switch vol1 --failover"), "{text}");
     }
 
     #[test]
