@@ -44,8 +44,14 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     let port = format!("port {}", address.port);
     match &there {
         Err(e) => {
-            let remedy =
-                "on that host: weft serve --volume NAME --nbd --replica --listen ADDRESS --user USER";
+            let remedy = match e.contains("STATUS_LOGON_FAILURE") {
+                true => {
+                    "weft replica check --user USER, as that host's weft serve has it; WEFT_PASSWORD is that user's"
+                }
+                false => {
+                    "on that host: weft serve --volume NAME --nbd --replica --listen ADDRESS --user USER"
+                }
+            };
             report.fail(port, e, remedy);
         }
         Ok(there) => {
