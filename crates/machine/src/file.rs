@@ -4,6 +4,7 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
+pub mod journal;
 mod mapped;
 mod memory;
 pub mod private;

@@ -102,8 +102,8 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     }
     drop(password);
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{}", ready.line(json))?;
-    stdout.flush()?;
+    let told = writeln!(stdout, "{}", ready.line(json)).and_then(|()| stdout.flush());
+    told.map_err(|e| format!("standard output takes no line that says ready: {e}"))?;
 
     signals.wait()?;
     tracing::info!("draining: no new connections, requests in flight are answered");
@@ -638,18 +638,22 @@ fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
     let instance = format!("{}-{served}", args.listen.first());
     if let Some(dir) = &args.state_dir {
         let opened = Durable::open(dir, &instance);
-        return opened.map(Some).map_err(|e| format!("--state-dir {}: {e}", dir.display()));
+        return opened.map(Some).map_err(|e| format!("NFS clients would not survive a restart: {e}"));
     }
     if port.is_none() {
         return Ok(None);
     }
-    let Some(dir) = crate::volume::state_of_user() else { return Ok(None) };
+    let Some(dir) = crate::volume::state_of_user() else {
+        tracing::warn!(
+            "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; name a --state-dir"
+        );
+        return Ok(None);
+    };
     match Durable::open(&dir, &instance) {
         Ok(durable) => Ok(Some(durable)),
         Err(e) => {
             tracing::warn!(
-                "NFS clients will not survive a restart: {}: {e}; name another --state-dir",
-                dir.display()
+                "NFS clients will not survive a restart: {e}; mend that, or name another --state-dir"
             );
             Ok(None)
         }

@@ -3,7 +3,7 @@
 //! Owns: nothing. Does not: choose the place.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -63,6 +63,45 @@ pub fn file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The content of a file that is made once: what is there, or else what `make` gives. Whoever reads the file finds all of it,
+/// whatever crashes or runs out of space while it is made. An empty file, as earlier versions left then, counts as none.
+///
+/// # Errors
+/// It cannot be read or made.
+pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    match std::fs::read(path) {
+        Ok(found) if !found.is_empty() => return Ok(found),
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let draft = path.with_added_extension(format!("new-{}", std::process::id()));
+    let made = write_whole(&draft, &make()?).and_then(|()| match std::fs::hard_link(&draft, path) {
+        // Another server was faster: that one's counts.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // A file system without links.
+        Err(_) => std::fs::rename(&draft, path),
+        Ok(()) => Ok(()),
+    });
+    let removed = std::fs::remove_file(&draft);
+    made?;
+    if let Err(e) = removed
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        return Err(e);
+    }
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    std::fs::read(path)
+}
+
+fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +136,22 @@ mod tests {
         std::fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
         folder(&state).unwrap();
         assert_eq!(mode(&state), 0o755, "somebody keeps something else in it");
+    }
+
+    #[test]
+    fn what_is_made_once_is_whole_or_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-handles.key");
+        let refused = made_once(&path, || Err(io::ErrorKind::StorageFull.into()));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(!path.exists());
+        assert_eq!(made_once(&path, || Ok(b"first".to_vec())).unwrap(), b"first");
+        assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
+        assert_eq!(mode(&path), 0o600);
+        // What an earlier version left on a full disk.
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(made_once(&path, || Ok(b"second".to_vec())).unwrap(), b"second");
+        let names: Vec<_> = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["nfs-handles.key"]);
     }
 }

@@ -12,14 +12,13 @@
 //! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
 //! away.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableTable, TableDefinition};
 use siphasher::sip::SipHasher24;
+use weft_machine::file::journal::{self, Journal};
 use weft_machine::file::private;
 
 /// Who a client is by its own words; those with sessions have a name space of their own.
@@ -34,14 +33,17 @@ const KEY_FILE: &str = "nfs-handles.key";
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// The file system said no.
-    #[error("{0}")]
-    Io(#[from] io::Error),
+    #[error("{path}: {1}", path = .0.display())]
+    Io(PathBuf, io::Error),
     /// The key file is not one.
-    #[error("{KEY_FILE} does not hold 16 bytes")]
-    Key,
+    #[error(
+        "{path} does not hold 16 bytes: bring it back from a backup, or move it away; what clients have mounted is stale then",
+        path = .0.display()
+    )]
+    Key(PathBuf),
     /// Another server of this name runs, or the journal is damaged.
-    #[error("journal: {0}")]
-    Journal(String),
+    #[error("{0}")]
+    Journal(#[from] journal::Unusable),
 }
 
 /// The state directory of one server.
@@ -49,17 +51,13 @@ pub struct Durable {
     pub(super) key: [u8; 16],
     /// Tells this server from others, over all its runs.
     pub(super) identity: [u8; 16],
-    journal: Database,
+    journal: Journal,
 }
 
 impl std::fmt::Debug for Durable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Durable")
     }
-}
-
-fn journal(e: impl std::fmt::Display) -> Unusable {
-    Unusable::Journal(e.to_string())
 }
 
 impl Durable {
@@ -69,38 +67,38 @@ impl Durable {
     /// # Errors
     /// The directory, the key file or the journal cannot be made or read, or another process has the journal open.
     pub fn open(dir: &Path, instance: &str) -> Result<Durable, Unusable> {
-        private::folder(dir)?;
+        private::folder(dir).map_err(|e| Unusable::Io(dir.to_owned(), e))?;
         let key = key(&dir.join(KEY_FILE))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        let path = dir.join(format!("nfs-{name}.redb"));
-        private::file(&path)?;
-        let database = Database::create(path).map_err(journal)?;
-        let begun = database.begin_write().map_err(journal)?;
-        begun.open_table(CLIENTS).map_err(journal)?;
-        begun.open_table(HOSTS).map_err(journal)?;
-        begun.commit().map_err(journal)?;
+        let journal = Journal::open(&dir.join(format!("nfs-{name}.redb")))?;
+        journal.change(|begun| {
+            begun.open_table(CLIENTS)?;
+            begun.open_table(HOSTS)?;
+            Ok(())
+        })?;
         let mut identity = [0; 16];
         for (half, label) in identity.chunks_exact_mut(8).zip(["major", "minor"]) {
             half.copy_from_slice(
                 &SipHasher24::new_with_key(&key).hash(format!("{label} {name}").as_bytes()).to_be_bytes(),
             );
         }
-        Ok(Durable { key, identity, journal: database })
+        Ok(Durable { key, identity, journal })
     }
 
     /// Who had state in the last run.
     pub(super) fn clients(&self) -> Result<Vec<Who>, Unusable> {
-        let read = self.journal.begin_read().map_err(journal)?;
-        let table = read.open_table(CLIENTS).map_err(journal)?;
-        let mut clients = Vec::new();
-        for entry in table.iter().map_err(journal)? {
-            let (name, _) = entry.map_err(journal)?;
-            if let [sessions, name @ ..] = name.value() {
-                clients.push((*sessions != 0, Bytes::copy_from_slice(name)));
+        let clients = self.journal.read(|begun| {
+            let mut clients = Vec::new();
+            for entry in begun.open_table(CLIENTS)?.iter()? {
+                let (name, _) = entry?;
+                if let [sessions, name @ ..] = name.value() {
+                    clients.push((*sessions != 0, Bytes::copy_from_slice(name)));
+                }
             }
-        }
-        Ok(clients)
+            Ok(clients)
+        });
+        Ok(clients?)
     }
 
     /// Returns once it is on disk that the client has state.
@@ -115,10 +113,11 @@ impl Durable {
 
     /// Hosts that locked something.
     pub(super) fn hosts(&self) -> Result<Vec<Bytes>, Unusable> {
-        let read = self.journal.begin_read().map_err(journal)?;
-        let table = read.open_table(HOSTS).map_err(journal)?;
-        let hosts = table.iter().map_err(journal)?;
-        hosts.map(|entry| Ok(Bytes::copy_from_slice(entry.map_err(journal)?.0.value()))).collect()
+        let hosts = self.journal.read(|begun| {
+            let table = begun.open_table(HOSTS)?;
+            table.iter()?.map(|entry| Ok(Bytes::copy_from_slice(entry?.0.value()))).collect()
+        });
+        Ok(hosts?)
     }
 
     /// Returns once it is on disk that the host locks something.
@@ -133,16 +132,14 @@ impl Durable {
 
     /// Counts a start: 1 is the first.
     pub(super) fn next_run(&self) -> Result<u32, Unusable> {
-        let write = self.journal.begin_write().map_err(journal)?;
-        let run = {
-            let mut table = write.open_table(RUNS).map_err(journal)?;
-            let last = table.get(()).map_err(journal)?.map_or(0, |run| run.value());
+        let run = self.journal.change(|begun| {
+            let mut table = begun.open_table(RUNS)?;
+            let last = table.get(())?.map_or(0, |run| run.value());
             let run = last.wrapping_add(1);
-            table.insert((), run).map_err(journal)?;
-            run
-        };
-        write.commit().map_err(journal)?;
-        Ok(run)
+            table.insert((), run)?;
+            Ok(run)
+        });
+        Ok(run?)
     }
 
     fn change(
@@ -150,9 +147,7 @@ impl Durable {
         table: TableDefinition<'static, &'static [u8], ()>,
         act: impl FnOnce(&mut redb::Table<'_, &'static [u8], ()>) -> Result<(), redb::StorageError>,
     ) -> Result<(), Unusable> {
-        let write = self.journal.begin_write().map_err(journal)?;
-        act(&mut write.open_table(table).map_err(journal)?).map_err(journal)?;
-        write.commit().map_err(journal)
+        Ok(self.journal.change(|begun| Ok(act(&mut begun.open_table(table)?)?))?)
     }
 }
 
@@ -165,21 +160,13 @@ fn name((sessions, name): &Who) -> Vec<u8> {
 
 /// The key, made at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(mut file) => {
-            let mut key = [0; 16];
-            getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
-            file.write_all(&key)?;
-            file.sync_all()?;
-            Ok(key)
-        }
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let mut bytes = Vec::new();
-            OpenOptions::new().read(true).open(path)?.take(17).read_to_end(&mut bytes)?;
-            bytes.try_into().map_err(|_| Unusable::Key)
-        }
-        Err(e) => Err(e.into()),
-    }
+    let make = || {
+        let mut key = vec![0; 16];
+        getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(key)
+    };
+    let key = private::made_once(path, make).map_err(|e| Unusable::Io(path.to_owned(), e))?;
+    key.try_into().map_err(|_| Unusable::Key(path.to_owned()))
 }
 
 #[cfg(test)]
@@ -220,6 +207,9 @@ mod tests {
         let mode = std::fs::metadata(dir.join(KEY_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(dir.join(KEY_FILE), b"short").unwrap();
-        assert!(matches!(Durable::open(&dir, "third"), Err(Unusable::Key)));
+        assert!(matches!(Durable::open(&dir, "third"), Err(Unusable::Key(_))));
+        // What a crash or a full disk has left of an earlier version's first start.
+        std::fs::write(dir.join(KEY_FILE), b"").unwrap();
+        Durable::open(&dir, "fourth").unwrap();
     }
 }

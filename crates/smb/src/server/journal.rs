@@ -22,8 +22,8 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use weft_machine::file::private;
+use redb::{ReadableTable, TableDefinition};
+use weft_machine::file::{journal, private};
 use weft_machine::rt;
 use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
@@ -47,7 +47,7 @@ fn unusable(e: impl Display) -> Unusable {
 /// The journal of one server.
 #[derive(Clone)]
 pub struct Journal {
-    database: Arc<Database>,
+    database: Arc<journal::Journal>,
     guid: Guid,
 }
 
@@ -64,38 +64,32 @@ impl Journal {
     /// # Errors
     /// The directory or the journal cannot be made or read, or another process has it open.
     pub fn open(dir: &Path, instance: &str) -> Result<Journal, Unusable> {
-        private::folder(dir).map_err(unusable)?;
+        private::folder(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
         let name: String = instance.chars().map(safe).collect();
-        let path = dir.join(format!("smb-{name}.redb"));
-        private::file(&path).map_err(unusable)?;
-        Journal::of(Database::create(path).map_err(unusable)?)
+        Journal::of(journal::Journal::open(&dir.join(format!("smb-{name}.redb"))).map_err(unusable)?)
     }
 
     /// A journal in memory whose disk can fail: for stories of what is answered then.
     #[cfg(test)]
-    pub(super) fn on(disk: impl redb::StorageBackend) -> Journal {
-        Journal::of(Database::builder().create_with_backend(disk).unwrap()).unwrap()
+    pub(super) fn on(disk: impl redb::StorageBackend + Clone + Sync) -> Journal {
+        let open = move || redb::Database::builder().create_with_backend(disk.clone());
+        Journal::of(journal::Journal::opened_by(Path::new("disk"), open).unwrap()).unwrap()
     }
 
-    fn of(database: Database) -> Result<Journal, Unusable> {
-        let begun = database.begin_write().map_err(unusable)?;
-        let mut guid = Guid::default();
-        {
-            begun.open_table(HANDLES).map_err(unusable)?;
-            let mut server = begun.open_table(SERVER).map_err(unusable)?;
-            let known = server.get("guid").map_err(unusable)?;
-            let known = known.and_then(|known| Guid::try_from(known.value()).ok());
-            match known {
-                Some(known) => guid = known,
-                None => {
-                    getrandom::fill(&mut guid).map_err(unusable)?;
-                    server.insert("guid", &guid[..]).map_err(unusable)?;
-                }
+    fn of(database: journal::Journal) -> Result<Journal, Unusable> {
+        let mut made = Guid::default();
+        getrandom::fill(&mut made).map_err(unusable)?;
+        let guid = database.change(|begun| {
+            begun.open_table(HANDLES)?;
+            let mut server = begun.open_table(SERVER)?;
+            let known = server.get("guid")?.and_then(|known| Guid::try_from(known.value()).ok());
+            if known.is_none() {
+                server.insert("guid", &made[..])?;
             }
-        }
-        begun.commit().map_err(unusable)?;
-        Ok(Journal { database: Arc::new(database), guid })
+            Ok(known.unwrap_or(made))
+        });
+        Ok(Journal { guid: guid.map_err(unusable)?, database: Arc::new(database) })
     }
 
     /// ServerGuid: the same over all runs.
@@ -105,17 +99,18 @@ impl Journal {
 
     /// What was open in the last run. What cannot be read is left out, and said in the log.
     pub(super) fn records(&self) -> Result<Vec<(u64, Record)>, Unusable> {
-        let read = self.database.begin_read().map_err(unusable)?;
-        let table = read.open_table(HANDLES).map_err(unusable)?;
-        let mut records = Vec::new();
-        for entry in table.iter().map_err(unusable)? {
-            let (id, bytes) = entry.map_err(unusable)?;
-            match Record::parse(bytes.value()) {
-                Some(record) => records.push((id.value(), record)),
-                None => tracing::warn!("a persistent handle is lost: its record cannot be read"),
+        let records = self.database.read(|begun| {
+            let mut records = Vec::new();
+            for entry in begun.open_table(HANDLES)?.iter()? {
+                let (id, bytes) = entry?;
+                match Record::parse(bytes.value()) {
+                    Some(record) => records.push((id.value(), record)),
+                    None => tracing::warn!("a persistent handle is lost: its record cannot be read"),
+                }
             }
-        }
-        Ok(records)
+            Ok(records)
+        });
+        records.map_err(unusable)
     }
 
     /// Returns once it is on disk.
@@ -145,12 +140,9 @@ impl Journal {
         + 'static,
     ) -> Result<(), Unusable> {
         let database = self.database.clone();
-        rt::blocking(move || {
-            let write = database.begin_write().map_err(unusable)?;
-            act(&mut write.open_table(HANDLES).map_err(unusable)?).map_err(unusable)?;
-            write.commit().map_err(unusable)
-        })
-        .await
+        let changed =
+            rt::blocking(move || database.change(|begun| Ok(act(&mut begun.open_table(HANDLES)?)?)));
+        changed.await.map_err(unusable)
     }
 }
 

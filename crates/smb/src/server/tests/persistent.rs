@@ -243,9 +243,9 @@ fn a_create_that_comes_again_asks_for_the_same() {
 }
 
 /// A disk that can stop taking writes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Disk {
-    memory: InMemoryBackend,
+    memory: Arc<InMemoryBackend>,
     full: Arc<AtomicBool>,
 }
 
@@ -281,7 +281,7 @@ impl StorageBackend for Disk {
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let full = Arc::new(AtomicBool::new(false));
-    let disk = Disk { memory: InMemoryBackend::new(), full: full.clone() };
+    let disk = Disk { memory: Arc::default(), full: full.clone() };
     story(async {
         let world = World::with(|config| {
             config.shares = vec![Share::new("Data", Vfs::new(Dir::open(dir.path()).unwrap()))];
@@ -318,6 +318,9 @@ fn what_cannot_be_written_down_is_not_done() {
             buffer: vec![1].into(),
         };
         assert_eq!(alice.status(Command::SetInfo, |out| delete.emit(out)).await, failed);
+        // Once there is space it goes on, without a restart.
+        full.store(false, Ordering::Release);
+        assert_eq!(lock(&mut alice, file, 0x16, lock::Flags::UNLOCK).await, NtStatus::SUCCESS);
         assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
         assert_eq!(bob.close(other).await, NtStatus::SUCCESS);
         assert!(dir.path().join("f").exists());

@@ -1,0 +1,222 @@
+//! A small database of the server's own, which survives a disk that was full or failed for a while.
+//!
+//! After an error of its disk, redb refuses everything until it is opened anew; the next change here does that. What was
+//! answered before such an error is on disk; the change that met it is not, and the caller is told.
+//! Owns: the open database and its lock. Does not: know tables.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use redb::{Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, WriteTransaction};
+
+use super::private;
+
+/// Opens the database, as often as that is needed.
+type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
+
+/// See the module.
+pub struct Journal {
+    path: PathBuf,
+    open: Opener,
+    /// `None` after an error of its disk.
+    database: Mutex<Option<Database>>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Why a journal is of no use: which, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Another process has it open.
+    #[error("{path} is in use by another server", path = .0.display())]
+    InUse(PathBuf),
+    /// Its disk or its permissions are in the way.
+    #[error("{path}: {1}", path = .0.display())]
+    Io(PathBuf, io::Error),
+    /// It does not hold what was written there.
+    #[error("{path} is damaged ({1}); to begin without what it held, move it away", path = .0.display())]
+    Damaged(PathBuf, Box<Error>),
+}
+
+impl Journal {
+    /// Opens the file, or makes it, closed to other users.
+    ///
+    /// # Errors
+    /// It cannot be opened or made, is damaged, or another process has it open.
+    pub fn open(path: &Path) -> Result<Journal, Unusable> {
+        let file = path.to_owned();
+        Journal::opened_by(path, move || {
+            private::file(&file)?;
+            Database::create(&file)
+        })
+    }
+
+    /// One that is opened otherwise: for stories of disks that fail.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn opened_by(
+        path: &Path,
+        open: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
+    ) -> Result<Journal, Unusable> {
+        let database = open().map_err(|e| unusable(path, e.into()))?;
+        Ok(Journal { path: path.to_owned(), open: Box::new(open), database: Mutex::new(Some(database)) })
+    }
+
+    /// Changes it. Returns once the change is on disk.
+    ///
+    /// # Errors
+    /// The disk is full or failed; nothing was changed then.
+    pub fn change<T>(&self, act: impl FnOnce(&WriteTransaction) -> Result<T, Error>) -> Result<T, Unusable> {
+        self.with(|database| {
+            let begun = database.begin_write()?;
+            let done = act(&begun)?;
+            begun.commit()?;
+            Ok(done)
+        })
+    }
+
+    /// Looks into it.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub fn read<T>(&self, look: impl FnOnce(&ReadTransaction) -> Result<T, Error>) -> Result<T, Unusable> {
+        self.with(|database| look(&database.begin_read()?))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, Unusable> {
+        let mut held = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = match held.take() {
+            Some(database) => database,
+            None => (self.open)().map_err(|e| unusable(&self.path, e.into()))?,
+        };
+        let done = act(&database);
+        // One that has met an error goes: it would refuse everything.
+        if !matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
+            *held = Some(database);
+        }
+        done.map_err(|e| unusable(&self.path, e))
+    }
+}
+
+fn unusable(path: &Path, e: Error) -> Unusable {
+    let path = path.to_owned();
+    match e {
+        Error::DatabaseAlreadyOpen => Unusable::InUse(path),
+        // redb calls a file that is not one of its own, or too short, an I/O error that no system call has given.
+        Error::Io(e) if e.raw_os_error().is_some() || e.kind() == io::ErrorKind::StorageFull => {
+            Unusable::Io(path, e)
+        }
+        e => Unusable::Damaged(path, Box::new(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use redb::backends::InMemoryBackend;
+    use redb::{ReadableTable, StorageBackend, TableDefinition};
+
+    use super::*;
+
+    const NUMBERS: TableDefinition<'static, u64, u64> = TableDefinition::new("numbers");
+
+    /// A disk that can stop taking writes.
+    #[derive(Clone, Debug, Default)]
+    struct Disk {
+        memory: Arc<InMemoryBackend>,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Disk {
+        fn check(&self) -> Result<(), io::Error> {
+            match self.full.load(Ordering::Acquire) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> Result<u64, io::Error> {
+            self.memory.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+            self.memory.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> Result<(), io::Error> {
+            self.memory.set_len(len)
+        }
+
+        fn sync_data(&self) -> Result<(), io::Error> {
+            self.check()?;
+            self.memory.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+            self.check()?;
+            self.memory.write(offset, data)
+        }
+    }
+
+    fn put(journal: &Journal, number: u64) -> Result<(), Unusable> {
+        journal.change(|begun| Ok(begun.open_table(NUMBERS)?.insert(number, number).map(drop)?))
+    }
+
+    fn numbers(journal: &Journal) -> Vec<u64> {
+        let all = journal.read(|begun| {
+            let table = begun.open_table(NUMBERS)?;
+            table.iter()?.map(|entry| Ok(entry?.0.value())).collect()
+        });
+        all.unwrap()
+    }
+
+    #[test]
+    fn a_disk_that_was_full_takes_changes_again() {
+        let disk = Disk::default();
+        let backend = disk.clone();
+        let open = move || Database::builder().create_with_backend(backend.clone());
+        let journal = Journal::opened_by(Path::new("state/j"), open).unwrap();
+        put(&journal, 1).unwrap();
+        disk.full.store(true, Ordering::Release);
+        for _ in 0..3 {
+            let error = put(&journal, 2).unwrap_err();
+            assert!(matches!(error, Unusable::Io(..)), "{error}");
+        }
+        disk.full.store(false, Ordering::Release);
+        put(&journal, 3).unwrap();
+        assert_eq!(numbers(&journal), [1, 3]);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named_with_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nfs-x.redb");
+        let journal = Journal::open(&path).unwrap();
+        put(&journal, 1).unwrap();
+        let error = Journal::open(&path).unwrap_err().to_string();
+        assert_eq!(error, format!("{} is in use by another server", path.display()));
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        for damaged in [&whole[..7], &whole[..whole.len() / 2], &b"something else".repeat(4096)[..]] {
+            std::fs::write(&path, damaged).unwrap();
+            let error = Journal::open(&path).unwrap_err();
+            assert!(matches!(error, Unusable::Damaged(..)), "{error}");
+            assert!(error.to_string().starts_with(&format!("{} is damaged", path.display())), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let error = Journal::open(&path).unwrap_err();
+        assert!(matches!(error, Unusable::Io(..)) && error.to_string().contains("nfs-x.redb"), "{error}");
+    }
+}
