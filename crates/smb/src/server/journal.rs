@@ -72,7 +72,7 @@ impl Journal {
 
     /// A journal in memory whose disk can fail: for stories of what is answered then.
     #[cfg(test)]
-    pub(super) fn on(disk: impl redb::StorageBackend + Clone + Sync) -> Journal {
+    pub(super) fn on(disk: impl redb::StorageBackend + Clone) -> Journal {
         let open = move || redb::Database::builder().create_with_backend(disk.clone());
         Journal::of(journal::Journal::opened_by(Path::new("disk"), open).unwrap()).unwrap()
     }
