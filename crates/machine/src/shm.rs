@@ -16,7 +16,7 @@ pub use dir::{runtime_dir, secure_dir};
 pub use doorbell::{Doorbell, Ringer, Sleeper};
 pub use ring::{Consumer, Full, Producer};
 pub use socket::{PathListener, Received, Socket, check_same_user};
-pub use words::{Words, adopt};
+pub use words::{Word, Words, adopt};
 
 #[cfg(test)]
 mod tests;

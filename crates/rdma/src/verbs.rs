@@ -338,7 +338,7 @@ impl Add for Traffic {
 
     /// What moved over both.
     fn add(self, other: Traffic) -> Traffic {
-        let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+        let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Traffic {
             sent: add(self.sent, other.sent),
             received: add(self.received, other.received),
@@ -348,6 +348,17 @@ impl Add for Traffic {
             served: add(self.served, other.served),
         }
     }
+}
+
+/// Counts on; a counter that is full stays full.
+pub(crate) fn add(counter: &mut u64, more: u64) {
+    *counter = counter.saturating_add(more);
+}
+
+/// Counts one operation of `bytes` in a field of [`Traffic`].
+pub(crate) fn tally((total, operations): &mut (u64, u64), bytes: usize) {
+    add(total, bytes as u64);
+    add(operations, 1);
 }
 
 /// What a completed `connect` gives: the queue pair, and the private data of the acceptance.

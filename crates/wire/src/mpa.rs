@@ -255,6 +255,11 @@ pub const fn pad(ulpdu: u16) -> usize {
     (2usize.wrapping_sub(ulpdu as usize)) & 3
 }
 
+/// Bytes behind a ULPDU of `ulpdu` bytes: pad and CRC.
+pub const fn trailer_len(ulpdu: u16) -> usize {
+    CRC_LEN.saturating_add(pad(ulpdu))
+}
+
 /// Bytes of the FPDU that carries a ULPDU of `ulpdu` bytes, without markers.
 pub const fn fpdu_len(ulpdu: u16) -> usize {
     (LENGTH_LEN + CRC_LEN).saturating_add(ulpdu as usize).saturating_add(pad(ulpdu))

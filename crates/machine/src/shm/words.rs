@@ -49,6 +49,14 @@ impl Words {
         Words { mapping: self.mapping.clone(), first, len: range.len() }
     }
 
+    /// The word at `at`.
+    ///
+    /// # Panics
+    /// When it is not inside: layouts are constants, never taken from a peer.
+    pub fn word(&self, at: usize) -> Word {
+        Word { word: NonNull::from(&self[at]), _mapping: self.mapping.clone() }
+    }
+
     /// The descriptor of the whole segment, to be passed to a peer.
     pub fn segment_fd(&self) -> BorrowedFd<'_> {
         self.mapping.as_fd()
@@ -61,6 +69,26 @@ impl Deref for Words {
         // SAFETY: the range lies inside the mapping, is initialised (memfds start zeroed) and aligned, and is only
         // ever seen as atomics, which others may change at any time.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+/// One word of shared memory, for a place of the layout that is used alone. Cloning shares the mapping.
+#[derive(Clone)]
+pub struct Word {
+    word: NonNull<AtomicU64>,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the word is an atomic in a mapping that outlives it.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Deref for Word {
+    type Target = AtomicU64;
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: as for `Words`, of which it is one.
+        unsafe { self.word.as_ref() }
     }
 }
 

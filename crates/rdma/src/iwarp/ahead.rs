@@ -26,9 +26,9 @@ pub(super) struct Plan {
     /// Bytes between two payloads.
     pub(super) gap: usize,
     /// Lengths of the guessed payloads.
-    pub(super) lens: [usize; GUESSES],
+    lens: [usize; GUESSES],
     /// How many there are.
-    pub(super) count: usize,
+    count: usize,
     /// Whether the last of them fills the region, so that the message ends with it.
     pub(super) full: bool,
 }
@@ -36,13 +36,15 @@ pub(super) struct Plan {
 impl Plan {
     /// Guesses what follows a payload of `payload` bytes in an FPDU of `ulpdu`, with `room` bytes of the region behind it.
     pub(super) fn new(place: Place, ulpdu: u16, payload: usize, mut room: usize) -> Option<Plan> {
-        let gap = mpa::pad(ulpdu) + CRC_LEN + LENGTH_LEN + TAGGED_LEN;
+        let gap = mpa::trailer_len(ulpdu).saturating_add(LENGTH_LEN + TAGGED_LEN);
         let mut plan = Plan { place, gap, lens: [0; GUESSES], count: 0, full: false };
-        while room > 0 && plan.count < GUESSES {
-            let len = payload.min(room);
-            plan.lens[plan.count] = len;
-            plan.count += 1;
-            room -= len;
+        for len in &mut plan.lens {
+            if room == 0 {
+                break;
+            }
+            *len = payload.min(room);
+            room = room.saturating_sub(*len);
+            plan.count = plan.count.saturating_add(1);
         }
         plan.full = room == 0;
         (payload > 0 && plan.count > 0).then_some(plan)
@@ -50,12 +52,25 @@ impl Plan {
 
     /// Where the guessed payload `i` would go.
     pub(super) fn place_of(&self, i: usize) -> Place {
-        self.place.advanced(self.lens[..i].iter().sum())
+        self.place.advanced(self.lens.iter().take(i).sum())
+    }
+
+    /// Lengths of the guessed payloads.
+    pub(super) fn lens(&self) -> &[usize] {
+        self.lens.split_at(self.count.min(GUESSES)).0
+    }
+
+    /// The part of `gap` that stands before a guessed payload.
+    pub(super) fn between<'a>(&self, gap: &'a mut Gap) -> &'a mut [u8] {
+        gap.split_at_mut(self.gap.min(MAX_GAP)).0
     }
 }
 
+/// Room for what lies between two payloads.
+pub(super) type Gap = [u8; MAX_GAP];
+
 /// Room for what lies between the payloads.
-pub(super) type Gaps = [[u8; MAX_GAP]; GUESSES];
+pub(super) type Gaps = [Gap; GUESSES];
 
 /// Empty room.
 pub(super) const NO_GAPS: Gaps = [[0; MAX_GAP]; GUESSES];

@@ -84,6 +84,13 @@ pub(super) struct PendingRead {
     pub(super) filled: usize,
 }
 
+impl PendingRead {
+    /// Bytes that are still to come; `0 <= filled <= len`.
+    pub(super) fn missing(&self) -> usize {
+        self.len.saturating_sub(self.filled)
+    }
+}
+
 impl Connection {
     /// `staging` takes received bytes until their place is known; `seed` makes the STags.
     pub(super) fn new(agreed: &Agreed, limits: Limits, staging: Buf, seed: [u64; 2]) -> Connection {

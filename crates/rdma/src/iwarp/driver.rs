@@ -254,8 +254,12 @@ impl Link {
                 let mut slices = [IoSlice::new(&[]); SLICES];
                 match connection.next_out(&mut slices) {
                     Next::Nothing => return,
-                    Next::Slices { filled, more: true } => self.stream.poll_send_more(cx, &slices[..filled]),
-                    Next::Slices { filled, more: false } => self.stream.poll_send(cx, &slices[..filled]),
+                    Next::Slices { filled, more: true } => {
+                        self.stream.poll_send_more(cx, slices.split_at(filled).0)
+                    }
+                    Next::Slices { filled, more: false } => {
+                        self.stream.poll_send(cx, slices.split_at(filled).0)
+                    }
                     Next::File { range, from } => self.stream.poll_send_file(cx, range, from, range.len),
                 }
             };

@@ -108,7 +108,7 @@ impl Out {
 
     /// Begins an FPDU whose segment is `header` and `payload` bytes to follow.
     pub(super) fn begin(&mut self, header: &[u8], payload: usize) {
-        let ulpdu = header.len() + payload;
+        let ulpdu = header.len().saturating_add(payload);
         assert!(ulpdu <= usize::from(u16::MAX), "a segment is cut to fit its FPDU");
         if let Some(crc) = &mut self.crc {
             *crc = Crc::default();
@@ -146,8 +146,7 @@ impl Out {
         if let Some(crc) = &mut self.crc {
             crc.append(sum, shift);
         }
-        self.len += bytes.len();
-        self.end += bytes.len() as u64;
+        self.grow(bytes.len());
         self.pieces.push_back(Piece::Payload(bytes));
     }
 
@@ -164,14 +163,13 @@ impl Out {
     /// Adds a range of a file, all of which is payload of this segment. Only where [`Out::takes_files`].
     pub(super) fn file(&mut self, range: FileRange) {
         assert!(self.takes_files(), "a CRC or markers need the bytes");
-        self.len += range.len;
-        self.end += range.len as u64;
+        self.grow(range.len);
         self.pieces.push_back(Piece::File(range));
     }
 
     /// Ends the FPDU: pad and CRC. `ulpdu` is header and payload together.
     pub(super) fn finish(&mut self, ulpdu: usize) {
-        self.put_small(&[0; 3][..mpa::pad(ulpdu as u16)]);
+        self.put_small([0; 3].split_at(mpa::pad(ulpdu as u16)).0);
         // A marker between pad and CRC belongs to this FPDU; one behind the CRC to the next.
         self.room();
         let field = self.crc.map_or([0; mpa::CRC_LEN], Crc::field);
@@ -206,18 +204,24 @@ impl Out {
             crc.update(bytes);
         }
         if let Some(markers) = &mut self.markers {
-            markers.until -= bytes.len();
-            markers.since += bytes.len();
+            // `room` gave no more than what is left before the next one.
+            markers.until = markers.until.saturating_sub(bytes.len());
+            markers.since = markers.since.saturating_add(bytes.len());
         }
-        self.len += bytes.len();
-        self.end += bytes.len() as u64;
+        self.grow(bytes.len());
+    }
+
+    /// `n` bytes are put behind what waits.
+    fn grow(&mut self, n: usize) {
+        self.len = self.len.saturating_add(n);
+        self.end = self.end.saturating_add(n as u64);
     }
 
     fn append(&mut self, bytes: &[u8]) {
         let start = self.small.len();
         self.small.extend_from_slice(bytes);
         match self.pieces.back_mut() {
-            Some(Piece::Small { len, .. }) => *len += bytes.len(),
+            Some(Piece::Small { len, .. }) => *len = len.saturating_add(bytes.len()),
             _ => self.pieces.push_back(Piece::Small { start, len: bytes.len() }),
         }
     }
@@ -225,17 +229,16 @@ impl Out {
     /// Fills `slices` with what to send next, up to a file.
     pub(super) fn next<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         let mut skip = self.skip;
-        let mut filled = 0;
+        let mut filled = 0usize;
         for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
             let bytes: &[u8] = match piece {
-                Piece::Small { start, len } => &self.small[*start..start + len],
+                Piece::Small { start, len } => self.small.split_at(*start).1.split_at(*len).0,
                 Piece::Payload(bytes) => bytes,
                 Piece::File(range) if filled == 0 => return Next::File { range, from: skip },
                 Piece::File(_) => return Next::Slices { filled, more: true },
             };
-            *slot = IoSlice::new(&bytes[skip..]);
-            skip = 0;
-            filled += 1;
+            *slot = IoSlice::new(bytes.split_at(std::mem::take(&mut skip)).1);
+            filled = filled.saturating_add(1);
         }
         if filled == 0 { Next::Nothing } else { Next::Slices { filled, more: false } }
     }
@@ -243,8 +246,8 @@ impl Out {
     /// The socket took `n` bytes: their buffers are free.
     pub(super) fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "more sent than there was");
-        self.len -= n;
-        self.skip += n;
+        self.len = self.len.saturating_sub(n);
+        self.skip = self.skip.saturating_add(n);
         self.fresh = self.len == 0;
         while let Some(piece) = self.pieces.front() {
             let len = match piece {
@@ -252,10 +255,8 @@ impl Out {
                 Piece::Payload(bytes) => bytes.len(),
                 Piece::File(range) => range.len,
             };
-            if self.skip < len {
-                return;
-            }
-            self.skip -= len;
+            let Some(behind) = self.skip.checked_sub(len) else { return };
+            self.skip = behind;
             self.pieces.pop_front();
         }
         self.small.clear();
@@ -297,7 +298,7 @@ impl Out {
         };
         self.begin(&header.emit(), body.len());
         self.put_small(&body);
-        self.finish(ddp::UNTAGGED_LEN + body.len());
+        self.finish(ddp::UNTAGGED_LEN.saturating_add(body.len()));
     }
 }
 

@@ -44,7 +44,7 @@ impl Hot {
         }
         self.misses.set(0);
         if !self.hot.get() && HOT.get() < MAX_HOT {
-            HOT.set(HOT.get() + 1);
+            HOT.set(HOT.get().saturating_add(1));
             self.hot.set(true);
         }
     }
@@ -52,7 +52,7 @@ impl Hot {
     fn cool(&self) {
         if self.hot.replace(false) {
             // During thread exit the count may be gone already.
-            let _ = HOT.try_with(|count| count.set(count.get() - 1));
+            let _ = HOT.try_with(|count| count.set(count.get().saturating_sub(1)));
         }
     }
 }
@@ -71,7 +71,7 @@ impl Poller for Hot {
         match self.link.upgrade() {
             Some(link) if link.try_receive() => true,
             link => {
-                self.misses.set(self.misses.get() + 1);
+                self.misses.set(self.misses.get().saturating_add(1));
                 if link.is_none() || self.misses.get() >= MAX_MISSES {
                     self.cool();
                 }

@@ -16,6 +16,9 @@
 //!
 //! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
 
+// Nothing from the peer reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod ahead;
 mod config;
 mod connection;

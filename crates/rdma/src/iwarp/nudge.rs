@@ -59,7 +59,10 @@ impl Nudge {
         }
         *self = match left {
             0 | 1 => Nudge::Done,
-            _ => Nudge::Due { at: now + after * 2, after: after * 2, left: left - 1 },
+            _ => {
+                let after = after.saturating_mul(2);
+                Nudge::Due { at: now + after, after, left: left.saturating_sub(1) }
+            }
         };
         true
     }

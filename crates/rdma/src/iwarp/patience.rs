@@ -24,7 +24,8 @@ pub(super) struct Patience {
 impl Patience {
     /// A Read of `len` bytes is the oldest whose request is on its way, `None`: there is none.
     pub(super) fn oldest_read(&mut self, len: Option<usize>, now: Time) {
-        let time = |len: usize| Duration::from_millis(len as u64 * 1000 / READ_BYTES_PER_SECOND);
+        let time =
+            |len: usize| Duration::from_millis((len as u64).saturating_mul(1000) / READ_BYTES_PER_SECOND);
         self.read = len.map(|len| now + READ_LIMIT + time(len));
     }
 

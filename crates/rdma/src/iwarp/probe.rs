@@ -122,7 +122,7 @@ async fn reply(stream: &Stream, deadline: Time) -> Result<Frame, NoAnswer> {
         let start = bytes.len();
         bytes.resize(wanted, 0);
         let received = {
-            let mut into = [IoSliceMut::new(&mut bytes[start..])];
+            let mut into = [IoSliceMut::new(bytes.split_at_mut(start).1)];
             rt::timeout(deadline.since(rt::now()), stream.recv(&mut into)).await
         };
         let (ended, came) = match received {
@@ -132,10 +132,9 @@ async fn reply(stream: &Stream, deadline: Time) -> Result<Frame, NoAnswer> {
             Ok(Err(e)) => (Some(e.into()), 0),
             Err(rt::Elapsed) => (Some(NoAnswer::Silent), 0),
         };
-        bytes.truncate(start + came);
+        bytes.truncate(start.saturating_add(came));
         // The first byte that is not the key's tells.
-        let known = bytes.len().min(REPLY_KEY.len());
-        if bytes[..known] != REPLY_KEY[..known] {
+        if bytes.iter().zip(&REPLY_KEY).any(|(byte, key)| byte != key) {
             return Err(NoAnswer::Foreign(bytes.into()));
         }
         if let Some(ended) = ended {

@@ -31,7 +31,7 @@ use super::connection::{Connection, PendingRead, State};
 use super::regions::{Place, Regions};
 use super::setup::{Agreed, Role};
 use super::terminate::{Fault, Refused};
-use crate::verbs::{Done, Stag};
+use crate::verbs::{Done, Stag, add, tally};
 
 /// Staging of a connection from which little has come: room for any header, and for a short message.
 const STAGING_FIRST: usize = 4 << 10;
@@ -109,9 +109,9 @@ impl<'a> Slots<'a> {
     }
 
     fn push(&mut self, room: &'a mut [u8]) {
-        if !room.is_empty() {
-            self.slots[self.used] = IoSliceMut::new(room);
-            self.used += 1;
+        if let Some(slot) = self.slots.get_mut(self.used).filter(|_| !room.is_empty()) {
+            *slot = IoSliceMut::new(room);
+            self.used = self.used.saturating_add(1);
         }
     }
 }
@@ -119,13 +119,13 @@ impl<'a> Slots<'a> {
 impl<'a> std::ops::Deref for Slots<'a> {
     type Target = [IoSliceMut<'a>];
     fn deref(&self) -> &[IoSliceMut<'a>] {
-        &self.slots[..self.used]
+        self.slots.split_at(self.used.min(MAX_SLOTS)).0
     }
 }
 
 impl std::ops::DerefMut for Slots<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.slots[..self.used]
+        self.slots.split_at_mut(self.used.min(MAX_SLOTS)).0
     }
 }
 
@@ -153,6 +153,11 @@ struct Segment {
 impl Segment {
     fn refused(&self) -> Refused {
         Refused { segment_len: self.ulpdu, header: self.header, read: None }
+    }
+
+    /// Payload that is still to come when `placed` bytes of it are there; `placed <= self.payload`.
+    fn rest(&self, placed: usize) -> usize {
+        self.payload.saturating_sub(placed)
     }
 }
 
@@ -245,7 +250,10 @@ impl Connection {
         let Rx { ring, was_full, most_staging, lacking, .. } = &self.rx;
         let needed = *lacking > 0 && ring.len() == ring.capacity();
         let wanted = (needed || *was_full) && ring.capacity() < *most_staging && self.ended().is_none();
-        wanted.then(|| Staging { bytes: (ring.capacity() * STAGING_GROWTH).min(*most_staging), needed })
+        wanted.then(|| Staging {
+            bytes: ring.capacity().saturating_mul(STAGING_GROWTH).min(*most_staging),
+            needed,
+        })
     }
 
     /// Takes more staging into use.
@@ -267,7 +275,9 @@ impl Connection {
             Phase::Header => BLIND_BYTES.max(self.rx.lacking),
             // More of the same message follows: stop after its next header, so that its payload goes to its place.
             Phase::Payload { segment, .. } | Phase::Trailer { segment, .. } if !segment.header.last() => {
-                mpa::pad(segment.ulpdu) + CRC_LEN + LENGTH_LEN + segment.header.len()
+                mpa::trailer_len(segment.ulpdu)
+                    .saturating_add(LENGTH_LEN)
+                    .saturating_add(segment.header.len())
             }
             _ => BLIND_BYTES,
         };
@@ -276,15 +286,15 @@ impl Connection {
         if let (
             Some(plan),
             Phase::Payload {
-                segment: Segment { target: Target::Region(place), payload, .. }, placed, ..
+                segment: segment @ Segment { target: Target::Region(place), .. }, placed, ..
             },
         ) = (&rx.plan, rx.phase)
         {
-            let (rest, mut room) = regions.unfilled(place, placed).split_at_mut(payload - placed);
+            let (rest, mut room) = regions.unfilled(place, placed).split_at_mut(segment.rest(placed));
             slots.push(rest);
-            for (gap, &len) in rx.gaps.iter_mut().zip(&plan.lens[..plan.count]) {
+            for (gap, &len) in rx.gaps.iter_mut().zip(plan.lens()) {
                 let (next, later) = room.split_at_mut(len);
-                slots.push(&mut gap[..plan.gap]);
+                slots.push(plan.between(gap));
                 slots.push(next);
                 room = later;
             }
@@ -293,8 +303,9 @@ impl Connection {
         }
         let direct = match rx.phase {
             // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
-            Phase::Payload { segment: Segment { target, payload, .. }, placed, .. } => {
-                room(regions, reads, &mut rx.recvs, target, placed, payload - placed).unwrap_or_default()
+            Phase::Payload { segment, placed, .. } => {
+                let rest = segment.rest(placed);
+                room(regions, reads, &mut rx.recvs, segment.target, placed, rest).unwrap_or_default()
             }
             _ => &mut [],
         };
@@ -312,7 +323,7 @@ impl Connection {
         if segment.header.last() || self.rx.no_plan {
             return None;
         }
-        let room = self.regions.unfilled(place, placed).len().checked_sub(segment.payload - placed)?;
+        let room = self.regions.unfilled(place, placed).len().checked_sub(segment.rest(placed))?;
         Plan::new(place.advanced(segment.payload), segment.ulpdu, segment.payload, room)
     }
 
@@ -333,7 +344,7 @@ impl Connection {
             return self.received_marked(n, now);
         }
         let plan = self.rx.plan.take();
-        let left = n - self.received_in_place(n);
+        let left = n.saturating_sub(self.received_in_place(n));
         match plan {
             Some(plan) => self.received_ahead(&plan, left, now),
             None => {
@@ -347,39 +358,42 @@ impl Connection {
     /// Accounts for up to `n` bytes of the present payload, which were received where they belong; how many it were.
     fn received_in_place(&mut self, n: usize) -> usize {
         let Phase::Payload { segment, placed, mut crc } = self.rx.phase else { return 0 };
-        let to = self.room(segment.target, placed, segment.payload - placed).unwrap_or_default();
+        let to = self.room(segment.target, placed, segment.rest(placed)).unwrap_or_default();
         let direct = n.min(to.len());
         if let Some(crc) = &mut crc {
-            crc.update(&to[..direct]);
+            crc.update(to.split_at(direct).0);
         }
         self.arrived(&segment, placed, direct);
-        self.rx.phase = Phase::Payload { segment, placed: placed + direct, crc };
+        self.rx.phase = Phase::Payload { segment, placed: placed.saturating_add(direct), crc };
         direct
     }
 
     /// `left` bytes arrived in the slots behind the present payload.
     fn received_ahead(&mut self, plan: &Plan, mut left: usize, now: Time) {
-        for i in 0..plan.count {
+        for (i, &len) in plan.lens().iter().enumerate() {
             // A payload longer than it was taken for goes on where the next one was expected. To place what stands between
             // them there would be to write over bytes that were not looked at yet.
             if matches!(self.rx.phase, Phase::Payload { segment, placed, .. } if placed < segment.payload) {
                 return self.guessed_wrong(plan, i, None, left, now);
             }
-            let between = left.min(plan.gap);
-            self.rx.ring.put(&self.rx.gaps[i][..between]);
-            left -= between;
+            let Rx { gaps, ring, .. } = &mut self.rx;
+            let Some(gap) = gaps.get_mut(i) else { break };
+            let between = plan.between(gap);
+            let between = between.split_at(left.min(between.len())).0;
+            ring.put(between);
+            left = left.saturating_sub(between.len());
             self.work_off(now);
             if left == 0 || matches!(self.state, State::Ended(_)) {
                 return;
             }
-            let here = left.min(plan.lens[i]);
+            let here = left.min(len);
             let right = match self.rx.phase {
                 Phase::Payload {
                     segment: Segment { target: Target::Region(place), .. }, placed: 0, ..
                 } if place == plan.place_of(i) => self.received_in_place(here),
                 _ => 0,
             };
-            left -= right;
+            left = left.saturating_sub(right);
             if right < here {
                 return self.guessed_wrong(plan, i, Some(right), left, now);
             }
@@ -392,38 +406,40 @@ impl Connection {
     /// it. They are put together elsewhere first: what they are may be the end of the region that they lie in.
     fn guessed_wrong(&mut self, plan: &Plan, i: usize, at: Option<usize>, left: usize, now: Time) {
         let mut bytes = vec![0; left];
-        let mut filled = 0;
+        let mut unfilled = bytes.as_mut_slice();
         let mut take = |from: &[u8]| {
-            let part = from.len().min(left - filled);
-            buf::copy(&mut bytes[filled..filled + part], &from[..part]);
-            filled += part;
+            let part = from.len().min(unfilled.len());
+            let (to, later) = std::mem::take(&mut unfilled).split_at_mut(part);
+            buf::copy(to, from.split_at(part).0);
+            unfilled = later;
         };
-        for j in i..plan.count {
+        for (j, (&len, gap)) in plan.lens().iter().zip(self.rx.gaps.iter_mut()).enumerate().skip(i) {
             let skip = at.filter(|_| j == i);
             if skip.is_none() {
-                take(&self.rx.gaps[j][..plan.gap]);
+                take(plan.between(gap));
             }
             // Nothing has ended the region since the bytes were received into it.
             let skip = skip.unwrap_or(0);
-            let Ok(room) = self.regions.place(plan.place_of(j), skip, plan.lens[j] - skip) else { break };
+            let rest = len.saturating_sub(skip);
+            let Ok(room) = self.regions.place(plan.place_of(j), skip, rest) else { break };
             take(room);
         }
-        let rest = left - filled;
-        self.rx.ring.peek_behind(BEHIND_PLAN, &mut bytes[left - rest..]);
+        self.rx.ring.peek_behind(BEHIND_PLAN, unfilled);
         self.rx.no_plan = true;
-        let mut bytes = &bytes[..];
+        let mut bytes = bytes.as_slice();
         while !bytes.is_empty() && !matches!(self.state, State::Ended(_)) {
-            let mut n = 0;
+            let mut later = bytes;
             for slot in self.recv_slots().iter_mut() {
-                let part = slot.len().min(bytes.len() - n);
-                buf::copy(&mut slot[..part], &bytes[n..n + part]);
-                n += part;
+                let part = slot.len().min(later.len());
+                let (from, behind) = later.split_at(part);
+                buf::copy(slot.split_at_mut(part).0, from);
+                later = behind;
                 if part < slot.len() {
                     break;
                 }
             }
-            self.take_in(n, now);
-            bytes = &bytes[n..];
+            self.take_in(bytes.len().saturating_sub(later.len()), now);
+            bytes = later;
         }
         self.rx.no_plan = false;
     }
@@ -460,11 +476,11 @@ impl Connection {
         match self.rx.phase {
             Phase::Header => self.step_header(now),
             Phase::Payload { segment, placed, mut crc } => {
-                let n = (segment.payload - placed).min(self.rx.ring.len());
+                let n = segment.rest(placed).min(self.rx.ring.len());
                 self.rx.ring.checksum(n, &mut crc);
                 self.place_staged(&segment, placed, 0, n).map_err(|f| (f, Some(segment.refused())))?;
                 self.rx.ring.consume(n);
-                let placed = placed + n;
+                let placed = placed.saturating_add(n);
                 if placed < segment.payload {
                     self.rx.phase = Phase::Payload { segment, placed, crc };
                     return Ok(false);
@@ -474,14 +490,15 @@ impl Connection {
             }
             Phase::Trailer { segment, mut crc } => {
                 let pad = mpa::pad(segment.ulpdu);
-                if self.rx.ring.len() < pad + CRC_LEN {
+                let trailer = mpa::trailer_len(segment.ulpdu);
+                if self.rx.ring.len() < trailer {
                     return Ok(false);
                 }
                 self.rx.ring.checksum(pad, &mut crc);
                 if crc.is_some_and(|crc| !self.rx.ring.holds(pad, crc)) {
                     return Err((Fault::Crc, None));
                 }
-                self.rx.ring.consume(pad + CRC_LEN);
+                self.rx.ring.consume(trailer);
                 self.rx.phase = Phase::Header;
                 self.finish(&segment, now)?;
                 Ok(true)
@@ -492,28 +509,30 @@ impl Connection {
     fn step_header(&mut self, now: Time) -> Result<bool, Refusal> {
         const LONGEST: usize = LENGTH_LEN + ddp::UNTAGGED_LEN;
         let mut start = [0; LONGEST];
-        let have = self.rx.ring.peek(0, &mut start);
-        if have <= LENGTH_LEN {
+        if self.rx.ring.peek(0, &mut start).len() <= LENGTH_LEN {
             return Ok(false);
         }
-        let ulpdu = u16::from_be_bytes([start[0], start[1]]);
-        let header_len = Header::len_of(start[2]);
+        let [high, low, segment @ ..] = start;
+        let [control, ..] = segment;
+        let ulpdu = u16::from_be_bytes([high, low]);
+        let header_len = Header::len_of(control);
         // Shorter than its own header: the stream has lost its framing (or never had any).
         if usize::from(ulpdu) < header_len {
             return Err((Fault::Framing, None));
         }
         let whole = mpa::fpdu_len(ulpdu);
-        let headers = LENGTH_LEN + header_len;
+        let headers = LENGTH_LEN.saturating_add(header_len);
         if !self.has(headers) {
             return Ok(false);
         }
         // With CRCs this is a guess at first, about bytes that may be damaged: it decides nothing yet.
-        let admitted = self.admit_segment(&start[LENGTH_LEN..headers], ulpdu);
+        let header = segment.get(..header_len).ok_or((Fault::Framing, None))?;
+        let admitted = self.admit_segment(header, ulpdu);
         let target = admitted.as_ref().map_or(Target::Nowhere, |segment| segment.target);
         let staged = match target {
             Target::Control => true,
             // A short rest is not worth a receive of its own.
-            Target::Sink(_) => self.rx.crc && whole - self.rx.ring.len().min(whole) < DIRECT_MIN,
+            Target::Sink(_) => self.rx.crc && whole.saturating_sub(self.rx.ring.len()) < DIRECT_MIN,
             Target::Region(place) if self.regions.is_fill(place) => false,
             _ => self.rx.crc,
         };
@@ -529,7 +548,7 @@ impl Connection {
             return Ok(false);
         }
         let payload = admitted.as_ref().map_or(0, |segment| segment.payload);
-        if self.rx.crc && !self.crc_matches(whole - CRC_LEN, target, payload) {
+        if self.rx.crc && !self.crc_matches(whole.saturating_sub(CRC_LEN), target, payload) {
             return Err((Fault::Crc, None));
         }
         let segment = admitted?;
@@ -575,7 +594,7 @@ impl Connection {
             };
             (fault, None)
         })?;
-        let payload = usize::from(ulpdu) - header.len();
+        let payload = usize::from(ulpdu).checked_sub(header.len()).ok_or((Fault::Framing, None))?;
         let refused = Refused { segment_len: ulpdu, header, read: None };
         let (opcode, target) = self.admit(&header, payload).map_err(|fault| (fault, Some(refused)))?;
         Ok(Segment { header, opcode, target, payload, ulpdu })
@@ -637,7 +656,7 @@ impl Connection {
         if h.stag != read.sink_stag {
             return Err(Fault::InvalidStag);
         }
-        if h.to != read.sink_to.wrapping_add(read.filled as u64) || payload > read.len - read.filled {
+        if h.to != read.sink_to.wrapping_add(read.filled as u64) || payload > read.missing() {
             return Err(Fault::Bounds);
         }
         Ok(Target::Sink(read.filled))
@@ -650,7 +669,7 @@ impl Connection {
             return Ok(Target::Nowhere);
         }
         let (_, buf) = self.rx.recvs.front().ok_or(Fault::NoBuffer)?;
-        if payload > buf.capacity() - self.rx.recv_filled {
+        if payload > buf.capacity().saturating_sub(self.rx.recv_filled) {
             return Err(Fault::TooLong);
         }
         Ok(Target::Recv(self.rx.recv_filled))
@@ -685,15 +704,15 @@ impl Connection {
         match segment.target {
             Target::Nowhere | Target::Control => {}
             Target::Region(place) => {
-                self.traffic.placed.0 += len as u64;
-                self.regions.filled(place, at + len);
+                add(&mut self.traffic.placed.0, len as u64);
+                self.regions.filled(place, at.saturating_add(len));
             }
             Target::Sink(_) => {
                 if let Some(read) = self.reads.front_mut() {
-                    read.filled += len;
+                    read.filled = read.filled.saturating_add(len);
                 }
             }
-            Target::Recv(_) => self.rx.recv_filled += len,
+            Target::Recv(_) => self.rx.recv_filled = self.rx.recv_filled.saturating_add(len),
         }
     }
 
@@ -702,7 +721,7 @@ impl Connection {
         let fault = |fault: Fault| (fault, Some(segment.refused()));
         if segment.header.last() {
             match (segment.opcode, &segment.header) {
-                (Opcode::Write, _) => self.traffic.placed.1 += 1,
+                (Opcode::Write, _) => add(&mut self.traffic.placed.1, 1),
                 (Opcode::ReadResponse, _) => self.deliver_read(now).map_err(fault)?,
                 (_, Header::Untagged(h)) => self.deliver_send(segment, h).map_err(fault)?,
                 (_, Header::Tagged(_)) => {}
@@ -729,8 +748,7 @@ impl Connection {
         self.patience.oldest_read(self.reads.front().map(|read| read.len), now);
         if let Some((id, mut into)) = read.user {
             into.set_len(read.len);
-            self.traffic.read.0 += read.len as u64;
-            self.traffic.read.1 += 1;
+            tally(&mut self.traffic.read, read.len);
             self.tx.read_done();
             self.complete(id, Done::Read { buf: into });
         }
@@ -751,8 +769,7 @@ impl Connection {
         let (id, mut buf) = self.rx.recvs.pop_front().ok_or(Fault::NoBuffer)?;
         let len = std::mem::take(&mut self.rx.recv_filled);
         buf.set_len(len);
-        self.traffic.received.0 += len as u64;
-        self.traffic.received.1 += 1;
+        tally(&mut self.traffic.received, len);
         self.complete(id, Done::Received { buf, invalidated, solicited: segment.opcode.solicited() });
         Ok(())
     }
@@ -760,10 +777,10 @@ impl Connection {
     /// A Read Request or a Terminate, whole in the ring.
     fn control(&mut self, segment: &Segment, at: usize, whole: usize, now: Time) -> Result<(), Refusal> {
         let mut body = [0; rdmap::MAX_TERMINATE_LEN];
-        let len = self.rx.ring.peek(at, &mut body[..segment.payload]);
-        let body = &body[..len];
-        self.rx.ring.consume(whole);
         let refused = segment.refused();
+        let room = body.get_mut(..segment.payload).ok_or((Fault::TooLong, Some(refused)))?;
+        let body = self.rx.ring.peek(at, room);
+        self.rx.ring.consume(whole);
         if !segment.header.last() {
             return Err((Fault::MalformedControl, Some(refused)));
         }
@@ -806,13 +823,18 @@ fn room<'a>(
         Target::Sink(start) => {
             let read = reads.front_mut().and_then(|read| read.user.as_mut());
             let (_, into) = read.ok_or(Fault::UnexpectedOpcode)?;
-            into.room().get_mut(start + at..start + at + len).ok_or(Fault::Bounds)
+            part(into.room(), start, at, len).ok_or(Fault::Bounds)
         }
         Target::Recv(start) => {
             let (_, buf) = recvs.front_mut().ok_or(Fault::NoBuffer)?;
-            buf.room().get_mut(start + at..start + at + len).ok_or(Fault::TooLong)
+            part(buf.room(), start, at, len).ok_or(Fault::TooLong)
         }
     }
+}
+
+/// `len` bytes behind the `at`th of what begins at `start`.
+fn part(room: &mut [u8], start: usize, at: usize, len: usize) -> Option<&mut [u8]> {
+    room.get_mut(start.checked_add(at)?..)?.get_mut(..len)
 }
 
 /// MSN and MO are the next ones (RFC 5041 7.1).

@@ -72,7 +72,7 @@ pub(super) struct Place {
 impl Place {
     /// The place so many bytes further on.
     pub(super) fn advanced(self, by: usize) -> Place {
-        Place { offset: self.offset + by, ..self }
+        Place { offset: self.offset.saturating_add(by), ..self }
     }
 }
 
@@ -124,12 +124,10 @@ impl Regions {
         if len == 0 {
             return Err(PostError::Misuse("empty region"));
         }
-        let slot = match self.free.pop() {
+        let reused = self.free.pop();
+        let slot = match reused {
             Some(slot) => slot,
-            None if self.slots.len() < self.limit => {
-                self.slots.push(None);
-                (self.slots.len() - 1) as u32
-            }
+            None if self.slots.len() < self.limit => self.slots.len() as u32,
             None => return Err(PostError::RegionsFull(self.limit)),
         };
         let word = self.keys.next();
@@ -143,8 +141,12 @@ impl Regions {
             }
         };
         let fill = (access == Access::RemoteFill).then_some(0);
-        self.fills += usize::from(fill.is_some());
-        self.slots[slot as usize] = Some(Region { stag, base, len, memory, fill, live: true });
+        self.fills = self.fills.saturating_add(usize::from(fill.is_some()));
+        let region = Some(Region { stag, base, len, memory, fill, live: true });
+        match reused.and_then(|slot| self.slots.get_mut(slot as usize)) {
+            Some(free) => *free = region,
+            None => self.slots.push(region),
+        }
         Ok(Segment { stag, offset: base, len: size })
     }
 
@@ -154,7 +156,7 @@ impl Regions {
         let entry = self.slots.get_mut(slot)?;
         let region = entry.take_if(|region| region.stag == stag)?;
         self.free.push(slot as u32);
-        self.fills -= usize::from(region.fill.is_some());
+        self.fills = self.fills.saturating_sub(usize::from(region.fill.is_some()));
         Some(match region.memory {
             Memory::Writable(buf) => Taken::Whole(buf),
             Memory::Readable { owner, bytes } => {
@@ -188,8 +190,8 @@ impl Regions {
     pub(super) fn place(&mut self, place: Place, at: usize, len: usize) -> Result<&mut [u8], Fault> {
         let region = self.live(place.stag).ok_or(Fault::InvalidStag)?;
         let Memory::Writable(buf) = &mut region.memory else { return Err(Fault::Access) };
-        let start = place.offset + at;
-        buf.get_mut(start..start + len).ok_or(Fault::Bounds)
+        let start = place.advanced(at).offset;
+        buf.get_mut(start..).and_then(|rest| rest.get_mut(..len)).ok_or(Fault::Bounds)
     }
 
     /// Whether there are regions to be filled.
@@ -205,14 +207,14 @@ impl Regions {
     /// Bytes of an admitted place are there now, up to its `end`th.
     pub(super) fn filled(&mut self, place: Place, end: usize) {
         if let Some(high) = self.live(place.stag).and_then(|region| region.fill.as_mut()) {
-            *high = (*high).max(place.offset + end);
+            *high = (*high).max(place.advanced(end).offset);
         }
     }
 
     /// What follows in the region behind the `at`th byte of a place, where nothing was written yet and whose content
     /// therefore does not matter; nothing where it does.
     pub(super) fn unfilled(&mut self, place: Place, at: usize) -> &mut [u8] {
-        let start = place.offset + at;
+        let start = place.advanced(at).offset;
         match self.live(place.stag) {
             Some(Region { memory: Memory::Writable(buf), fill: Some(high), .. }) if *high <= start => {
                 buf.get_mut(start..).unwrap_or_default()
@@ -226,7 +228,8 @@ impl Regions {
         let region = self.live(Stag(stag)).ok_or(Fault::ReadInvalidStag)?;
         let Memory::Readable { bytes, .. } = &region.memory else { return Err(Fault::ReadAccess) };
         let offset = region.range(to, len, Fault::ReadBounds, Fault::ReadWrap)?;
-        Ok(bytes.slice(offset..offset + len))
+        let source = bytes.get(offset..).and_then(|rest| rest.get(..len)).ok_or(Fault::ReadBounds)?;
+        Ok(bytes.slice_ref(source))
     }
 
     /// The regions there are, in the order of their slots.
@@ -244,12 +247,11 @@ impl Regions {
 impl Region {
     /// Where `[to, to + len)` begins in the buffer.
     fn range(&self, to: u64, len: usize, bounds: Fault, wrap: Fault) -> Result<usize, Fault> {
-        let end = to.checked_add(len as u64).ok_or(wrap)?;
-        let past = self.base + self.len as u64;
-        if to < self.base || end > past {
-            return Err(bounds);
-        }
-        usize::try_from(to - self.base).map_err(|_| bounds)
+        to.checked_add(len as u64).ok_or(wrap)?;
+        let offset =
+            to.checked_sub(self.base).and_then(|offset| usize::try_from(offset).ok()).ok_or(bounds)?;
+        let past = offset.checked_add(len).ok_or(bounds)?;
+        if past <= self.len { Ok(offset) } else { Err(bounds) }
     }
 }
 
@@ -266,7 +268,8 @@ struct Keys {
 
 impl Keys {
     fn next(&mut self) -> u64 {
-        self.counter += 1;
+        // 64 bits of it are not used up.
+        self.counter = self.counter.wrapping_add(1);
         let [k0, k1] = self.seed;
         SipHasher13::new_with_keys(k0, k1).hash(&self.counter.to_le_bytes())
     }

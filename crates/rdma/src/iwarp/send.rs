@@ -21,7 +21,7 @@ use super::connection::{Connection, PendingRead, State};
 use super::frame::{Next, Out};
 use super::setup::{Agreed, Opening, Role};
 use super::terminate::Refused;
-use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work};
+use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work, add, tally};
 
 /// Output is framed in batches of about this many bytes: one gather write, and small enough that what the CRC has
 /// read is still in the second-level cache when the socket copies it.
@@ -128,7 +128,7 @@ impl Source {
     }
 
     fn ready(&self) -> usize {
-        self.chain.iter().map(Bytes::len).sum::<usize>() + self.cached
+        self.chain.iter().map(Bytes::len).sum::<usize>().saturating_add(self.cached)
     }
 
     /// Takes the next bytes off the file.
@@ -136,7 +136,7 @@ impl Source {
         let range = self.file.as_mut()?;
         let part = FileRange { file: range.file.clone(), offset: range.offset, len: range.len.min(len) };
         range.offset = range.offset.saturating_add(part.len as u64);
-        range.len -= part.len;
+        range.len = range.len.saturating_sub(part.len);
         if range.len == 0 {
             self.file = None;
         }
@@ -157,7 +157,7 @@ impl Source {
     /// Moves `len` bytes into the FPDU.
     fn move_to(&mut self, mut len: usize, out: &mut Out) {
         if self.cached > 0 {
-            self.cached -= len;
+            self.cached = self.cached.saturating_sub(len);
             if let Some(part) = self.split_file(len) {
                 out.file(part);
             }
@@ -165,8 +165,8 @@ impl Source {
         }
         while len > 0 {
             let Some(front) = self.chain.front_mut() else { return };
-            if front.len() <= len {
-                len -= front.len();
+            if let Some(rest) = len.checked_sub(front.len()) {
+                len = rest;
                 out.payload(std::mem::take(front));
                 self.chain.pop_front();
             } else {
@@ -225,7 +225,7 @@ impl Tx {
         if let Err(what) = check(&work, caps) {
             return Err((PostError::Misuse(what), work));
         }
-        self.posted += 1;
+        self.posted = self.posted.saturating_add(1);
         self.queue.push_back(match work {
             Work::Send { id, data, invalidate, solicited, signalled } => {
                 let len = data.iter().map(Bytes::len).sum();
@@ -249,7 +249,7 @@ impl Tx {
     /// Responses owed, the one under way included: what counts against the IRD.
     pub(super) fn responses(&self) -> usize {
         let current = matches!(self.current, Some(Message { kind: Kind::Response { .. }, .. }));
-        self.responses.len() + usize::from(current)
+        self.responses.len().saturating_add(usize::from(current))
     }
 
     /// Whether the batch has room for more.
@@ -300,13 +300,13 @@ impl Tx {
         let (reads, rest): (VecDeque<_>, VecDeque<_>) =
             self.queue.drain(..).partition(|queued| matches!(queued, Queued::Read { .. }));
         self.queue = rest;
-        self.posted -= reads.len();
+        self.posted = self.posted.saturating_sub(reads.len());
         reads.iter().filter_map(Queued::id).collect()
     }
 
     /// A Read that ended one way or the other makes room in the queue.
     pub(super) fn read_done(&mut self) {
-        self.posted -= 1;
+        self.posted = self.posted.saturating_sub(1);
     }
 
     /// Takes the oldest Write to `stag` out of the account of the work that flushes.
@@ -356,7 +356,7 @@ fn progress(request: &ReadRequest, done: usize) -> ReadRequest {
     ReadRequest {
         sink_to: request.sink_to.wrapping_add(done as u64),
         source_to: request.source_to.wrapping_add(done as u64),
-        size: request.size - done as u32,
+        size: request.size.saturating_sub(done as u32),
         ..*request
     }
 }
@@ -396,7 +396,7 @@ impl Connection {
             Opening::Write => self.tx.empty_write(),
             Opening::Send => {
                 let header = send_header(Opcode::Send, 0, self.tx.send_msn, 0, true).emit();
-                self.tx.send_msn += 1;
+                self.tx.send_msn = self.tx.send_msn.wrapping_add(1);
                 self.tx.out.begin(&header, 0);
                 self.tx.out.finish(header.len());
             }
@@ -430,17 +430,16 @@ impl Connection {
     /// The socket took `n` bytes.
     pub(super) fn sent(&mut self, n: usize, now: Time) {
         self.tx.out.advance(n);
-        self.tx.sent += n as u64;
+        add(&mut self.tx.sent, n as u64);
         self.nudge.sent(now);
         self.patience.awaits_read(self.reads.front().map(|read| read.len), now);
         while let Some(end) = self.tx.next_end() {
-            self.tx.posted -= 1;
+            self.tx.posted = self.tx.posted.saturating_sub(1);
             let (count, done) = match end.write {
                 Some(_) => (&mut self.traffic.written, Done::Written),
                 None => (&mut self.traffic.sent, Done::Sent),
             };
-            count.0 += end.len as u64;
-            count.1 += 1;
+            tally(count, end.len);
             if end.signalled {
                 self.complete(end.id, done);
             }
@@ -456,10 +455,14 @@ impl Connection {
         let left = source.file.as_ref().filter(|_| source.cached == 0)?.len;
         let need = if self.tx.out.takes_files() && left >= STAY_MIN {
             let range = source.file.clone()?;
-            FileNeed::Warm(FileRange { len: left.min(self.tx.fpdu_payload * WARM_FPDUS), ..range })
+            FileNeed::Warm(FileRange {
+                len: left.min(self.tx.fpdu_payload.saturating_mul(WARM_FPDUS)),
+                ..range
+            })
         } else {
             let piece = self.tx.out.takes_sums().then_some(self.tx.fpdu_payload);
-            FileNeed::Read { range: source.split_file(self.tx.fpdu_payload * FILE_FPDUS)?, piece }
+            let some = self.tx.fpdu_payload.saturating_mul(FILE_FPDUS);
+            FileNeed::Read { range: source.split_file(some)?, piece }
         };
         self.tx.reading = true;
         Some(need)
@@ -576,11 +579,12 @@ impl Connection {
     fn next_fpdu(&mut self) -> bool {
         let Tx { out, current, fpdu_payload, shift, ends, .. } = &mut self.tx;
         let Some(message) = current else { return false };
-        let payload = (message.len - message.done).min(*fpdu_payload);
+        let payload = message.len.saturating_sub(message.done).min(*fpdu_payload);
         if message.source.ready() < payload {
             return false;
         }
-        let last = message.done + payload == message.len;
+        let done = message.done.saturating_add(payload);
+        let last = done == message.len;
         let ulpdu = message.begin(payload, last, out);
         match message.source.take_summed(payload, *fpdu_payload) {
             Some((bytes, sum)) => {
@@ -589,7 +593,7 @@ impl Connection {
             None => message.source.move_to(payload, out),
         }
         out.finish(ulpdu);
-        message.done += payload;
+        message.done = done;
         if last {
             let len = message.len;
             match message.kind {
@@ -600,8 +604,7 @@ impl Connection {
                     ends.push_back(End { at: out.end(), id, len, signalled, write: Some(Stag(stag)) });
                 }
                 Kind::Response { .. } => {
-                    self.traffic.served.0 += len as u64;
-                    self.traffic.served.1 += 1;
+                    tally(&mut self.traffic.served, len);
                 }
             }
             *current = None;
@@ -624,17 +627,17 @@ impl Message {
             Kind::Send { opcode, invalidate, msn, .. } => {
                 let header = send_header(*opcode, *invalidate, *msn, self.done as u32, last).emit();
                 out.begin(&header, payload);
-                header.len() + payload
+                header.len().saturating_add(payload)
             }
             Kind::Write { stag, to, .. } => {
                 let header = tagged(Opcode::Write, *stag, *to).emit();
                 out.begin(&header, payload);
-                header.len() + payload
+                header.len().saturating_add(payload)
             }
             Kind::Response { request, .. } => {
                 let header = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_to).emit();
                 out.begin(&header, payload);
-                header.len() + payload
+                header.len().saturating_add(payload)
             }
         }
     }

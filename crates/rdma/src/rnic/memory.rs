@@ -87,8 +87,8 @@ impl Local {
     }
 
     fn pooled(&mut self, address: usize, len: usize, slab: std::ops::Range<usize>) -> io::Result<Rc<Mr>> {
-        self.asked += 1;
-        let end = address + len;
+        self.asked = self.asked.wrapping_add(1);
+        let end = address.saturating_add(len);
         // A block pins the pages of neighbours as well. Those that the pool gave back to the system have other pages when
         // they are used again; work that is under way is in a buffer, whose pages stay, and keeps its key.
         let punches = self.pool.punches();
@@ -102,16 +102,19 @@ impl Local {
             kept.used = self.asked;
             return Ok(kept.mr.clone());
         }
-        let block = |at: usize| slab.start + (at - slab.start) / BLOCK_BYTES * BLOCK_BYTES;
-        let (first, past) = if len > 0 && block(address) == block(end - 1) {
-            (block(address), (block(address) + BLOCK_BYTES).min(slab.end))
+        let offset = address.saturating_sub(slab.start);
+        let block = address.saturating_sub(offset % BLOCK_BYTES);
+        let past_block = block.saturating_add(BLOCK_BYTES).min(slab.end);
+        let (first, past) = if len > 0 && end <= past_block {
+            (block, past_block)
         } else {
-            (address / PAGE * PAGE, end.next_multiple_of(PAGE).min(slab.end))
+            (address.saturating_sub(address % PAGE), end.next_multiple_of(PAGE).min(slab.end))
         };
+        let whole = past.saturating_sub(first);
         while self.kept.len() >= MAX_KEPT && self.forget_one() {}
         // SAFETY: only our own work names local keys, and work that fills memory holds its window: no reference to
         // that part exists, whatever else lies in the block.
-        let register = |pd: &Arc<Pd>| unsafe { pd.register(first, past - first, IBV_ACCESS_LOCAL_WRITE) };
+        let register = |pd: &Arc<Pd>| unsafe { pd.register(first, whole, IBV_ACCESS_LOCAL_WRITE) };
         let mr = Rc::new(self.retrying(register)?);
         self.kept.insert(first, Kept { end: past, mr: mr.clone(), used: self.asked });
         Ok(mr)

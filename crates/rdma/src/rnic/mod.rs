@@ -22,6 +22,9 @@
 //! Errors: devices do not say why an access was refused (see `status`), nor what the peer did in our memory: the
 //! peer's part of [`Traffic`](crate::Traffic) stays zero.
 
+// Nothing from the device or the peer reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod bindings;
 mod cm;
 mod devices;

@@ -207,12 +207,12 @@ impl Cq {
 
     /// Takes the events that there are; false when there was none.
     pub(super) fn silence(&self) -> io::Result<bool> {
-        let mut events = 0;
+        let mut events = 0u32;
         loop {
             let (mut cq, mut user) = (null_mut(), null_mut());
             // SAFETY: the channel is alive and belongs to this queue alone; its descriptor does not block.
             match unsafe { (self.library.ibv_get_cq_event)(self.channel.as_ptr(), &mut cq, &mut user) } {
-                0 => events += 1,
+                0 => events = events.saturating_add(1),
                 _ => match io::Error::last_os_error() {
                     e if e.kind() == io::ErrorKind::WouldBlock => break,
                     e if e.kind() == io::ErrorKind::Interrupted => {}

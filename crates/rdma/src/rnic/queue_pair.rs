@@ -440,7 +440,7 @@ impl QueuePair for RnicQueuePair {
         if state.posted >= state.caps.max_send_work {
             return Err((PostError::QueueFull, work));
         }
-        state.posted += 1;
+        state.posted = state.posted.saturating_add(1);
         state.queue.push_back(work);
         inner.advance(state, None);
         if !state.completions.is_empty() || state.ended.is_some() || state.wants_waiting() {

@@ -19,6 +19,7 @@ use super::cm::{Operation, Qp};
 use super::faults::Watch;
 use super::memory::{Local, NOT_REGISTERED, Piece, Regions};
 use super::status::{self, Failed};
+use crate::verbs::tally;
 use crate::{Caps, Completion, Disconnect, Done, PostError, Segment, Stag, Traffic, Work, WorkError};
 
 /// Completions taken from the device at a time.
@@ -151,7 +152,7 @@ impl Queues {
                 return back(window, NOT_REGISTERED);
             }
         };
-        let number = RECV | (self.first_recv + self.recvs.len() as u64);
+        let number = RECV | self.first_recv.wrapping_add(self.recvs.len() as u64);
         // SAFETY: the window is kept in `recvs` until its completion, or until the queue pair is gone.
         if let Err(e) = unsafe { line.qp.post_recv(number, piece.sge) } {
             tracing::debug!("the device takes no receive: {e}");
@@ -164,7 +165,7 @@ impl Queues {
     /// Hands one request to the device.
     pub(super) fn fly(&mut self, operation: Operation, flight: Flight) -> Result<(), Stop> {
         let Some(line) = &self.line else { return Err(Stop::Refused(io::ErrorKind::NotConnected.into())) };
-        let number = self.first_send + self.sends.len() as u64;
+        let number = self.first_send.wrapping_add(self.sends.len() as u64);
         let mut pieces: Vec<_> = flight._pieces.iter().map(|piece| piece.sge).collect();
         // SAFETY: the flight holds the memory (shared bytes, or the window of a Read), and is kept in `sends` until its
         // completion, or until the queue pair is gone.
@@ -190,7 +191,7 @@ impl Queues {
                     return;
                 }
             };
-            for completion in &batch[..taken] {
+            for completion in batch.iter().take(taken) {
                 if completion.status != IBV_WC_SUCCESS {
                     let (status, vendor) = (qp.status_text(completion.status), completion.vendor_err);
                     tracing::debug!(status, vendor, "work failed");
@@ -230,7 +231,7 @@ impl Queues {
         buf.set_len(len);
         let revoked = completion.wc_flags & IBV_WC_WITH_INV != 0;
         let invalidated = revoked.then_some(Stag(completion.invalidated_rkey));
-        add(&mut self.traffic.received, len);
+        tally(&mut self.traffic.received, len);
         // The device does not say whether the peer asked for an event.
         let done = Done::Received { buf, invalidated, solicited: false };
         self.completions.push_back(Completion { id, result: Ok(done) });
@@ -264,15 +265,15 @@ impl Queues {
         let (done, signalled) = match what {
             What::Part => return,
             What::Send { signalled, .. } => {
-                add(&mut self.traffic.sent, len);
+                tally(&mut self.traffic.sent, len);
                 (Done::Sent, signalled)
             }
             What::Write { signalled } => {
-                add(&mut self.traffic.written, len);
+                tally(&mut self.traffic.written, len);
                 (Done::Written, signalled)
             }
             What::Read { into } => {
-                add(&mut self.traffic.read, len);
+                tally(&mut self.traffic.read, len);
                 match into.try_into_buf() {
                     Ok(buf) => (Done::Read { buf }, true),
                     // Only a buffer that is part of another.
@@ -283,7 +284,7 @@ impl Queues {
                 }
             }
         };
-        self.posted -= 1;
+        self.posted = self.posted.saturating_sub(1);
         if signalled {
             self.completions.push_back(Completion { id, result: Ok(done) });
         }
@@ -350,14 +351,9 @@ fn take<T>(posted: &mut VecDeque<Option<T>>, first: &mut u64, number: u64) -> Op
     let taken = posted.get_mut(index)?.take()?;
     while let Some(None) = posted.front() {
         posted.pop_front();
-        *first += 1;
+        *first = first.wrapping_add(1);
     }
     Some(taken)
-}
-
-fn add(counter: &mut (u64, u64), bytes: usize) {
-    counter.0 += bytes as u64;
-    counter.1 += 1;
 }
 
 #[cfg(test)]

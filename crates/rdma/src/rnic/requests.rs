@@ -158,11 +158,11 @@ impl Queues {
         (done, len): (usize, usize),
         signalled: bool,
     ) -> Result<(), (u64, Stop)> {
-        let (mut data, mut now) = (Vec::new(), 0);
+        let (mut data, mut now) = (Vec::new(), 0usize);
         while data.len() < self.send_pieces
             && let Some(bytes) = chain.front_mut()
         {
-            let room = MAX_MESSAGE - now;
+            let room = MAX_MESSAGE.saturating_sub(now);
             if room == 0 {
                 break;
             }
@@ -171,13 +171,13 @@ impl Queues {
                 chain.pop_front();
             }
             if !piece.is_empty() {
-                now += piece.len();
+                now = now.saturating_add(piece.len());
                 data.push(piece);
             }
         }
         let (pieces, data) = self.pieces(data).map_err(|e| (id, Stop::Memory(e)))?;
         let operation = Operation::Write { address: to.offset.wrapping_add(done as u64), rkey: to.stag.0 };
-        let done = done + now;
+        let done = done.saturating_add(now);
         let last = done == len;
         let what = if last { What::Write { signalled } } else { What::Part };
         let flight = Flight { id, what, len, _pieces: pieces, _data: data };
@@ -209,8 +209,8 @@ impl Queues {
                     heads.extend_from_slice(&bytes);
                 } else {
                     let filled = heads.len();
-                    heads.set_len(filled + bytes.len());
-                    buf::copy(&mut heads[filled..], &bytes);
+                    heads.set_len(filled.saturating_add(bytes.len()));
+                    buf::copy(heads.split_at_mut(filled).1, &bytes);
                 }
                 let len = heads.len();
                 copied.push(heads.split_to(len).freeze());
@@ -227,8 +227,8 @@ async fn gather(pool: Pool, data: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
     let mut whole = pool.alloc(data.iter().map(Bytes::len).sum()).await;
     for bytes in data {
         let filled = whole.len();
-        whole.set_len(filled + bytes.len());
-        buf::copy(&mut whole[filled..], &bytes);
+        whole.set_len(filled.saturating_add(bytes.len()));
+        buf::copy(whole.split_at_mut(filled).1, &bytes);
     }
     Ok(vec![whole.freeze()])
 }

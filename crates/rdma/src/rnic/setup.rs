@@ -128,7 +128,7 @@ impl Endpoint {
         let caps = caps(config, &limits);
         let send_pieces = (limits.pieces as usize).clamp(1, config.max_pieces);
         let pd = Pd::alloc(context)?;
-        let cq = Cq::create(context, (caps.max_send_work + caps.max_recv_work) as u32)?;
+        let cq = Cq::create(context, caps.max_send_work.saturating_add(caps.max_recv_work) as u32)?;
         let sizes = QueueSizes {
             send: caps.max_send_work as u32,
             recv: caps.max_recv_work as u32,

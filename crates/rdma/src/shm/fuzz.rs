@@ -288,9 +288,9 @@ impl Peer {
     /// Any word becomes anything; those that steer come up often.
     fn scribble(&mut self, script: &mut Script<'_>) {
         let word = match script.byte() % 12 {
-            0 => &self.own.hazard[0],
-            1 => &self.own.ended[0],
-            2 => &self.other.ended[0],
+            0 => &*self.own.hazard,
+            1 => &self.own.ended,
+            2 => &self.other.ended,
             3 => return self.doze(script),
             4 => &self.own.news_taken[0],
             5 => &self.other.news_taken[0],

@@ -17,7 +17,9 @@
 //!
 //! Owns: the mapping. Does not: trust it; every reader copies first and then checks.
 
-use weft_machine::shm::{Sleeper, Words};
+use std::sync::atomic::AtomicU64;
+
+use weft_machine::shm::{Sleeper, Word, Words};
 
 /// Words of a slot beside its stamp: a slot is half a cache line.
 pub(super) const SLOT_WORDS: usize = 3;
@@ -30,6 +32,8 @@ pub(super) const REGIONS: usize = 1 << REGION_BITS;
 pub(super) const REGION_BITS: u32 = 12;
 /// Words of a region's entry.
 pub(super) const REGION_WORDS: usize = 4;
+/// A region's entry; `regions` says what its words are.
+pub(super) type Entry = [AtomicU64; REGION_WORDS];
 
 const HAZARD: usize = 0;
 const SLEEPING: usize = 16;
@@ -57,27 +61,29 @@ pub(super) enum Side {
 /// One side's half.
 pub(super) struct Half {
     /// See `regions::Hazard`.
-    pub(super) hazard: Words,
+    pub(super) hazard: Word,
     pub(super) sleeping: Sleeper,
-    pub(super) ended: Words,
+    pub(super) ended: Word,
     pub(super) news_taken: Words,
     pub(super) recvs_taken: Words,
-    pub(super) traffic: Words,
+    pub(super) traffic: [Word; 4],
     pub(super) recvs: Words,
     pub(super) news: Words,
     pub(super) regions: Words,
 }
 
 impl Half {
+    /// The half of `segment` that begins at the word `start`: 0 or `HALF`.
     fn at(segment: &Words, start: usize) -> Half {
-        let part = |from: usize, len: usize| segment.part(start + from..start + from + len);
+        let half = segment.part(start..start.saturating_add(HALF));
+        let part = |from: usize, len: usize| half.part(from..from.saturating_add(len));
         Half {
-            hazard: part(HAZARD, 1),
+            hazard: half.word(HAZARD),
             sleeping: Sleeper::new(part(SLEEPING, 1)),
-            ended: part(ENDED, 1),
+            ended: half.word(ENDED),
             news_taken: part(NEWS_TAKEN, 1),
             recvs_taken: part(RECVS_TAKEN, 1),
-            traffic: part(TRAFFIC, 4),
+            traffic: [TRAFFIC, TRAFFIC + 1, TRAFFIC + 2, TRAFFIC + 3].map(|at| half.word(at)),
             recvs: part(RECVS, RECV_SLOTS * (SLOT_WORDS + 1)),
             news: part(NEWS, NEWS_SLOTS * (SLOT_WORDS + 1)),
             regions: part(REGION_TABLE, REGIONS * REGION_WORDS),

@@ -33,6 +33,13 @@ pub(super) enum Message {
     Slab { number: u32 },
 }
 
+/// Takes a field of the header off the front.
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
+    let (field, behind) = rest.split_first_chunk().ok_or("set-up message too short")?;
+    *rest = behind;
+    Ok(*field)
+}
+
 impl Message {
     pub(super) fn emit(&self) -> Vec<u8> {
         let (kind, ird, ord, number, private) = match self {
@@ -41,7 +48,7 @@ impl Message {
             Message::Reject { private_data } => (3, 0, 0, 0, &private_data[..]),
             Message::Slab { number } => (4, 0, 0, *number, &[][..]),
         };
-        let mut out = Vec::with_capacity(HEADER + private.len());
+        let mut out = Vec::with_capacity(HEADER.saturating_add(private.len()));
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&kind.to_le_bytes());
@@ -53,23 +60,24 @@ impl Message {
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Message, &'static str> {
-        let Some((header, private)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err("set-up message too short");
-        };
-        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
-        if &header[..8] != MAGIC {
+        let mut private = bytes;
+        let magic = take::<8>(&mut private)?;
+        let version = u32::from_le_bytes(take(&mut private)?);
+        let kind = u32::from_le_bytes(take(&mut private)?);
+        let ird = u16::from_le_bytes(take(&mut private)?);
+        let ord = u16::from_le_bytes(take(&mut private)?);
+        let number = u32::from_le_bytes(take(&mut private)?);
+        if magic != *MAGIC {
             return Err("not a Weft shared memory peer");
         }
-        if u32_at(8) != VERSION {
+        if version != VERSION {
             return Err("another version of the shared memory protocol");
         }
         if private.len() > MAX_PRIVATE {
             return Err("private data too long");
         }
-        let (ird, ord, number) = (u16_at(16), u16_at(18), u32_at(20));
         let private_data = Bytes::copy_from_slice(private);
-        Ok(match u32_at(12) {
+        Ok(match kind {
             1 => Message::Request { ird, ord, private_data },
             2 => Message::Accept { ird, ord, private_data },
             3 => Message::Reject { private_data },

@@ -11,6 +11,9 @@
 //! Buffers: what peers touch lies in the provider's pool, whose slabs are memfds.
 //! Errors: a refused access ends the connection on both sides, as on iWARP.
 
+// Nothing from the peer reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 mod layout;

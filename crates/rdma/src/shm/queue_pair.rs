@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weft_machine::net::Readable;
 use weft_machine::rt::{self, Poller, PollerGuard, Task};
-use weft_machine::shm::{Consumer, Doorbell, Producer, Ringer, Sleeper, Socket, Words};
+use weft_machine::shm::{Consumer, Doorbell, Producer, Ringer, Sleeper, Socket, Word, Words};
 use weft_machine::{Buf, File, Peer, Pool, Window};
 
 use self::work::{FileWrite, Stop, check};
@@ -36,6 +36,7 @@ use super::news::{News, Posted};
 use super::quarantine;
 use super::regions::{Held, Reach, RegionTable, Stuck, wait_outside};
 use super::slabs::{Announced, PeerSlabs};
+use crate::verbs::tally;
 use crate::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work, WorkError,
 };
@@ -66,11 +67,11 @@ struct Inner {
     inbox: Rc<Inbox>,
     reach: Reach,
     /// Ours: set when we take nothing more.
-    ended: Words,
+    ended: Word,
     /// Ours: for the peer's statistics.
-    our_traffic: Words,
-    their_hazard: Words,
-    their_traffic: Words,
+    our_traffic: [Word; 4],
+    their_hazard: Word,
+    their_traffic: [Word; 4],
     /// The socket has ended, or said something that it must not say.
     link_end: RefCell<Option<Disconnect>>,
     state: RefCell<State>,
@@ -262,12 +263,12 @@ impl Inner {
                 Err(e) => Disconnect::Lost(e.kind()),
                 Ok(received) if received.len == 0 => Disconnect::Lost(io::ErrorKind::ConnectionReset),
                 Ok(received) => {
-                    let added =
-                        match (Message::parse(&bytes[..received.len]), received.fds.into_iter().next()) {
-                            (Ok(Message::Slab { number }), Some(fd)) => state.slabs.add(number, fd),
-                            (Ok(_), _) => Err("unexpected message after set-up"),
-                            (Err(e), _) => Err(e),
-                        };
+                    let message = Message::parse(bytes.get(..received.len).unwrap_or_default());
+                    let added = match (message, received.fds.into_iter().next()) {
+                        (Ok(Message::Slab { number }), Some(fd)) => state.slabs.add(number, fd),
+                        (Ok(_), _) => Err("unexpected message after set-up"),
+                        (Err(e), _) => Err(e),
+                    };
                     match added {
                         Ok(()) => continue,
                         Err(what) => Disconnect::Violation(what),
@@ -292,11 +293,14 @@ impl Inner {
         Ok(())
     }
 
-    fn count(&self, index: usize, bytes: usize) {
-        // We are the only writer of our half's counters.
-        for (word, add) in self.our_traffic[index..index + 2].iter().zip([bytes as u64, 1]) {
-            word.store(word.load(Ordering::Relaxed) + add, Ordering::Relaxed);
-        }
+    fn count_write(&self, bytes: usize) {
+        let [total, operations, ..] = &self.our_traffic;
+        count_on(total, operations, bytes);
+    }
+
+    fn count_read(&self, bytes: usize) {
+        let [.., total, operations] = &self.our_traffic;
+        count_on(total, operations, bytes);
     }
 
     // ---- receive buffers ----
@@ -319,7 +323,10 @@ impl Inner {
             state.free_slots.push(slot);
             return Err((PostError::QueueFull, Work::Recv { id, buf }));
         }
-        state.recvs[usize::from(slot)] = Some(PostedRecv { id, window: buf.into_window() });
+        // Numbers in `free_slots` are those of `recvs`.
+        if let Some(place) = state.recvs.get_mut(usize::from(slot)) {
+            *place = Some(PostedRecv { id, window: buf.into_window() });
+        }
         Ok(())
     }
 
@@ -362,7 +369,7 @@ impl Inner {
         if let Some(stag) = invalidated {
             state.regions.revoke(stag);
         }
-        add(&mut state.received, len);
+        tally(&mut state.received, len);
         state
             .completions
             .push_back(Completion { id, result: Ok(Done::Received { buf, invalidated, solicited }) });
@@ -382,8 +389,8 @@ impl Inner {
         // listening anyway, and sees the socket close.
         let _ = self.tell(state, News::Closed);
         // From here on the peer touches nothing of ours; see `regions`.
-        self.ended[0].store(1, Ordering::Release);
-        let outside = wait_outside(&self.their_hazard[0], self.stall_limit, || self.link.inner().hung_up());
+        self.ended.store(1, Ordering::Release);
+        let outside = wait_outside(&self.their_hazard, self.stall_limit, || self.link.inner().hung_up());
         let mut flushed = Vec::new();
         flushed.extend(state.head.take().map(|write| write.id));
         flushed.extend(state.queue.drain(..).map(|work| work.id()));
@@ -402,9 +409,11 @@ impl Inner {
     }
 }
 
-fn add(counter: &mut (u64, u64), bytes: usize) {
-    counter.0 += bytes as u64;
-    counter.1 += 1;
+/// Counts one operation in our half, whose only writer we are.
+fn count_on(total: &Word, operations: &Word, bytes: usize) {
+    for (word, more) in [(total, bytes as u64), (operations, 1)] {
+        word.store(word.load(Ordering::Relaxed).saturating_add(more), Ordering::Relaxed);
+    }
 }
 
 const FOREIGN_BUFFER: PostError = PostError::Misuse("buffer not a whole one of the provider's pool");
@@ -455,7 +464,7 @@ impl QueuePair for ShmQueuePair {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
         let dead = || inner.link.inner().hung_up();
-        match state.regions.take(stag, &inner.their_hazard[0], inner.stall_limit, dead)? {
+        match state.regions.take(stag, &inner.their_hazard, inner.stall_limit, dead)? {
             Ok(Held::Window(window)) => window.try_into_buf().ok(),
             Ok(Held::Lent(_)) => None,
             Err((Stuck, held)) => {
@@ -478,7 +487,7 @@ impl QueuePair for ShmQueuePair {
         if let Err(e) = check(&work, state.sends_posted, inner.caps.max_send_work) {
             return Err((e, work));
         }
-        state.sends_posted += 1;
+        state.sends_posted = state.sends_posted.saturating_add(1);
         if state.head.is_some() || !state.queue.is_empty() {
             state.queue.push_back(work);
         } else {
@@ -538,17 +547,15 @@ impl QueuePair for ShmQueuePair {
 
     fn traffic(&self) -> Traffic {
         let state = self.0.state.borrow();
-        let theirs = |index: usize| {
-            let word = |i: usize| self.0.their_traffic[i].load(Ordering::Relaxed);
-            (word(index), word(index + 1))
-        };
+        let [placed, placed_times, served, served_times] =
+            self.0.their_traffic.each_ref().map(|word| word.load(Ordering::Relaxed));
         Traffic {
             sent: state.sent,
             received: state.received,
             written: state.written,
-            placed: theirs(0),
+            placed: (placed, placed_times),
             read: state.read,
-            served: theirs(2),
+            served: (served, served_times),
         }
     }
 

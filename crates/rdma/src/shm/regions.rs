@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::shm::Words;
+use weft_machine::shm::{Word, Words};
 use weft_machine::{Buf, Pool, Window, rt};
 
-use super::layout::{REGION_BITS, REGION_WORDS, REGIONS};
+use super::layout::{Entry, REGION_BITS, REGIONS};
 use crate::{Access, PostError, Refusal, Segment, Stag};
 
 /// Looks at the hazard before the processor is offered to others: about as long as a 16 KiB copy.
@@ -37,7 +37,18 @@ const GENERATIONS: u32 = 1 << (32 - REGION_BITS);
 const RECEIVE_HAZARD: u64 = u64::MAX;
 
 fn index_of(stag: Stag) -> usize {
-    (stag.0 & (REGIONS as u32 - 1)) as usize
+    const MASK: u32 = REGIONS as u32 - 1;
+    (stag.0 & MASK) as usize
+}
+
+/// The hazard value of an access to this region.
+fn hazard_of(stag: Stag) -> u64 {
+    (index_of(stag) as u64).saturating_add(1)
+}
+
+/// The entry of a table that `stag` names, whoever owns the table. Tables have one for every index that an STag can have.
+fn entry_of(table: &Words, stag: Stag) -> Option<&Entry> {
+    table.as_chunks().0.get(index_of(stag))
 }
 
 /// The peer neither left nor died within the limit.
@@ -59,7 +70,7 @@ fn wait_out(
         if !waits_for(hazard.load(Ordering::Acquire)) {
             return Ok(());
         }
-        spins += 1;
+        spins = spins.wrapping_add(1);
         if !spins.is_multiple_of(SPINS) {
             std::hint::spin_loop();
             continue;
@@ -115,8 +126,8 @@ impl RegionTable {
         }
     }
 
-    fn entry(&self, index: usize) -> &[AtomicU64] {
-        &self.entries[index * REGION_WORDS..(index + 1) * REGION_WORDS]
+    fn entry(&self, stag: Stag) -> Option<&Entry> {
+        entry_of(&self.entries, stag)
     }
 
     /// Where a buffer would lie for the peer; `None` when it is not of `pool`.
@@ -146,26 +157,26 @@ impl RegionTable {
             None => return Err(PostError::RegionsFull(self.limit)),
         };
         let generation = match self.slots.get(index) {
-            Some(slot) => (slot.stag.0 >> REGION_BITS) + 1,
+            Some(slot) => (slot.stag.0 >> REGION_BITS).saturating_add(1),
             None => self.first_generation,
         };
         // Generation 0 is left out, so no valid STag is a small number.
         let generation = if generation % GENERATIONS == 0 { 1 } else { generation % GENERATIONS };
         let stag = Stag(generation << REGION_BITS | index as u32);
-        if self.free.pop().is_none() {
-            self.slots.push(OwnSlot { stag, held: None });
+        self.free.pop();
+        let slot = OwnSlot { stag, held: Some(held) };
+        match self.slots.get_mut(index) {
+            Some(free) => *free = slot,
+            None => self.slots.push(slot),
         }
-        let slot = &mut self.slots[index];
-        slot.stag = stag;
-        slot.held = Some(held);
-        let entry = self.entry(index);
-        entry[1].store(u64::from(slab) << 32 | u64::from(len), Ordering::Relaxed);
-        entry[2].store(offset, Ordering::Relaxed);
+        let [state, range, start, _] = self.entry(stag).ok_or(PostError::RegionsFull(self.limit))?;
+        range.store(u64::from(slab) << 32 | u64::from(len), Ordering::Relaxed);
+        start.store(offset, Ordering::Relaxed);
         let rights = match access {
             Access::RemoteRead => 0,
             Access::RemoteWrite | Access::RemoteFill => WRITABLE,
         };
-        entry[0].store(u64::from(stag.0) << 32 | rights | VALID, Ordering::Release);
+        state.store(u64::from(stag.0) << 32 | rights | VALID, Ordering::Release);
         Ok(Segment { stag, offset: 0, len })
     }
 
@@ -176,8 +187,8 @@ impl RegionTable {
 
     /// Ends the peer's rights without taking the memory back: what the peer's Send with Invalidate does.
     pub(super) fn revoke(&self, stag: Stag) {
-        if self.holds(stag) {
-            self.entry(index_of(stag))[0].store(0, Ordering::Release);
+        if let Some([state, ..]) = self.entry(stag).filter(|_| self.holds(stag)) {
+            state.store(0, Ordering::Release);
         }
     }
 
@@ -190,15 +201,13 @@ impl RegionTable {
         limit: Duration,
         dead: impl Fn() -> bool,
     ) -> Option<Result<Held, (Stuck, Held)>> {
-        if !self.holds(stag) {
-            return None;
-        }
-        let index = index_of(stag);
-        self.entry(index)[0].store(0, Ordering::Release);
-        let held = self.slots[index].held.take()?;
-        match wait_out(hazard, limit, |hazard| hazard == index as u64 + 1, dead) {
+        let [state, ..] = entry_of(&self.entries, stag)?;
+        let slot = self.slots.get_mut(index_of(stag)).filter(|slot| slot.stag == stag)?;
+        let held = slot.held.take()?;
+        state.store(0, Ordering::Release);
+        match wait_out(hazard, limit, |hazard| hazard == hazard_of(stag), dead) {
             Ok(()) => {
-                self.free.push(index as u16);
+                self.free.push(index_of(stag) as u16);
                 Some(Ok(held))
             }
             Err(stuck) => Some(Err((stuck, held))),
@@ -232,9 +241,9 @@ pub(super) enum Denied {
 /// The peer's side of things, as we reach into it: its table and our hazard.
 pub(super) struct Reach {
     /// Ours.
-    hazard: Words,
+    hazard: Word,
     /// The peer's.
-    ended: Words,
+    ended: Word,
     /// The peer's.
     regions: Words,
 }
@@ -256,15 +265,15 @@ impl Drop for Inside<'_> {
 }
 
 impl Reach {
-    pub(super) fn new(hazard: Words, ended: Words, regions: Words) -> Reach {
+    pub(super) fn new(hazard: Word, ended: Word, regions: Words) -> Reach {
         Reach { hazard, ended, regions }
     }
 
     fn enter(&self, hazard: u64) -> Result<Inside<'_>, Denied> {
-        self.hazard[0].store(hazard, Ordering::Relaxed);
+        self.hazard.store(hazard, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let inside = Inside(&self.hazard[0]);
-        if self.ended[0].load(Ordering::Acquire) != 0 {
+        let inside = Inside(&self.hazard);
+        if self.ended.load(Ordering::Acquire) != 0 {
             return Err(Denied::Ended);
         }
         Ok(inside)
@@ -282,18 +291,18 @@ impl Reach {
         len: usize,
         access: Access,
     ) -> Result<(Inside<'_>, Place), Denied> {
-        let index = index_of(segment.stag);
-        let inside = self.enter(index as u64 + 1)?;
-        let entry = &self.regions[index * REGION_WORDS..(index + 1) * REGION_WORDS];
-        let state = entry[0].load(Ordering::Acquire);
+        let inside = self.enter(hazard_of(segment.stag))?;
+        let entry = entry_of(&self.regions, segment.stag);
+        let [state, range, start, _] = entry.ok_or(Denied::Refused(Refusal::InvalidStag))?;
+        let state = state.load(Ordering::Acquire);
         if state & VALID == 0 || state >> 32 != u64::from(segment.stag.0) {
             return Err(Denied::Refused(Refusal::InvalidStag));
         }
         if (state & WRITABLE != 0) != (access == Access::RemoteWrite) {
             return Err(Denied::Refused(Refusal::Access));
         }
-        let (first, start) = (entry[1].load(Ordering::Relaxed), entry[2].load(Ordering::Relaxed));
-        let (slab, region_len) = ((first >> 32) as u32, first & 0xffff_ffff);
+        let (range, start) = (range.load(Ordering::Relaxed), start.load(Ordering::Relaxed));
+        let (slab, region_len) = ((range >> 32) as u32, range & 0xffff_ffff);
         let end = segment.offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region_len) {
             return Err(Denied::Refused(Refusal::Bounds));
@@ -304,7 +313,7 @@ impl Reach {
 
     /// Send with Invalidate: ends our rights to a region of the peer. False when there is no such region.
     pub(super) fn invalidate(&self, stag: Stag) -> bool {
-        let state = &self.regions[index_of(stag) * REGION_WORDS];
+        let Some([state, ..]) = entry_of(&self.regions, stag) else { return false };
         let seen = state.load(Ordering::Acquire);
         let ours = seen & VALID != 0 && seen >> 32 == u64::from(stag.0);
         // The owner may be taking it back at the same moment: then it is not there any more.

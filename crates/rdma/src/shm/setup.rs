@@ -9,6 +9,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,9 +28,9 @@ use super::{Config, Provider};
 use crate::{Caps, ConnectError, ConnectParams, QueuePair, Work};
 
 /// Names tried when any port will do.
-const ANY_PORT_TRIES: u32 = 64;
-/// First of the ports that IANA leaves to everyone.
-const FIRST_DYNAMIC_PORT: u16 = 49152;
+const ANY_PORT_TRIES: usize = 64;
+/// The ports that IANA leaves to everyone.
+const DYNAMIC_PORTS: RangeInclusive<u16> = 49152..=u16::MAX;
 /// Pause before another try at a listener whose backlog is full.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
 
@@ -47,9 +48,8 @@ pub(super) fn listen(pool: Pool, config: Config, mut addr: SocketAddr) -> io::Re
     let socket = if addr.port() != 0 {
         bind(addr.port())?
     } else {
-        let span = u32::from(u16::MAX - FIRST_DYNAMIC_PORT) + 1;
-        let start = RandomState::new().build_hasher().finish() as u32 % span;
-        let mut tries = (0..ANY_PORT_TRIES).map(|n| FIRST_DYNAMIC_PORT + ((start + n) % span) as u16);
+        let start = RandomState::new().build_hasher().finish() as u16 | *DYNAMIC_PORTS.start();
+        let mut tries = (start..=u16::MAX).chain(DYNAMIC_PORTS).take(ANY_PORT_TRIES);
         loop {
             let port = tries.next().ok_or(io::ErrorKind::AddrInUse)?;
             match bind(port) {
@@ -283,7 +283,8 @@ async fn receive(link: &Readable<Socket>) -> Result<(Message, Vec<OwnedFd>), Con
                 return Err(ConnectError::Io(io::ErrorKind::ConnectionReset.into()));
             }
             Ok(received) => {
-                let message = Message::parse(&bytes[..received.len]).map_err(ConnectError::Violation)?;
+                let message = Message::parse(bytes.get(..received.len).unwrap_or_default());
+                let message = message.map_err(ConnectError::Violation)?;
                 return Ok((message, received.fds));
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => link.readable().await?,

@@ -18,6 +18,16 @@ const MAX_SLABS: usize = 1024;
 /// A slab's length in bytes.
 const MAX_SLAB_BYTES: usize = 1 << 30;
 
+/// Puts `value` at `index < MAX_SLABS`; what lies between is as good as never passed.
+fn put<T: Clone + Default>(table: &mut Vec<T>, index: usize, value: T) {
+    if table.len() <= index {
+        table.resize(index.saturating_add(1), T::default());
+    }
+    if let Some(slot) = table.get_mut(index) {
+        *slot = value;
+    }
+}
+
 /// Our slabs that the peer knows.
 #[derive(Default)]
 pub(super) struct Announced(Vec<bool>);
@@ -31,10 +41,7 @@ impl Announced {
         }
         let slab = pool.slab(number).filter(|_| index < MAX_SLABS).ok_or(io::ErrorKind::OutOfMemory)?;
         socket.send(&Message::Slab { number }.emit(), &[slab.as_fd()])?;
-        if self.0.len() <= index {
-            self.0.resize(index + 1, false);
-        }
-        self.0[index] = true;
+        put(&mut self.0, index, true);
         Ok(())
     }
 }
@@ -54,10 +61,7 @@ impl PeerSlabs {
             tracing::debug!("slab {number} of the peer: {e}");
             "unusable slab"
         })?;
-        if self.0.len() <= index {
-            self.0.resize(index + 1, None);
-        }
-        self.0[index] = Some(Window::over(Arc::new(mapping)));
+        put(&mut self.0, index, Some(Window::over(Arc::new(mapping))));
         Ok(())
     }
 

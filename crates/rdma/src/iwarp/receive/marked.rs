@@ -35,11 +35,11 @@ pub(super) struct Marked {
 
 /// Where an FPDU lies that is there whole.
 struct Whole {
-    /// Bytes of a marker in front of it.
-    lead: usize,
+    /// A marker stands in front of it.
+    has_lead: bool,
     /// Its length without markers.
     len: usize,
-    /// Its length with the markers inside, and `lead`.
+    /// Its length with the markers inside and in front.
     raw: usize,
 }
 
@@ -50,11 +50,11 @@ impl Marked {
 
     /// Where the next bytes go; never empty, as an FPDU that is whole has left.
     pub(super) fn free(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.len..]
+        self.bytes.split_at_mut(self.len).1
     }
 
     pub(super) fn commit(&mut self, n: usize) {
-        self.len += n;
+        self.len = self.len.saturating_add(n);
         assert!(self.len <= self.bytes.len(), "more received than there was room for");
     }
 
@@ -69,57 +69,61 @@ impl Marked {
     /// Moves the next FPDU to the ring, if it is there whole.
     pub(super) fn next(&mut self, ring: &mut Ring) -> Result<bool, Fault> {
         let Some(whole) = self.whole() else { return Ok(false) };
-        let raw = &self.bytes[..whole.raw];
+        let raw = self.bytes.split_at(whole.raw).0;
         // The CRC comes first: what does not match is not interpreted.
         if self.crc {
-            let (covered, field) = raw.split_at(whole.raw - CRC_LEN);
+            let (covered, field) = raw.split_last_chunk::<CRC_LEN>().ok_or(Fault::Framing)?;
             let mut crc = Crc::default();
             crc.update(covered);
-            if crc.field() != field {
+            if crc.field() != *field {
                 return Err(Fault::Crc);
             }
         }
-        if whole.lead > 0 && pointer(raw) != 0 {
-            return Err(Fault::Framing);
+        let (mut rest, mut until) = (raw, self.until);
+        if whole.has_lead {
+            rest = behind_marker(rest, 0)?;
+            until = BETWEEN;
         }
         let mut left = whole.len;
-        let mut at = whole.lead;
-        let mut until = if whole.lead > 0 { BETWEEN } else { self.until };
+        // Stream bytes since the length field, markers included: what FPDUPTR says.
+        let mut since = 0usize;
         loop {
-            let part = until.min(left);
-            ring.append(&raw[at..at + part]);
-            (left, at, until) = (left - part, at + part, until - part);
+            let (part, behind) = rest.split_at_checked(until.min(left)).ok_or(Fault::Framing)?;
+            ring.append(part);
+            left = left.saturating_sub(part.len());
+            until = until.saturating_sub(part.len());
             if left == 0 {
                 break;
             }
-            if pointer(&raw[at..]) != at - whole.lead {
-                return Err(Fault::Framing);
-            }
-            at += MARKER_LEN;
+            since = since.saturating_add(part.len());
+            rest = behind_marker(behind, since)?;
+            since = since.saturating_add(MARKER_LEN);
             until = BETWEEN;
         }
         self.until = until;
         self.bytes.copy_within(whole.raw..self.len, 0);
-        self.len -= whole.raw;
+        self.len = self.len.saturating_sub(whole.raw);
         Ok(true)
     }
 
     fn whole(&self) -> Option<Whole> {
-        let lead = if self.until == 0 { MARKER_LEN } else { 0 };
+        let has_lead = self.until == 0;
+        let (lead, before) = if has_lead { (MARKER_LEN, BETWEEN) } else { (0, self.until) };
         // Markers and FPDUs are multiples of four: none stands inside the length.
-        let length = self.bytes[..self.len].get(lead..lead + LENGTH_LEN)?;
-        let len = mpa::fpdu_len(u16::from_be_bytes([length[0], length[1]]));
-        let before = if lead > 0 { BETWEEN } else { self.until };
+        let length = self.bytes.get(..self.len)?.get(lead..)?.first_chunk::<LENGTH_LEN>()?;
+        let len = mpa::fpdu_len(u16::from_be_bytes(*length));
         // One that would follow the last byte belongs to the next FPDU.
-        let inside = if len > before { 1 + (len - before - 1) / BETWEEN } else { 0 };
-        let raw = lead + len + inside * MARKER_LEN;
-        (self.len >= raw).then_some(Whole { lead, len, raw })
+        let inside = len.saturating_sub(before).div_ceil(BETWEEN);
+        let raw = lead.saturating_add(len).saturating_add(inside.saturating_mul(MARKER_LEN));
+        (self.len >= raw).then_some(Whole { has_lead, len, raw })
     }
 }
 
-/// FPDUPTR: how far back the FPDU begins that the marker stands in. Its two low bits are not looked at.
-fn pointer(marker: &[u8]) -> usize {
-    usize::from(u16::from_be_bytes([marker[2], marker[3]]) & !3)
+/// What follows the marker that `raw` begins with. Its FPDUPTR says how far back the FPDU begins that it stands in,
+/// `since`; its two low bits are not looked at.
+fn behind_marker(raw: &[u8], since: usize) -> Result<&[u8], Fault> {
+    let (&[_, _, high, low], behind) = raw.split_first_chunk::<MARKER_LEN>().ok_or(Fault::Framing)?;
+    if usize::from(u16::from_be_bytes([high, low]) & !3) == since { Ok(behind) } else { Err(Fault::Framing) }
 }
 
 impl Ring {

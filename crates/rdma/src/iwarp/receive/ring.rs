@@ -37,21 +37,26 @@ impl Ring {
         self.len
     }
 
+    /// Where the byte `at` lies, counted from the first one; `at` is at most the capacity.
+    fn position(&self, at: usize) -> usize {
+        let straight = self.head.saturating_add(at);
+        straight.checked_sub(self.capacity()).unwrap_or(straight)
+    }
+
     /// Up to `limit` bytes of free room, in stream order.
     pub(super) fn free(&mut self, limit: usize) -> (&mut [u8], &mut [u8]) {
-        let room = (self.buf.len() - self.len).min(limit);
-        let tail = (self.head + self.len) % self.buf.len();
-        let first = room.min(self.buf.len() - tail);
+        let room = self.capacity().saturating_sub(self.len).min(limit);
+        let tail = self.position(self.len);
         let (before, from_tail) = self.buf.split_at_mut(tail);
-        (&mut from_tail[..first], &mut before[..room - first])
+        let first = room.min(from_tail.len());
+        (from_tail.split_at_mut(first).0, before.split_at_mut(room.saturating_sub(first)).0)
     }
 
     /// Room from byte `at` of the empty ring on: for what will follow bytes that are put to its front first.
     pub(super) fn behind(&mut self, at: usize, limit: usize) -> &mut [u8] {
         debug_assert!(self.len == 0 && self.head == 0);
-        let room = &mut self.buf[at..];
-        let len = room.len().min(limit);
-        &mut room[..len]
+        let (_, room) = self.buf.split_at_mut(at);
+        room.split_at_mut(room.len().min(limit)).0
     }
 
     /// The `n` bytes that were received there come next; what was put to the front is used up.
@@ -65,8 +70,8 @@ impl Ring {
 
     /// Copies out what was received there.
     pub(super) fn peek_behind(&self, at: usize, to: &mut [u8]) {
-        let len = to.len();
-        to.copy_from_slice(&self.buf[at..at + len]);
+        let (_, from) = self.buf.split_at(at);
+        to.copy_from_slice(from.split_at(to.len()).0);
     }
 
     /// Adds a few bytes.
@@ -79,27 +84,29 @@ impl Ring {
     }
 
     pub(super) fn commit(&mut self, n: usize) {
-        self.len += n;
+        self.len = self.len.saturating_add(n);
         assert!(self.len <= self.buf.len(), "more received than there was room for");
     }
 
     /// The bytes `[at, at + len)`, which must be there, in at most two parts.
     pub(super) fn slices(&self, at: usize, len: usize) -> (&[u8], &[u8]) {
-        assert!(at + len <= self.len);
-        let start = (self.head + at) % self.buf.len();
-        let first = len.min(self.buf.len() - start);
-        (&self.buf[start..start + first], &self.buf[..len - first])
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
+        let (before, from_start) = self.buf.split_at(self.position(at));
+        let first = len.min(from_start.len());
+        (from_start.split_at(first).0, before.split_at(len.saturating_sub(first)).0)
     }
 
     /// Copies out what there is from `at` on, without consuming it: for headers.
-    pub(super) fn peek(&self, at: usize, to: &mut [u8]) -> usize {
+    pub(super) fn peek<'a>(&self, at: usize, to: &'a mut [u8]) -> &'a [u8] {
         let len = to.len().min(self.len.saturating_sub(at));
+        let (to, _) = to.split_at_mut(len);
         if len > 0 {
             let (first, second) = self.slices(at, len);
-            to[..first.len()].copy_from_slice(first);
-            to[first.len()..len].copy_from_slice(second);
+            let (to_first, to_second) = to.split_at_mut(first.len());
+            to_first.copy_from_slice(first);
+            to_second.copy_from_slice(second);
         }
-        len
+        to
     }
 
     /// Takes the first `n` bytes into a CRC, if there is one.
@@ -114,13 +121,13 @@ impl Ring {
     /// Whether the field at `at` holds this CRC.
     pub(super) fn holds(&self, at: usize, crc: Crc) -> bool {
         let mut field = [0; CRC_LEN];
-        self.peek(at, &mut field) == CRC_LEN && crc.field() == field
+        self.peek(at, &mut field) == crc.field()
     }
 
     pub(super) fn consume(&mut self, n: usize) {
         assert!(n <= self.len);
-        self.len -= n;
-        self.head = (self.head + n) % self.buf.len();
+        self.len = self.len.saturating_sub(n);
+        self.head = self.position(n);
         if self.len == 0 {
             // Begin again at the front, which is in the cache.
             self.head = 0;

@@ -13,7 +13,8 @@ use weft_machine::{Buf, File, FileRange, Payload, Window};
 use super::super::layout::RECV_SLOTS;
 use super::super::news::{News, Posted};
 use super::super::regions::{Denied, Inside};
-use super::{Inner, State, add};
+use super::{Inner, State};
+use crate::verbs::tally;
 use crate::{Access, Completion, Disconnect, Done, PostError, Refusal, Segment, Stag, Work, WorkError};
 
 /// What one trip to the disk fetches when a Write's file is not in the page cache.
@@ -66,7 +67,7 @@ impl FileWrite {
         FileRange {
             file: file.clone(),
             offset: offset.saturating_add(self.done as u64),
-            len: len - self.done,
+            len: len.saturating_sub(self.done),
         }
     }
 }
@@ -103,7 +104,7 @@ impl Inner {
             if !slab.write_at(at, piece) {
                 return Err(OUTSIDE);
             }
-            at += piece.len();
+            at = at.saturating_add(piece.len());
         }
         if let Some(stag) = invalidate
             && !self.reach.invalidate(stag)
@@ -116,7 +117,7 @@ impl Inner {
             state,
             News::Message { slot: posted.slot, len: len32, invalidated: invalidate, solicited },
         )?;
-        add(&mut state.sent, len);
+        tally(&mut state.sent, len);
         Ok(())
     }
 
@@ -127,7 +128,7 @@ impl Inner {
             if !slab.write_at(at, piece) {
                 return Err(OUTSIDE);
             }
-            at += piece.len();
+            at = at.saturating_add(piece.len());
         }
         Ok(())
     }
@@ -147,19 +148,19 @@ impl Inner {
         file: &File,
         offset: u64,
     ) -> Option<io::Result<()>> {
-        let mut done = 0;
+        let mut done = 0u32;
         while done < from.len {
-            let len = (from.len - done).min(INSIDE_BYTES);
+            let len = from.len.saturating_sub(done).min(INSIDE_BYTES);
             let part = Segment { offset: from.offset.checked_add(done.into())?, len, ..from };
             let len = len as usize;
             let (_inside, slab, at) = self.enter(state, part, len, Access::RemoteRead).ok()?;
             if let Err(e) = file.place_at(offset.checked_add(done.into())?, &slab.slice(at, len)?) {
                 return Some(Err(e));
             }
-            done += part.len;
+            done = done.saturating_add(part.len);
         }
-        add(&mut state.read, from.len as usize);
-        self.count(2, from.len as usize);
+        tally(&mut state.read, from.len as usize);
+        self.count_read(from.len as usize);
         Some(Ok(()))
     }
 
@@ -196,7 +197,7 @@ impl Inner {
                 if let Err(stop) = self.write_chain(state, &[bytes], write.rest()) {
                     return Poll::Ready(Err(stop));
                 }
-                write.done += placed;
+                write.done = write.done.saturating_add(placed);
             }
             let rest = write.rest_of_file();
             if rest.len == 0 {
@@ -276,21 +277,21 @@ impl Inner {
     }
 
     fn written(&self, state: &mut State, len: usize) -> Done {
-        add(&mut state.written, len);
-        self.count(0, len);
+        tally(&mut state.written, len);
+        self.count_write(len);
         Done::Written
     }
 
     fn fetched(&self, state: &mut State, buf: Buf) -> Done {
-        add(&mut state.read, buf.len());
-        self.count(2, buf.len());
+        tally(&mut state.read, buf.len());
+        self.count_read(buf.len());
         Done::Read { buf }
     }
 
     fn complete(&self, state: &mut State, id: u64, signalled: bool, result: Result<Done, Stop>) {
         match result {
             Ok(done) if signalled => state.completions.push_back(Completion { id, result: Ok(done) }),
-            Ok(_) => state.sends_posted -= 1,
+            Ok(_) => state.sends_posted = state.sends_posted.saturating_sub(1),
             Err(stop) => self.stop(state, id, stop),
         }
     }

@@ -3,6 +3,7 @@ use std::time::Instant;
 
 use weft_machine::buf::MAX_BUF;
 
+use super::super::layout::REGION_WORDS;
 use super::*;
 
 /// How long a stopped peer is waited for.
@@ -13,13 +14,14 @@ struct Both {
     pool: Pool,
     table: RegionTable,
     reach: Reach,
-    hazard: Words,
-    ended: Words,
+    hazard: Word,
+    ended: Word,
 }
 
 fn both(limit: usize) -> Both {
     let entries = Words::create("test", REGIONS * REGION_WORDS).unwrap();
-    let (hazard, ended) = (Words::create("test", 1).unwrap(), Words::create("test", 1).unwrap());
+    let (hazard, ended) =
+        (Words::create("test", 1).unwrap().word(0), Words::create("test", 1).unwrap().word(0));
     Both {
         pool: Pool::new(MAX_BUF),
         table: RegionTable::new(entries.clone(), limit),
@@ -37,7 +39,7 @@ impl Both {
     }
 
     fn take(&mut self, stag: Stag) -> Option<Window> {
-        let taken = self.table.take(stag, &self.hazard[0], LIMIT, || false)?;
+        let taken = self.table.take(stag, &self.hazard, LIMIT, || false)?;
         Some(window(taken.unwrap()))
     }
 
@@ -74,7 +76,7 @@ fn access_is_checked_for_stag_rights_and_bounds() {
         let wrong = Segment { stag: Stag(wrong), ..segment };
         assert_eq!(both.denial(wrong, 1, WRITE), refused(Refusal::InvalidStag), "{wrong:?}");
     }
-    assert_eq!(both.hazard[0].load(Ordering::Relaxed), 0, "nobody stays inside");
+    assert_eq!(both.hazard.load(Ordering::Relaxed), 0, "nobody stays inside");
 }
 
 #[test]
@@ -134,7 +136,7 @@ fn who_has_ended_is_not_accessed() {
     let mut both = both(8);
     let segment = both.add(10, WRITE);
     assert!(both.reach.receive_buffers().is_ok());
-    both.ended[0].store(1, Ordering::Release);
+    both.ended.store(1, Ordering::Release);
     assert_eq!(both.denial(segment, 1, WRITE), Some(Denied::Ended));
     assert!(matches!(both.reach.receive_buffers(), Err(Denied::Ended)));
 }
@@ -150,13 +152,13 @@ fn a_dead_peer_is_not_waited_for_and_a_stopped_one_not_forever() {
     let start = Instant::now();
     assert!(both.take(other.stag).is_some(), "another region is not waited for");
     assert!(start.elapsed() < LIMIT);
-    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], LIMIT, || true), Some(Ok(_))));
+    assert!(matches!(both.table.take(segment.stag, &both.hazard, LIMIT, || true), Some(Ok(_))));
     assert!(start.elapsed() < LIMIT);
 
     let segment = both.add(10, WRITE);
     let (inside, _) = both.reach.region(segment, 10, WRITE).unwrap();
     std::mem::forget(inside);
-    assert!(matches!(both.table.take(segment.stag, &both.hazard[0], LIMIT, || false), Some(Err((Stuck, _)))));
+    assert!(matches!(both.table.take(segment.stag, &both.hazard, LIMIT, || false), Some(Err((Stuck, _)))));
 }
 
 /// Tells the writer to stop, also when an assertion fails: a scope waits for its threads.
@@ -213,7 +215,7 @@ fn nothing_is_placed_after_a_region_was_taken_back() {
                     std::thread::yield_now();
                 }
             }
-            let window = window(table.take(segment.stag, &hazard[0], LIMIT, || false).unwrap().unwrap());
+            let window = window(table.take(segment.stag, &hazard, LIMIT, || false).unwrap().unwrap());
             let buf = window.try_into_buf().unwrap();
             // An access that was let in has ended, so its value is everywhere; and what is there stays.
             let last = buf[LEN - 1];

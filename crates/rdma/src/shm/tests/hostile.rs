@@ -68,7 +68,7 @@ fn a_peer_that_dies_is_noticed_and_everything_flushes() {
         qp.post(recv(&world.pool, 7)).unwrap();
         let region = qp.register(filled(&world.pool, 10, 1), Access::RemoteWrite).unwrap();
         // It dies in the middle of an access.
-        raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
+        raw.halves.0.hazard.store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
         drop(raw);
         let (flushed, end) = completions(&qp).until_the_end().await;
         assert_eq!(flushed, [(7, WorkError::Flushed)]);
@@ -102,7 +102,7 @@ fn a_peer_stopped_inside_our_memory_is_given_up_and_the_memory_kept() {
     run(async {
         let (qp, raw) = raw(&world.pool);
         let region = qp.register(filled(&world.pool, 10, 1), Access::RemoteWrite).unwrap();
-        raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
+        raw.halves.0.hazard.store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
         assert!(qp.invalidate(region.stag).is_none(), "not back yet");
         assert_eq!(completions(&qp).until_the_end().await.1, Disconnect::Lost(io::ErrorKind::TimedOut));
         drop(qp);
@@ -121,7 +121,7 @@ fn the_memory_of_a_given_up_peer_is_free_when_it_dies_whatever_it_has_passed() {
     run(async {
         let (qp, raw) = raw(&world.pool);
         let region = qp.register(filled(&world.pool, 10, 1), Access::RemoteWrite).unwrap();
-        raw.halves.0.hazard[0].store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
+        raw.halves.0.hazard.store(u64::from(region.stag.0 & 0xfff) + 1, Ordering::Release);
         raw.socket.send(&Message::Slab { number: 0 }.emit(), &[raw.socket.as_fd()]).unwrap();
         drop(qp);
         assert!(world.pool.in_use_bytes() > 0);
@@ -359,7 +359,7 @@ proptest! {
                         _ => &raw.halves.0.regions[at % 32],
                     };
                     // Hazards are tested elsewhere: they cost a second each.
-                    let hazard = std::ptr::eq(word, &raw.halves.0.hazard[0]);
+                    let hazard = std::ptr::eq(word, &*raw.halves.0.hazard);
                     let value = match shape {
                         _ if hazard => 0,
                         0 => value,
