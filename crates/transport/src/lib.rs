@@ -5,10 +5,11 @@
 //! Spec: [MS-SMBD] 3.1.4 gives the list of calls; RFC 8166 the meaning of tickets.
 //! Owns: framing, credits, fragments, registered payload. Does not: look into messages.
 #![forbid(unsafe_code)]
+// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod channel;
 pub mod datagram;
-mod deadline;
 mod framed;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -28,25 +28,27 @@ pub(crate) struct Sent {
 impl Sent {
     /// The number of a new message.
     pub(crate) fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
+        let number = self.next;
+        // 64 bits of it are not used up.
+        self.next = number.saturating_add(1);
+        number
     }
 
     /// Messages that are neither taken nor known to have failed.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.next - self.done
+        self.next.saturating_sub(self.done)
     }
 
     /// The medium has taken message `number` and all before it. Call [`Sent::wake`] when the batch is over.
     pub(crate) fn done(&mut self, number: u64) {
-        self.done = self.done.max(number + 1);
+        self.done = self.done.max(number.saturating_add(1));
         self.close_holes();
     }
 
     fn close_holes(&mut self) {
         while let Some(&hole) = self.holes.first().filter(|&&hole| hole <= self.done) {
             self.holes.remove(&hole);
-            self.done = self.done.max(hole + 1);
+            self.done = self.done.max(hole.saturating_add(1));
         }
     }
 

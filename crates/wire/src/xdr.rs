@@ -26,6 +26,16 @@ pub const fn pad(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
+/// The fill behind an opaque of `len` bytes.
+pub const fn fill(len: usize) -> &'static [u8] {
+    match pad(len) {
+        0 => &[],
+        1 => &[0],
+        2 => &[0; 2],
+        _ => &[0; 3],
+    }
+}
+
 /// Payload of a call: here, or still with whoever sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {

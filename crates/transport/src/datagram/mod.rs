@@ -26,7 +26,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
 use weft_machine::{Buf, LogLimit, Payload, Pool, rt};
 use weft_wire::rpc::{AuthStat, Reply};
-use weft_wire::xdr::Encoder;
+use weft_wire::xdr::{self, Encoder};
 
 pub use self::reached::{MAX_REACHED, Presence, REMEMBERED, Reached};
 use crate::channel::*;
@@ -100,11 +100,11 @@ impl Port {
                 Err(e) if passes(&e) => continue,
                 Err(e) => return Err(e),
             };
-            if len > MAX_MESSAGE {
+            let Some(body) = staging.get(..len).filter(|_| len <= MAX_MESSAGE) else {
                 tracing::debug!(%from, "a datagram longer than {MAX_MESSAGE} bytes was dropped");
                 continue;
-            }
-            let body = Bytes::copy_from_slice(&staging[..len]);
+            };
+            let body = Bytes::copy_from_slice(body);
             drop(staging);
             if let Some(channel) = self.deliver(from, body) {
                 return Ok(Rc::new(channel));
@@ -307,7 +307,7 @@ impl Channel for Datagram {
 
 fn count(of: &Cell<(u64, u64)>, bytes: usize) {
     let (before, datagrams) = of.get();
-    of.set((before + bytes as u64, datagrams + 1));
+    of.set((before.saturating_add(bytes as u64), datagrams.saturating_add(1)));
 }
 
 fn length(outgoing: &Outgoing) -> usize {
@@ -333,14 +333,14 @@ async fn whole(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
             Part::Payload { data, .. } => (data, true),
         };
         let len = data.len();
-        if message.len() + len.next_multiple_of(4) > MAX_MESSAGE {
+        if message.len().saturating_add(len.next_multiple_of(4)) > MAX_MESSAGE {
             return Err(Error::Misuse("a message longer than a datagram"));
         }
         for piece in data.into_chain(pool).await? {
             message.extend_from_slice(&piece);
         }
         if opaque {
-            message.extend_from_slice(&[0; 3][..len.next_multiple_of(4) - len]);
+            message.extend_from_slice(xdr::fill(len));
         }
     }
     Ok(message)

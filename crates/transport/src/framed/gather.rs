@@ -85,7 +85,12 @@ impl Gather {
     /// Bytes that should be there before it is worth waking up; 1 where anything is.
     pub(super) fn low_water(&self) -> usize {
         // Messages differ: asking for a little less than the average spares a wait for the last bytes of one.
-        if self.goal == 1 { 1 } else { (self.goal * self.message_bytes * 7 / 8).max(1) }
+        if self.goal == 1 { 1 } else { (self.goal_bytes().saturating_mul(7) / 8).max(1) }
+    }
+
+    /// Bytes of as many messages as are waited for.
+    fn goal_bytes(&self) -> usize {
+        self.goal.saturating_mul(self.message_bytes)
     }
 
     /// A receive brought so many whole messages in so many bytes.
@@ -95,9 +100,9 @@ impl Gather {
             epoch.start = Some(now);
             return;
         };
-        epoch.receives += 1;
-        epoch.messages += messages;
-        epoch.bytes += bytes;
+        epoch.receives = epoch.receives.saturating_add(1);
+        epoch.messages = epoch.messages.saturating_add(messages);
+        epoch.bytes = epoch.bytes.saturating_add(bytes);
         if epoch.receives == EPOCH {
             let took = now.since(start);
             self.judge(took);
@@ -107,7 +112,7 @@ impl Gather {
 
     /// A gathering ended by lack of patience, with less than was wanted.
     pub(super) fn missed(&mut self) {
-        self.epoch.missed += 1;
+        self.epoch.missed = self.epoch.missed.saturating_add(1);
         if self.epoch.missed > MAX_MISSED {
             self.give_up();
         }
@@ -120,32 +125,34 @@ impl Gather {
 
     fn judge(&mut self, took: Duration) {
         let Epoch { receives, messages, bytes, .. } = self.epoch;
-        if took > MAX_EPOCH || messages == 0 {
+        let average = bytes.checked_div(messages);
+        let each = took.as_nanos().checked_div(messages as u128);
+        let (Some(average), Some(each)) = (average, each.filter(|_| took <= MAX_EPOCH)) else {
             return self.retreat();
-        }
-        self.message_bytes = bytes / messages;
+        };
+        self.message_bytes = average;
         if self.message_bytes > SMALL_BYTES {
             return self.retreat();
         }
-        let each = took.as_nanos() / messages as u128;
         if let Some(before) = self.trial.take() {
-            if each * KEPT_PERCENT > before * 100 {
+            if each.saturating_mul(KEPT_PERCENT) > before.saturating_mul(100) {
                 return self.give_up();
             }
             self.next_rest = REST_FIRST;
         }
         self.rest = self.rest.saturating_sub(1);
-        self.age += 1;
+        self.age = self.age.saturating_add(1);
         if self.goal > 1 && self.age == PROBATION {
             return self.retreat();
         }
         let percent = if self.goal == 1 { FIRST_CROWD_PERCENT } else { CROWD_PERCENT };
-        let crowd = 100 * messages >= percent * self.goal * receives as usize;
-        let room = self.goal < MAX_GOAL && 2 * self.goal * self.message_bytes <= MAX_GOAL_BYTES;
+        let wanted = percent.saturating_mul(self.goal).saturating_mul(receives as usize);
+        let crowd = messages.saturating_mul(100) >= wanted;
+        let room = self.goal < MAX_GOAL && self.goal_bytes().saturating_mul(2) <= MAX_GOAL_BYTES;
         if self.rest == 0 && crowd && room {
             self.trial = Some(each);
             self.age = 0;
-            self.goal *= 2;
+            self.goal = self.goal.saturating_mul(2);
         }
     }
 
@@ -153,7 +160,7 @@ impl Gather {
     fn give_up(&mut self) {
         self.retreat();
         self.rest = self.next_rest;
-        self.next_rest = (2 * self.next_rest).min(REST_MOST);
+        self.next_rest = self.next_rest.saturating_mul(2).min(REST_MOST);
     }
 
     fn retreat(&mut self) {

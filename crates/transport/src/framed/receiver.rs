@@ -67,6 +67,13 @@ struct Large {
     last: bool,
 }
 
+impl Large {
+    /// Bytes that are still to come; `buf.len() <= len`.
+    fn rest(&self) -> usize {
+        self.len.saturating_sub(self.buf.len())
+    }
+}
+
 /// A message of several frames, joined as they come.
 #[derive(Default)]
 struct Begun {
@@ -96,10 +103,10 @@ impl Begun {
     /// Appends a frame for which there is room.
     fn append(&mut self, frame: &[u8]) {
         let len = self.len();
-        self.frames += 1;
+        self.frames = self.frames.saturating_add(1);
         if let Some(whole) = &mut self.buf {
-            whole.set_len(len + frame.len());
-            buf::copy(&mut whole[len..], frame);
+            whole.set_len(len.saturating_add(frame.len()));
+            buf::copy(whole.split_at_mut(len).1, frame);
         }
     }
 }
@@ -310,8 +317,7 @@ impl<F: Framing> Receiver<F> {
         let Some(gathering) = &mut self.gathering else { return Poll::Pending };
         if let Some(large) = &self.large {
             // Part of it is of no use to anybody, and the peer has promised the rest.
-            let rest = large.len - large.buf.len();
-            gathering.set_low_water(stream, rest.min(LARGE_LOW_WATER))?;
+            gathering.set_low_water(stream, large.rest().min(LARGE_LOW_WATER))?;
             gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
             return Poll::Pending;
         }
@@ -375,8 +381,8 @@ impl<F: Framing> Receiver<F> {
                 }
                 self.begun.take().and_then(|begun| begun.buf).map(Buf::freeze).unwrap_or_default()
             };
-            self.bytes += body.len() as u64;
-            self.messages += 1;
+            self.bytes = self.bytes.saturating_add(body.len() as u64);
+            self.messages = self.messages.saturating_add(1);
             return Some(body);
         }
     }
@@ -385,7 +391,7 @@ impl<F: Framing> Receiver<F> {
     /// wanted is said.
     fn join(&mut self, frame: Bytes, last: bool, terms: Terms<'_>) -> Result<bool, Ending> {
         let begun = self.begun.get_or_insert_default();
-        let len = begun.len() + frame.len();
+        let len = begun.len().saturating_add(frame.len());
         if len > terms.max_message {
             return Err(Ending::Violation("message longer than this side accepts"));
         }
@@ -393,7 +399,7 @@ impl<F: Framing> Receiver<F> {
             return Err(Ending::Violation("message of more frames than this side accepts"));
         }
         if begun.capacity() < len {
-            let bytes = len.max((2 * begun.capacity()).min(terms.max_message));
+            let bytes = len.max(begun.capacity().saturating_mul(2).min(terms.max_message));
             let Some(room) = terms.pool.try_alloc(bytes) else {
                 self.room_wanted = Some(bytes);
                 self.finished = Some((frame, last));
@@ -486,7 +492,7 @@ impl<F: Framing> Receiver<F> {
             self.wanted = None;
             self.arrival = Arrival::Unknown;
             if let Some(staging) = &mut self.staging {
-                let head = &staging[HEADER_LEN.min(staging.len())..];
+                let head = staging.split_at(HEADER_LEN.min(staging.len())).1;
                 own.set_len(head.len());
                 buf::copy(&mut own, head);
                 let all = staging.len();
@@ -504,10 +510,13 @@ impl<F: Framing> Receiver<F> {
             }
             None => HEAD_BYTES,
         };
-        if self.staging.as_ref().is_none_or(|staging| staging.capacity() - staging.len() < needed) {
+        let room = |staging: &Buf| staging.capacity().saturating_sub(staging.len());
+        if self.staging.as_ref().is_none_or(|staging| room(staging) < needed) {
             let room = match &self.staging {
-                _ if !terms.stranger => (4 * self.offer).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES),
-                Some(staging) => (2 * staging.len()).max(STRANGER_STAGING_BYTES),
+                _ if !terms.stranger => {
+                    self.offer.saturating_mul(4).clamp(MIN_STAGING_BYTES, MAX_STAGING_BYTES)
+                }
+                Some(staging) => staging.len().saturating_mul(2).max(STRANGER_STAGING_BYTES),
                 None => STRANGER_STAGING_BYTES,
             };
             let mut fresh = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
@@ -523,7 +532,7 @@ impl<F: Framing> Receiver<F> {
     /// How many more bytes the message that has begun in `staging` needs.
     fn needed(&self, staging: &Buf) -> usize {
         match head::<F>(staging) {
-            Some(Ok(Head::Frame { len, .. })) => (HEADER_LEN + len).saturating_sub(staging.len()),
+            Some(Ok(Head::Frame { len, .. })) => HEADER_LEN.saturating_add(len).saturating_sub(staging.len()),
             _ => HEAD_BYTES,
         }
     }
@@ -539,40 +548,40 @@ impl<F: Framing> Receiver<F> {
         let begun = staging.len();
         match &mut self.large {
             Some(large) => {
-                let (filled, len) = (large.buf.len(), large.len);
-                let behind = HEAD_BYTES.min(staging.capacity());
-                receive(&mut [
-                    IoSliceMut::new(&mut large.buf.room()[filled..len]),
-                    IoSliceMut::new(&mut staging.room()[..behind]),
-                ])
+                let filled = large.buf.len();
+                let (frame, _) = large.buf.room().split_at_mut(large.len);
+                let behind = staging.room();
+                let (behind, _) = behind.split_at_mut(HEAD_BYTES.min(behind.len()));
+                receive(&mut [IoSliceMut::new(frame.split_at_mut(filled).1), IoSliceMut::new(behind)])
             }
             None => {
-                let end = (begun + self.offer).min(staging.capacity());
-                receive(&mut [IoSliceMut::new(&mut staging.room()[begun..end])])
+                let (_, free) = staging.room().split_at_mut(begun);
+                let (offered, _) = free.split_at_mut(self.offer.min(free.len()));
+                receive(&mut [IoSliceMut::new(offered)])
             }
         }
     }
 
     /// Accounts for `n` received bytes; the messages that they made whole.
     fn filled(&mut self, mut n: usize, terms: Terms<'_>) -> usize {
-        self.raw_bytes += n as u64;
-        let mut messages = 0;
+        self.raw_bytes = self.raw_bytes.saturating_add(n as u64);
+        let mut messages = 0usize;
         if let Some(mut large) = self.large.take() {
-            let into_large = n.min(large.len - large.buf.len());
-            large.buf.set_len(large.buf.len() + into_large);
-            n -= into_large;
-            if large.buf.len() < large.len {
+            let into_large = n.min(large.rest());
+            large.buf.set_len(large.buf.len().saturating_add(into_large));
+            n = n.saturating_sub(into_large);
+            if large.rest() > 0 {
                 self.large = Some(large);
                 return 0;
             }
             self.finished = Some((large.buf.freeze(), large.last));
             messages = 1;
         } else if n >= self.offer {
-            self.offer = (self.offer * 2).min(MAX_STAGING_BYTES);
+            self.offer = self.offer.saturating_mul(2).min(MAX_STAGING_BYTES);
         }
         if let Some(staging) = &mut self.staging {
-            staging.set_len(staging.len() + n);
-            messages += self.scan(terms);
+            staging.set_len(staging.len().saturating_add(n));
+            messages = messages.saturating_add(self.scan(terms));
         }
         messages
     }
@@ -582,9 +591,9 @@ impl<F: Framing> Receiver<F> {
     fn scan(&mut self, terms: Terms<'_>) -> usize {
         let large_from = if terms.stranger { WARY_BYTES } else { LARGE_BYTES };
         let Some(staging) = &mut self.staging else { return 0 };
-        let (mut whole, mut messages) = (0, 0);
+        let mut rest: &[u8] = staging;
+        let mut messages = 0usize;
         loop {
-            let rest = &staging[whole..];
             let (len, last) = match head::<F>(rest) {
                 Some(Ok(Head::Nothing)) => (0, true),
                 Some(Ok(Head::Frame { len, last })) => (len, last),
@@ -598,15 +607,16 @@ impl<F: Framing> Receiver<F> {
                 self.ended = Some(Ending::Violation("message longer than this side accepts"));
                 break;
             }
-            if rest.len() < HEADER_LEN + len {
+            let Some(behind) = rest.get(HEADER_LEN.saturating_add(len)..) else {
                 if len > large_from {
                     self.wanted = Some((len, last));
                 }
                 break;
-            }
-            whole += HEADER_LEN + len;
-            messages += 1;
+            };
+            rest = behind;
+            messages = messages.saturating_add(1);
         }
+        let whole = staging.len().saturating_sub(rest.len());
         if whole > 0 {
             self.ready = staging.split_to(whole).freeze();
         }

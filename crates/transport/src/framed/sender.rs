@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::Waiting;
 use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
-use weft_wire::xdr::pad;
+use weft_wire::xdr;
 
 use super::{Framing, HEADER_LEN};
 use crate::channel::{Ending, Error, Outgoing, Part, To};
@@ -142,26 +142,26 @@ impl Sender {
                     if let Some(mapped) = (short && self.maps).then(|| range.mapped()).flatten() {
                         self.items.push_back(Item::Mapped(mapped, range));
                     } else if short && room <= load_budget {
-                        load_budget -= room;
+                        load_budget = load_budget.saturating_sub(room);
                         self.items.push_back(Item::Load(range));
                     } else {
                         self.items.push_back(Item::Splice(range));
                     }
                 }
             }
-            self.push_bytes(Bytes::from_static(&[0; 3][..fill]));
+            self.push_bytes(Bytes::from_static(fill));
         }
         let number = self.sent.number();
         self.items.push_back(Item::End(number));
-        self.queued_bytes += HEADER_LEN + len;
-        self.bytes += len as u64;
-        self.messages += 1;
+        self.queued_bytes = self.queued_bytes.saturating_add(HEADER_LEN).saturating_add(len);
+        self.bytes = self.bytes.saturating_add(len as u64);
+        self.messages = self.messages.saturating_add(1);
         Ok(number)
     }
 
     fn push_bytes(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.fresh_bytes += bytes.len();
+            self.fresh_bytes = self.fresh_bytes.saturating_add(bytes.len());
             self.items.push_back(Item::Bytes(bytes));
         }
     }
@@ -261,7 +261,7 @@ impl Sender {
     /// Takes the first `n` items out: the stream has them.
     fn pop(&mut self, n: usize) {
         for item in self.items.drain(..n) {
-            self.queued_bytes -= item.len();
+            self.queued_bytes = self.queued_bytes.saturating_sub(item.len());
             if let Item::End(number) = item {
                 self.sent.done(number);
             }
@@ -282,9 +282,9 @@ impl Sender {
                 self.slow = None;
                 match read {
                     // A file range becomes one buffer.
-                    Ok(chain) => match chain.into_iter().next() {
-                        Some(bytes) => self.items[at] = Item::Bytes(bytes),
-                        None => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                    Ok(chain) => match (chain.into_iter().next(), self.items.get_mut(at)) {
+                        (Some(bytes), Some(item)) => *item = Item::Bytes(bytes),
+                        _ => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                     },
                     Err(e) => self.fail(at, e)?,
                 }
@@ -302,7 +302,7 @@ impl Sender {
             match scratch {
                 Loading::Done(scratch) => batch.scratch = Some(scratch),
                 Loading::Slow(at) => {
-                    if let Item::Load(range) = &self.items[at] {
+                    if let Some(Item::Load(range)) = self.items.get(at) {
                         let read = Payload::File(range.clone());
                         let pool = pool.clone();
                         let reading = Box::pin(async move { read.into_chain(&pool).await });
@@ -320,15 +320,15 @@ impl Sender {
 
     /// How many items the next batch has, and how much scratch room its file ranges need.
     fn extent(&self) -> (usize, usize) {
-        let (mut bytes, mut room) = (0, 0);
+        let (mut bytes, mut room) = (0usize, 0usize);
         for (i, item) in self.items.iter().enumerate() {
             match item {
                 Item::Splice(_) => return (i, room),
-                Item::End(_) if bytes >= BATCH_BYTES => return (i + 1, room),
-                Item::Load(range) => room += range.len.next_multiple_of(PAGE),
+                Item::End(_) if bytes >= BATCH_BYTES => return (i.saturating_add(1), room),
+                Item::Load(range) => room = room.saturating_add(range.len.next_multiple_of(PAGE)),
                 _ => {}
             }
-            bytes += item.len();
+            bytes = bytes.saturating_add(item.len());
         }
         (self.items.len(), room)
     }
@@ -338,7 +338,7 @@ impl Sender {
         let mut scratch = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
         scratch.set_len(room);
         let window = scratch.into_window();
-        let mut used = 0;
+        let mut used = 0usize;
         let mut trouble = None;
         for (i, item) in self.items.range_mut(..end).enumerate() {
             let Item::Load(range) = item else { continue };
@@ -347,7 +347,7 @@ impl Sender {
             match read {
                 Some(Some(Ok(()))) => {
                     *item = Item::Loaded(used, len);
-                    used += len.next_multiple_of(PAGE);
+                    used = used.saturating_add(len.next_multiple_of(PAGE));
                 }
                 Some(None) => trouble = Some(Loading::Slow(i)),
                 Some(Some(Err(e))) => trouble = Some(Loading::Failed(i, e)),
@@ -368,17 +368,18 @@ impl Sender {
         let scratch = scratch.freeze();
         for item in self.items.range_mut(..items) {
             if let Item::Loaded(at, len) = *item {
-                *item = Item::Bytes(scratch.slice(at..at + len));
+                *item = Item::Bytes(scratch.slice(at..at.saturating_add(len)));
             }
         }
     }
 
     /// Takes the message around item `at` out of the queue, unless its beginning has left already.
     fn fail(&mut self, at: usize, e: io::Error) -> io::Result<()> {
-        let Some(head) = (0..at).rev().find(|&i| matches!(self.items[i], Item::Head(_))) else {
+        let Some(head) = self.items.iter().take(at).rposition(|item| matches!(item, Item::Head(_))) else {
             return Err(e);
         };
-        let Some(end) = (at..self.items.len()).find(|&i| matches!(self.items[i], Item::End(_))) else {
+        let ends = |(i, item): (usize, &Item)| matches!(item, Item::End(_)).then_some(i);
+        let Some(end) = self.items.iter().enumerate().skip(at).find_map(ends) else {
             return Err(e);
         };
         // An end between the two would mean that the head belongs to an earlier message.
@@ -386,10 +387,12 @@ impl Sender {
             return Err(e);
         }
         for item in self.items.drain(head..=end) {
-            self.queued_bytes -= item.len();
-            self.bytes -= if matches!(item, Item::Head(_)) { 0 } else { item.len() as u64 };
+            self.queued_bytes = self.queued_bytes.saturating_sub(item.len());
+            if !matches!(item, Item::Head(_)) {
+                self.bytes = self.bytes.saturating_sub(item.len() as u64);
+            }
             if let Item::End(number) = item {
-                self.messages -= 1;
+                self.messages = self.messages.saturating_sub(1);
                 self.sent.fail(number, e);
                 break;
             }
@@ -401,36 +404,34 @@ impl Sender {
     fn poll_batch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
         let Batch { items, bytes, sent, ref scratch } = self.batch;
         let mut pieces = [Piece::bytes(&[]); SLICES];
-        let mut used = 0;
+        let mut used = 0usize;
         let mut skip = sent;
+        let mut free = pieces.iter_mut();
         for item in self.items.range(..items) {
-            let len = item.len();
-            if skip >= len {
-                skip -= len;
+            if let Some(behind) = skip.checked_sub(item.len()) {
+                skip = behind;
                 continue;
             }
-            if used == SLICES {
-                break;
-            }
-            pieces[used] = match item {
-                Item::Head(head) => Piece::bytes(&head[skip..]),
-                Item::Bytes(bytes) => Piece::bytes(&bytes[skip..]),
+            let Some(piece) = free.next() else { break };
+            *piece = match item {
+                Item::Head(head) => Piece::bytes(head.split_at(skip).1),
+                Item::Bytes(bytes) => Piece::bytes(bytes.split_at(skip).1),
                 Item::Loaded(at, len) => {
-                    let scratch = scratch.as_ref().and_then(|scratch| scratch.get(at + skip..at + len));
-                    Piece::bytes(scratch.unwrap_or_default())
+                    let loaded = scratch.as_ref().and_then(|scratch| scratch.get(*at..)?.get(skip..*len));
+                    Piece::bytes(loaded.unwrap_or_default())
                 }
                 Item::Mapped(range, _) => Piece::mapped(range, skip),
                 Item::Load(_) | Item::Splice(_) | Item::End(_) => Piece::bytes(&[]),
             };
-            used += 1;
+            used = used.saturating_add(1);
             skip = 0;
         }
         if sent < bytes {
             // What follows in the same message should not leave these bytes a packet of their own.
             let more = matches!(self.items.get(items), Some(Item::Splice(_)));
-            match ready!(stream.poll_send_pieces(cx, &pieces[..used], more)) {
+            match ready!(stream.poll_send_pieces(cx, pieces.split_at(used).0, more)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(n) => self.batch.sent += n,
+                Ok(n) => self.batch.sent = self.batch.sent.saturating_add(n),
                 Err(e) if weft_machine::file::is_lost(&e) && self.unmap() => return Poll::Ready(Ok(())),
                 Err(e) => return Poll::Ready(Err(e)),
             }
@@ -464,17 +465,18 @@ impl Sender {
 
     /// Takes the first `sent` bytes of the first `items` items out, of which none is in the scratch buffer or mapped.
     fn take_sent(&mut self, items: usize, sent: usize) {
-        let (mut whole, mut rest) = (0, sent);
-        while whole < items && self.items.get(whole).is_some_and(|item| item.len() <= rest && rest > 0) {
-            rest -= self.items[whole].len();
-            whole += 1;
+        let (mut whole, mut rest) = (0usize, sent);
+        for item in self.items.iter().take(items) {
+            let Some(behind) = rest.checked_sub(item.len()).filter(|_| rest > 0) else { break };
+            rest = behind;
+            whole = whole.saturating_add(1);
         }
         self.pop(whole);
         if rest > 0
             && let Some(front) = self.items.front_mut()
         {
             *front = match &*front {
-                Item::Head(head) => Item::Bytes(Bytes::copy_from_slice(&head[rest..])),
+                Item::Head(head) => Item::Bytes(Bytes::copy_from_slice(head.split_at(rest).1)),
                 Item::Bytes(bytes) => Item::Bytes(bytes.slice(rest..)),
                 Item::Load(range) => Item::Load(range.advanced(rest)),
                 Item::Splice(range) => Item::Splice(range.advanced(rest)),
@@ -482,7 +484,7 @@ impl Sender {
                     unreachable!("neither read nor mapped nor empty")
                 }
             };
-            self.queued_bytes -= rest;
+            self.queued_bytes = self.queued_bytes.saturating_sub(rest);
         }
     }
 }
@@ -498,10 +500,10 @@ enum Loading {
 }
 
 /// Fill that travels behind a part.
-fn fill<F: Framing>(part: &Part) -> usize {
+fn fill<F: Framing>(part: &Part) -> &'static [u8] {
     match part {
-        Part::Payload { data, .. } if F::XDR => pad(data.len()),
-        _ => 0,
+        Part::Payload { data, .. } if F::XDR => xdr::fill(data.len()),
+        _ => &[],
     }
 }
 
@@ -510,5 +512,5 @@ fn part_len<F: Framing>(part: &Part) -> usize {
         Part::Bytes(bytes) => bytes.len(),
         Part::Payload { data, .. } => data.len(),
     };
-    len.saturating_add(fill::<F>(part))
+    len.saturating_add(fill::<F>(part).len())
 }

@@ -20,6 +20,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::{Link, Tls};
 use weft_machine::{Buf, Payload, Pool, Stream, Time, rt};
 use weft_wire::rpc::{Fragment, Probe};
+use weft_wire::xdr;
 
 use super::{Config, Record};
 use crate::channel::*;
@@ -58,11 +59,11 @@ pub async fn accept(
     let Some(probe) = first.get(..seen).and_then(Probe::parse) else {
         return Ok(Record::of_stranger(stream, pool, config, terms));
     };
-    let mut taken = 0;
-    while taken < first.len() {
-        match stream.recv(&mut [IoSliceMut::new(&mut first[taken..])]).await? {
+    let mut rest = first.as_mut_slice();
+    while !rest.is_empty() {
+        match stream.recv(&mut [IoSliceMut::new(rest)]).await? {
             0 => return Err(Error::Closed),
-            n => taken += n,
+            n => rest = rest.split_at_mut(n).1,
         }
     }
     stream.send_all(&[probe.accept()]).await?;
@@ -148,10 +149,10 @@ impl Receiver {
         while let Some(head) = self.raw.first_chunk() {
             let Fragment { last, len } = Fragment::parse(*head);
             let len = len as usize;
-            if self.message.len() + len > max {
+            if self.message.len().saturating_add(len) > max {
                 return Err(Error::Violation("RFC 5531 11: a record longer than this server takes"));
             }
-            if self.raw.len() < Fragment::BYTES + len {
+            if self.raw.len() < Fragment::BYTES.saturating_add(len) {
                 break;
             }
             self.raw.advance(Fragment::BYTES);
@@ -193,7 +194,7 @@ impl Inner {
             match received {
                 Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
                 Ok(0) => return Err(Error::Violation("RFC 5531 11: the stream ends inside a record")),
-                Ok(n) => receiver.raw.extend_from_slice(&staging[..n]),
+                Ok(n) => receiver.raw.extend_from_slice(staging.split_at(n).0),
                 Err(e) => return Err(e.into()),
             }
             receiver.staging = staging;
@@ -236,7 +237,7 @@ impl Inner {
                 Either::Right(_) => Err(Error::TimedOut("a peer that takes nothing")),
             };
             let mut queue = self.queue.borrow_mut();
-            queue.taken += 1;
+            queue.taken = queue.taken.saturating_add(1);
             if let Err(e) = sent {
                 tracing::debug!(peer = %self.peer, "under TLS: {e}");
                 queue.ended = Some(Ending::Io(std::io::ErrorKind::BrokenPipe));
@@ -272,12 +273,12 @@ impl Inner {
     }
 
     async fn put(&self, message: Outgoing) -> Result<(), Error> {
-        let mut chain = vec![Bytes::new()];
+        let mut chain = Vec::new();
         let mut parts = message.parts;
         if let Some(source) = message.source {
             parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
         }
-        let mut len = 0;
+        let mut len = 0usize;
         for part in parts {
             let (data, opaque) = match part {
                 Part::Bytes(bytes) => (Payload::from(bytes), false),
@@ -288,16 +289,16 @@ impl Inner {
             };
             let bytes = data.len();
             chain.extend(data.into_chain(&self.pool).await?);
-            len += bytes;
+            len = len.saturating_add(bytes);
             if opaque {
-                let fill = bytes.next_multiple_of(4) - bytes;
-                chain.push(Bytes::from_static(&[0; 3][..fill]));
-                len += fill;
+                let fill = xdr::fill(bytes);
+                chain.push(Bytes::from_static(fill));
+                len = len.saturating_add(fill.len());
             }
         }
         let head = u32::try_from(len).ok().and_then(|len| Fragment { last: true, len }.emit());
         let head = head.ok_or(Error::Misuse("a message longer than a record"))?;
-        chain[0] = Bytes::copy_from_slice(&head);
+        chain.insert(0, Bytes::copy_from_slice(&head));
         self.link.send_all(&chain).await?;
         count(&self.sent, len);
         Ok(())
@@ -306,7 +307,7 @@ impl Inner {
 
 fn count(of: &Cell<(u64, u64)>, bytes: usize) {
     let (before, messages) = of.get();
-    of.set((before + bytes as u64, messages + 1));
+    of.set((before.saturating_add(bytes as u64), messages.saturating_add(1)));
 }
 
 impl Channel for Secured {
@@ -353,7 +354,7 @@ impl Channel for Secured {
             return Sending::answered(Err(Error::Closed));
         }
         queue.waiting.push_back(outgoing);
-        queue.pushed += 1;
+        queue.pushed = queue.pushed.saturating_add(1);
         let number = queue.pushed;
         if let Some(writer) = queue.writer.take() {
             writer.wake();
@@ -375,7 +376,7 @@ impl Channel for Secured {
 
     fn backlog(&self) -> usize {
         let queue = self.0.queue.borrow();
-        (queue.pushed - queue.taken) as usize
+        queue.pushed.saturating_sub(queue.taken) as usize
     }
 
     fn cork(&self, _on: bool) {}

@@ -3,8 +3,6 @@
 //! What: grouping of a Read list, filling of a Write chunk, cutting of payload. Spec: RFC 8166 3.4.4 to 3.4.6.
 //! Owns: nothing. Does not: post.
 
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-
 use std::collections::VecDeque;
 
 use weft_machine::Payload;
@@ -105,7 +103,6 @@ pub(super) fn fill(
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use bytes::Bytes;
     use weft_machine::FileRange;

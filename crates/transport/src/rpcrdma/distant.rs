@@ -4,8 +4,6 @@
 //! Spec: RFC 8166 3.4.5 (a responder pulls when it likes, before it replies). Owns: nothing; the connection may end first.
 //! Does not: post or complete Reads (`responder` and `driver`).
 
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-
 use std::fmt;
 use std::future::Future;
 use std::io;

@@ -564,7 +564,7 @@ impl Channel for RpcRdma {
 
     fn backlog(&self) -> usize {
         let state = self.0.state.borrow();
-        state.unsent.len() + usize::from(state.preparing.is_some()) + state.sends.len()
+        [state.unsent.len(), usize::from(state.preparing.is_some()), state.sends.len()].iter().sum()
     }
 
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.

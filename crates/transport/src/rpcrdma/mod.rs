@@ -24,7 +24,6 @@ use weft_rdma::{ConnectParams, Provider, QueuePair, Request, Work};
 use weft_wire::rpcrdma::PrivateData;
 
 use crate::channel::Error;
-use crate::deadline::after;
 pub use driver::RpcRdma;
 use driver::{Role, receive_buffer};
 use receives::Receives;
@@ -137,7 +136,7 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
         recvs.push(receive_buffer(pool.alloc(config.inline_bytes).await));
     }
     let qp = request.accept(config.params(), recvs).await?;
-    Ok(server(qp, peer, config, pool, Some(after(rt::now(), FIRST_CALL_LIMIT))))
+    Ok(server(qp, peer, config, pool, Some(rt::now() + FIRST_CALL_LIMIT)))
 }
 
 /// Receives that are posted before a connection is accepted.

@@ -4,8 +4,6 @@
 //! (replies to the responder's own calls have receives of their own).
 //! Owns: the counts. Does not: post. A received message's buffer is posted again, or another, before anything else happens.
 
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-
 /// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
 pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;
 /// Receives of a client that has not called yet: 16 KiB of the default size, and enough for a client that calls one by one.
@@ -86,7 +84,6 @@ impl Receives {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

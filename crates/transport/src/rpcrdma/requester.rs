@@ -19,7 +19,7 @@ use weft_machine::{Buf, Payload, Pool, Window, buf};
 use weft_rdma::{Access, QueuePair, Segment, Stag, Work};
 use weft_wire::rpc;
 use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, ReadSegment, VERSION};
-use weft_wire::xdr::{Encoder, pad};
+use weft_wire::xdr::{Encoder, fill, pad};
 
 use super::chunks;
 use super::responder::{Out, xid_of};
@@ -95,8 +95,9 @@ pub(super) struct Prepared {
 }
 
 /// Bytes of a header with these lists, one segment each.
-fn header_len(read_segments: usize, write: bool, reply: bool) -> usize {
-    28 + 24 * read_segments + if write { 24 } else { 0 } + if reply { 20 } else { 0 }
+fn header_len(read: bool, write: bool, reply: bool) -> usize {
+    let lists = [(true, 28), (read, 24), (write, 24), (reply, 20)];
+    lists.iter().filter(|(there, _)| *there).map(|(_, len)| len).sum()
 }
 
 impl Shape {
@@ -107,10 +108,10 @@ impl Shape {
     /// Decides for `call`; `Err` when it is not an RPC call that can travel.
     pub fn of(call: &Outgoing, terms: &Terms) -> Result<Shape, Error> {
         let xid = xid_of(&call.parts).ok_or(Error::Misuse("an RPC message starts with its xid"))?;
-        let (mut stream_len, mut payload) = (0, None);
+        let (mut stream_len, mut payload) = (0usize, None);
         for part in &call.parts {
             match part {
-                Part::Bytes(bytes) => stream_len += bytes.len(),
+                Part::Bytes(bytes) => stream_len = stream_len.saturating_add(bytes.len()),
                 Part::Payload { .. } if payload.is_some() => return Err(Error::Misuse("a second payload")),
                 Part::Payload { data, .. } => payload = Some((stream_len, data.len())),
             }
@@ -122,17 +123,18 @@ impl Shape {
             payload = Some((stream_len, source.len()));
         }
         let (position, payload_len) = payload.unwrap_or((stream_len, 0));
-        if u32::try_from(stream_len + payload_len).is_err() {
+        let len = stream_len.saturating_add(payload_len).saturating_add(pad(payload_len));
+        if u32::try_from(len).is_err() {
             return Err(Error::Misuse("a message of 4 GiB"));
         }
         let write = call.sink.is_some();
         // RFC 8166 4.3.3: offered when the longest reply exceeds what one Send can bring.
-        let reply_header = header_len(0, write, false);
+        let reply_header = header_len(false, write, false);
         let long_reply = call.longest_reply.saturating_add(reply_header) > terms.reply_threshold;
         let reply_room = long_reply.then_some(call.longest_reply);
-        let inline = header_len(0, write, long_reply) + stream_len + payload_len + pad(payload_len);
+        let inline = header_len(false, write, long_reply).saturating_add(len);
         let placed = inline > terms.threshold && payload_len > 0;
-        let reduced = header_len(usize::from(placed), write, long_reply) + stream_len;
+        let reduced = header_len(placed, write, long_reply).saturating_add(stream_len);
         let long = if placed { reduced > terms.threshold } else { inline > terms.threshold };
         // The payload keeps its place only where the stream stays whole around it.
         if placed && !position.is_multiple_of(4) {
@@ -151,11 +153,11 @@ pub(super) async fn prepare(
     qp: &dyn QueuePair,
 ) -> Result<Prepared, Error> {
     let Outgoing { parts, sink, source, .. } = call;
-    let mut stream = Vec::with_capacity(parts.len() + 2);
+    let mut stream = Vec::with_capacity(parts.len().saturating_add(2));
     let (mut placed, mut payload) = (None, None);
     let inline = |stream: &mut Vec<Bytes>, chain: Vec<Bytes>| {
         stream.extend(chain);
-        stream.push(Bytes::from_static(&[0; 3][..pad(shape.payload_len)]));
+        stream.push(Bytes::from_static(fill(shape.payload_len)));
     };
     for part in parts {
         match part {
@@ -187,8 +189,11 @@ pub(super) async fn prepare(
     // Last: whoever gives up before has opened nothing.
     if let Some(data) = placed {
         let lent = match &data {
-            Payload::Chain(chain) if chain.len() == 1 => qp.lend(&chain[0]),
-            _ => None,
+            Payload::Chain(chain) => match chain.as_slice() {
+                [only] => qp.lend(only),
+                _ => None,
+            },
+            Payload::File(_) => None,
         };
         payload = Some(match lent {
             Some(segment) => Source::Lent(segment),
@@ -257,7 +262,7 @@ impl Requester {
                 return Err(e);
             }
         };
-        let mut e = Encoder::with_capacity(16 + chunks.emitted_len());
+        let mut e = Encoder::with_capacity(chunks.emitted_len().saturating_add(16));
         let body = if shape.long { Body::NoMsg(chunks) } else { Body::Msg(chunks) };
         Header { xid: shape.xid, version: VERSION, credits: self.terms.credits, body }.emit(&mut e);
         let mut data = vec![e.into_bytes()];

@@ -96,7 +96,7 @@ impl Core {
         let reads = segments.iter().zip(bufs).map(|(from, into)| self.clone().fetch_one(*from, into));
         for part in try_join_all(reads).await? {
             let filled = whole.len();
-            whole.set_len(filled + part.len());
+            whole.set_len(filled.saturating_add(part.len()));
             if let Some(room) = whole.get_mut(filled..) {
                 buf::copy(room, &part);
             }

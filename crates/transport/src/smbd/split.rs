@@ -28,7 +28,7 @@ pub(super) fn writes(mut data: Payload, segments: Vec<Segment>, mut post: impl F
         if n == 0 {
             continue;
         }
-        left -= n;
+        left = left.saturating_sub(n);
         let to = Segment { len: n as u32, ..segment };
         if left == 0 {
             post(data, to);

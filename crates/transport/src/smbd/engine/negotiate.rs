@@ -9,7 +9,6 @@ use weft_wire::smbd::{NegotiateRequest, NegotiateResponse, VERSION};
 use super::super::config::{MIN_FRAGMENTED, MIN_RECEIVE};
 use super::{Engine, FIRST_GRANT, FIRST_MESSAGE_LIMIT, Output, Phase, control, malformed};
 use crate::channel::Ending;
-use crate::deadline::after;
 
 impl Engine {
     /// 3.1.5.2.
@@ -64,7 +63,7 @@ impl Engine {
             request.credits_requested,
             now,
         )?;
-        self.first_due = Some(after(now, FIRST_MESSAGE_LIMIT));
+        self.first_due = Some(now + FIRST_MESSAGE_LIMIT);
         self.phase = Phase::Answering;
         Ok(())
     }
@@ -93,7 +92,7 @@ impl Engine {
         )?;
         self.max_read_write = self.max_read_write.min(response.max_read_write_size as usize);
         self.send_credits = response.credits_granted.into();
-        self.first_grant = Some(after(now, FIRST_GRANT));
+        self.first_grant = Some(now + FIRST_GRANT);
         self.phase = Phase::Established;
         Ok(())
     }
@@ -117,7 +116,7 @@ impl Engine {
         self.max_send = self.max_send.min(receive as usize);
         self.max_fragmented_send = (fragmented as usize).min(MAX_BUF);
         self.target = credits.into();
-        self.deadline = after(now, self.config.keepalive_interval);
+        self.deadline = now + self.config.keepalive_interval;
         Ok(())
     }
 }
