@@ -167,7 +167,7 @@ async fn in_time<T>(
 
 impl<'a> Connection<'a> {
     fn turn(&self) {
-        self.turns.set(self.turns.get() + 1);
+        self.turns.set(self.turns.get().wrapping_add(1));
     }
 
     /// Polls what is running; replies of what has ended are queued.
@@ -204,7 +204,7 @@ impl<'a> Connection<'a> {
                 return Ok(());
             }
             let judged = execute::judge(&request, &self.agreed, &self.server.limits);
-            self.unanswered.set(self.unanswered.get() + 1);
+            self.unanswered.set(self.unanswered.get().saturating_add(1));
             if judged.is_ok() {
                 self.watch.count(request.command, request.len);
             }
@@ -246,7 +246,7 @@ impl<'a> Connection<'a> {
             0 => Vec::new(),
             _ => vec![self.payload(receiver, len).await?],
         };
-        self.unanswered_bytes.set(self.unanswered_bytes.get() + len);
+        self.unanswered_bytes.set(self.unanswered_bytes.get().saturating_add(len));
         self.begin(request, data);
         Ok(())
     }
@@ -287,8 +287,9 @@ impl<'a> Connection<'a> {
             let len = left.min(self.server.limits.piece_bytes);
             let data = self.payload(receiver, len as usize).await?;
             let op = BlockOp::Write { offset, data: vec![data], durable };
-            left -= len;
-            offset += u64::from(len);
+            left = left.saturating_sub(len);
+            // The whole request lies inside the export: `judge` has seen it.
+            offset = offset.saturating_add(u64::from(len));
             if let Err(e) = self.agreed.export.block.submit(op).await {
                 self.skip(receiver, left as usize).await?;
                 return Ok(execute::failed(&self.agreed, &request, &e));
@@ -324,7 +325,7 @@ impl<'a> Connection<'a> {
             let bytes = self.unanswered_bytes.get();
             let full = self.unanswered.get() >= limits.requests && payload == 0
                 || self.outbox.borrow().len() >= limits.replies
-                || bytes > 0 && bytes + payload > limits.unanswered_bytes;
+                || bytes > 0 && bytes.saturating_add(payload) > limits.unanswered_bytes;
             if full { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
@@ -341,8 +342,9 @@ impl<'a> Connection<'a> {
             let Some(batch) = batch.await else { return Ok(()) };
             batch.send(self.link, &self.server.pool).await?;
             self.watch.answered();
-            self.unanswered.set(self.unanswered.get() - batch.replies);
-            self.unanswered_bytes.set(self.unanswered_bytes.get() - batch.counted_bytes);
+            self.unanswered.set(self.unanswered.get().saturating_sub(batch.replies));
+            let bytes = self.unanswered_bytes.get();
+            self.unanswered_bytes.set(bytes.saturating_sub(batch.counted_bytes));
             self.turn();
         }
     }

@@ -3,6 +3,8 @@
 //! What: [`Server`] serves connections; the handshake is a state machine ([`negotiation`]), requests are plain futures.
 //! Spec: the NBD project's doc/proto.md. Owns: exports, limits. Does not: listen, or know what a volume lies on.
 #![forbid(unsafe_code)]
+// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod connection;
 mod execute;

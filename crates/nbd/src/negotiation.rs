@@ -126,7 +126,7 @@ impl<'a> Negotiation<'a> {
             Choice::Info(wanted) => self.info(code, &wanted),
             Choice::Go(wanted) => match self.info(code, &wanted) {
                 Step::Continue(replies) => match self.find(&wanted.export) {
-                    Some(export) => self.start(replies, export),
+                    Some((number, _)) => self.start(replies, number),
                     None => Step::Continue(replies),
                 },
                 other => other,
@@ -142,11 +142,11 @@ impl<'a> Negotiation<'a> {
     }
 
     /// The empty name is the only export, where there is only one.
-    fn find(&self, name: &str) -> Option<usize> {
-        if name.is_empty() && self.exports.len() == 1 {
-            return Some(0);
+    fn find(&self, name: &str) -> Option<(usize, &'a Export)> {
+        match self.exports {
+            [only] if name.is_empty() => Some((0, only)),
+            all => all.iter().enumerate().find(|(_, export)| export.name == name),
         }
-        self.exports.iter().position(|export| export.name == name)
     }
 
     /// What can be done with an export. Truly: every connection works on the same file or device, so a flush on one
@@ -169,13 +169,13 @@ impl<'a> Negotiation<'a> {
 
     fn export_name(&self, name: &str) -> Step {
         // "NBD_OPT_EXPORT_NAME": what does not exist ends the session.
-        let Some(export) = self.find(name) else { return Step::End(Vec::new()) };
-        let (size, flags) = (self.exports[export].block.geometry().size, self.flags(&self.exports[export]));
-        self.start(Chosen { size, flags }.emit(self.client.no_zeroes), export)
+        let Some((number, export)) = self.find(name) else { return Step::End(Vec::new()) };
+        let (size, flags) = (export.block.geometry().size, self.flags(export));
+        self.start(Chosen { size, flags }.emit(self.client.no_zeroes), number)
     }
 
     fn info(&self, code: OptionCode, wanted: &Wanted) -> Step {
-        let Some(export) = self.find(&wanted.export).map(|number| &self.exports[number]) else {
+        let Some((_, export)) = self.find(&wanted.export) else {
             return refuse(code, Refusal::UnknownExport, "there is no such volume here");
         };
         let geometry = export.block.geometry();
@@ -200,14 +200,14 @@ impl<'a> Negotiation<'a> {
         if !self.structured {
             return refuse(code, Refusal::Invalid, "metadata contexts need structured replies");
         }
-        let Some(export) = self.find(&queries.export) else {
+        let Some((number, _)) = self.find(&queries.export) else {
             return refuse(code, Refusal::UnknownExport, "there is no such volume here");
         };
         // To list, nothing asks for all, and a namespace for what is in it; to set, only names count.
         let matches = |query: &String| query == BASE_ALLOCATION || (!set && query == "base:");
         let chosen = queries.queries.iter().any(matches) || (!set && queries.queries.is_empty());
         if set {
-            self.context_of = chosen.then_some(export);
+            self.context_of = chosen.then_some(number);
         }
         let id = if set { ALLOCATION_ID } else { 0 };
         let context = chosen.then(|| Reply::MetaContext { id, name: BASE_ALLOCATION.into() });

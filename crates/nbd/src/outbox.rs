@@ -75,14 +75,14 @@ impl Outbox {
     /// Replies up to the first with a file range, or up to [`BATCH_BYTES`].
     pub(crate) fn take(&mut self) -> Option<Batch> {
         let mut batch = Batch { bytes: Vec::new(), file: None, replies: 0, counted_bytes: 0 };
-        let mut gathered = 0;
+        let mut gathered = 0usize;
         while gathered < BATCH_BYTES && batch.file.is_none() {
             let Some(reply) = self.queue.pop_front() else { break };
-            gathered += reply.bytes.iter().map(Bytes::len).sum::<usize>();
+            gathered = gathered.saturating_add(reply.bytes.iter().map(Bytes::len).sum());
             batch.bytes.extend(reply.bytes);
             batch.file = reply.file;
-            batch.replies += 1;
-            batch.counted_bytes += reply.counted_bytes;
+            batch.replies = batch.replies.saturating_add(1);
+            batch.counted_bytes = batch.counted_bytes.saturating_add(reply.counted_bytes);
         }
         (batch.replies > 0).then_some(batch)
     }
@@ -110,8 +110,8 @@ impl Batch {
             Ok(()) => Chunk::None.emit(cookie, true),
             Err((sent, e)) => {
                 tracing::warn!("a part of a volume cannot be read: {e}");
-                pad(link, range.len - sent).await?;
-                let offset = Some(offset + sent as u64);
+                pad(link, range.len.saturating_sub(sent)).await?;
+                let offset = Some(offset.saturating_add(sent as u64));
                 let message = "this part of the volume cannot be read".to_owned();
                 Chunk::Error { code: Code::Io, offset, message }.emit(cookie, true)
             }
@@ -122,14 +122,15 @@ impl Batch {
 
 /// Sends the range. The outer error is the connection's; the inner one is the file's, with the bytes that had been sent.
 async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), (usize, io::Error)>> {
-    let mut done = 0;
+    let mut done = 0usize;
     while done < range.len {
-        let warm = done + (range.len - done).min(WARM_BYTES);
-        if let Err(e) = range.warm(done, warm - done).await {
+        let warm = done.saturating_add(WARM_BYTES).min(range.len);
+        if let Err(e) = range.warm(done, warm.saturating_sub(done)).await {
             return Ok(Err((done, e)));
         }
         while done < warm {
-            done += std::future::poll_fn(|cx| stream.poll_send_file(cx, range, done, warm)).await?;
+            let sent = std::future::poll_fn(|cx| stream.poll_send_file(cx, range, done, warm)).await?;
+            done = done.saturating_add(sent);
         }
     }
     Ok(Ok(()))
@@ -143,7 +144,7 @@ async fn send_read(
 ) -> io::Result<Result<(), (usize, io::Error)>> {
     let mut rest = Payload::File(range.clone());
     while !rest.is_empty() {
-        let sent = range.len - rest.len();
+        let sent = range.len.saturating_sub(rest.len());
         let piece = rest.take_front(rest.len().min(WARM_BYTES));
         match piece.into_chain(pool).await {
             Ok(chain) => link.send_all(&chain).await?,
@@ -156,9 +157,9 @@ async fn send_read(
 async fn pad(link: &Link, len: usize) -> io::Result<()> {
     let mut left = len;
     while left > 0 {
-        let n = left.min(ZEROS.len());
-        link.send_all(&[Bytes::from_static(&ZEROS[..n])]).await?;
-        left -= n;
+        let (zeros, _) = ZEROS.split_at(left.min(ZEROS.len()));
+        link.send_all(&[Bytes::from_static(zeros)]).await?;
+        left = left.saturating_sub(zeros.len());
     }
     Ok(())
 }

@@ -38,7 +38,14 @@ impl Receiver {
     }
 
     fn staged(&self) -> &[u8] {
-        &self.staging[self.start..self.end]
+        self.staging.split_at(self.end).0.split_at(self.start).1
+    }
+
+    /// The next `n` staged bytes, of which there are that many.
+    fn take(&mut self, n: usize) -> &[u8] {
+        let start = self.start;
+        self.start = start.saturating_add(n);
+        self.staging.split_at(start).1.split_at(n).0
     }
 
     /// Receives once, when nothing is staged; false at the end of the stream.
@@ -52,15 +59,17 @@ impl Receiver {
 
     /// Fills `into`; false when the stream ends before the first byte of it, an error when it ends later.
     pub(crate) async fn exact(&mut self, link: &Link, into: &mut [u8]) -> io::Result<bool> {
-        let mut done = 0;
-        while done < into.len() {
+        let len = into.len();
+        let mut rest = into;
+        while !rest.is_empty() {
             if self.staged().is_empty() && !self.refill(link).await? {
-                return if done == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                let begun = rest.len() < len;
+                return if begun { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(false) };
             }
-            let n = self.staged().len().min(into.len() - done);
-            into[done..done + n].copy_from_slice(&self.staged()[..n]);
-            self.start += n;
-            done += n;
+            let n = self.staged().len().min(rest.len());
+            let (now, later) = rest.split_at_mut(n);
+            now.copy_from_slice(self.take(n));
+            rest = later;
         }
         Ok(true)
     }
@@ -83,8 +92,8 @@ impl Receiver {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let n = self.staged().len().min(left);
-            self.start += n;
-            left -= n;
+            self.take(n);
+            left = left.saturating_sub(n);
         }
         Ok(())
     }
@@ -106,18 +115,21 @@ impl Receiver {
         from: usize,
         to: usize,
     ) -> io::Result<usize> {
-        let len = payload.len();
-        let staged = self.staged().len().min(len - from);
+        let (_, mut rest) = payload.split_at_mut(from);
+        let staged = self.staged().len().min(rest.len());
         if staged > 0 {
-            buf::copy(&mut payload[from..from + staged], &self.staged()[..staged]);
-            self.start += staged;
+            let (now, later) = rest.split_at_mut(staged);
+            buf::copy(now, self.take(staged));
+            rest = later;
         }
-        let mut done = from + staged;
+        let mut done = from.saturating_add(staged);
         while done < to {
-            match link.recv(&mut payload[done..]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
+            let n = link.recv(rest).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            rest = rest.split_at_mut(n).1;
+            done = done.saturating_add(n);
         }
         Ok(done)
     }

@@ -200,7 +200,8 @@ impl Server {
                 }
                 Step::Start { replies, export, structured, context } => {
                     link.send_all(&[replies.into()]).await?;
-                    return Ok(Some(Agreed { export: &self.exports[export], structured, context }));
+                    let export = self.exports.get(export).ok_or(Error::Violation("an export that is not"))?;
+                    return Ok(Some(Agreed { export, structured, context }));
                 }
                 Step::End(replies) => {
                     // A client that says goodbye need not wait for the answer.

@@ -62,6 +62,6 @@ impl Watch {
             _ => return,
         };
         let (bytes, requests) = counter.get();
-        counter.set((bytes + u64::from(len), requests + 1));
+        counter.set((bytes.saturating_add(u64::from(len)), requests.saturating_add(1)));
     }
 }
