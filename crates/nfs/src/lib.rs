@@ -2,6 +2,8 @@
 //!
 //! Spec: RFC 5531, RFC 1813. Owns: file handles, RPC dispatch. Does not: know which transport carries a call.
 #![forbid(unsafe_code)]
+// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod client;
 #[cfg(any(test, fuzzing))]

@@ -180,19 +180,21 @@ impl File {
         if len <= step {
             return self.read_piece(offset, len).await;
         }
-        let pieces = (0..len).step_by(step).map(|at| self.read_piece(offset + at as u64, step.min(len - at)));
+        let piece = |at: usize| (offset.saturating_add(at as u64), step.min(len.saturating_sub(at)));
+        let pieces = (0..len).step_by(step).map(piece).map(|(at, len)| self.read_piece(at, len));
         Ok(try_join_all(pieces).await?.concat())
     }
 
     /// One READ, or more where the server gives less than it was asked for.
     async fn read_piece(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Error> {
-        let (mut chain, mut got) = (Vec::new(), 0);
+        let (mut chain, mut got) = (Vec::new(), 0usize);
         while got < len {
-            let (data, eof) = self.read_once(offset + got as u64, len - got).await?;
+            let at = offset.saturating_add(got as u64);
+            let (data, eof) = self.read_once(at, len.saturating_sub(got)).await?;
             if data.is_empty() && !eof {
                 return Err(Malformed("READ gives neither data nor the end of the file").into());
             }
-            got += data.len();
+            got = got.saturating_add(data.len());
             chain.push(data);
             if eof {
                 break;
@@ -205,7 +207,7 @@ impl File {
     async fn read_once(&self, offset: u64, len: usize) -> Result<(Bytes, bool), Error> {
         let placed = self.places() && len > SMALL_READ;
         let sink = placed.then(|| (self.pool().clone(), len));
-        let longest_reply = AROUND_BYTES + if placed { 0 } else { len + 3 };
+        let longest_reply = AROUND_BYTES.saturating_add(if placed { 0 } else { len.saturating_add(3) });
         let cargo = Cargo { sink, longest_reply, ..Cargo::default() };
         // max_read keeps a length below 32 bits.
         let count = len as u32;
@@ -227,15 +229,16 @@ impl File {
 
     /// Writes all of `data`; it is durable after the next [`File::commit`]. Pieces go out at once.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), Error> {
-        if self.held.borrow().bytes + data.len() > MAX_HELD {
+        if self.held.borrow().bytes.saturating_add(data.len()) > MAX_HELD {
             self.commit().await?;
         }
         let step = self.max_write();
         if data.len() <= step {
             return self.write_piece(offset, data).await;
         }
-        let piece = |at: usize| data.slice(at..data.len().min(at + step));
-        let pieces = (0..data.len()).step_by(step).map(|at| self.write_piece(offset + at as u64, piece(at)));
+        let piece = |at: usize| data.slice(at..data.len().min(at.saturating_add(step)));
+        let write = |at: usize| self.write_piece(offset.saturating_add(at as u64), piece(at));
+        let pieces = (0..data.len()).step_by(step).map(write);
         try_join_all(pieces).await.map(drop)
     }
 
@@ -263,10 +266,10 @@ impl File {
             let piece = data.split_to(written);
             if let Some(verifier) = holder.filter(|_| self.lines().repeats()) {
                 let held = &mut *self.held.borrow_mut();
-                held.bytes += piece.len();
+                held.bytes = held.bytes.saturating_add(piece.len());
                 held.pieces.push((at, piece, verifier));
             }
-            at += written as u64;
+            at = at.saturating_add(written as u64);
         }
         Ok(())
     }
@@ -342,7 +345,8 @@ impl File {
             let written = written.await;
             // What an error has kept from being written again is still to be.
             let held = &mut *self.held.borrow_mut();
-            held.bytes += pieces.as_slice().iter().map(|(_, data, _)| data.len()).sum::<usize>();
+            let again = pieces.as_slice().iter().map(|(_, data, _)| data.len()).sum();
+            held.bytes = held.bytes.saturating_add(again);
             held.pieces.splice(0..0, pieces);
             match written {
                 Ok(true) => {}

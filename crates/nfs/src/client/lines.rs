@@ -63,6 +63,10 @@ struct Line {
     dialing: Mutex<()>,
 }
 
+fn closed() -> Error {
+    Error::Channel(Arc::new(weft_transport::Error::Closed))
+}
+
 impl Line {
     fn current(&self) -> Option<Rc<Rpc>> {
         self.rpc.borrow().clone()
@@ -176,15 +180,16 @@ impl Lines {
         let head = program.head(xid, procedure, &self.credential, args);
         let turn = self.turn.get();
         self.turn.set(turn.wrapping_add(1));
-        let line = &self.lines[turn % self.lines.len()];
+        let line = turn.checked_rem(self.lines.len()).and_then(|at| self.lines.get(at));
+        let line = line.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
-        let (mut losses, mut pause, mut until) = (0, PAUSES.0, None);
+        let (mut losses, mut pause, mut until) = (0u32, PAUSES.0, None);
         loop {
             let rpc = self.connected(line).await?;
             match rpc.results(xid, head.clone(), cargo.attempt().await).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
                     self.lose(line, &rpc);
-                    losses += 1;
+                    losses = losses.saturating_add(1);
                     let until = *until.get_or_insert_with(|| rt::now() + PATIENCE);
                     if rt::now() >= until || !self.answered.get() && losses >= FIRST_ATTEMPTS {
                         return Err(Error::Channel(e));
@@ -193,7 +198,7 @@ impl Lines {
                     // One that is lost is made again at once; one that is lost again and again is not.
                     if losses > 1 {
                         rt::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSES.1);
+                        pause = pause.saturating_mul(2).min(PAUSES.1);
                     }
                 }
                 outcome => {
@@ -211,7 +216,6 @@ impl Lines {
         if let Some(rpc) = line.current() {
             return Ok(rpc);
         }
-        let closed = || Error::Channel(Arc::new(weft_transport::Error::Closed));
         let dial = self.dial.as_ref().ok_or_else(closed)?;
         let _alone = line.dialing.lock().await;
         let (begin, mut pause, mut told) = (rt::now(), PAUSES.0, false);
@@ -226,7 +230,7 @@ impl Lines {
                 }
                 Err(e) if passes(&e) && self.answered.get() && rt::now() < until => {
                     tracing::debug!("the server is not reached: {e}");
-                    if !told && rt::now() - begin >= UNTOLD {
+                    if !told && rt::now().since(begin) >= UNTOLD {
                         told = true;
                         tracing::warn!(
                             "the server cannot be reached ({e}); trying for {} s at most",
@@ -234,7 +238,7 @@ impl Lines {
                         );
                     }
                     rt::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
                 Err(e) => return Err(Error::Channel(Arc::new(e))),
             }
@@ -246,7 +250,7 @@ impl Lines {
         let mut current = line.rpc.borrow_mut();
         if current.as_ref().is_some_and(|current| Rc::ptr_eq(current, rpc)) {
             *current = None;
-            self.lost.set(self.lost.get() + 1);
+            self.lost.set(self.lost.get().saturating_add(1));
             self.before.set(self.before.get() + rpc.channel().traffic());
             rpc.channel().close();
         }

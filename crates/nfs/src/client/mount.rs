@@ -317,7 +317,8 @@ impl Mount {
         let (mut all, mut listed) = (Vec::new(), 0_usize);
         loop {
             let args = ReaddirplusArgs { dir, cookie, verifier, dircount: maxcount, maxcount };
-            let cargo = Cargo { longest_reply: maxcount as usize + AROUND_BYTES, ..Cargo::default() };
+            let cargo =
+                Cargo { longest_reply: AROUND_BYTES.saturating_add(maxcount as usize), ..Cargo::default() };
             let outcome: Outcome<ReaddirplusOk, AttrOnly> =
                 self.rpc.call(NFS, procedure::READDIRPLUS, &args, cargo).await?;
             let piece = ok(outcome)?;

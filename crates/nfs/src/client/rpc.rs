@@ -293,7 +293,7 @@ async fn watch(rpc: Weak<Rpc>) {
         let (owed, received) = (!rpc.table.borrow().is_empty(), rpc.received.get());
         silent = match silent {
             _ if !owed => None,
-            Some((so_far, before)) if before == received => Some((so_far + WATCH, received)),
+            Some((so_far, before)) if before == received => Some((so_far.saturating_add(WATCH), received)),
             _ => Some((Duration::ZERO, received)),
         };
         match silent {
@@ -302,7 +302,7 @@ async fn watch(rpc: Weak<Rpc>) {
                 return rpc.channel.close();
             }
             Some((so_far, _)) if so_far == WATCH => {
-                let left = (SILENCE - WATCH).as_secs();
+                let left = SILENCE.saturating_sub(WATCH).as_secs();
                 tracing::warn!("the server does not answer; waiting for {left} s at most");
             }
             _ => {}

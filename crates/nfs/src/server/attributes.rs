@@ -30,7 +30,7 @@ pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
             }
             _ => SpecData::default(),
         },
-        fsid: share as u64 + 1,
+        fsid: (share as u64).saturating_add(1),
         fileid: attr.fileid,
         atime: time(attr.atime),
         mtime: time(attr.mtime),

@@ -172,7 +172,7 @@ fn begin<'a>(
     running: &mut FuturesUnordered<Running<'a>>,
 ) -> Result<Option<Sending>, Error> {
     let mut next = Some(first);
-    let (mut begun, mut last) = (0, None);
+    let (mut begun, mut last) = (0usize, None);
     while let Some(message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
@@ -184,7 +184,7 @@ fn begin<'a>(
                 Poll::Pending => running.push(future),
             }
         }
-        begun += 1;
+        begun = begun.saturating_add(1);
         let room = begun < BATCH && running.len() < connection.server.limits.requests;
         next = if room { channel.try_recv() } else { None };
     }

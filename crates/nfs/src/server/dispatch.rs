@@ -213,7 +213,7 @@ impl<'a> Connection<'a> {
         let begins = body.len();
         let results = self.nfs(call.procedure, d, body).await;
         if let Ok(Results::One { body, payload: None }) = &results
-            && body.len() <= begins + MAX_ANSWER
+            && body.len().saturating_sub(begins) <= MAX_ANSWER
         {
             *kept = Some(body.copy_from(begins));
         }

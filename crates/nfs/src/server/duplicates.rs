@@ -59,7 +59,7 @@ impl Question {
     /// The call of this number whose arguments are `taken` and what is next in `d`.
     pub fn of(number: Number, taken: &[u8], d: &Decoder) -> Question {
         let beside = d.peek_detached();
-        let beside = &beside[..beside.len().min(QUESTION_BYTES)];
+        let beside = beside.split_at(beside.len().min(QUESTION_BYTES)).0;
         let mut bytes = SipHasher24::new();
         for piece in [taken, d.peek(QUESTION_BYTES), beside] {
             bytes.write_usize(piece.len());
@@ -95,9 +95,9 @@ impl Table {
         let Some(oldest) = self.order.pop_front() else { return };
         self.places.remove(&oldest);
         if let Entry::Occupied(mut alike) = self.numbers.entry(oldest.number) {
-            *alike.get_mut() -= 1;
-            if *alike.get() == 0 {
-                alike.remove();
+            match alike.get().checked_sub(1).filter(|left| *left > 0) {
+                Some(left) => *alike.get_mut() = left,
+                None => drop(alike.remove()),
             }
         }
     }
@@ -126,7 +126,8 @@ impl Duplicates {
         }
         let place = Place::default();
         table.order.push_back(question);
-        *table.numbers.entry(question.number).or_default() += 1;
+        let alike = table.numbers.entry(question.number).or_default();
+        *alike = alike.saturating_add(1);
         table.places.insert(question, place.clone());
         place
     }

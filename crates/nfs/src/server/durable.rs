@@ -152,7 +152,7 @@ impl Durable {
 }
 
 fn name((sessions, name): &Who) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + name.len());
+    let mut bytes = Vec::with_capacity(name.len().saturating_add(1));
     bytes.push(u8::from(*sessions));
     bytes.extend_from_slice(name);
     bytes

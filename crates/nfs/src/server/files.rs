@@ -13,7 +13,7 @@ use weft_store::{Attr, Cache, Error, NodeId, OpenFile, Share, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
 use super::caller::{Caller, READ, WRITE};
-use super::guard;
+use super::{guard, shard};
 
 /// Cores seldom meet in one shard.
 const SHARDS: usize = 16;
@@ -104,8 +104,7 @@ impl OpenFiles {
 
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
-        let at = (node.0 as usize ^ share) % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.shards, node.0 as usize ^ share).lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +128,7 @@ impl Cache for OpenFiles {
 impl Shard {
     /// The file, and its descriptor if that is known as of `now`.
     fn find(&mut self, key: Key, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
-        self.uses += 1;
+        self.uses = self.uses.wrapping_add(1);
         let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
         entry.used = self.uses;
         let known = entry.guard.as_ref().filter(|(then, _)| *then == now).map(|(_, known)| known.clone());

@@ -21,6 +21,7 @@ use weft_store::{Error, NodeId, Share, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
 use super::attributes::status;
+use super::shard;
 
 const NODE: u8 = 2;
 const ROOT: u8 = 3;
@@ -71,7 +72,7 @@ impl Handles {
     // A map's insert or clear leaves it usable even if it panicked.
     fn shard(&self, stable: &Stable) -> MutexGuard<'_, HashMap<Key, Option<NodeId>>> {
         let spread = stable.0[0] ^ stable.0[8] ^ stable.0[16];
-        self.known[spread as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.known, usize::from(spread)).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn know(&self, key: Key, node: NodeId) {

@@ -251,5 +251,11 @@ impl Server {
     }
 }
 
+/// One of the parts of a table that is split so that cores seldom wait for each other; always the same for one `hash`.
+#[expect(clippy::indexing_slicing, reason = "a remainder of the length")]
+fn shard<T, const N: usize>(shards: &[T; N], hash: usize) -> &T {
+    &shards[hash.checked_rem(N).unwrap_or(0)]
+}
+
 #[cfg(test)]
 mod tests;

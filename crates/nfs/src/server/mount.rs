@@ -34,10 +34,10 @@ impl Mounts {
 
 pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
-        Ok((share, node)) => {
+        Ok((number, share, node)) => {
             remember(cx, &path);
-            let flavors = export::flavors(&cx.server.shares[share].rules.nfs);
-            match cx.handle(share, node).await {
+            let flavors = export::flavors(&share.rules.nfs);
+            match cx.handle(number, node).await {
                 Ok(handle) => MountResult::Ok { handle, flavors },
                 Err(_) => MountResult::Failed(MountStatus::IO),
             }
@@ -68,18 +68,19 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 
 /// Walks from the export down. The client cannot see what it has not mounted, so links on the way are followed here, as far
 /// as they are relative: one that begins at a root names a place of the host that made it. None leads out of the share.
-async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), MountStatus> {
+async fn find<'a>(cx: &Connection<'a>, path: &[u8]) -> Result<(usize, &'a Share, NodeId), MountStatus> {
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
-    let number = cx.server.shares.iter().position(|share| share.name.as_bytes() == export);
-    let number = number.ok_or(MountStatus::NOENT)?;
+    let mut shares = cx.server.shares.iter().enumerate();
+    let found = shares.find(|(_, share)| share.name.as_bytes() == export);
+    let (number, share) = found.ok_or(MountStatus::NOENT)?;
     // How callers name themselves is asked when they use it: here they learn how.
     if matches!(cx.admit(number), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
     }
-    let vfs = &cx.server.shares[number].vfs;
+    let vfs = &share.vfs;
     // From the root to where the walk is.
-    let (mut way, mut links) = (vec![NodeId::ROOT], 0);
+    let (mut way, mut links) = (vec![NodeId::ROOT], 0usize);
     while let Some(name) = names_left.pop() {
         let here = *way.last().unwrap_or(&NodeId::ROOT);
         if name == b".." {
@@ -93,7 +94,7 @@ async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), Mount
         match attr.kind {
             Kind::Dir => way.push(attr.node),
             Kind::Symlink => {
-                links += 1;
+                links = links.saturating_add(1);
                 let target = vfs.readlink(attr.node).await.map_err(|e| refused(&e))?;
                 if target.first() == Some(&b'/') || links > LINKS {
                     return Err(MountStatus::ACCES);
@@ -106,7 +107,7 @@ async fn find(cx: &Connection<'_>, path: &[u8]) -> Result<(usize, NodeId), Mount
             Kind::File | Kind::Special(_) => return Err(MountStatus::NOTDIR),
         }
     }
-    Ok((number, *way.last().unwrap_or(&NodeId::ROOT)))
+    Ok((number, share, *way.last().unwrap_or(&NodeId::ROOT)))
 }
 
 fn refused(error: &Error) -> MountStatus {

@@ -85,9 +85,10 @@ fn key(host: &HostId) -> Vec<u8> {
 }
 
 fn from_key(key: &[u8]) -> Option<HostId> {
-    let at = key.iter().position(|b| *b == 0)?;
-    let addr = std::str::from_utf8(&key[..at]).ok()?.parse().ok()?;
-    Some(HostId { addr, name: Bytes::copy_from_slice(&key[at + 1..]) })
+    let mut parts = key.splitn(2, |b| *b == 0);
+    let (addr, name) = (parts.next()?, parts.next()?);
+    let addr = std::str::from_utf8(addr).ok()?.parse().ok()?;
+    Some(HostId { addr, name: Bytes::copy_from_slice(name) })
 }
 
 /// Remembers a host before it is told that it has a lock.

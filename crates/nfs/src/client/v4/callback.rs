@@ -55,7 +55,7 @@ pub(crate) fn answer(message: &Bytes) -> Option<Bytes> {
 fn compound(d: &mut Decoder) -> Result<Bytes, Malformed> {
     let (tag, minor, _ident, count) = (Text::parse(d)?, d.u32()?, d.u32()?, d.u32()?);
     let mut results = Encoder::with_capacity(64);
-    let (mut status, mut done) = (Status::OK, 0);
+    let (mut status, mut done) = (Status::OK, 0u32);
     if minor == 0 || minor > 2 {
         status = Status::MINOR_VERS_MISMATCH;
     }
@@ -77,7 +77,7 @@ fn compound(d: &mut Decoder) -> Result<Bytes, Malformed> {
             results.fixed(&args.session);
             [args.sequence, args.slot, args.slot, args.slot].iter().for_each(|word| results.u32(*word));
         }
-        done += 1;
+        done = done.saturating_add(1);
     }
     let mut e = Encoder::with_capacity(128);
     CbReplyHead { status, tag, count: done }.emit(&mut e);

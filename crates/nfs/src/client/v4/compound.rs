@@ -14,7 +14,7 @@ pub(super) const MINOR: u32 = 1;
 ///
 /// `payload`: the last operation is a WRITE whose content, of so many bytes, travels behind the arguments.
 pub(super) fn emit(sequence: Option<&Sequence>, ops: &[Op], payload: Option<u32>, e: &mut Encoder) {
-    let count = ops.len() as u32 + u32::from(sequence.is_some());
+    let count = ops.len().saturating_add(usize::from(sequence.is_some())) as u32;
     CompoundHead { tag: Text::default(), minor: MINOR, count }.emit(e);
     if let Some(sequence) = sequence {
         Op::Sequence(sequence.clone()).emit(e);
@@ -22,7 +22,7 @@ pub(super) fn emit(sequence: Option<&Sequence>, ops: &[Op], payload: Option<u32>
     ops.iter().for_each(|op| op.emit(e));
     if let Some(len) = payload {
         // WRITE ends with the length of its content, which was empty until here.
-        e.patch_u32(e.len() - 4, len);
+        e.patch_u32(e.len().saturating_sub(4), len);
     }
 }
 
@@ -48,10 +48,7 @@ impl Results {
     /// # Errors
     /// A result of something else; the compound's own failure, where it did not come that far.
     pub fn next(&mut self, op: u32) -> Result<Status, Error> {
-        if self.left == 0 {
-            return Err(Error::Status4(self.status));
-        }
-        self.left -= 1;
+        self.left = self.left.checked_sub(1).ok_or(Error::Status4(self.status))?;
         if self.d.u32()? != op {
             return Err(Malformed("RFC 8881 16.2.4: the result of another operation").into());
         }

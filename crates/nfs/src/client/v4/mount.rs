@@ -68,11 +68,11 @@ impl Mount {
         };
         let client = Client::new(lines, pool)?;
         let mut at = Place { from: Op::Putrootfh, names: names(path)? };
-        let mut walked = at.walk(&client).await?;
+        let walked = at.walk(&client).await?;
         let limits = Bitmap::of(&[attr::LEASE_TIME, attr::MAXREAD, attr::MAXWRITE]);
-        walked.extend([Op::Getfh, Op::Getattr(limits)]);
-        let mut results = client.run(|| walked.clone(), Keep::No, None, Cargo::default()).await?;
-        skip(&mut results, &walked[..walked.len() - 2])?;
+        let ops = || [&walked[..], &[Op::Getfh, Op::Getattr(limits)]].concat();
+        let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
+        skip(&mut results, &walked)?;
         let root = results.ok(opnum::GETFH)?;
         let limits = Values::parse(&results.ok(opnum::GETATTR)?)?;
         let (read, write) = client.room().await?;
@@ -276,7 +276,8 @@ impl Mount {
         loop {
             let op =
                 Op::Readdir(Readdir { cookie, verifier, dircount: maxcount, maxcount, attributes: WANTED });
-            let cargo = Cargo { longest_reply: maxcount as usize + AROUND_BYTES, ..Cargo::default() };
+            let cargo =
+                Cargo { longest_reply: AROUND_BYTES.saturating_add(maxcount as usize), ..Cargo::default() };
             let mut results = self.ask(&dir, &[op], Keep::No, cargo).await?;
             let piece: ReaddirOk = results.ok(opnum::READDIR)?;
             match piece.entries.last() {
@@ -313,10 +314,10 @@ impl Place {
     async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
         while self.names.len() > MAX_WALK {
             let rest = self.names.split_off(MAX_WALK);
-            let mut ops = self.ops();
-            ops.push(Op::Getfh);
-            let mut results = client.run(|| ops.clone(), Keep::No, None, Cargo::default()).await?;
-            skip(&mut results, &ops[..ops.len() - 1])?;
+            let walked = self.ops();
+            let ops = || [&walked[..], &[Op::Getfh]].concat();
+            let mut results = client.run(ops, Keep::No, None, Cargo::default()).await?;
+            skip(&mut results, &walked)?;
             *self = Place { from: Op::Putfh(results.ok(opnum::GETFH)?), names: rest };
         }
         Ok(self.ops())
@@ -339,10 +340,15 @@ fn names(path: &str) -> Result<Vec<Text>, Error> {
         .collect()
 }
 
+/// The `n`th part of a time; `n` is not zero.
+pub(super) fn part(time: Duration, n: u32) -> Duration {
+    time.checked_div(n).unwrap_or(time)
+}
+
 /// A lease is renewed before it runs out, however little is done (RFC 8881 8.3).
 async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
     loop {
-        rt::sleep(lease / 4).await;
+        rt::sleep(part(lease, 4)).await;
         let Some(client) = client.upgrade() else { return };
         if let Err(e) = client.renew(lease).await {
             // Whoever uses the mount next is told.

@@ -25,6 +25,7 @@ use weft_wire::xdr::Malformed;
 
 use super::callback;
 use super::compound::{self, Results};
+use super::mount::part;
 use super::opened::{Back, Opened};
 use super::slots::{Slots, Turn};
 use crate::client::Error;
@@ -138,7 +139,7 @@ impl Client {
         payload: Option<u32>,
         mut cargo: Cargo,
     ) -> Result<Results, Error> {
-        let (until, mut pause, mut losses) = (rt::now() + PATIENCE, PAUSES.0, 0);
+        let (until, mut pause, mut losses) = (rt::now() + PATIENCE, PAUSES.0, 0u32);
         let mut told = false;
         loop {
             let session = self.session().await?;
@@ -146,7 +147,7 @@ impl Client {
             let results = match self.attempt(&session, turn, &ops(), keep, payload, cargo.again()).await? {
                 Attempt::Done(results) => results,
                 Attempt::Over => {
-                    losses += 1;
+                    losses = losses.saturating_add(1);
                     if losses > MAX_LOSSES {
                         return Err(Error::Status4(Status::BADSESSION));
                     }
@@ -167,7 +168,7 @@ impl Client {
                         );
                     }
                     rt::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
                 _ => return Ok(results),
             }
@@ -215,7 +216,7 @@ impl Client {
                 // The request is being carried out, or the server is busy: the number is not used up.
                 Status::DELAY if rt::now() < until => {
                     rt::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
                 status if ends_session(status) => {
                     tracing::debug!(%status, "the session is over");
@@ -245,7 +246,7 @@ impl Client {
                 Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
                 Status::DELAY if rt::now() < until => {
                     rt::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
@@ -274,7 +275,7 @@ impl Client {
         if current.as_ref().is_some_and(|current| Rc::ptr_eq(current, session)) {
             *current = None;
             self.over.borrow_mut().push(session.id);
-            self.recovered.set(self.recovered.get() + 1);
+            self.recovered.set(self.recovered.get().saturating_add(1));
         }
     }
 
@@ -308,7 +309,7 @@ impl Client {
                 }
                 Status::DELAY if rt::now() < until => {
                     rt::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = pause.saturating_mul(2).min(PAUSES.1);
                     continue;
                 }
                 status => return Err(Error::Status4(status)),
@@ -342,7 +343,7 @@ impl Client {
             let mut results = self.alone(&op).await?;
             if results.status == Status::DELAY && rt::now() < until {
                 rt::sleep(pause).await;
-                pause = (pause * 2).min(PAUSES.1);
+                pause = pause.saturating_mul(2).min(PAUSES.1);
                 continue;
             }
             return results.ok(opnum::EXCHANGE_ID);
@@ -358,7 +359,7 @@ impl Client {
 
     fn wishes(&self, client: u64, sequence: u32) -> CreateSession {
         let channel = self.lines.channel();
-        let message = payload_of(&*channel) as u32 + AROUND_BYTES;
+        let message = (payload_of(&*channel) as u32).saturating_add(AROUND_BYTES);
         let back = ChannelAttrs {
             header_pad: 0,
             max_request: 4096,
@@ -435,7 +436,7 @@ impl Client {
                 Attempt::Done(results) => match results.status {
                     Status::DELAY | Status::GRACE if rt::now() < until => {
                         rt::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSES.1);
+                        pause = pause.saturating_mul(2).min(PAUSES.1);
                     }
                     _ => return Ok(Some(results)),
                 },
@@ -446,7 +447,7 @@ impl Client {
     /// A name for an owner of opens, and its number.
     pub fn new_owner(&self) -> (u64, Opaque) {
         let number = self.next_owner.get();
-        self.next_owner.set(number + 1);
+        self.next_owner.set(number.wrapping_add(1));
         (number, Opaque(Bytes::copy_from_slice(&number.to_be_bytes())))
     }
 
@@ -480,7 +481,7 @@ impl Client {
             Some(session) => rt::now().since(session.renewed.get()),
             None => return Ok(()),
         };
-        if idle < lease / 2 {
+        if idle < part(lease, 2) {
             return Ok(());
         }
         self.run(Vec::new, Keep::No, None, Cargo::default()).await.map(drop)

@@ -34,6 +34,15 @@ struct Slot {
     doubtful: bool,
 }
 
+impl State {
+    /// Slots are numbered by their place, and there are always as many as at first.
+    fn set(&mut self, number: u32, value: Slot) {
+        if let Some(slot) = self.slots.get_mut(number as usize) {
+            *slot = value;
+        }
+    }
+}
+
 impl Slots {
     pub fn new(count: u32) -> Rc<Slots> {
         let state = State {
@@ -59,7 +68,7 @@ impl Slots {
                 return Poll::Ready(Some(Turn { slots: self.clone(), slot, answered: false }));
             }
             let ticket = *place.ticket.get_or_insert_with(|| {
-                state.next_ticket += 1;
+                state.next_ticket = state.next_ticket.wrapping_add(1);
                 state.next_ticket
             });
             state.waiting.insert(ticket, cx.waker().clone());
@@ -128,20 +137,24 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    fn state(&self) -> Slot {
+        self.slots.state.borrow().slots.get(self.slot as usize).copied().unwrap_or_default()
+    }
+
     /// The number of the slot's next request.
     pub fn sequence(&self) -> u32 {
-        self.slots.state.borrow().slots[self.slot as usize].sequence.wrapping_add(1)
+        self.state().sequence.wrapping_add(1)
     }
 
     /// Whether the request before was given up.
     pub fn is_doubtful(&self) -> bool {
-        self.slots.state.borrow().slots[self.slot as usize].doubtful
+        self.state().doubtful
     }
 
     /// The server has seen the number, whatever it said then.
     pub fn advance(&mut self) {
-        let slot = &mut self.slots.state.borrow_mut().slots[self.slot as usize];
-        *slot = Slot { sequence: slot.sequence.wrapping_add(1), doubtful: false };
+        let next = Slot { sequence: self.sequence(), doubtful: false };
+        self.slots.state.borrow_mut().set(self.slot, next);
     }
 
     /// There is nothing outstanding in the slot.
@@ -152,9 +165,10 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        let now = self.state();
         let state = &mut *self.slots.state.borrow_mut();
         if !self.answered {
-            state.slots[self.slot as usize].doubtful = true;
+            state.set(self.slot, Slot { doubtful: true, ..now });
         }
         state.free.insert(self.slot);
         let next = state.waiting.pop_first();

@@ -175,7 +175,7 @@ impl Table {
         waiting: AbortHandle,
     ) -> Result<Option<u64>, Full> {
         let hosts = &mut *self.hosts();
-        hosts.next += 1;
+        hosts.next = hosts.next.wrapping_add(1);
         let number = hosts.next;
         let host = hosts.host(host)?;
         if let Some(known) = host.blocked.get_mut(wish) {

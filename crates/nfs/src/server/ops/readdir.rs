@@ -34,7 +34,8 @@ pub(super) struct Found {
 impl Found {
     /// Bytes of an entry3 with its list word.
     pub fn len(&self) -> usize {
-        4 + 8 + 4 + self.name.len() + pad(self.name.len()) + 8
+        const AROUND: usize = 4 + 8 + 4 + 8;
+        self.name.len().saturating_add(pad(self.name.len())).saturating_add(AROUND)
     }
 }
 
@@ -110,7 +111,7 @@ pub(in crate::server) async fn readdir(
     };
     let mut used = EMPTY_LISTING;
     let fits = |entry: &Found| {
-        used += entry.len();
+        used = used.saturating_add(entry.len());
         used <= room
     };
     let attributes = dir.post().await;

@@ -25,11 +25,11 @@ pub(in crate::server) async fn readdirplus(
         Err(e) => return failed_at(&dir, &e).await,
     };
     // dircount is a hint about names alone; it never keeps the first entry out.
-    let (mut used, mut dir_used) = (EMPTY_LISTING, 0);
+    let (mut used, mut dir_used) = (EMPTY_LISTING, 0usize);
     let fits = |entry: &Found| {
         let first = dir_used == 0;
-        used += entry.len() + PLUS;
-        dir_used += entry.len();
+        used = used.saturating_add(entry.len()).saturating_add(PLUS);
+        dir_used = dir_used.saturating_add(entry.len());
         used <= room && (first || dir_used <= dir_room)
     };
     let attributes = dir.post().await;

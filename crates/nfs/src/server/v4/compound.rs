@@ -15,7 +15,7 @@ use weft_wire::nfs4::{
     Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Stateid, Status, UpTo, Xdr, opnum,
 };
 use weft_wire::rpc::{Call, Credential, Reply};
-use weft_wire::xdr::{Decoder, Encoder, Malformed, pad};
+use weft_wire::xdr::{Decoder, Encoder, Malformed, fill, pad};
 
 use super::names::{status, utf8};
 use super::ops;
@@ -68,6 +68,9 @@ pub(super) struct SlotTurn {
     pub keep: bool,
 }
 
+/// Bytes of an operation's number before its result.
+const NUMBER_BYTES: usize = 4;
+
 /// The reply: buffers with payload behind each but the last.
 #[derive(Default)]
 pub(super) struct Body {
@@ -90,12 +93,18 @@ impl Body {
     }
 
     fn end(&mut self, payload: Payload, to: To) {
-        self.before += self.tail.len() + payload.len() + pad(payload.len());
+        let fill = pad(payload.len());
+        self.before = self.len().saturating_add(payload.len()).saturating_add(fill);
         self.done.push((std::mem::take(&mut self.tail), payload, to));
     }
 
     pub fn len(&self) -> usize {
-        self.before + self.tail.len()
+        self.before.saturating_add(self.tail.len())
+    }
+
+    /// Where in `tail` the next operation's result begins: its status, behind the number.
+    pub fn next_result(&self) -> usize {
+        self.tail.len().saturating_add(NUMBER_BYTES)
     }
 
     fn head(&mut self) -> &mut Encoder {
@@ -103,7 +112,7 @@ impl Body {
     }
 
     fn into_results(self) -> Results {
-        let mut parts = Vec::with_capacity(2 * self.done.len() + 1);
+        let mut parts = Vec::with_capacity(self.done.len().saturating_mul(2).saturating_add(1));
         for (bytes, data, to) in self.done {
             parts.push(Part::Bytes(bytes.into_bytes()));
             parts.push(Part::Payload { data, to });
@@ -154,7 +163,7 @@ pub(in crate::server) async fn compound(
         reply.tail.raw(&answer);
         return Ok(reply.into_results());
     }
-    let count_at = reply.tail.len() - 4;
+    let count_at = reply.tail.len().saturating_sub(4);
     let views = cx.views();
     let mut compound = Compound {
         cx,
@@ -173,14 +182,14 @@ pub(in crate::server) async fn compound(
         next: opnum::ILLEGAL,
         changes: false,
         reply,
-        limit: cx.limits.max_message.min(cx.max_payload() as usize + SMALL * 64),
+        limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
     };
     let status = loop {
         if compound.index == head.count {
             break Status::OK;
         }
         let next = compound.step(&mut d).await;
-        compound.index += 1;
+        compound.index = compound.index.saturating_add(1);
         match next {
             Next::Ended(Status::OK) => {}
             Next::Ended(status) => break status,
@@ -199,7 +208,7 @@ pub(in crate::server) async fn compound(
     if let Some(SlotTurn { session, slot, keep }) = turn {
         // A SEQUENCE alone costs nothing to keep (RFC 8881 2.10.6.1.3), unless its tag is long.
         let whole = reply.done.is_empty();
-        let short = reply.tail.len() <= start + MAX_UNASKED;
+        let short = reply.tail.len().saturating_sub(start) <= MAX_UNASKED;
         let kept = match () {
             () if (keep || index == 1 && short) && whole => Kept::Reply(reply.tail.copy_from(start)),
             () => Kept::Lost,
@@ -209,7 +218,7 @@ pub(in crate::server) async fn compound(
     if let Some((number, tag, all)) = asked
         && changes
         && reply.done.is_empty()
-        && reply.tail.len() <= start + MAX_ANSWER
+        && reply.tail.len().saturating_sub(start) <= MAX_ANSWER
     {
         duplicates.keep(Question::of(number, &tag, &all), reply.tail.copy_from(start));
     }
@@ -261,7 +270,7 @@ impl<'a> Compound<'a> {
                 Ok((ok, Some(_))) => {
                     // The second operation says that nothing was kept (RFC 8881 18.46.3).
                     self.put(number, Ok(ok));
-                    self.index += 1;
+                    self.index = self.index.saturating_add(1);
                     return self.failed(self.peek_op(d), Status::RETRY_UNCACHED_REP);
                 }
                 Err(status) => return self.failed(number, status),
@@ -349,12 +358,12 @@ impl<'a> Compound<'a> {
             Ok(chain) => {
                 let len: usize = chain.iter().map(bytes::Bytes::len).sum();
                 chain.iter().for_each(|bytes| self.reply.tail.raw(bytes));
-                self.reply.tail.raw(&[0; 3][..pad(len)]);
+                self.reply.tail.raw(fill(len));
                 status
             }
             Err(e) => {
                 tracing::warn!("file system error: {e}");
-                self.reply.tail.truncate(self.reply.tail.len() - 8);
+                self.reply.tail.truncate(self.reply.tail.len().saturating_sub(8));
                 self.put::<()>(number, Err(Status::IO))
             }
         }

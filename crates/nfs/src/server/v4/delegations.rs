@@ -209,7 +209,7 @@ pub(super) async fn as_written(
     let ours = values.change.is_none_or(|change| told.change.is_none_or(|theirs| theirs == change));
     let changed = !ours || told.size.is_some_and(|theirs| theirs != size);
     if changed && seen.told != told {
-        seen.changes += 1;
+        seen.changes = seen.changes.wrapping_add(1);
     }
     let changes = seen.changes;
     seen.told = told.clone();

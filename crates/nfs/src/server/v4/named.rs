@@ -156,7 +156,7 @@ pub(super) async fn list(
         let node = Node { id: attr.node, ..*of };
         let attributes = attributes::of_node(c, &node, &attr, wanted).await?.fattr();
         let name = Text(Bytes::from(entry.name));
-        if !add(Entry { cookie: n as u64 + 1, name, attributes }) {
+        if !add(Entry { cookie: (n as u64).saturating_add(1), name, attributes }) {
             return Ok(false);
         }
     }

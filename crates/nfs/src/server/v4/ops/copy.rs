@@ -56,7 +56,7 @@ async fn ends(
     if from_offset > size || end > size {
         return Err(Status::INVAL);
     }
-    let count = if count == 0 { size - from_offset } else { count };
+    let count = if count == 0 { size.saturating_sub(from_offset) } else { count };
     let to_end = to_offset.checked_add(count).ok_or(Status::INVAL)?;
     if to_end > MAX_FILE_SIZE {
         return Err(Status::FBIG);
@@ -134,8 +134,10 @@ async fn offload(c: &Compound<'_>, client: &Arc<Client>, ends: Ends, args: &Copy
 async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64) -> Status {
     while copy.copied() < ends.count && !copy.is_cancelled() {
         let at = copy.copied();
-        let step = STEP.min(ends.count - at);
-        match ends.to.copy_from(to + at, &ends.from, from + at, step).await {
+        let step = STEP.min(ends.count.saturating_sub(at));
+        // `ends` has seen that both end within a file's greatest size.
+        let (to, from) = (to.saturating_add(at), from.saturating_add(at));
+        match ends.to.copy_from(to, &ends.from, from, step).await {
             // The source has become shorter.
             Ok(0) => break,
             Ok(count) => copy.add(count),

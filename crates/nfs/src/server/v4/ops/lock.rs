@@ -79,7 +79,7 @@ async fn first(
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
-    let at = c.reply.tail.len() + 4;
+    let at = c.reply.next_result();
     let result = async {
         let named = io::actual(c, stateid)?;
         if open.has_ended() || (c.minor == 0 && !open_owner.is_confirmed()) {
@@ -157,7 +157,7 @@ async fn in_turn(
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
-    let at = c.reply.tail.len() + 4;
+    let at = c.reply.next_result();
     let usable = match () {
         () if state.has_ended() => Err(Status::BAD_STATEID),
         () => io::actual(c, stateid).and_then(|named| state.is_current(named.seqid, c.minor > 0)),

@@ -57,7 +57,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
         }
         c.forget_closed(&client, &mut turn);
     }
-    let at = c.reply.tail.len() + 4;
+    let at = c.reply.next_result();
     let result = carry_out(c, &client, &owner, &mut turn, &args).await;
     let ended = c.put(n, result);
     if c.minor == 0 {
@@ -373,7 +373,8 @@ pub fn sharing(deny: u32) -> Rights {
 }
 
 pub fn bit(access: u32, deny: u32) -> u16 {
-    1 << (access + 4 * deny)
+    // Two bits each: `access` of 1 to 3, `deny` of 0 to 3.
+    1u16.checked_shl(deny.saturating_mul(4).saturating_add(access)).unwrap_or(0)
 }
 
 /// The owner's state for the file, new or with more in it.
@@ -521,7 +522,7 @@ impl Compound<'_> {
             Some(Place::Node(node)) => Some((node.number, node.id)),
             _ => None,
         };
-        Answered { op, status, body: self.reply.tail.copy_from(at + 4), place }
+        Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }
     }
 
     /// The next request of an owner: its last CLOSE will not be asked again.

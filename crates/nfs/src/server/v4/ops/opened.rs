@@ -33,7 +33,7 @@ async fn in_turn(
             Err(status) => return c.put::<()>(n, Err(status)),
         }
     }
-    let at = c.reply.tail.len() + 4;
+    let at = c.reply.next_result();
     let usable = match () {
         () if state.has_ended() => Err(Status::BAD_STATEID),
         () if owner.is_confirmed() != confirmed => Err(Status::BAD_STATEID),

@@ -42,7 +42,8 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
     if args.offset >= size {
         return Err(Status::NXIO);
     }
-    let (ranges, _) = file.data_ranges(args.offset, size - args.offset, 1).map_err(|e| status(&e))?;
+    let (ranges, _) =
+        file.data_ranges(args.offset, size.saturating_sub(args.offset), 1).map_err(|e| status(&e))?;
     let first = ranges.first();
     Ok(match args.what {
         DATA => match first {
@@ -98,8 +99,8 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
     if args.offset >= end {
         return Ok((args.offset >= size, Vec::new()));
     }
-    let (ranges, all) =
-        file.data_ranges(args.offset, end - args.offset, MAX_PIECES / 2).map_err(|e| status(&e))?;
+    let len = end.saturating_sub(args.offset);
+    let (ranges, all) = file.data_ranges(args.offset, len, MAX_PIECES / 2).map_err(|e| status(&e))?;
     if !all {
         end = ranges.last().map_or(end, |last| last.end.min(end));
     }
@@ -108,17 +109,17 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
     for data in ranges {
         let (start, stop) = (data.start.max(at), data.end.min(end));
         if start > at {
-            pieces.push(Piece { offset: at, len: start - at, data: None });
+            pieces.push(Piece { offset: at, len: start.saturating_sub(at), data: None });
         }
         if stop > start {
-            let len = stop - start;
+            let len = stop.saturating_sub(start);
             let data = file.read_within(size, start, len as usize).map_err(|e| status(&e))?;
             pieces.push(Piece { offset: start, len, data: Some(data) });
         }
         at = stop.max(at);
     }
     if at < end {
-        pieces.push(Piece { offset: at, len: end - at, data: None });
+        pieces.push(Piece { offset: at, len: end.saturating_sub(at), data: None });
     }
     Ok((end >= size, pieces))
 }

@@ -37,14 +37,18 @@ struct Page {
 impl Page {
     /// `false` when there is no room.
     fn add(&mut self, entry: Entry) -> bool {
-        let name = 8 + 4 + entry.name.0.len() + pad(entry.name.0.len());
-        let values = entry.attributes.values.len();
-        // At most: a bitmap of three words.
-        let len = 4 + name + 16 + 4 + values + pad(values);
-        if len > self.left || (!self.entries.is_empty() && name > self.names_left) {
+        // Cookie and length.
+        const NAME: usize = 8 + 4;
+        // Whether it follows, at most a bitmap of three words, and a length.
+        const AROUND: usize = 4 + 16 + 4;
+        let padded = |len: usize| len.saturating_add(pad(len));
+        let name = padded(entry.name.0.len()).saturating_add(NAME);
+        let len = padded(entry.attributes.values.len()).saturating_add(name).saturating_add(AROUND);
+        let left = self.left.checked_sub(len);
+        let Some(left) = left.filter(|_| self.entries.is_empty() || name <= self.names_left) else {
             return false;
-        }
-        self.left -= len;
+        };
+        self.left = left;
         self.names_left = self.names_left.saturating_sub(name);
         self.entries.push(entry);
         true
@@ -83,7 +87,8 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
         Place::Attributes(of) => {
             let (skip, wanted) = (args.cookie.saturating_sub(OWN_COOKIES), args.attributes);
             let wanted = wanted.and(attributes::supported(c.minor));
-            let add = |entry: Entry| page.add(Entry { cookie: entry.cookie + OWN_COOKIES, ..entry });
+            let add =
+                |entry: Entry| page.add(Entry { cookie: entry.cookie.saturating_add(OWN_COOKIES), ..entry });
             named::list(c, &of, skip, wanted, add).await?
         }
     };
@@ -123,7 +128,7 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
         }
         let root = Node { share, number, id: NodeId::ROOT };
         let attr = root.attr().await?;
-        let cookie = number as u64 + 1 + OWN_COOKIES;
+        let cookie = (number as u64).saturating_add(1 + OWN_COOKIES);
         let name = share.name.as_bytes().to_vec();
         if !page.add(found(c, &root, args, name, cookie, &attr).await?) {
             return Ok(false);

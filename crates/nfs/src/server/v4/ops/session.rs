@@ -64,7 +64,8 @@ pub fn sequence(
     if c.announced > session.fore.max_operations {
         return Err(Status::TOO_MANY_OPS);
     }
-    if args.cache && c.reply.len() + SEQUENCE_BYTES > session.fore.max_response_cached as usize {
+    if args.cache && c.reply.len().saturating_add(SEQUENCE_BYTES) > session.fore.max_response_cached as usize
+    {
         return Err(Status::REP_TOO_BIG_TO_CACHE);
     }
     c.cx.line.associate(&session.id);
@@ -197,7 +198,7 @@ fn back_channel(c: &Compound<'_>, asked: &ChannelAttrs) -> Result<ChannelAttrs, 
 
 pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
     let own = c.turn.as_ref().is_some_and(|turn| turn.session.id == *id);
-    if own && c.index + 1 != c.announced {
+    if own && c.index.saturating_add(1) != c.announced {
         // RFC 8881 18.37.3: its own session only at the end.
         return Err(Status::NOT_ONLY_OP);
     }

@@ -79,21 +79,19 @@ pub async fn list(c: &Compound<'_>, args: &Listxattrs) -> Result<ListxattrsOk, S
         return Err(Status::BAD_COOKIE);
     }
     let mut left = (args.maxcount as usize).checked_sub(EMPTY).ok_or(Status::TOOSMALL)?;
-    let rest = all.len() - skip;
+    let rest = all.len().saturating_sub(skip);
     let mut names = Vec::new();
     for name in all.drain(skip..) {
-        let len = 4 + name.len() + pad(name.len());
-        if len > left {
-            break;
-        }
-        left -= len;
+        let len = name.len().saturating_add(pad(name.len())).saturating_add(4);
+        let Some(behind) = left.checked_sub(len) else { break };
+        left = behind;
         names.push(Text(Bytes::from(name)));
     }
     if names.is_empty() && rest > 0 {
         return Err(Status::TOOSMALL);
     }
     let eof = names.len() == rest;
-    Ok(ListxattrsOk { cookie: args.cookie + names.len() as u64, names: UpTo(names), eof })
+    Ok(ListxattrsOk { cookie: args.cookie.saturating_add(names.len() as u64), names: UpTo(names), eof })
 }
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {

@@ -95,8 +95,8 @@ impl Budget {
     fn allowance(&self, source: Source) -> usize {
         let used = self.0.lock();
         // What is taken is not free: `own + x <= (free - x) / SOURCE_SHARE`.
-        let free = self.0.limit_bytes - used.total_bytes;
-        free.saturating_sub(SOURCE_SHARE * used.of(source)) / (SOURCE_SHARE + 1)
+        let free = self.0.limit_bytes.saturating_sub(used.total_bytes);
+        free.saturating_sub(used.of(source).saturating_mul(SOURCE_SHARE)) / (SOURCE_SHARE + 1)
     }
 
     /// Whether anybody may be overdrawn. To be asked with each request.
@@ -130,11 +130,11 @@ impl Budget {
 
 /// What a slot of this channel is charged.
 pub fn slot_bytes(fore: &ChannelAttrs) -> usize {
-    SLOT_BYTES + fore.max_response_cached as usize
+    SLOT_BYTES.saturating_add(fore.max_response_cached as usize)
 }
 
 fn session_bytes(fore: &ChannelAttrs) -> usize {
-    SESSION_BYTES + fore.max_requests as usize * slot_bytes(fore)
+    SESSION_BYTES.saturating_add((fore.max_requests as usize).saturating_mul(slot_bytes(fore)))
 }
 
 impl Inner {
@@ -145,7 +145,7 @@ impl Inner {
 
     /// What a source may hold.
     fn threshold(&self, used: &Used) -> usize {
-        (self.limit_bytes - used.total_bytes) / SOURCE_SHARE
+        self.limit_bytes.saturating_sub(used.total_bytes) / SOURCE_SHARE
     }
 
     fn note(&self, used: &Used) {
@@ -175,26 +175,27 @@ impl Charge {
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         let inner = &self.budget.0;
         let mut used = inner.lock();
-        let own = used.of(self.source);
-        let total = used.total_bytes.saturating_add(bytes);
-        if total > inner.limit_bytes || own + bytes > (inner.limit_bytes - total) / SOURCE_SHARE {
+        let own = used.of(self.source).checked_add(bytes).ok_or(Full)?;
+        let total = used.total_bytes.checked_add(bytes).ok_or(Full)?;
+        let free = inner.limit_bytes.checked_sub(total).ok_or(Full)?;
+        if own > free / SOURCE_SHARE {
             return Err(Full);
         }
         used.total_bytes = total;
-        used.by_source.insert(self.source, own + bytes);
+        used.by_source.insert(self.source, own);
         inner.note(&used);
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         Ok(())
     }
 
     /// Gives some back.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
+        self.bytes = self.bytes.saturating_sub(bytes);
         let inner = &self.budget.0;
         let mut used = inner.lock();
-        used.total_bytes -= bytes;
-        let own = used.of(self.source) - bytes;
+        used.total_bytes = used.total_bytes.saturating_sub(bytes);
+        let own = used.of(self.source).saturating_sub(bytes);
         if own == 0 {
             used.by_source.remove(&self.source);
         } else {

@@ -116,7 +116,7 @@ impl Client {
             return Ok(owner.clone());
         }
         let room = |mine: &Mine| match mine.owners.len() < limit {
-            true => self.room(OWNER_BYTES + name.len()),
+            true => self.room(OWNER_BYTES.saturating_add(name.len())),
             false => Err(Full),
         };
         let charge = room(&mine).or_else(|_| {
@@ -137,7 +137,7 @@ impl Client {
             return Ok(owner.clone());
         }
         let room = |mine: &Mine| match mine.lock_owners.len() < limit {
-            true => self.room(OWNER_BYTES + name.len()),
+            true => self.room(OWNER_BYTES.saturating_add(name.len())),
             false => Err(Full),
         };
         let charge = room(&mine).or_else(|_| {
@@ -207,7 +207,7 @@ impl Table {
     }
 
     fn new_verifier(&mut self) -> Verifier {
-        self.verifiers += 1;
+        self.verifiers = self.verifiers.wrapping_add(1);
         self.verifiers.to_be_bytes()
     }
 
@@ -255,7 +255,7 @@ impl Table {
     }
 
     fn len(&self) -> usize {
-        self.confirmed.len() + self.pending.len()
+        self.confirmed.len().saturating_add(self.pending.len())
     }
 }
 
@@ -293,9 +293,9 @@ impl States {
         let client = match same {
             Some(client) => client,
             None => {
-                let text = callback.location.netid.0.len() + callback.location.addr.0.len();
-                let charge =
-                    self.client_room(&mut table, source, text + 2 * who.1.len(), now).map_err(Err)?;
+                let texts = [&callback.location.netid.0, &callback.location.addr.0, &who.1, &who.1];
+                let text = texts.iter().map(|text| text.len()).sum();
+                let charge = self.client_room(&mut table, source, text, now).map_err(Err)?;
                 let id = table.new_id(self.epoch);
                 Client::new(id, who.clone(), owner.verifier, principal, now, charge)
             }
@@ -387,7 +387,7 @@ impl States {
             // A new run of the client: the old one stays until the new one makes a session.
             Some(_) | None => {}
         }
-        let charge = self.client_room(&mut table, source, 2 * who.1.len(), now)?;
+        let charge = self.client_room(&mut table, source, who.1.len().saturating_mul(2), now)?;
         let id = table.new_id(self.epoch);
         let client = Client::new(id, who.clone(), owner.verifier, principal, now, charge);
         let confirm = table.new_verifier();
@@ -604,8 +604,12 @@ impl States {
     pub fn sweep(&self, now: Time) -> Taken {
         let lease = self.limits.lease;
         let mut table = self.table();
-        let gone: Vec<_> =
-            table.confirmed.values().filter(|c| c.lease.lapsed(now, lease * COURTESY)).cloned().collect();
+        let gone: Vec<_> = table
+            .confirmed
+            .values()
+            .filter(|c| c.lease.lapsed(now, lease.saturating_mul(COURTESY)))
+            .cloned()
+            .collect();
         for client in &gone {
             table.forget(client);
         }
@@ -654,7 +658,7 @@ impl States {
         text_bytes: usize,
         now: Time,
     ) -> Result<Charge, Status> {
-        let charge = || self.budget.charge(source, CLIENT_BYTES + text_bytes);
+        let charge = || self.budget.charge(origin, CLIENT_BYTES.saturating_add(text_bytes));
         charge().or_else(|Full| {
             self.relieve(table, now);
             // Both minor versions know it, and the client asks again by itself.
@@ -673,8 +677,9 @@ impl States {
     /// Memory is scarce: idle clients of addresses that hold more than they should go, too.
     fn relieve(&self, table: &mut Table, now: Time) {
         self.forget_idle(table, now);
+        let idle_after = self.limits.lease.checked_div(IDLE_PART).unwrap_or(self.limits.lease);
         let idle = |client: &&Arc<Client>| {
-            client.lease.lapsed(now, self.limits.lease / IDLE_PART)
+            client.lease.lapsed(now, idle_after)
                 && !client.holds_anything()
                 && self.budget.is_overdrawn(client.charge.source())
         };
@@ -691,10 +696,12 @@ impl States {
         let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
         let mut counts: HashMap<Source, usize> = HashMap::new();
         for client in table.confirmed.values().chain(&pending) {
-            *counts.entry(client.charge.source()).or_default() += 1;
+            let count = counts.entry(client.charge.source()).or_default();
+            *count = count.saturating_add(1);
         }
-        let own = counts.get(&source).copied().unwrap_or(0);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > own + 1);
+        let own = counts.get(&origin).copied().unwrap_or(0);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let most = most.filter(|(_, count)| count.saturating_sub(own) > 1);
         let Some((most, _)) = most else { return };
         let of_most = |client: &&Arc<Client>| client.charge.source() == most;
         let unconfirmed = pending.iter().filter(of_most).map(|client| (false, client));

@@ -17,6 +17,7 @@ use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
 
 use super::budget::slot_bytes;
 use super::{Back, Budget, Charge, Lease, States};
+use crate::server::shard;
 
 const SHARDS: usize = 16;
 
@@ -143,13 +144,14 @@ impl Session {
 
     /// The highest slot that can be used.
     pub fn highest_slot(&self) -> u32 {
-        self.live.load(Ordering::Acquire) - 1
+        self.live.load(Ordering::Acquire).saturating_sub(1)
     }
 
     /// What a new request in `slot` is told, whose client uses no higher slot than `used` now.
     pub fn resize(&self, slot: u32, used: u32) -> Highest {
         if !self.budget.is_scarce() && self.whole.load(Ordering::Acquire) {
-            return Highest { slot: self.fore.max_requests - 1, target: self.fore.max_requests - 1 };
+            let last = self.fore.max_requests.saturating_sub(1);
+            return Highest { slot: last, target: last };
         }
         let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
         let overdrawn = self.budget.is_overdrawn(size.charge.source());
@@ -167,12 +169,15 @@ impl Session {
         let live = self.live.load(Ordering::Acquire);
         if overdrawn && live > 1 && size.told.is_none() {
             size.told = Some((slot, live / 2));
-        } else if !overdrawn && slot + 1 == live && live < self.fore.max_requests {
-            self.revive(&mut size, (2 * live).min(self.fore.max_requests));
+        } else if !overdrawn && slot == self.highest_slot() && live < self.fore.max_requests {
+            self.revive(&mut size, live.saturating_mul(2).min(self.fore.max_requests));
         }
         let highest = self.highest_slot();
-        self.whole.store(size.told.is_none() && highest + 1 == self.fore.max_requests, Ordering::Release);
-        Highest { slot: highest, target: size.told.map_or(highest, |(_, slots)| slots - 1) }
+        self.whole.store(
+            size.told.is_none() && highest.saturating_add(1) == self.fore.max_requests,
+            Ordering::Release,
+        );
+        Highest { slot: highest, target: size.told.map_or(highest, |(_, slots)| slots.saturating_sub(1)) }
     }
 
     /// The slots from `slots` on are no more, unless a request is in one.
@@ -180,20 +185,21 @@ impl Session {
         let live = self.live.load(Ordering::Acquire);
         // First this: whoever takes one of these slots afterwards sees it, and of those before its lock tells.
         self.live.store(slots, Ordering::Release);
-        let gone = || self.slots[slots as usize..live as usize].iter();
+        let gone = || self.slots.iter().take(live as usize).skip(slots as usize);
         let lock = |slot: &'_ Mutex<Slot>| slot.lock().unwrap_or_else(PoisonError::into_inner).busy;
         if gone().any(lock) {
             self.live.store(live, Ordering::Release);
             return;
         }
         gone().for_each(|slot| *slot.lock().unwrap_or_else(PoisonError::into_inner) = Slot::default());
-        size.charge.shrink((live - slots) as usize * slot_bytes(&self.fore));
+        size.charge.shrink((live.saturating_sub(slots) as usize).saturating_mul(slot_bytes(&self.fore)));
     }
 
     /// There are `slots` slots again if there is room for them; those that come back are as new (RFC 8881 2.10.6.1).
     fn revive(&self, size: &mut Size, slots: u32) {
         let live = self.live.load(Ordering::Acquire);
-        if size.charge.grow((slots - live) as usize * slot_bytes(&self.fore)).is_ok() {
+        let more = slots.saturating_sub(live) as usize;
+        if size.charge.grow(more.saturating_mul(slot_bytes(&self.fore))).is_ok() {
             self.live.store(slots, Ordering::Release);
         }
     }
@@ -233,7 +239,7 @@ impl Default for Sessions {
 impl Sessions {
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, id: &SessionId) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.shards[id[0] as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.shards, usize::from(id[0])).lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,6 +15,7 @@ use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
 use super::{Charge, Delegation, Lease, LockOwner, Owner, States};
+use crate::server::shard;
 
 const SHARDS: usize = 64;
 
@@ -147,7 +148,7 @@ impl Default for Stateids {
 impl Stateids {
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, other: &Other) -> MutexGuard<'_, HashMap<Other, Arc<State>>> {
-        self.shards[other[11] as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.shards, usize::from(other[11])).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn get(&self, other: &Other) -> Option<Arc<State>> {
