@@ -4,6 +4,8 @@
 //! Owns: connections, sessions, trees, opens of the protocol. Does not: touch sockets, RDMA or the file system; the
 //! transport moves bytes, the store keeps them.
 #![forbid(unsafe_code)]
+// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod auth;
 pub mod client;

@@ -204,7 +204,6 @@ fn make_room<K: Clone + Eq + Hash, V>(table: &mut HashMap<K, V>, now: Time, last
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

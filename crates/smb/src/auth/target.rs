@@ -98,7 +98,6 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

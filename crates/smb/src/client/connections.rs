@@ -37,14 +37,14 @@ impl Connection {
 
     /// Counts payload of a request that is about to be sent.
     pub fn carry(&self, len: usize) -> Underway<'_> {
-        self.underway.set(self.underway.get() + len);
+        self.underway.set(self.underway.get().saturating_add(len));
         Underway(self, len)
     }
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        self.0.underway.set(self.0.underway.get() - self.1);
+        self.0.underway.set(self.0.underway.get().saturating_sub(self.1));
     }
 }
 
@@ -99,14 +99,12 @@ impl Connections {
     pub fn pick(&self, rank: impl Fn(&Connection) -> u32) -> Rc<Connection> {
         self.forget_ended();
         let live = self.live.borrow();
-        let mut best = &live[0];
-        for connection in &live[1..] {
-            let (theirs, ours) = (rank(connection), rank(best));
-            if theirs > ours || theirs == ours && connection.underway.get() < best.underway.get() {
-                best = connection;
-            }
-        }
-        best.clone()
+        let better = |best, connection| {
+            let (theirs, ours): (&Rc<Connection>, &Rc<Connection>) = (connection, best);
+            let by_rank = rank(theirs).cmp(&rank(ours));
+            if by_rank.then(ours.underway.get().cmp(&theirs.underway.get())).is_gt() { theirs } else { ours }
+        };
+        live.iter().reduce(better).expect("the last connection stays").clone()
     }
 
     /// Whether a request that failed like this is to be made again, by another connection.
@@ -131,7 +129,7 @@ impl Connections {
             let Some(i) = live.iter().position(|connection| connection.link.is_ended()) else { return };
             let connection = live.remove(i);
             self.sequence.set(self.sequence.get().wrapping_add(1));
-            self.lost.set(self.lost.get() + 1);
+            self.lost.set(self.lost.get().saturating_add(1));
             let channel = connection.link.channel();
             self.retired.set(self.retired.get() + channel.traffic());
             tracing::warn!(

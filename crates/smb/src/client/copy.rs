@@ -33,11 +33,12 @@ impl File {
         };
         let mut done = 0;
         while done < len {
-            let chunks = (0..CHUNKS as u64).map(|i| done + i * u64::from(CHUNK_BYTES));
-            let chunks: Vec<Chunk> = chunks
-                .take_while(|at| *at < len)
-                .map(|at| Chunk { source: at, target: at, len: u64::from(CHUNK_BYTES).min(len - at) as u32 })
-                .collect();
+            let chunk = |at: u64| {
+                let len = u64::from(CHUNK_BYTES).min(len.saturating_sub(at)) as u32;
+                Chunk { source: at, target: at, len }
+            };
+            let chunks = (done..len).step_by(CHUNK_BYTES as usize).take(CHUNKS);
+            let chunks: Vec<Chunk> = chunks.map(chunk).collect();
             let request = CopyChunks { source: key, count: chunks.len() as u32, chunks };
             let mut input = Vec::new();
             request.emit(&mut input);
@@ -46,18 +47,18 @@ impl File {
                 Err(e) if cannot(&e) => return self.copy_through_us(source, done, len).await,
                 Err(e) => return Err(e),
             };
-            if copied == 0 || copied > len - done {
-                return Err(Error::Violation("SRV_COPYCHUNK: another count than was asked for"));
-            }
-            done += copied;
+            done = match done.checked_add(copied).filter(|done| copied > 0 && *done <= len) {
+                Some(done) => done,
+                None => return Err(Error::Violation("SRV_COPYCHUNK: another count than was asked for")),
+            };
         }
         Ok(())
     }
 
     async fn copy_through_us(&self, source: &File, from: u64, len: u64) -> Result<(), Error> {
-        let block = u64::from(CHUNK_BYTES);
-        let blocks = (0..(len - from).div_ceil(block)).map(|i| from + i * block).map(|at| async move {
-            let bytes = source.read(at, block.min(len - at) as usize).await?;
+        let blocks = (from..len).step_by(CHUNK_BYTES as usize).map(|at| async move {
+            let block = u64::from(CHUNK_BYTES).min(len.saturating_sub(at)) as usize;
+            let bytes = source.read(at, block).await?;
             self.write(at, bytes).await
         });
         stream::iter(blocks).buffer_unordered(QUEUE_DEPTH).try_collect().await

@@ -65,8 +65,8 @@ impl Credits {
                 return Poll::Ready(Ok(self.permit(charge)));
             }
             place.0 = self.next_id;
-            self.next_id += 1;
-            self.starved += 1;
+            self.next_id = self.next_id.wrapping_add(1);
+            self.starved = self.starved.saturating_add(1);
             self.queue.push_back(Waiter { id: place.0, charge, waker: cx.waker().clone() });
             self.distribute();
         }
@@ -74,7 +74,7 @@ impl Credits {
             *place = Place::default();
             return Poll::Ready(Ok(self.granted.swap_remove(i).1));
         }
-        if self.available + self.permitted + self.in_flight == 0 {
+        if self.all() == 0 {
             return Poll::Ready(Err(Error::Violation("no credits granted")));
         }
         if let Some(waiter) = self.queue.iter_mut().find(|w| w.id == place.0) {
@@ -96,26 +96,25 @@ impl Credits {
 
     /// Takes what a caller does not use after all.
     pub fn give_back(&mut self, charge: u16) {
-        self.permitted -= u32::from(charge);
-        self.available += u32::from(charge);
+        self.permitted = self.permitted.saturating_sub(u32::from(charge));
+        self.available = self.available.saturating_add(u32::from(charge));
         self.distribute();
     }
 
     /// A permitted request goes out; says how many credits to ask for with it.
     pub fn sent(&mut self, charge: u16) -> u16 {
-        self.permitted -= u32::from(charge);
-        self.in_flight += u32::from(charge);
-        let window = self.available + self.permitted + self.in_flight;
-        let wanted = u32::from(charge) + self.target.saturating_sub(window);
+        self.permitted = self.permitted.saturating_sub(u32::from(charge));
+        self.in_flight = self.in_flight.saturating_add(u32::from(charge));
+        let wanted = self.target.saturating_sub(self.all()).saturating_add(u32::from(charge));
         u16::try_from(wanted).unwrap_or(u16::MAX)
     }
 
     /// A response came: `charge` credits of its request are gone (0 after an interim response), `granted` are new.
     pub fn received(&mut self, charge: u16, granted: u16) {
-        self.in_flight -= u32::from(charge);
+        self.in_flight = self.in_flight.saturating_sub(u32::from(charge));
         // A server that grants without end makes the window no larger than message ids are distant.
         const MOST: u32 = 1 << 16;
-        self.available = (self.available + u32::from(granted)).min(MOST);
+        self.available = self.available.saturating_add(u32::from(granted)).min(MOST);
         self.distribute();
     }
 
@@ -126,7 +125,12 @@ impl Credits {
 
     /// The window in credits, at least 1: what a large request may be charged without waiting for ever.
     pub fn window(&self) -> u32 {
-        (self.available + self.permitted + self.in_flight).max(1)
+        self.all().max(1)
+    }
+
+    /// Credits that we hold or have spent on what is unanswered.
+    fn all(&self) -> u32 {
+        self.available.saturating_add(self.permitted).saturating_add(self.in_flight)
     }
 
     /// Wakes everybody, because the connection has ended.
@@ -135,14 +139,14 @@ impl Credits {
     }
 
     fn permit(&mut self, charge: u16) -> u16 {
-        self.available -= u32::from(charge);
-        self.permitted += u32::from(charge);
+        self.available = self.available.saturating_sub(u32::from(charge));
+        self.permitted = self.permitted.saturating_add(u32::from(charge));
         charge
     }
 
     fn distribute(&mut self) {
         while let Some(front) = self.queue.front() {
-            let idle = self.permitted + self.in_flight == 0;
+            let idle = self.permitted == 0 && self.in_flight == 0;
             let charge = match self.available {
                 0 if idle => {
                     // They poll again and find out that nothing will come.

@@ -89,13 +89,14 @@ fn knows_none(status: NtStatus) -> bool {
 
 /// The first `bytes` of a path as UTF-16 has them; `None` where that is not between two names.
 fn consumed(path: &str, bytes: u16) -> Option<&str> {
-    let mut units = 0;
+    let mut left = usize::from(bytes);
     for (at, c) in path.char_indices().chain([(path.len(), '\\')]) {
-        if units * 2 == usize::from(bytes) {
+        if left == 0 {
+            let (front, _) = path.split_at(at);
             // At a separator, or behind one.
-            return (c == '\\' || path[..at].ends_with('\\')).then_some(&path[..at]);
+            return (c == '\\' || front.ends_with('\\')).then_some(front);
         }
-        units += c.len_utf16();
+        left = left.checked_sub(c.len_utf16().saturating_mul(2))?;
     }
     None
 }

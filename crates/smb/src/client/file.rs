@@ -33,6 +33,8 @@ use super::region::Region;
 use super::session::{Again, CREDIT_BYTES};
 use super::tree::{Stat, TreeCore};
 
+const TOO_MUCH: Error = Error::Violation("READ: more bytes than were asked for");
+
 /// Buffer of one QUERY_INFO.
 const INFO_BYTES: u32 = 64 << 10;
 
@@ -96,7 +98,8 @@ impl File {
         let mut parts = FuturesUnordered::new();
         for at in (0..len).step_by(one) {
             parts.push(async move {
-                let part = self.read_all(offset + at as u64, one.min(len - at)).await?;
+                let at_file = offset.saturating_add(at as u64);
+                let part = self.read_all(at_file, one.min(len.saturating_sub(at))).await?;
                 Ok::<_, Error>((at, part))
             });
         }
@@ -104,9 +107,9 @@ impl File {
         // Where the file ends: at the first part that is shorter than asked for.
         let mut end = len;
         while let Some((at, part)) = parts.try_next().await? {
-            let to = at + part.len();
-            buf::copy(&mut whole[at..to], &part);
-            if to < len.min(at + one) {
+            let to = at.saturating_add(part.len());
+            buf::copy(whole.get_mut(at..to).ok_or(TOO_MUCH)?, &part);
+            if to < len.min(at.saturating_add(one)) {
                 end = end.min(to);
             }
         }
@@ -130,12 +133,14 @@ impl File {
             return Ok(first);
         }
         let mut whole = self.whole(len).await;
-        buf::copy(&mut whole[..first.len()], &first);
+        buf::copy(whole.get_mut(..first.len()).ok_or(TOO_MUCH)?, &first);
         let mut done = first.len();
         while done < len {
-            let (part, asked) = self.read_part(offset + done as u64, len - done).await?;
-            buf::copy(&mut whole[done..done + part.len()], &part);
-            done += part.len();
+            let at = offset.saturating_add(done as u64);
+            let (part, asked) = self.read_part(at, len.saturating_sub(done)).await?;
+            let to = done.saturating_add(part.len());
+            buf::copy(whole.get_mut(done..to).ok_or(TOO_MUCH)?, &part);
+            done = to;
             if part.len() < asked {
                 break;
             }
@@ -209,7 +214,7 @@ impl File {
             Some(filled) if moved > 0 => {
                 let mut filled = filled?;
                 if moved > len || !response.data.is_empty() {
-                    return Err(Error::Violation("READ: more bytes than were asked for"));
+                    return Err(TOO_MUCH);
                 }
                 filled.set_len(moved);
                 let Some(kind) = self.0.tree.transform() else { return Ok((filled.freeze(), len)) };
@@ -217,9 +222,7 @@ impl File {
                 let protector = Protector { kind, security: &security, pool: core.pool() };
                 Ok((protector.restore(response.transform, filled).await?, len))
             }
-            _ if response.data.len() > len || moved > 0 => {
-                Err(Error::Violation("READ: more bytes than were asked for"))
-            }
+            _ if response.data.len() > len || moved > 0 => Err(TOO_MUCH),
             // What was to go by RDMA may come in the message, as much of it as that holds.
             Some(_) if !response.data.is_empty() => {
                 let asked = response.data.len();
@@ -243,8 +246,8 @@ impl File {
         }
         let mut parts = FuturesUnordered::new();
         for at in (0..data.len()).step_by(one) {
-            let part = data.slice(at..data.len().min(at + one));
-            parts.push(self.write_all(offset + at as u64, part, replay));
+            let part = data.slice(at..data.len().min(at.saturating_add(one)));
+            parts.push(self.write_all(offset.saturating_add(at as u64), part, replay));
         }
         while parts.try_next().await?.is_some() {}
         Ok(())
@@ -257,7 +260,7 @@ impl File {
             let (connection, rdma) = self.0.tree.pick();
             match self.write_by(&connection, rdma, offset, &data, replay).await {
                 Ok(len) => {
-                    offset += len as u64;
+                    offset = offset.saturating_add(len as u64);
                     data.advance(len);
                     if data.is_empty() {
                         return Ok(());

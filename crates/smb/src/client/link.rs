@@ -224,8 +224,9 @@ impl Link {
     pub fn skip(&self, ids: u32) {
         let state = &mut *self.shared.state.borrow_mut();
         let ids = u64::from(ids.min(state.credits.window().saturating_sub(2)));
-        state.skipped = (state.next_message_id..state.next_message_id + ids).rev().collect();
-        state.next_message_id += ids;
+        let next = state.next_message_id.saturating_add(ids);
+        state.skipped = (state.next_message_id..next).rev().collect();
+        state.next_message_id = next;
         state.skipping = true;
     }
 
@@ -379,7 +380,7 @@ impl Shared {
                 Some(id) => id,
                 None => {
                     let id = state.next_message_id;
-                    state.next_message_id += u64::from(charge);
+                    state.next_message_id = id.saturating_add(u64::from(charge));
                     id
                 }
             };
@@ -397,7 +398,9 @@ impl Shared {
             if replay {
                 header.flags |= Flags::REPLAY_OPERATION;
             }
-            message[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+            if let Some(place) = message.first_chunk_mut::<HEADER_LEN>() {
+                *place = header.to_bytes();
+            }
             let waiting = SlotState::Waiting(None);
             let slot = Slot { command, protection, tree, charge, state: waiting, async_id: None };
             state.pending.insert(message_id, slot);
@@ -443,7 +446,7 @@ impl Shared {
     /// Takes a frame.
     fn handle(self: &Rc<Self>, frame: Bytes) -> Result<(), Error> {
         let state = &mut *self.state.borrow_mut();
-        state.received += 1;
+        state.received = state.received.wrapping_add(1);
         let sealed = frame.starts_with(&MAGIC_ENCRYPTED);
         let frame =
             if sealed { protect::open(&self.pool, state.security.as_deref(), &frame)? } else { frame };
@@ -541,7 +544,7 @@ const WATCH_STEPS: u32 = 12;
 ///
 /// With a `probe` the server is asked for a sign of life, an ECHO under this protection, before it is given up.
 async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
-    let step = limit / WATCH_STEPS;
+    let step = limit.checked_div(WATCH_STEPS).unwrap_or(limit);
     // What had been received when it fell silent, and how many steps ago that was.
     let mut silent: Option<(u32, u64)> = None;
     loop {
@@ -552,7 +555,7 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
         };
         silent = match silent {
             _ if !owed => None,
-            Some((n, before)) if before == received => Some((n + 1, received)),
+            Some((n, before)) if before == received => Some((n.saturating_add(1), received)),
             _ => {
                 // What it is asked for may take long; this does not.
                 if let Some(protection) = probe {
@@ -566,7 +569,7 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
             Some((n, _)) if n >= WATCH_STEPS => return shared.end(Error::TimedOut),
             // Where others carry the session on, nobody waits.
             Some((1, _)) if probe.is_none() => {
-                let left = (limit - step).as_secs();
+                let left = limit.saturating_sub(step).as_secs();
                 tracing::warn!("the server does not answer; waiting for {left} s at most");
             }
             _ => {}

@@ -107,9 +107,7 @@ impl Negotiated {
 fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request, Error> {
     const ALL: [Dialect; 4] = [Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
     let dialects: Vec<_> = ALL.into_iter().filter(|d| options.dialects.contains(d)).collect();
-    if dialects.is_empty() {
-        return Err(Denial::Dialect.into());
-    }
+    let last = *dialects.last().ok_or(Denial::Dialect)?;
     let mut security_mode = SecurityMode::SIGNING_ENABLED;
     if options.signing == Wish::Required {
         security_mode |= SecurityMode::SIGNING_REQUIRED;
@@ -120,7 +118,6 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
     }
     // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says it all, but Samba answers that only to
     // clients that set the bit as well.
-    let last = dialects[dialects.len() - 1];
     if options.ciphers.contains(&CipherId::AES_128_CCM) && last >= Dialect::V3_0
         || !options.ciphers.is_empty() && last == Dialect::V3_1_1
     {

@@ -288,7 +288,8 @@ impl Session {
         if negotiated.multi_credit {
             link.set_multi_credit();
         }
-        link.skip(LEGS * core.bindings.replace(core.bindings.get() + 1));
+        let bindings = core.bindings.replace(core.bindings.get().saturating_add(1));
+        link.skip(bindings.saturating_mul(LEGS));
         let security = bind(&link, &negotiated, options, &core.security).await?;
         link.set_security(Rc::new(security));
         link.end_skipping();
@@ -492,8 +493,8 @@ impl Again {
         }
         let wait = self.next.min(self.left);
         rt::sleep(wait).await;
-        self.left -= wait;
-        self.next = (self.next * 2).min(Duration::from_secs(1));
+        self.left = self.left.saturating_sub(wait);
+        self.next = self.next.saturating_mul(2).min(Duration::from_secs(1));
         true
     }
 }

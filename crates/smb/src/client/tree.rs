@@ -446,7 +446,7 @@ impl Tree {
         let info = file::query_info(&root, InfoType::FILESYSTEM, FsClass::FULL_SIZE.0, 0).await;
         root.close().await?;
         let size = fscc::filesystem::FullSize::parse(&info?)?;
-        let unit = u64::from(size.sectors_per_unit) * u64::from(size.bytes_per_sector);
+        let unit = u64::from(size.sectors_per_unit).saturating_mul(u64::from(size.bytes_per_sector));
         Ok(Space {
             total: size.total_units.saturating_mul(unit),
             available: size.caller_available_units.saturating_mul(unit),

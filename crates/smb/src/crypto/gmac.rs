@@ -155,7 +155,6 @@ fn carryless_low(x: u64, y: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -88,14 +88,14 @@ impl Accounts {
     pub(crate) fn new<'a>(host: &str, users: impl IntoIterator<Item = &'a str>) -> Accounts {
         let name = host.to_uppercase();
         let hash = digest(&SHA256, format!("weft host {name}").as_bytes());
-        let word = |at: usize| hash.as_ref()[at..at + 4].iter().fold(0, |word, &b| word << 8 | u32::from(b));
-        let sid = Sid { authority: 5, sub_authorities: vec![21, word(0), word(4), word(8)] };
+        let words = words(hash.as_ref()).take(3);
+        let sid = Sid { authority: 5, sub_authorities: std::iter::once(21).chain(words).collect() };
         let mut accounts: Vec<Account> = Vec::new();
         for user in users {
             let mut rid = rid_of(user);
             // Two names with one id: so rare that the order of the configuration may decide.
             while accounts.iter().any(|account| account.rid == rid) {
-                rid += 1;
+                rid = rid.wrapping_add(1);
             }
             accounts.push(Account { name: user.to_owned(), rid });
         }
@@ -212,8 +212,13 @@ impl Accounts {
 /// A relative id from a name: 30 bits of its hash. What two users of one server share one by chance in a billion.
 fn rid_of(name: &str) -> u32 {
     let hash = digest(&SHA256, format!("weft user {}", name.to_lowercase()).as_bytes());
-    let word = hash.as_ref()[..4].iter().fold(0, |word, &b| word << 8 | u32::from(b));
-    FIRST_RID + word % (1 << 30)
+    let word = words(hash.as_ref()).next().unwrap_or(0);
+    (word % (1 << 30)).saturating_add(FIRST_RID)
+}
+
+/// The words of a hash.
+fn words(hash: &[u8]) -> impl Iterator<Item = u32> {
+    hash.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word))
 }
 
 const UNIX_USER: &str = "Unix User";
@@ -234,8 +239,9 @@ fn unix(domain: Option<&str>, number: &str, domains: &mut Vec<Domain>) -> Option
 
 fn found(kind: SidUse, name: &str, sid: Sid, home: Domain, domains: &mut Vec<Domain>) -> Translated {
     let index = domains.iter().position(|domain| *domain == home).unwrap_or_else(|| {
+        let next = domains.len();
         domains.push(home);
-        domains.len() - 1
+        next
     });
     Translated { kind, name: name.to_owned(), sid: Some(sid), domain: Some(index) }
 }

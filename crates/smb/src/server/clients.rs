@@ -34,7 +34,7 @@ impl Clients {
         if client.dialect != dialect {
             return None;
         }
-        client.connections += 1;
+        client.connections = client.connections.saturating_add(1);
         Some(Ticket { clients: self.clone(), guid })
     }
 
@@ -48,7 +48,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut table = self.clients.lock();
         if let Some(client) = table.get_mut(&self.guid) {
-            client.connections -= 1;
+            client.connections = client.connections.saturating_sub(1);
             if client.connections == 0 {
                 table.remove(&self.guid);
             }

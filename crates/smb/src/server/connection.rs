@@ -157,7 +157,7 @@ impl Connection {
 
     /// 3.3.5.2.4: a request had a wrong signature. It is refused; a client that goes on like this is cut off.
     pub(super) fn forged(&self) {
-        self.forged.set(self.forged.get() + 1);
+        self.forged.set(self.forged.get().saturating_add(1));
         static FORGED: LogLimit = LogLimit::new();
         if let Some(left_out) = FORGED.pass(rt::now()) {
             tracing::warn!(peer = %self.peer, "refused: a request with a wrong signature{left_out}");
@@ -253,7 +253,7 @@ impl Connection {
     pub(super) fn sessions_len(&self) -> usize {
         // Those that were ended elsewhere do not count for long.
         self.bindings.borrow_mut().retain(|_, binding| !binding.session.is_ended());
-        self.bindings.borrow().len() + self.in_progress.borrow().len()
+        self.bindings.borrow().len().saturating_add(self.in_progress.borrow().len())
     }
 
     /// Whether somebody has logged on here and not off again.
@@ -312,7 +312,7 @@ impl Connection {
             let others = notice.session.mailboxes().len() > 1;
             if !sending.is_taken() || others {
                 let undelivered = &mut *self.undelivered.borrow_mut();
-                let n = undelivered.last_key_value().map_or(0, |(last, _)| last + 1);
+                let n = undelivered.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
                 undelivered.insert(n, notice);
                 let connection = self.clone();
                 inflight.push(Box::pin(async move {
@@ -335,7 +335,7 @@ impl Connection {
 
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
     pub(super) fn interim(&self, cx: &OpContext) -> u64 {
-        self.interims.set(self.interims.get() + 1);
+        self.interims.set(self.interims.get().wrapping_add(1));
         let async_id = cx.header.message_id;
         let credits = self.grant(self.charge(&cx.header), cx.header.credits);
         let mut header = cx.header.reply(NtStatus::PENDING, credits);
@@ -402,7 +402,7 @@ impl Connection {
     async fn serve(self: &Rc<Connection>, inflight: &mut Inflight) {
         let most = usize::from(self.server.config.limits.credits.max(1));
         let mut login = LoginTimer::new(self.server.config.limits.authenticate_ms);
-        let mut batches = 0;
+        let mut batches = 0usize;
         let server = self.server.clone();
         let mut drain = server.drain.join();
         // Dropped while no more is wanted: whoever keeps it must poll it.
@@ -426,7 +426,7 @@ impl Connection {
                 Event::Received(Ok(Some(message))) => {
                     self.batch(message, inflight, most).await;
                     receiving = None;
-                    batches = if paused { 0 } else { batches + 1 };
+                    batches = if paused { 0 } else { batches.saturating_add(1) };
                     if batches == BATCHES_IN_A_ROW {
                         batches = 0;
                         rt::yield_now().await;
@@ -500,7 +500,7 @@ impl Connection {
     async fn batch(self: &Rc<Connection>, first: Message, inflight: &mut Inflight, most: usize) {
         self.channel.cork(true);
         let mut next = Some(first);
-        let mut handled = 0;
+        let mut handled = 0usize;
         while let Some(message) = next {
             match frame::read_at_once(self, &message.body) {
                 Some(Ok(None)) => {}
@@ -514,8 +514,9 @@ impl Connection {
             if self.mailbox.has_any() && !self.is_ended() {
                 self.deliver(inflight);
             }
-            handled += 1;
-            if handled == BATCH || inflight.len() + self.unsent.borrow().len() >= most || self.is_ended() {
+            handled = handled.saturating_add(1);
+            let held = inflight.len().saturating_add(self.unsent.borrow().len());
+            if handled == BATCH || held >= most || self.is_ended() {
                 break;
             }
             next = self.channel.try_recv();

@@ -208,7 +208,7 @@ impl Reply {
 
     /// The same, with room for a body of `len` bytes.
     pub fn with_capacity(len: usize) -> Reply {
-        let mut message = Vec::with_capacity(HEADER_LEN + len);
+        let mut message = Vec::with_capacity(HEADER_LEN.saturating_add(len));
         message.resize(HEADER_LEN, 0);
         Reply {
             status: NtStatus::SUCCESS,

@@ -44,49 +44,63 @@ impl Window {
             return false;
         }
         for id in id..end {
-            let at = id - self.base;
-            self.used[(at / 64) as usize] |= 1 << (at % 64);
+            let (word, bit) = self.place(id);
+            if let Some(word) = self.used.get_mut(word) {
+                *word |= 1u64.wrapping_shl(bit);
+            }
         }
-        self.available -= charge;
-        self.outstanding += charge;
+        self.available = self.available.saturating_sub(charge);
+        self.outstanding = self.outstanding.saturating_add(charge);
         self.slide();
         true
     }
 
+    /// The word and the bit of an id in `used`. Ids are asked for from `base` on.
+    fn place(&self, id: u64) -> (usize, u32) {
+        let at = id.saturating_sub(self.base);
+        ((at / 64) as usize, (at % 64) as u32)
+    }
+
+    /// The bits of an id and of those behind it in its word; what is outside counts as used.
+    fn bits(&self, id: u64) -> u64 {
+        let (word, bit) = self.place(id);
+        self.used.get(word).map_or(u64::MAX, |word| word.wrapping_shr(bit))
+    }
+
     fn bit(&self, id: u64) -> bool {
-        let at = id - self.base;
-        self.used[(at / 64) as usize] >> (at % 64) & 1 == 1
+        self.bits(id) & 1 == 1
     }
 
     /// Moves the lower edge over used ids.
     fn slide(&mut self) {
         while self.low < self.high {
-            let at = self.low - self.base;
-            let word = self.used[(at / 64) as usize] >> (at % 64);
-            let run = u64::from((!word).trailing_zeros()).min(64 - at % 64).min(self.high - self.low);
+            let (_, bit) = self.place(self.low);
+            let in_word = u64::from(u64::BITS.saturating_sub(bit));
+            let used = u64::from((!self.bits(self.low)).trailing_zeros());
+            let run = used.min(in_word).min(self.high.saturating_sub(self.low));
             if run == 0 {
                 break;
             }
-            self.low += run;
+            self.low = self.low.saturating_add(run);
         }
-        while self.low - self.base >= 64 && self.used.len() > 1 {
+        while self.low.saturating_sub(self.base) >= 64 && self.used.len() > 1 {
             self.used.pop_front();
-            self.base += 64;
+            self.base = self.base.saturating_add(64);
         }
     }
 
     /// A request that took `charge` is answered, or is told to wait: how many credits it gets. What it asks for, as
     /// far as the cap and `limit` allow; one at least when it would otherwise be left with none.
     pub fn grant(&mut self, charge: u16, wanted: u16, limit: u16) -> u16 {
-        self.outstanding -= u64::from(charge.max(1)).min(self.outstanding);
+        self.outstanding = self.outstanding.saturating_sub(u64::from(charge.max(1)));
         let cap = self.cap.min(u64::from(limit.max(1)));
-        let room = cap.saturating_sub(self.available + self.outstanding);
-        let span = (self.cap * SPAN_CAPS).saturating_sub(self.high - self.low);
+        let room = cap.saturating_sub(self.available.saturating_add(self.outstanding));
+        let span = self.cap.saturating_mul(SPAN_CAPS).saturating_sub(self.high.saturating_sub(self.low));
         let stranded = self.available == 0 && self.outstanding == 0;
         let granted = u64::from(wanted).max(u64::from(stranded)).min(room).min(span);
-        self.high += granted;
-        self.available += granted;
-        let words = ((self.high - self.base).div_ceil(64) as usize).max(1);
+        self.high = self.high.saturating_add(granted);
+        self.available = self.available.saturating_add(granted);
+        let words = (self.high.saturating_sub(self.base).div_ceil(64) as usize).max(1);
         if self.used.len() < words {
             self.used.resize(words, 0);
         }

@@ -81,7 +81,7 @@ impl Namespace {
             return Err(format!("more than {MAX_LINKS} DFS links"));
         }
         for (i, one) in links.iter().enumerate() {
-            for other in &links[..i] {
+            for other in links.iter().take(i) {
                 if same(&one.root, &other.root)
                     && (begins(&one.names, &other.names) || begins(&other.names, &one.names))
                 {
@@ -120,7 +120,7 @@ impl Namespace {
     pub(super) fn directories(&self, share: &str) -> Vec<&[String]> {
         let mut all: Vec<&[String]> = Vec::new();
         for link in self.0.iter().filter(|link| same(&link.root, share)) {
-            let dir = &link.names[..link.names.len() - 1];
+            let [dir @ .., _] = link.names.as_slice() else { continue };
             if !all.iter().any(|known| known.len() == dir.len() && begins(known, dir)) {
                 all.push(dir);
             }
@@ -177,8 +177,8 @@ impl Namespace {
         }
         let version = request.max_level.min(NEWEST);
         let link = self.find(share, below);
-        let count = 2 + link.map_or(0, |link| link.names.len());
-        let about = format!("\\{}", path[..count].join("\\"));
+        let count = link.map_or(0, |link| link.names.len()).saturating_add(2);
+        let about: String = path.iter().take(count).flat_map(|name| ["\\", name]).collect();
         let (flags, seconds, targets) = match link {
             Some(link) => (Flags::STORAGE_SERVERS, LINK_SECONDS, link.targets.clone()),
             // The root is here, by whatever name the client knows us.

@@ -4,8 +4,6 @@
 //! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do.
 //! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
 
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;

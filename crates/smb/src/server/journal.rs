@@ -187,8 +187,9 @@ impl Record {
         out.extend(self.client);
         for text in [&self.user, &self.share] {
             // Names of users and shares come from the command line.
-            out.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
-            out.extend(text.as_bytes().iter().take(u16::MAX.into()));
+            let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
+            out.extend(len.to_le_bytes());
+            out.extend(text.as_bytes().iter().take(len.into()));
         }
         out.extend(self.file.0);
         out.extend(self.access.to_le_bytes());

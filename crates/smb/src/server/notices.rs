@@ -60,10 +60,8 @@ impl Notice {
     /// one does not take it.
     pub(crate) fn send_by(self, nth: usize) -> bool {
         let mailboxes = self.session.mailboxes();
-        match mailboxes.len() {
-            0 => false,
-            len => mailboxes[nth % len].put(self).is_ok(),
-        }
+        let mailbox = nth.checked_rem(mailboxes.len()).and_then(|at| mailboxes.get(at));
+        mailbox.is_some_and(|mailbox| mailbox.put(self).is_ok())
     }
 }
 

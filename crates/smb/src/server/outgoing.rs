@@ -110,22 +110,29 @@ impl Piece {
     /// Bytes in the message, without pad.
     fn inline_len(&self) -> usize {
         let inline = self.payload.as_ref().filter(|_| self.segments.is_empty());
-        self.head.len() + inline.map_or(0, Payload::len)
+        self.head.len().saturating_add(inline.map_or(0, Payload::len))
     }
 
     /// Pad after which another header can follow.
     fn pad(&self) -> usize {
-        self.inline_len().next_multiple_of(8) - self.inline_len()
+        self.inline_len().wrapping_neg() & 7
+    }
+
+    /// Bytes in the message, with pad.
+    fn padded_len(&self) -> usize {
+        self.inline_len().saturating_add(self.pad())
     }
 
     /// Writes the header in front; `last` of its compound or not.
     fn complete(&mut self, last: bool) {
         if !last {
             // Below the transport's limit, hence below 2^32.
-            self.header.next_command = (self.inline_len() + self.pad()) as u32;
+            self.header.next_command = self.padded_len() as u32;
         }
         let header = self.header.to_bytes();
-        self.head[..HEADER_LEN].copy_from_slice(&header);
+        if let Some(place) = self.head.first_chunk_mut() {
+            *place = header;
+        }
     }
 
     /// Reads a payload that has to be in memory. What cannot be read turns the answer into an error.
@@ -169,11 +176,11 @@ impl Piece {
                 }
             }
             Payload::Chain(chain) => {
-                let mut at = 0;
+                let mut at = 0usize;
                 for bytes in chain {
                     let inside = window.place(at, bytes);
                     debug_assert!(inside);
-                    at += bytes.len();
+                    at = at.saturating_add(bytes.len());
                 }
             }
         }
@@ -228,7 +235,7 @@ const PAD: [u8; 8] = [0; 8];
 /// What follows one of `count` answers in a message. 3.3.4.1.3: in a compound the last is padded like the others; one
 /// that stands alone is not.
 fn pad(piece: &Piece, count: usize) -> &'static [u8] {
-    if count == 1 { &[] } else { &PAD[..piece.pad()] }
+    if count == 1 { &[] } else { PAD.split_at(piece.pad()).0 }
 }
 
 /// Puts the answers to one message into as few messages as the transport takes, in order; usually one.
@@ -244,12 +251,12 @@ pub(super) async fn compose(
     let mut len = TRANSFORM_LEN;
     for answered in answers {
         let piece = Piece::new(answered, sealed.is_some(), max_message);
-        let more = piece.inline_len() + piece.pad();
-        if !group.is_empty() && len + more > max_message {
+        let more = piece.padded_len();
+        if !group.is_empty() && len.saturating_add(more) > max_message {
             ready.push(message(std::mem::take(&mut group), sealed, compression, pool).await?);
             len = TRANSFORM_LEN;
         }
-        len += more;
+        len = len.saturating_add(more);
         group.push(piece);
     }
     if !group.is_empty() {
@@ -284,8 +291,8 @@ async fn message(
         let outgoing = Box::pin(seal(pieces, session, compression, pool)).await?;
         return Ok(Ready { outgoing, fallback: Vec::new() });
     }
-    let last = pieces.len() - 1;
-    let mut outgoing = Outgoing { parts: Vec::with_capacity(2 * pieces.len()), ..Outgoing::default() };
+    let count = pieces.len();
+    let mut outgoing = Outgoing { parts: Vec::with_capacity(count.saturating_mul(2)), ..Outgoing::default() };
     let mut fallback = Vec::new();
     for (i, piece) in pieces.iter_mut().enumerate() {
         match piece.transform {
@@ -293,8 +300,8 @@ async fn message(
             None if piece.sign.is_some() || compression.is_some() => piece.load(pool).await,
             None => {}
         }
-        piece.complete(i == last);
-        piece.sign(pad(piece, last + 1));
+        piece.complete(i.saturating_add(1) == count);
+        piece.sign(pad(piece, count));
         if let Some(hash) = &piece.hash {
             hash.borrow_mut().update(&piece.head);
         }
@@ -310,7 +317,7 @@ async fn message(
         fallback = pieces.iter().map(|piece| piece.header).collect();
     }
     for piece in pieces {
-        let pad = pad(&piece, last + 1);
+        let pad = pad(&piece, count);
         let invalidate = piece.into_parts(pad, &mut outgoing.parts);
         outgoing.invalidate = outgoing.invalidate.or(invalidate);
     }
@@ -319,20 +326,21 @@ async fn message(
 
 /// The message compressed, where that makes it shorter; all of it is in memory.
 fn squeezed(agreed: &Agreed, pieces: &[Piece]) -> Option<Vec<u8>> {
-    let mut whole = Vec::with_capacity(pieces.iter().map(|piece| piece.inline_len() + piece.pad()).sum());
+    let plain = pieces.first()?.head.len();
+    let mut whole = Vec::with_capacity(pieces.iter().map(Piece::padded_len).sum());
     for (i, piece) in pieces.iter().enumerate() {
         whole.extend_from_slice(&piece.head);
         if let Some(Payload::Chain(chain)) = &piece.payload {
             for bytes in chain {
                 let at = whole.len();
-                whole.resize(at + bytes.len(), 0);
-                buf::copy(&mut whole[at..], bytes);
+                whole.resize(at.saturating_add(bytes.len()), 0);
+                buf::copy(whole.split_at_mut(at).1, bytes);
             }
         }
-        let pad = if i + 1 < pieces.len() { piece.pad() } else { 0 };
-        whole.extend_from_slice(&PAD[..pad]);
+        let pad = if i.saturating_add(1) < pieces.len() { piece.pad() } else { 0 };
+        whole.extend_from_slice(PAD.split_at(pad).0);
     }
-    agreed.compress(&whole, pieces[0].head.len())
+    agreed.compress(&whole, plain)
 }
 
 /// The whole message in one buffer, payload read straight into its place, encrypted there.
@@ -344,24 +352,24 @@ async fn seal(
 ) -> Result<Outgoing, SealError> {
     let sealer =
         session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer");
-    let last = pieces.len() - 1;
     let mut invalidate = None;
     for piece in pieces.iter_mut().filter(|piece| !piece.segments.is_empty()) {
         piece.seal_payload(sealer, pool).await?;
     }
     loop {
         let count = pieces.len();
-        let len = pieces.iter().map(|p| p.inline_len() + pad(p, count).len()).sum::<usize>();
-        let mut out = pool.alloc(TRANSFORM_LEN + len).await;
-        out.set_len(TRANSFORM_LEN + len);
+        let lens = pieces.iter().flat_map(|piece| [piece.inline_len(), pad(piece, count).len()]);
+        let len = lens.sum::<usize>().saturating_add(TRANSFORM_LEN);
+        let mut out = pool.alloc(len).await;
+        out.set_len(len);
         let window = out.into_window();
         let mut at = TRANSFORM_LEN;
         let mut unreadable = None;
         for (i, piece) in pieces.iter_mut().enumerate() {
-            piece.complete(i == last);
+            piece.complete(i.saturating_add(1) == count);
             let inside = window.write_at(at, &piece.head);
             debug_assert!(inside);
-            at += piece.head.len();
+            at = at.saturating_add(piece.head.len());
             match piece.payload.as_ref().filter(|_| piece.segments.is_empty()) {
                 Some(Payload::File(range)) => {
                     let Some(into) = window.slice(at, range.len) else { continue };
@@ -369,13 +377,13 @@ async fn seal(
                         unreadable = Some((i, e));
                         break;
                     }
-                    at += range.len;
+                    at = at.saturating_add(range.len);
                 }
                 Some(Payload::Chain(chain)) => {
                     for bytes in chain {
                         let inside = window.place(at, bytes);
                         debug_assert!(inside);
-                        at += bytes.len();
+                        at = at.saturating_add(bytes.len());
                     }
                 }
                 None => {}
@@ -383,18 +391,19 @@ async fn seal(
             let pad = pad(piece, count);
             let inside = window.write_at(at, pad);
             debug_assert!(inside);
-            at += pad.len();
+            at = at.saturating_add(pad.len());
             invalidate = invalidate.or(piece.invalidate);
         }
         if let Some((i, e)) = unreadable {
             // Once more, with an error in its place: it has another length.
-            pieces[i].unreadable(&e);
+            pieces.get_mut(i).into_iter().for_each(|piece| piece.unreadable(&e));
             continue;
         }
         let mut out = window.try_into_buf().expect("every slice of this window is gone");
         // 3.1.4.3: compressed first.
-        let plain = pieces[0].head.len();
-        if let Some(short) = compression.and_then(|agreed| agreed.compress(&out[TRANSFORM_LEN..], plain)) {
+        let plain = pieces.first().map_or(0, |piece| piece.head.len());
+        let whole = out.split_at(TRANSFORM_LEN).1;
+        if let Some(short) = compression.and_then(|agreed| agreed.compress(whole, plain)) {
             return Ok(Outgoing::bytes(seal_short(&short, session)?));
         }
         sealer.seal(session.id, &mut out)?;
@@ -413,7 +422,7 @@ pub(super) fn unreadable(headers: &[Header]) -> Outgoing {
         let start = message.len();
         Header { status: status::UNEXPECTED_IO_ERROR, next_command: 0, ..*header }.emit(&mut message);
         error::Response::EMPTY.emit(&mut message);
-        if i + 1 < headers.len() {
+        if i.saturating_add(1) < headers.len() {
             weft_wire::smb2::compound::link(&mut message, start);
         }
     }

@@ -476,7 +476,7 @@ fn session_flags(session: &Session) -> SessionFlags {
 }
 
 fn reply(status: NtStatus, flags: SessionFlags, token: Vec<u8>) -> Reply {
-    let mut reply = Reply::with_capacity(8 + token.len());
+    let mut reply = Reply::with_capacity(token.len().saturating_add(8));
     Response { flags, token: token.into() }.emit(&mut reply.message);
     reply.status = status;
     reply

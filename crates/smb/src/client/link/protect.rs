@@ -67,11 +67,13 @@ pub(super) fn protect(
 
 fn seal(pool: &Pool, security: &Security, message: &[u8], payload: &Bytes) -> Result<Outgoing, Error> {
     let sealer = security.keys.sealer.as_ref().ok_or(Error::Misuse("no cipher was negotiated"))?;
-    let body = TRANSFORM_LEN + message.len();
-    let mut sealed = Room::new(pool, body + payload.len());
-    sealed[TRANSFORM_LEN..body].copy_from_slice(message);
+    let len = TRANSFORM_LEN.saturating_add(message.len()).saturating_add(payload.len());
+    let mut sealed = Room::new(pool, len);
+    let (_, body) = sealed.split_at_mut(TRANSFORM_LEN);
+    let (to_message, to_payload) = body.split_at_mut(message.len());
+    to_message.copy_from_slice(message);
     if !payload.is_empty() {
-        buf::copy(&mut sealed[body..], payload);
+        buf::copy(to_payload, payload);
     }
     sealer
         .seal(security.session_id, &mut sealed)
@@ -105,10 +107,11 @@ pub(super) fn decompress(pool: &Pool, agreed: Option<&Agreed>, frame: &Bytes) ->
 
 /// A message and its payload compressed, where that makes them shorter.
 fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
-    let mut whole = Vec::with_capacity(message.len() + payload.len());
+    let len = message.len().saturating_add(payload.len());
+    let mut whole = Vec::with_capacity(len);
     whole.extend_from_slice(message);
-    whole.resize(message.len() + payload.len(), 0);
-    buf::copy(&mut whole[message.len()..], payload);
+    whole.resize(len, 0);
+    buf::copy(whole.split_at_mut(message.len()).1, payload);
     agreed.compress(&whole, message.len())
 }
 

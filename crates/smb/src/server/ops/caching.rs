@@ -291,7 +291,7 @@ pub(super) fn insist(session: &Arc<Session>, message: Vec<u8>, opens: &Arc<Opens
     let (session, opens) = (Arc::downgrade(session), opens.clone());
     rt::spawn(async move {
         for nth in 1..channels {
-            rt::sleep(INSIST.min(INSIST_FOR / channels)).await;
+            rt::sleep(INSIST.min(INSIST_FOR.checked_div(channels).unwrap_or_default())).await;
             let (_, left) = opens.caching(recall.node, recall.key);
             let Some(session) = session.upgrade().filter(|_| left == Some(recall.to)) else { return };
             // One that is full or gone is passed over.

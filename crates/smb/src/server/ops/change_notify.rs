@@ -74,7 +74,7 @@ fn answer(changes: Changes, limit: usize) -> Answer {
         Response::default().emit(&mut reply.message);
         return Ok(reply);
     }
-    let mut reply = Reply::with_capacity(8 + buffer.len());
+    let mut reply = Reply::with_capacity(buffer.len().saturating_add(8));
     Response { buffer: buffer.into() }.emit(&mut reply.message);
     Ok(reply)
 }
@@ -135,7 +135,7 @@ impl Notify {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
         let id = state.next;
-        state.next += 1;
+        state.next = state.next.wrapping_add(1);
         state.waiting.push_back((id, None));
         Ok(Turn { notify: self, id })
     }

@@ -43,16 +43,21 @@ impl State {
         u64::from(self.sequence) << 48 | (self.before & COUNT) << 24 | self.now & COUNT
     }
 
+    /// Requests that are not answered.
+    fn outstanding(self) -> u64 {
+        self.before.saturating_add(self.now)
+    }
+
     /// What a request makes of it, and whether the request may change anything.
     fn enter(self, sequence: u16, replay: bool) -> (State, Entry) {
         let newer = sequence != self.sequence && sequence.wrapping_sub(self.sequence) <= 0x7FFF;
-        let one_more = State { now: self.now + 1, ..self };
+        let one_more = State { now: self.now.saturating_add(1), ..self };
         match (replay, sequence == self.sequence, newer) {
             (false, true, _) => (one_more, Entry::Counted),
-            (false, _, true) => (State { sequence, before: self.before + self.now, now: 1 }, Entry::Counted),
+            (false, _, true) => (State { sequence, before: self.outstanding(), now: 1 }, Entry::Counted),
             (true, true, _) if self.before == 0 => (one_more, Entry::Counted),
             (true, true, _) => (self, Entry::Stale),
-            (true, _, true) => match self.before + self.now {
+            (true, _, true) => match self.outstanding() {
                 0 => (State { sequence, before: 0, now: 1 }, Entry::Counted),
                 before => (State { sequence, before, now: 0 }, Entry::Stale),
             },

@@ -67,21 +67,21 @@ impl Wanted {
     /// The one of the four contexts that counts, where they do not contradict each other.
     pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Result<Wanted, NtStatus> {
         let (mut v1, mut v2) = (Wanted::Nothing, Wanted::Nothing);
-        let mut versions = (0, 0);
+        let mut versions = (0u32, 0u32);
         for context in contexts {
             match context {
                 RequestContext::Durable => {
-                    versions.0 += 1;
+                    versions.0 = versions.0.saturating_add(1);
                     if v1 == Wanted::Nothing {
                         v1 = Wanted::V1;
                     }
                 }
                 RequestContext::DurableReconnect(file) => {
-                    versions.0 += 1;
+                    versions.0 = versions.0.saturating_add(1);
                     v1 = Wanted::Reconnect { file: *file };
                 }
                 RequestContext::DurableV2 { timeout_ms, create_guid, flags } => {
-                    versions.1 += 1;
+                    versions.1 = versions.1.saturating_add(1);
                     let timeout = match timeout_ms {
                         0 => DEFAULT_TIMEOUT,
                         &ms => Duration::from_millis(ms.into()).min(MAX_TIMEOUT),
@@ -90,7 +90,7 @@ impl Wanted {
                     v2 = Wanted::V2 { timeout, create_guid: *create_guid, persistent };
                 }
                 RequestContext::DurableReconnectV2 { file, create_guid, flags } => {
-                    versions.1 += 1;
+                    versions.1 = versions.1.saturating_add(1);
                     let persistent = flags.contains(DurableFlags::PERSISTENT);
                     v2 = Wanted::ReconnectV2 { file: *file, create_guid: *create_guid, persistent };
                 }

@@ -17,6 +17,8 @@ use crate::server::context::Failure;
 
 /// Ranges of one FILE_LEVEL_TRIM.
 const MAX_TRIMS: u32 = 4096;
+/// What is given back of a file.
+const PAGE: u64 = 4096;
 
 async fn facts(open: &Open) -> Result<(Attr, Beside), Error> {
     Ok((open.vfs.getattr(open.node).await?, open.vfs.beside(open.node).await?))
@@ -57,7 +59,7 @@ pub(super) async fn set_zero_data(request: &Request, open: &Open) -> Result<Outp
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
     let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
-    let len = beyond - range.offset;
+    let len = beyond.saturating_sub(range.offset);
     open.claim.may_write(range.offset, len)?;
     if len == 0 {
         return Ok(Output::default());
@@ -82,16 +84,14 @@ pub(super) fn allocated_ranges(request: &Request, open: &Open, sparse: bool) -> 
     open.require(AccessMask::FILE_READ_DATA)?;
     let wanted = Extent::parse(&request.input)?;
     let end = wanted.offset.checked_add(wanted.len).filter(|&end| i64::try_from(end).is_ok());
-    if end.is_none() {
-        return Err(NtStatus::INVALID_PARAMETER.into());
-    }
+    let end = end.ok_or(NtStatus::INVALID_PARAMETER)?;
     let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
     let room = request.max_output_response as usize / Extent::LEN;
     let (ranges, all) = if sparse {
         file.data_ranges(wanted.offset, wanted.len, room)?
     } else {
         // What is not sparse is allocated from end to end.
-        let end = file.len()?.min(wanted.offset + wanted.len);
+        let end = file.len()?.min(end);
         let ranges: Vec<_> = (wanted.offset < end).then_some(wanted.offset..end).into_iter().collect();
         let all = ranges.len() <= room;
         (ranges, all)
@@ -99,9 +99,9 @@ pub(super) fn allocated_ranges(request: &Request, open: &Open, sparse: bool) -> 
     if room == 0 && !all {
         return Err(NtStatus::BUFFER_TOO_SMALL.into());
     }
-    let mut bytes = Vec::with_capacity(ranges.len() * Extent::LEN);
+    let mut bytes = Vec::with_capacity(ranges.len().saturating_mul(Extent::LEN));
     for range in ranges.iter().take(room) {
-        Extent { offset: range.start, len: range.end - range.start }.emit(&mut bytes);
+        Extent { offset: range.start, len: range.end.saturating_sub(range.start) }.emit(&mut bytes);
     }
     Ok(Output { status: if all { NtStatus::SUCCESS } else { NtStatus::BUFFER_OVERFLOW }, bytes })
 }
@@ -122,17 +122,17 @@ pub(super) async fn trim(request: &Request, open: &Open) -> Result<Output, Failu
     for range in ranges {
         let end = range.offset.saturating_add(range.len).min(size);
         // Whole pages only: what shares one with other data stays.
-        let (start, end) =
-            (range.offset.checked_next_multiple_of(4096).unwrap_or(u64::MAX), end / 4096 * 4096);
-        if start < end {
-            open.claim.may_write(start, end - start)?;
-            match file.punch_hole(start, end - start).await {
+        let start = range.offset.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let len = (end & !(PAGE - 1)).saturating_sub(start);
+        if len > 0 {
+            open.claim.may_write(start, len)?;
+            match file.punch_hole(start, len).await {
                 // To trim is a hint.
                 Err(Error::NotSupported) => break,
                 other => other?,
             }
         }
-        trimmed += 1;
+        trimmed = trimmed.saturating_add(1);
     }
     // FILE_LEVEL_TRIM_OUTPUT: how many ranges, where the client has room for it.
     let bytes = if request.max_output_response >= 4 { trimmed.to_le_bytes().to_vec() } else { Vec::new() };

@@ -61,7 +61,7 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
     if output.len() > request.max_output_response as usize {
         return Err(NtStatus::BUFFER_TOO_SMALL.into());
     }
-    let mut reply = Reply::with_capacity(48 + output.len());
+    let mut reply = Reply::with_capacity(output.len().saturating_add(48));
     reply.status = status;
     let file = if on_no_file { FileId::RELATED } else { cx.file_id(request.file) };
     Response { code: request.code, file, output: output.into() }.emit(&mut reply.message);

@@ -159,7 +159,7 @@ impl Drop for Lease {
                 && let Some(at) = known.get().iter().position(|(_, lease)| mine(lease))
             {
                 known.get_mut().swap_remove(at);
-                leases.count -= 1;
+                leases.count = leases.count.saturating_sub(1);
                 if known.get().is_empty() {
                     known.remove();
                 }
@@ -283,7 +283,7 @@ impl Leases {
             state: Mutex::new(state),
         });
         leases.by_key.entry(wanted.key).or_default().push((client, Arc::downgrade(&lease)));
-        leases.count += 1;
+        leases.count = leases.count.saturating_add(1);
         Ok(lease)
     }
 }

@@ -7,9 +7,6 @@
 //! an await but the open itself. Payload is never copied here: READ answers a range of the file, WRITE hands the
 //! store slices of the message or what the transport fetched.
 
-// What comes from the network or the disk is looked up, never indexed with.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
-
 mod attributes;
 mod caching;
 mod change_notify;

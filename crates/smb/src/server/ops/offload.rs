@@ -170,7 +170,7 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         changed,
         offset: wish.offset,
         // The last sector is a whole one, whose rest is zeros.
-        len: end.min(size.next_multiple_of(SECTOR)) - wish.offset,
+        len: end.min(size.next_multiple_of(SECTOR)).saturating_sub(wish.offset),
         until: rt::now() + ttl,
     };
     let len = what.len;
@@ -192,7 +192,7 @@ async fn settled(open: &Open) -> Result<(Timestamp, u64), Failure> {
         if age > SETTLED {
             return Ok((attr.ctime, attr.size));
         }
-        rt::sleep(SETTLED - age + Duration::from_millis(1)).await;
+        rt::sleep(SETTLED.saturating_sub(age).saturating_add(Duration::from_millis(1))).await;
     }
     Err(NtStatus::OFFLOAD_READ_FILE_NOT_SUPPORTED.into())
 }
@@ -229,7 +229,7 @@ pub(super) async fn write(cx: &OpContext, request: &Request, open: &Open) -> Res
         return Err(NtStatus::END_OF_FILE.into());
     }
     // Whole sectors are told, and the file does not grow.
-    let room = size - wish.offset;
+    let room = size.saturating_sub(wish.offset);
     let len = wish.len.min(MAX_WRITE).min(room.next_multiple_of(SECTOR));
     let token = wish.token.as_ref().ok_or(NtStatus::INVALID_TOKEN)?;
     let done = match token {
@@ -268,15 +268,15 @@ async fn copy(
         Err(e) => Err(e.into()),
     };
     unchanged().await?;
-    let start = from.offset + skip;
+    let start = from.offset.checked_add(skip).ok_or(NtStatus::INVALID_PARAMETER)?;
     // Some file systems share the blocks; the others copy in the kernel.
     let copied = match to.clone_range(at, &from.file, start, len).await {
         Ok(()) => len,
         Err(Error::NotSupported | Error::Invalid) => to.copy_from(at, &from.file, start, len).await?,
         Err(e) => return Err(e.into()),
     };
-    if copied < len {
-        to.zero_range(at + copied, len - copied).await?;
+    if let Some(rest) = len.checked_sub(copied).filter(|rest| *rest > 0) {
+        to.zero_range(at.saturating_add(copied), rest).await?;
     }
     // Within one file it is this copy that changes it.
     let same = from.node == open.node && Arc::ptr_eq(from.vfs.opens(), open.vfs.opens());

@@ -445,7 +445,7 @@ impl Opens {
             return Err(open);
         }
         // Never all ones, which means "none"; nor 0, which clients take for "not opened yet".
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff + 1;
+        let serial = (self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff).saturating_add(1);
         let (vacant, slot) = (slots.vacant_entry(), Slot { serial, tree, open });
         let id = slot.id(vacant.key());
         vacant.insert(slot);

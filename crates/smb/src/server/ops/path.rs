@@ -76,19 +76,24 @@ fn directory_name(name: &str) -> Option<&str> {
     ["$I30", ":$INDEX_ALLOCATION", "$I30:$INDEX_ALLOCATION"].iter().any(is).then_some(name)
 }
 
+/// What leads to the last name of a path, with the separator, and that name.
+fn last_name(path: &str) -> (&str, &str) {
+    path.split_at(path.rfind('\\').map_or(0, |at| at.saturating_add(1)))
+}
+
 /// Takes off the name of a directory's own stream; whether there was one ([MS-FSA] 2.1.5.1, phase 7). `:$I30` alone is that of a
 /// stream of data at the end of a path.
 fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
-    let last = path.rfind('\\').map_or(0, |at| at + 1);
-    let (before, name) = path.split_at(last);
+    let (_, name) = last_name(path);
     let Some((_, stream)) = name.split_once(':') else { return Ok((path, false)) };
     match stream.rsplit_once(':') {
         Some((own, kind)) if kind.eq_ignore_ascii_case("$INDEX_ALLOCATION") => {
             if !own.is_empty() && !own.eq_ignore_ascii_case("$I30") {
                 return Err(NtStatus::INVALID_PARAMETER);
             }
-            let len = before.len() + name.len() - stream.len() - 1;
-            Ok((path.get(..len).unwrap_or(path), true))
+            // The stream is what the path ends with.
+            let front = path.strip_suffix(stream).and_then(|front| front.strip_suffix(':'));
+            Ok((front.unwrap_or(path), true))
         }
         _ => Ok((path, false)),
     }
@@ -97,8 +102,8 @@ fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
 /// Takes off the name of a stream: empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;
 /// there are no streams of other types that clients may name.
 fn without_stream(path: &str) -> Result<(&str, Option<&str>), NtStatus> {
-    let last = path.rfind('\\').map_or(0, |at| at + 1);
-    let Some((name, stream)) = path[last..].split_once(':') else { return Ok((path, None)) };
+    let (dir, last) = last_name(path);
+    let Some((name, stream)) = last.split_once(':') else { return Ok((path, None)) };
     let (stream, typed) = match stream.split_once(':') {
         None => (stream, false),
         Some((stream, kind)) if kind.eq_ignore_ascii_case("$DATA") => (stream, true),
@@ -107,7 +112,7 @@ fn without_stream(path: &str) -> Result<(&str, Option<&str>), NtStatus> {
     if stream.is_empty() && !typed {
         return Err(NtStatus::OBJECT_NAME_INVALID);
     }
-    Ok((&path[..last + name.len()], Some(stream)))
+    Ok((path.split_at(dir.len().saturating_add(name.len())).0, Some(stream)))
 }
 
 /// The new name of a stream in a rename, `:name` or `:name:$DATA`; `None` when it is a path.

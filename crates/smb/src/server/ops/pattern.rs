@@ -55,9 +55,9 @@ impl Pattern {
 /// Whether a pattern matches a whole name. A row of answers per character of the pattern, from its end: whether the rest of the
 /// pattern matches the last characters of the name, for none of them first, then for one, up to all.
 fn wild(pattern: &[char], name: &[char]) -> bool {
-    let last_dot = name.iter().rev().position(|&c| c == '.').map(|at| at + 1);
+    let last_dot = name.iter().rev().position(|&c| c == '.').map(|at| at.saturating_add(1));
     let mut after = vec![true];
-    after.resize(name.len() + 1, false);
+    after.resize(name.len().saturating_add(1), false);
     for &p in pattern.iter().rev() {
         let characters = std::iter::once(None).chain(name.iter().rev().copied().map(Some));
         // The answer for the rest of the pattern behind this character of the name; there is nothing behind the end.

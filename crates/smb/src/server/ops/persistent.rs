@@ -176,14 +176,14 @@ pub(super) async fn forget(open: &Open) {
 /// Opens again what was open in the last run; it waits for its clients as if they had just been lost.
 pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
     let Some(journal) = &server.config.offers.journal else { return Ok(()) };
-    let (mut lost, mut kept) = (Vec::new(), 0);
+    let (mut lost, mut kept) = (Vec::new(), 0u32);
     for (id, record) in journal.records()? {
         server.handles.taken(id);
         match reopen(server, journal, id, &record).await {
             Ok(open) => {
                 let timeout = Duration::from_millis(record.timeout_ms.into());
                 match server.handles.preserved.keep(open, timeout) {
-                    Ok(()) => kept += 1,
+                    Ok(()) => kept = kept.saturating_add(1),
                     Err(open) => open.close().await,
                 }
             }

@@ -91,8 +91,9 @@ fn array(times: &[i64], room: usize) -> Vec<u8> {
         names.extend_from_slice(&unit.to_le_bytes());
     }
     names.extend_from_slice(&[0; 2]);
-    let fits = !tokens.is_empty() && HEAD_BYTES + names.len() <= room;
-    let mut output = Vec::with_capacity(HEAD_BYTES + names.len());
+    let len = names.len().saturating_add(HEAD_BYTES);
+    let fits = !tokens.is_empty() && len <= room;
+    let mut output = Vec::with_capacity(len);
     for word in [tokens.len(), if fits { tokens.len() } else { 0 }, names.len()] {
         // Bounded by the store's limit on snapshots.
         output.extend_from_slice(&(word as u32).to_le_bytes());

@@ -94,7 +94,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
 }
 
 fn reply(status: NtStatus, buffer: Vec<u8>) -> Reply {
-    let mut reply = Reply::with_capacity(8 + buffer.len());
+    let mut reply = Reply::with_capacity(buffer.len().saturating_add(8));
     reply.status = status;
     Response { buffer: buffer.into() }.emit(&mut reply.message);
     reply
@@ -114,7 +114,7 @@ fn cut(class: FileClass, entry: &directory::Entry, limit: usize) -> Answer {
     });
     let mut buffer = whole.ok_or(NtStatus::INFO_LENGTH_MISMATCH)?;
     let name_len = weft_wire::smb2::utf16::encoded_len(&entry.name);
-    let fixed_len = buffer.len() - name_len;
+    let fixed_len = buffer.len().saturating_sub(name_len);
     match fscc::truncate(&mut buffer, limit, fixed_len) {
         Some(_) => Ok(reply(NtStatus::BUFFER_OVERFLOW, buffer)),
         None => Err(NtStatus::INFO_LENGTH_MISMATCH.into()),

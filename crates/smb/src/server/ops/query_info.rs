@@ -91,7 +91,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
     let Some(cut) = fscc::truncate(&mut info.bytes, limit, info.fixed_len) else {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
     };
-    let mut reply = Reply::with_capacity(8 + info.bytes.len());
+    let mut reply = Reply::with_capacity(info.bytes.len().saturating_add(8));
     reply.status = if cut { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
     Response { buffer: info.bytes.into() }.emit(&mut reply.message);
     Ok(reply)

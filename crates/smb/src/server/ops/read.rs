@@ -71,7 +71,7 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     if len < request.minimum_count || (len == 0 && request.length > 0) {
         return Err(NtStatus::END_OF_FILE.into());
     }
-    open.position.store(request.offset + u64::from(len), Ordering::Relaxed);
+    open.position.store(request.offset.saturating_add(u64::from(len)), Ordering::Relaxed);
     let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
     match &route.segments {
         None => Response::emit_head(len, 0, &mut reply.message),
@@ -111,7 +111,7 @@ fn clip(segments: &[Segment], len: u32) -> Vec<Segment> {
             break;
         }
         let len = segment.len.min(left);
-        left -= len;
+        left = left.saturating_sub(len);
         clipped.push(Segment { len, ..*segment });
     }
     clipped

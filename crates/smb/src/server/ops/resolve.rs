@@ -49,7 +49,7 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
         match attr.kind {
             Kind::Dir => dir = attr.node,
             Kind::Symlink => {
-                let rest = path.names.get(i + 1..).unwrap_or_default();
+                let rest = path.names.get(i.saturating_add(1)..).unwrap_or_default();
                 return Err(symlink::stopped(vfs, attr.node, rest, exact).await);
             }
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),

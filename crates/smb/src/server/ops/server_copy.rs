@@ -66,8 +66,8 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
             // What was copied before is told with the reason for stopping.
             return Ok(told(failure.status, copied));
         }
-        copied.chunks += 1;
-        copied.total_bytes += chunk.len;
+        copied.chunks = copied.chunks.saturating_add(1);
+        copied.total_bytes = copied.total_bytes.saturating_add(chunk.len);
     }
     if copied.chunks > 0 {
         target.written();

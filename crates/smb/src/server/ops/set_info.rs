@@ -398,7 +398,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let vfs = &open.vfs;
-    let mut rounds = 0;
+    let mut rounds = 0usize;
     let (from, to) = loop {
         let from = open.place().await?;
         let to = resolve::walk(vfs, &path, open.is_posix()).await?;
@@ -411,7 +411,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         if !make_way(cx, open, &to, wish.replace_if_exists).await? {
             break (from, to);
         }
-        rounds += 1;
+        rounds = rounds.saturating_add(1);
         if rounds == MAX_ROUNDS {
             return Err(NtStatus::SHARING_VIOLATION.into());
         }

@@ -113,11 +113,12 @@ pub(super) fn in_context(failure: Failure, dialect: Dialect) -> Failure {
 }
 
 fn error_data(target: &Target, rest: &[Vec<u8>]) -> Vec<u8> {
-    let unparsed: usize = rest.iter().map(|name| 2 + utf16::encoded_len(&path::from_store(name))).sum();
+    let with_separator = |name: &Vec<u8>| utf16::encoded_len(&path::from_store(name)).saturating_add(2);
+    let unparsed: usize = rest.iter().map(with_separator).sum();
     let names = names(target);
     let len = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_le_bytes();
-    let mut data = Vec::with_capacity(16 + names.len());
-    data.extend((12 + names.len() as u32).to_le_bytes());
+    let mut data = Vec::with_capacity(names.len().saturating_add(16));
+    data.extend((names.len().saturating_add(12) as u32).to_le_bytes());
     data.extend(ERROR_TAG.to_le_bytes());
     data.extend(reparse::SYMLINK.to_le_bytes());
     data.extend(len(names.len()));
@@ -140,7 +141,7 @@ pub(super) fn parse(data: &[u8]) -> Result<Target, NtStatus> {
     };
     let (offset, len) = (u16_at(0)?, u16_at(2)?);
     let relative = u16_at(8)? as u32 & FLAG_RELATIVE != 0;
-    let name = data.get(FIXED + offset..).and_then(|rest| rest.get(..len)).ok_or(invalid)?;
+    let name = data.get(FIXED.saturating_add(offset)..).and_then(|rest| rest.get(..len)).ok_or(invalid)?;
     from_client(utf16::decode(name).map_err(|_| invalid)?, relative)
 }
 
@@ -182,10 +183,10 @@ pub(super) async fn to_store(
     for name in name.split('\\').filter(|name| !name.is_empty()) {
         match name {
             "." => {}
-            ".." if below > 0 => below -= 1,
+            ".." if below > 0 => below = below.saturating_sub(1),
             ".." if at == NodeId::ROOT => return Err(NtStatus::ACCESS_DENIED.into()),
             ".." => at = vfs.place(at).await?.0,
-            _ => below += 1,
+            _ => below = below.saturating_add(1),
         }
         names.push(match name {
             "." | ".." => name.as_bytes().to_vec(),

@@ -150,7 +150,7 @@ fn clip(segments: &mut Vec<weft_transport::Segment>, len: u32) {
     let mut left = len;
     for segment in segments.iter_mut() {
         segment.len = segment.len.min(left);
-        left -= segment.len;
+        left = left.saturating_sub(segment.len);
     }
     segments.retain(|segment| segment.len > 0);
 }

@@ -112,7 +112,8 @@ impl Pipe {
                 // What was answered can still be read.
                 state.closed = true;
             }
-            state.unread_bytes += answers.iter().map(Bytes::len).sum::<usize>();
+            let more = answers.iter().map(Bytes::len).sum();
+            state.unread_bytes = state.unread_bytes.saturating_add(more);
             state.unread.extend(answers);
             if !state.hold() {
                 tracing::debug!(peer = %cx.connection.peer, "limit reached: bytes that wait in pipes");
@@ -137,7 +138,7 @@ impl Pipe {
         if !more {
             state.unread.pop_front();
         }
-        state.unread_bytes -= taken.len();
+        state.unread_bytes = state.unread_bytes.saturating_sub(taken.len());
         // Less than before: there is room.
         let _ = state.hold();
         Some((taken, more && !state.byte_mode))
@@ -380,7 +381,7 @@ async fn control(cx: &OpContext) -> Answer {
             (cx.file_id(request.file), output, more)
         }
     };
-    let mut reply = Reply::with_capacity(48 + output.len());
+    let mut reply = Reply::with_capacity(output.len().saturating_add(48));
     reply.status = if more { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
     ioctl::Response { code: request.code, file, output }.emit(&mut reply.message);
     Ok(reply)
@@ -403,16 +404,14 @@ fn peek(pipe: &Pipe, room: usize) -> Result<Taken, NtStatus> {
     const CONNECTED: u32 = 3;
     const CLOSING: u32 = 4;
     const FIXED_LEN: usize = 16;
-    if room < FIXED_LEN {
-        return Err(NtStatus::INFO_LENGTH_MISMATCH);
-    }
+    let room = room.checked_sub(FIXED_LEN).ok_or(NtStatus::INFO_LENGTH_MISMATCH)?;
     let state = lock(&pipe.state);
     if state.closed && state.unread.is_empty() {
         return Err(NtStatus::PIPE_BROKEN);
     }
     let first = state.unread.front().cloned().unwrap_or_default();
-    let shown = first.slice(..first.len().min(room - FIXED_LEN));
-    let mut output = Vec::with_capacity(FIXED_LEN + shown.len());
+    let shown = first.slice(..first.len().min(room));
+    let mut output = Vec::with_capacity(shown.len().saturating_add(FIXED_LEN));
     let words = [
         if state.closed { CLOSING } else { CONNECTED } as usize,
         state.unread_bytes,

@@ -321,7 +321,7 @@ impl Association {
             Some(call) if !first && call.id == header.call_id => call,
             _ => return self.refuse(header, answers),
         };
-        if call.stub.len() + request.stub.len() > MAX_CALL_BYTES {
+        if call.stub.len().saturating_add(request.stub.len()) > MAX_CALL_BYTES {
             return self.refuse(header, answers);
         }
         call.stub.extend_from_slice(&request.stub);

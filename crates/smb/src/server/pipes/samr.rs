@@ -182,9 +182,9 @@ pub(super) fn call(
             let (handle, class, first, most) = samr::parse_query_display(stub)?;
             let (own, _) = domain(accounts, handles, handle)?;
             let users = if own { &accounts.users[..] } else { &[] };
-            let first = (first as usize).min(users.len());
-            let end = first.saturating_add(most as usize).min(users.len());
-            samr::emit_display(class, &users[first..end], first)
+            let (before, rest) = users.split_at((first as usize).min(users.len()));
+            let (page, _) = rest.split_at((most as usize).min(rest.len()));
+            samr::emit_display(class, page, before.len())
         }
         _ => return Err(FaultStatus::OPERATION_OUT_OF_RANGE),
     })

@@ -67,15 +67,17 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
 /// Where an answer ends, which begins at the resume handle: how many entries, whether that is all, the next handle.
 fn page(wish: &Enum, weights: impl Iterator<Item = usize>, total: usize) -> (usize, usize, u32, Option<u32>) {
     let first = (wish.resume.unwrap_or(0) as usize).min(total);
-    let mut bytes = 0;
+    let mut bytes = 0usize;
     let fits = |weight: &usize| {
-        bytes += weight;
+        bytes = bytes.saturating_add(*weight);
         bytes <= wish.preferred_bytes as usize
     };
     // One entry at least, or nobody would ever get further.
-    let count = weights.skip(first).take_while(fits).count().clamp(1, MAX_ENTRIES).min(total - first);
-    let done = first + count == total;
-    let next = if done { 0 } else { first + count };
+    let count = weights.skip(first).take_while(fits).count().clamp(1, MAX_ENTRIES);
+    let count = count.min(total.saturating_sub(first));
+    let end = first.saturating_add(count);
+    let done = end == total;
+    let next = if done { 0 } else { end };
     let resume = wish.resume.map(|_| u32::try_from(next).unwrap_or(0));
     (first, count, if done { 0 } else { MORE_DATA }, resume)
 }
@@ -87,7 +89,8 @@ fn share_enum(caller: &Caller<'_>, wish: &Enum) -> Vec<u8> {
     let all = shares(caller);
     let weights = all.iter().map(|share| share.weight(wish.level));
     let (first, count, status, resume) = page(wish, weights, all.len());
-    srvsvc::emit_shares(wish.level, &all[first..first + count], all.len() - first, resume, status)
+    let (_, rest) = all.split_at(first);
+    srvsvc::emit_shares(wish.level, rest.split_at(count).0, rest.len(), resume, status)
 }
 
 fn share_info(caller: &Caller<'_>, name: &str, level: u32) -> Vec<u8> {
@@ -131,9 +134,12 @@ fn session_enum(caller: &Caller<'_>, wish: &Enum) -> Vec<u8> {
         .collect();
     // The table has no order of its own; a resume handle needs one.
     all.sort_by(|a, b| (&a.client, b.seconds).cmp(&(&b.client, a.seconds)));
-    let weights = all.iter().map(|session| 96 + 2 * (session.client.len() + session.user.len()));
-    let (first, count, status, resume) = page(wish, weights, all.len());
-    srvsvc::emit_sessions(wish.level, &all[first..first + count], all.len() - first, resume, status)
+    let weight = |session: &SessionInfo| {
+        session.client.len().saturating_add(session.user.len()).saturating_mul(2).saturating_add(96)
+    };
+    let (first, count, status, resume) = page(wish, all.iter().map(weight), all.len());
+    let (_, rest) = all.split_at(first);
+    srvsvc::emit_sessions(wish.level, rest.split_at(count).0, rest.len(), resume, status)
 }
 
 /// The workstation service.
