@@ -39,6 +39,24 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Where `unsafe` may be written.
 const UNSAFE_ROOMS: &[&str] = &["crates/machine/", "crates/kerberos/", "crates/rdma/src/rnic/"];
 
+/// Where bytes from the network are worked on. The attribute stands at each of these roots, so that a new file has it as well.
+const ENGINES: &[&str] = &[
+    "crates/wire/src/lib.rs",
+    "crates/rdma/src/iwarp/mod.rs",
+    "crates/rdma/src/shm/mod.rs",
+    "crates/rdma/src/rnic/mod.rs",
+    "crates/transport/src/lib.rs",
+    "crates/nbd/src/lib.rs",
+    "crates/nfs/src/lib.rs",
+    "crates/smb/src/lib.rs",
+    "crates/weft/src/admin/endpoint.rs",
+    "crates/weft/src/bench/secret.rs",
+    "crates/weft/src/connect/probe.rs",
+];
+
+/// What they do without: an index, and a sum that says nothing of its overflow.
+const ENGINE_LINTS: [&str; 2] = ["clippy::indexing_slicing", "clippy::arithmetic_side_effects"];
+
 /// Past this a file is asked "is this two ideas?" and split.
 const MAX_LINES: usize = 1000;
 
@@ -117,6 +135,52 @@ fn unsafe_stays_in_its_rooms() {
             rooms,
             "crates/{room} allows unsafe code elsewhere"
         );
+    }
+}
+
+#[test]
+fn nothing_from_the_network_reaches_an_index() {
+    let sources = sources();
+    let [index, sum] = ENGINE_LINTS;
+    let rule = format!("\n#![cfg_attr(not(test), deny({index}, {sum}))]\n");
+    let cargo = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for engine in ENGINES {
+        assert!(sources.get(*engine).is_some_and(|text| text.contains(&rule)), "{engine} lacks{rule}");
+        let name = engine.split('/').nth(1).unwrap();
+        if name == "weft" {
+            continue;
+        }
+        let checked = format!("[profile.release.package.weft-{name}]\noverflow-checks = true\n");
+        assert!(cargo.contains(&checked), "Cargo.toml lacks\n{checked}");
+    }
+    // An exception is for one item and gives its reason: none is for a file or a module.
+    let folder =
+        |root: &'static str| root.strip_suffix("lib.rs").or(root.strip_suffix("mod.rs")).unwrap_or(root);
+    let folders: Vec<&str> = ENGINES.iter().copied().map(folder).collect();
+    for (name, text) in &sources {
+        if !folders.iter().any(|folder| name.starts_with(folder)) {
+            continue;
+        }
+        for lint in ENGINE_LINTS {
+            for (at, _) in text.match_indices(lint) {
+                let (before, behind) = text.split_at(at);
+                let attribute = &before[before.rfind('#').unwrap()..];
+                if attribute.starts_with("#![cfg_attr(not(test), deny(") {
+                    continue;
+                }
+                let inner = attribute.starts_with("#![");
+                let item = behind.split_once("]\n").unwrap().1.trim_start();
+                let module = item
+                    .lines()
+                    .next()
+                    .is_some_and(|line| line.contains("mod ") && line.ends_with(['{', ';']));
+                let reason = behind.split_once("]\n").unwrap().0.contains("reason = ");
+                assert!(
+                    !inner && !module && reason,
+                    "{name} lifts {lint} for more than an item, or without a reason"
+                );
+            }
+        }
     }
 }
 
