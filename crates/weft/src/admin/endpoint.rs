@@ -6,6 +6,8 @@
 //! Only this user, and root, is heard: the folder and the socket are closed to others, and the kernel is asked who
 //! connects. Connections here are not counted with those of clients, and none keeps the process from ending.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::PermissionsExt;
@@ -99,14 +101,14 @@ struct Counted(Rc<Cell<usize>>);
 
 impl Counted {
     fn enter(count: &Rc<Cell<usize>>) -> Counted {
-        count.set(count.get() + 1);
+        count.set(count.get().saturating_add(1));
         Counted(count.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.set(self.0.get().saturating_sub(1));
     }
 }
 
@@ -130,7 +132,7 @@ async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
         if n == 0 {
             return Ok(());
         }
-        received.extend_from_slice(&chunk[..n]);
+        received.extend_from_slice(chunk.get(..n).unwrap_or_default());
     }
 }
 

@@ -5,6 +5,8 @@
 //! Owns: the connection and the key. Does not: hide what is said (no password is), or limit how often a token is guessed: it
 //! has 128 bits.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -98,7 +100,7 @@ impl Talk {
     pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(message)?;
         let code = hmac::sign(&self.key, &numbered(self.side, self.sent, &text));
-        self.sent += 1;
+        self.sent = self.sent.saturating_add(1);
         let mut bytes = hex(code.as_ref()).into_bytes();
         bytes.push(b' ');
         bytes.extend_from_slice(text.as_bytes());
@@ -113,7 +115,7 @@ impl Talk {
         let code = bytes(code).ok_or_else(|| wrong("a code that is none"))?;
         hmac::verify(&self.key, &numbered(self.side.other(), self.received, text), &code)
             .map_err(|_| wrong("a line that the other side did not write"))?;
-        self.received += 1;
+        self.received = self.received.saturating_add(1);
         Ok(serde_json::from_str(text)?)
     }
 }
@@ -139,10 +141,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {
-    if !hex.is_ascii() || !hex.len().is_multiple_of(2) {
-        return None;
-    }
-    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).ok()).collect()
+    let (pairs, []) = hex.as_bytes().as_chunks::<2>() else { return None };
+    pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Spec: [MS-SMB2] 2.2.3 (NEGOTIATE), RFC 5531 9 and 11 (a NULL call in a record), RFC 5044 7.1 (MPA), the NBD protocol's
 //! greeting. Owns: a few TCP connections, for a second. Does not: log on, or use what it finds.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::time::Duration;
