@@ -274,7 +274,7 @@ impl<'a> Connection<'a> {
         while left > 0 {
             let part = left.min(step);
             in_time(limit, receiver.skip(self.link, part), LATE_PAYLOAD).await?;
-            left -= part;
+            left = left.saturating_sub(part);
         }
         Ok(())
     }

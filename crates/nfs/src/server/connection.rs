@@ -81,7 +81,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut place = server.drain.join();
     let mut calls = line.join();
     let mut draining = false;
-    let mut batches = 0;
+    let mut batches = 0u32;
     let ended = loop {
         if draining && running.is_empty() {
             break Ok(());
@@ -126,7 +126,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Finished(finished) => send(&*channel, finished).map(Some),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
-                batches += 1;
+                batches = batches.wrapping_add(1);
                 channel.cork(true);
                 let begun = begin(&connection, &*channel, message, &mut running);
                 channel.cork(false);

@@ -67,7 +67,7 @@ impl Outgoing {
         if own >= self.0.of_host || hosts.values().sum::<usize>() >= self.0.of_all {
             return None;
         }
-        hosts.insert(host, own + 1);
+        hosts.insert(host, own.saturating_add(1));
         Some(Place { counts: self.0.clone(), host })
     }
 
@@ -92,7 +92,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut hosts = self.counts.hosts();
         match hosts.get_mut(&self.host) {
-            Some(own) if *own > 1 => *own -= 1,
+            Some(own) if *own > 1 => *own = own.saturating_sub(1),
             _ => drop(hosts.remove(&self.host)),
         }
     }

@@ -316,7 +316,7 @@ fn length(outgoing: &Outgoing) -> usize {
         Part::Payload { data, .. } => data.len().next_multiple_of(4),
     };
     let source = outgoing.source.as_ref().map_or(0, |source| source.len().next_multiple_of(4));
-    outgoing.parts.iter().map(part).sum::<usize>() + source
+    outgoing.parts.iter().map(part).sum::<usize>().saturating_add(source)
 }
 
 /// The message in one piece, at most [`MAX_MESSAGE`] bytes.

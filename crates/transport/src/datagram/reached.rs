@@ -48,7 +48,8 @@ impl Reached {
             };
             table.remove(&oldest);
         }
-        table.entry(ip).or_insert(Seen { connections: 0, ended: Time::ZERO }).connections += 1;
+        let seen = table.entry(ip).or_insert(Seen { connections: 0, ended: Time::ZERO });
+        seen.connections = seen.connections.saturating_add(1);
         Presence(Some((self.clone(), ip)))
     }
 
@@ -71,7 +72,7 @@ impl Drop for Presence {
     fn drop(&mut self) {
         let Some((reached, ip)) = self.0.take() else { return };
         if let Some(seen) = reached.table().get_mut(&ip) {
-            seen.connections -= 1;
+            seen.connections = seen.connections.saturating_sub(1);
             seen.ended = rt::now();
         }
     }

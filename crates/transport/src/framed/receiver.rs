@@ -301,7 +301,7 @@ impl<F: Framing> Receiver<F> {
                     let messages = self.filled(n, terms);
                     // A large message is bounded, and so are the frames of one.
                     if self.large.is_none() {
-                        idle_bytes += n;
+                        idle_bytes = idle_bytes.saturating_add(n);
                     }
                     if let Some(gathering) = &mut self.gathering {
                         gathering.received(messages, n);

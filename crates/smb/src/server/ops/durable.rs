@@ -285,7 +285,8 @@ impl Waiting {
         // No number is given out twice.
         self.remove(id);
         if open.is_persistent() {
-            *self.reserved.entry(file(&open)).or_default() += 1;
+            let count = self.reserved.entry(file(&open)).or_default();
+            *count = count.saturating_add(1);
             self.made.extend(create_guid(&open).map(|guid| (guid, id)));
         }
         self.handles.insert(id, Kept { open, until });
@@ -296,7 +297,7 @@ impl Waiting {
         if open.is_persistent() {
             let file = file(&open);
             match self.reserved.get_mut(&file) {
-                Some(count) if *count > 1 => *count -= 1,
+                Some(count) if *count > 1 => *count = count.saturating_sub(1),
                 _ => drop(self.reserved.remove(&file)),
             }
             if let Some(guid) = create_guid(&open) {

@@ -658,7 +658,7 @@ impl States {
         text_bytes: usize,
         now: Time,
     ) -> Result<Charge, Status> {
-        let charge = || self.budget.charge(origin, CLIENT_BYTES.saturating_add(text_bytes));
+        let charge = || self.budget.charge(source, CLIENT_BYTES.saturating_add(text_bytes));
         charge().or_else(|Full| {
             self.relieve(table, now);
             // Both minor versions know it, and the client asks again by itself.
@@ -699,7 +699,7 @@ impl States {
             let count = counts.entry(client.charge.source()).or_default();
             *count = count.saturating_add(1);
         }
-        let own = counts.get(&origin).copied().unwrap_or(0);
+        let own = counts.get(&source).copied().unwrap_or(0);
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let most = most.filter(|(_, count)| count.saturating_sub(own) > 1);
         let Some((most, _)) = most else { return };
