@@ -81,7 +81,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut place = server.drain.join();
     let mut calls = line.join();
     let mut draining = false;
-    let mut batches = 0u32;
+    let mut batches = 0usize;
     let ended = loop {
         if draining && running.is_empty() {
             break Ok(());
