@@ -348,11 +348,16 @@ impl Stream {
         self.move_out(content).await
     }
 
-    /// Gives it a file of its own, whatever its size.
-    pub(super) async fn leave(&self) -> Result<(), Error> {
+    /// Gives it a file of its own, whatever its size. False where that gives no room back: it has one, and somebody else has put
+    /// bytes into its attribute since (the host, or another share of the folder).
+    pub(super) async fn leave(&self) -> Result<bool, Error> {
         let content = self.load().await?;
         let _alone = self.alone().await;
-        if content.large().is_some() { Ok(()) } else { self.move_out(&content).await }
+        if content.large().is_none() {
+            return self.move_out(&content).await.map(|()| true);
+        }
+        let kept = get(&*self.backend, self.base, &self.linked()?).await.map_err(gone)?;
+        Ok(!matches!(kept, Kept::Here(_)))
     }
 
     /// Whoever calls has it to himself.

@@ -176,7 +176,7 @@ impl Streams {
             }
         }
         match longest.filter(|(len, _)| *len > MIN_EVICTED_BYTES) {
-            Some((_, name)) => self.enter(backend, base, name).leave().await.map(|()| true),
+            Some((_, name)) => self.enter(backend, base, name).leave().await,
             None => Ok(false),
         }
     }

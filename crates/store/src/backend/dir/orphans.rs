@@ -3,9 +3,12 @@
 //! Two ways lead to them. A file whose descriptor is cached is known to have lost its last name (see [`Dir::sweep`]): its streams go
 //! at once. For the others a thread looks once an hour: whatever file has streams in [`FOLDER`] is looked up where it was
 //! seen last, and, if it is not there, in the whole tree. One that was nowhere in two looks is gone; one look is not enough,
-//! because a program may move a file behind the walk. A walk that cannot read everything decides nothing.
-//! Cost: nothing while the folder does not exist; a walk reads names and inodes alone.
-//! Owns: what was nowhere in the last look. Does not: run in shares that are read-only.
+//! because a program may move a file behind the walk. A walk that cannot read everything decides nothing. Before anything is
+//! removed, a walk asks for the identity of every file: directories of some file systems (FUSE, overlayfs) list other inode numbers
+//! than their files have, and of what is mounted there any directory does.
+//! Cost: nothing while the folder does not exist; a walk reads names and inodes alone, and more only before it removes.
+//! Owns: what was nowhere in the last look. Does not: run in shares that are read-only, or look for what lies on another device
+//! than the share's root: that has another number, and so another identity, after a restart of the host.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::HashSet;
@@ -24,6 +27,15 @@ use crate::vfs::{Kind, NodeId};
 const TURN: Duration = Duration::from_secs(3600);
 /// How deep a walk goes, a descriptor each; a tree that is deeper is left alone.
 const MAX_DEPTH: usize = 256;
+
+/// By what a walk knows a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// By the inode number that its directory lists, and then by itself: no call for most files.
+    Listing,
+    /// By itself alone.
+    Identity,
+}
 
 /// What is remembered between looks.
 #[derive(Default)]
@@ -83,19 +95,24 @@ impl Dir {
         each_entry(folder, |raw| {
             if let Some(stable) = whose(&raw.name) {
                 let identity = Identity::from_stable(&stable, &self.home);
-                if !self.is_where_it_was(&identity) {
+                if identity.is_beside(&self.home) && !self.is_where_it_was(&identity) {
                     wanted.insert(identity);
                 }
             }
             Ok(())
         })?;
-        if !wanted.is_empty() && !self.walk_for(&mut wanted)? {
-            tracing::debug!("not all of the share can be read: no streams are removed");
+        if !wanted.is_empty() && !self.walk_for(&mut wanted, By::Listing)? {
+            not_all();
             return Ok(());
         }
         let before = std::mem::take(&mut self.orphans().suspects);
-        let (gone, suspects) = wanted.into_iter().partition::<HashSet<_>, _>(|file| before.contains(file));
+        let (mut gone, suspects) =
+            wanted.into_iter().partition::<HashSet<_>, _>(|file| before.contains(file));
         self.orphans().suspects = suspects;
+        if !gone.is_empty() && !self.walk_for(&mut gone, By::Identity)? {
+            not_all();
+            return Ok(());
+        }
         for file in gone {
             tracing::info!("removing the streams of a file that another program has deleted");
             self.remove_streams(folder, &file)?;
@@ -109,7 +126,7 @@ impl Dir {
     }
 
     /// Takes out of `wanted` what there is below the root. False where not everything can be read.
-    fn walk_for(&self, wanted: &mut HashSet<Identity>) -> Result<bool> {
+    fn walk_for(&self, wanted: &mut HashSet<Identity>, by: By) -> Result<bool> {
         let Ok(root) = self.fd(NodeId::ROOT) else { return Ok(false) };
         wanted.remove(&self.home);
         let inodes: HashSet<u64> = wanted.iter().map(Identity::inode).collect();
@@ -131,7 +148,8 @@ impl Dir {
             let at_root = open.len() == 1;
             let mut below = Vec::new();
             let read = each_entry(dir.as_fd(), |raw| {
-                if (at_root && raw.name == FOLDER) || !(raw.maybe_dir || inodes.contains(&raw.inode)) {
+                let may_be = raw.maybe_dir || by == By::Identity || inodes.contains(&raw.inode);
+                if (at_root && raw.name == FOLDER) || !may_be {
                     return Ok(());
                 }
                 let stat = sys::stat_at(dir.as_fd(), &raw.name)?;
@@ -166,6 +184,10 @@ impl Dir {
         }
         rustix::fs::unlinkat(folder, &name[..], AtFlags::REMOVEDIR)
     }
+}
+
+fn not_all() {
+    tracing::debug!("not all of the share can be read: no streams are removed");
 }
 
 fn each_entry(dir: BorrowedFd<'_>, mut each: impl FnMut(&sys::Raw) -> Result<()>) -> Result<()> {

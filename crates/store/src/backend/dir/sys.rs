@@ -59,6 +59,11 @@ impl Identity {
         if self.device == home.device { 0 } else { self.device.0 << 20 | self.device.1 & 0xf_ffff }
     }
 
+    /// Whether both are of one device.
+    pub(super) fn is_beside(&self, other: &Identity) -> bool {
+        self.device == other.device
+    }
+
     /// What was given out as `stable`.
     pub(super) fn from_stable(stable: &Stable, home: &Identity) -> Identity {
         fn field<const N: usize>(stable: &Stable, at: usize) -> [u8; N] {

@@ -360,3 +360,44 @@ fn a_read_only_share_reads_large_streams_and_removes_none() {
         assert_eq!(depot(&folder).len(), 1);
     });
 }
+
+/// Its number may be another after a restart of the host, and with it the identity of every file there.
+#[test]
+fn streams_of_files_on_another_device_are_not_taken_for_those_of_files_that_went() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        make(&vfs, f, "s", &pattern(MIB)).await;
+        let here = depot(&folder).remove(0).parent().unwrap().to_owned();
+        let name = here.file_name().unwrap().to_str().unwrap();
+        let elsewhere = here.with_file_name([&name[..40], "01004000"].concat());
+        fs::rename(&here, &elsewhere).unwrap();
+        for hours in 0..4 {
+            vfs.sweep(Instant::now() + Duration::from_secs(hours * 3601));
+        }
+        assert!(elsewhere.exists());
+        // The same of this one goes.
+        fs::rename(&elsewhere, here.with_file_name([&"0".repeat(40), &name[40..]].concat())).unwrap();
+        for hours in 4..7 {
+            vfs.sweep(Instant::now() + Duration::from_secs(hours * 3601));
+        }
+        assert!(depot(&folder).is_empty());
+    });
+}
+
+/// The stream has a file of its own by then: moving it out gives no room.
+#[test]
+fn bytes_that_the_host_puts_into_the_attribute_of_an_open_stream_end_in_no_search_for_room() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", &pattern(MIB)).await;
+        let open = vfs.open(s, true).await.unwrap();
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(folder.join("f"), "user.weft.stream.s", &[7; 1000], none).unwrap();
+        // ext4 has no room for the first.
+        for n in 0..8 {
+            let set = vfs.set_xattr(f, format!("a{n}").as_bytes(), &[7; 60_000], SetXattr::Either).await;
+            assert!(matches!(set, Ok(()) | Err(Error::NoSpace | Error::XattrTooBig)), "{set:?}");
+        }
+        assert_eq!(read(&open, 0, MIB).await, pattern(MIB));
+    });
+}
