@@ -23,10 +23,14 @@ pub enum Source {
 impl Source {
     /// The source of a peer.
     pub fn of(peer: Peer) -> Source {
-        match peer.ip() {
-            Some(IpAddr::V4(ip)) => Source::V4(ip),
-            Some(IpAddr::V6(ip)) => Source::V6((ip.to_bits() >> 64) as u64),
-            None => Source::Local,
+        peer.ip().map_or(Source::Local, Source::of_ip)
+    }
+
+    /// The source of what comes from this address; as well the host to which the server connects there.
+    pub fn of_ip(ip: IpAddr) -> Source {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Source::V4(ip),
+            IpAddr::V6(ip) => Source::V6((ip.to_bits() >> 64) as u64),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_machine::rt;
+use weft_machine::{Source, rt};
 
 /// Connections for calls of NLM and NSM, each for a few seconds: of all hosts, and of one.
 const MAX_CALLS: (usize, usize) = (256, 16);
@@ -27,19 +27,19 @@ struct Counts {
     of_all: usize,
     of_host: usize,
     /// Those that have any.
-    hosts: Mutex<HashMap<IpAddr, usize>>,
+    hosts: Mutex<HashMap<Source, usize>>,
 }
 
 /// The place of one connection, given back when it is dropped.
 #[must_use = "a connection keeps its place as long as it lasts"]
 pub(super) struct Place {
     counts: Arc<Counts>,
-    host: IpAddr,
+    host: Source,
 }
 
 impl Counts {
     // Each section leaves the map whole.
-    fn hosts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<Source, usize>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,7 +61,7 @@ impl Outgoing {
 
     /// A place for a connection to `host`, if there is one.
     pub fn enter(&self, host: IpAddr) -> Option<Place> {
-        let host = host.to_canonical();
+        let host = Source::of_ip(host);
         let mut hosts = self.0.hosts();
         let own = hosts.get(&host).copied().unwrap_or(0);
         if own >= self.0.of_host || hosts.values().sum::<usize>() >= self.0.of_all {
@@ -116,5 +116,14 @@ mod tests {
         assert!(outgoing.enter(host(3)).is_some());
         held.clear();
         assert!(outgoing.0.hosts().is_empty(), "nothing is kept of hosts that are not called");
+    }
+
+    #[test]
+    fn an_ipv6_host_does_not_become_many_by_choosing_addresses() {
+        let outgoing = Outgoing::new((5, 3));
+        let address = |net: u16, n: u16| IpAddr::from([0x2001, 0xdb8, 0, net, 0, 0, 0, n]);
+        let held: Vec<_> = (0..9).filter_map(|n| outgoing.enter(address(1, n))).collect();
+        assert_eq!(held.len(), 3);
+        assert!(outgoing.enter(address(2, 1)).is_some(), "another network has its own places");
     }
 }
