@@ -81,6 +81,18 @@ class Space(unittest.TestCase):
                     self.assertEqual(list(self.disk.iterdir()), [])
                     self.assert_used(0)
 
+    def test_new_content_that_finds_no_space_to_take_its_place_stays(self):
+        large = weft.random_file(self.source + ".large", 5 << 20)
+        weft.random_file(self.disk / "kept", SIZE)
+        partial = self.disk / ".kept.weft-partial"
+        url = self.server.url("kept")
+        for command in [["cp", large, url], ["put", url]]:
+            with self.subTest(command=command[0]), open(large, "rb") as bytes:
+                done = weft.run(weft.WEFT, *command, check=False, stdin=bytes)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("the new content is in .kept.weft-partial", done.stderr)
+                self.assertTrue(weft.same(large, partial))
+
     def test_what_both_know_is_deleted_and_replaced_on_the_host(self):
         for n in range(3):
             weft.smbclient(self.server, f"put {self.source} file{n}")

@@ -17,7 +17,7 @@ use crate::args::{Cat, Put};
 use crate::connect::{Remote, password_for};
 use crate::out::Stdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
-use crate::transfer::{CLIENT_BUFFERS, join, partial_name};
+use crate::transfer::{CLIENT_BUFFERS, join, partial_name, take_place};
 use crate::url::Url;
 
 /// Bytes of one operation.
@@ -112,16 +112,8 @@ pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) ->
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     let partial = join(folder, &partial_name(name, ""));
     let taking = pin!(take_into(remote, &partial));
-    let outcome = match unless_stopped(stopped, taking).await {
-        Ok(bytes) => remote.replace(&partial, target).await.map(|()| bytes),
-        Err(e) => Err(e),
-    };
-    if outcome.is_err()
-        && let Err(e) = remote.remove(&partial).await
-    {
-        tracing::debug!("the partial file {partial} was not removed: {e}");
-    }
-    outcome
+    let taken = unless_stopped(stopped, taking).await;
+    take_place(remote, &partial, target, taken, false).await
 }
 
 async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Failure> {

@@ -265,17 +265,32 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
         };
         // Before it is removed: the space of a file that somebody has open does not come back.
         let closed = sink.close().await;
-        filled.and(closed)?;
-        remote.replace(&partial, target).await
+        filled.and(closed)
     }
     .await;
-    if outcome.is_err() && !plan.resume {
-        // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
-        if let Err(e) = remote.remove(&partial).await {
-            tracing::debug!("the partial file {partial} was not removed: {e}");
-        }
+    take_place(remote, &partial, target, outcome, plan.resume).await.map(|()| size)
+}
+
+/// Lets a partial file that is whole take the place of `target`; removes one that is not, unless it is to be resumed. A whole
+/// one stays where it cannot take its place: the server may have overwritten a part of the target with it.
+pub(crate) async fn take_place<T>(
+    remote: &Remote,
+    partial: &str,
+    target: &str,
+    written: Result<T, Failure>,
+    resume: bool,
+) -> Result<T, Failure> {
+    if let Ok(written) = written {
+        let replaced = remote.replace(partial, target).await;
+        return replaced.map(|()| written).map_err(|e| {
+            format!("{target} was not replaced as a whole: {e}; the new content is in {partial}").into()
+        });
     }
-    outcome.map(|()| size)
+    // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
+    if !resume && let Err(e) = remote.remove(partial).await {
+        tracing::debug!("the partial file {partial} was not removed: {e}");
+    }
+    written
 }
 
 /// Writes the local file into a remote one, from `first` to `size`, and verifies it.
