@@ -126,8 +126,8 @@ impl Vfs {
     }
 
     /// [`Error::Access`] for a name that is none for clients.
-    fn may_name(dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        if depot::hides(dir, name) { Err(Error::Access) } else { Ok(()) }
+    fn may_name(name: &[u8]) -> Result<(), Error> {
+        if depot::hides(name) { Err(Error::Access) } else { Ok(()) }
     }
 
     /// The same file system, changed in the name of whoever caches directories by this key.
@@ -222,7 +222,7 @@ impl Vfs {
 
     /// See [`Op::Lookup`].
     pub async fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
-        if depot::hides(dir, name) || (fold_case && depot::hides_folded(dir, name)) {
+        if depot::hides(name) || (fold_case && depot::hides_folded(name)) {
             return Err(Error::NotFound);
         }
         let op = Op::Lookup { dir, name: name.to_vec(), fold_case };
@@ -278,7 +278,7 @@ impl Vfs {
         exists: Exists,
         set: SetAttr,
     ) -> Result<(Attr, bool), Error> {
-        Self::may_name(dir, name)?;
+        Self::may_name(name)?;
         let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
         let (attr, created) = expect!(
@@ -294,7 +294,7 @@ impl Vfs {
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        Self::may_name(dir, name)?;
+        Self::may_name(name)?;
         self.unlink(Op::Remove { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::FILE_NAME, Action::Removed, dir, name).await;
         Ok(())
@@ -302,7 +302,7 @@ impl Vfs {
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        Self::may_name(dir, name)?;
+        Self::may_name(name)?;
         self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::DIR_NAME, Action::Removed, dir, name).await;
         Ok(())
@@ -315,8 +315,8 @@ impl Vfs {
         to: (NodeId, &[u8]),
         replace: bool,
     ) -> Result<(), Error> {
-        Self::may_name(from.0, from.1)?;
-        Self::may_name(to.0, to.1)?;
+        Self::may_name(from.1)?;
+        Self::may_name(to.1)?;
         // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
         let seen = if self.watches.any() {
             let moved = self.lookup(from.0, from.1, false).await.map(|attr| attr.kind).ok();
@@ -350,7 +350,7 @@ impl Vfs {
 
     /// See [`Op::Link`].
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        Self::may_name(dir, name)?;
+        Self::may_name(name)?;
         let op = Op::Link { node, dir, name: name.to_vec() };
         expect!(self.backend.submit(op).await?, Outcome::Done => ());
         self.named(What::FILE_NAME, Action::Added, dir, name).await;
@@ -379,9 +379,7 @@ impl Vfs {
             let (mut entries, end) =
                 expect!(self.backend.submit(op).await?, Outcome::Entries { entries, end } => (entries, end));
             cookie = entries.last().map_or(cookie, |last| last.cookie);
-            if dir == NodeId::ROOT {
-                entries.retain(|entry| entry.name != depot::FOLDER);
-            }
+            entries.retain(|entry| entry.name != depot::FOLDER);
             // There is at least one unless the directory ends.
             if end || !entries.is_empty() {
                 return Ok((entries, end));

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
 use crate::backend::{fold, is_called};
 
-/// The folder. No client sees it.
+/// The folder. No client sees it, in whatever directory: that of a share may lie inside of another share, where nobody would ask
+/// what protects the files whose streams these are.
 pub(crate) const FOLDER: &[u8] = b".weft-streams";
 const MAGIC: [u8; 8] = *b"\x89WEFT\r\n\x1a";
 /// Entries read at a time.
@@ -65,17 +66,15 @@ impl Kept {
     }
 }
 
-/// Whether a name of a directory is the folder's, in whatever case.
-pub(super) fn hides(dir: NodeId, name: &[u8]) -> bool {
+/// Whether a name is the folder's, in whatever case.
+pub(super) fn hides(name: &[u8]) -> bool {
     // Most names begin otherwise.
-    dir == NodeId::ROOT && name.first() == FOLDER.first() && fold(name) == fold(FOLDER)
+    name.first() == FOLDER.first() && fold(name) == fold(FOLDER)
 }
 
 /// The same for a look-up without regard to case, which finds 8.3 names, too.
-pub(super) fn hides_folded(dir: NodeId, name: &[u8]) -> bool {
-    dir == NodeId::ROOT
-        && (name.first() == FOLDER.first() || name.contains(&b'~'))
-        && is_called(FOLDER, &fold(name))
+pub(super) fn hides_folded(name: &[u8]) -> bool {
+    (name.first() == FOLDER.first() || name.contains(&b'~')) && is_called(FOLDER, &fold(name))
 }
 
 /// The name of the folder of a file's streams.
@@ -279,12 +278,8 @@ mod tests {
     #[test]
     fn the_folder_is_hidden_by_any_of_its_names() {
         let short = crate::backend::short_name(FOLDER).unwrap();
-        assert!(
-            hides(NodeId::ROOT, b".Weft-Streams")
-                && hides_folded(NodeId::ROOT, ".weft-\u{17f}treams".as_bytes())
-        );
-        assert!(hides_folded(NodeId::ROOT, short.as_bytes()) && !hides(NodeId::ROOT, short.as_bytes()));
-        assert!(!hides(NodeId(2), FOLDER) && !hides_folded(NodeId(2), FOLDER));
-        assert!(!hides(NodeId::ROOT, b".weft") && !hides_folded(NodeId::ROOT, b"A~1"));
+        assert!(hides(b".Weft-Streams") && hides_folded(".weft-\u{17f}treams".as_bytes()));
+        assert!(hides_folded(short.as_bytes()) && !hides(short.as_bytes()));
+        assert!(!hides(b".weft") && !hides_folded(b"A~1"));
     }
 }

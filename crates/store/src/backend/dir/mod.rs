@@ -667,8 +667,7 @@ impl Dir {
         let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
         let more = raw.last().map(|last| last.cookie).filter(|_| !end);
         let mut before = cookie;
-        let hidden = |name: &[u8]| dir == NodeId::ROOT && name == FOLDER;
-        let entries = raw.into_iter().filter(|raw| !hidden(&raw.name)).map(|raw| {
+        let entries = raw.into_iter().filter(|raw| raw.name != FOLDER).map(|raw| {
             let mut seen = Seen { inode: raw.inode, before, dir: None };
             before = raw.cookie;
             if raw.maybe_dir {

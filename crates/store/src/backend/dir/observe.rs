@@ -335,7 +335,7 @@ impl Reader {
     }
 
     fn seen(&mut self, served: &Dir, seen: Seen) {
-        if is_hidden(seen.dir, &seen.name) {
+        if is_hidden(&seen.name) {
             return;
         }
         let from = self.pending.take();
@@ -445,8 +445,8 @@ impl Reader {
 }
 
 /// What is in the folder of large streams is told as changes of the files whose streams they are.
-fn is_hidden(dir: NodeId, name: &[u8]) -> bool {
-    dir == NodeId::ROOT && name == FOLDER
+fn is_hidden(name: &[u8]) -> bool {
+    name == FOLDER
 }
 
 /// Shows `each` the names in a directory, with the nodes of those that are directories.
@@ -457,7 +457,7 @@ fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId
     loop {
         let (raw, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
         cookie = raw.last().map_or(cookie, |last| last.cookie);
-        for raw in raw.into_iter().filter(|raw| !is_hidden(dir, &raw.name)) {
+        for raw in raw.into_iter().filter(|raw| !is_hidden(&raw.name)) {
             let attr = if raw.maybe_dir { served.lookup(dir, &raw.name, false).ok() } else { None };
             each(&raw.name, attr.filter(|attr| attr.kind == Kind::Dir).map(|attr| attr.node));
         }

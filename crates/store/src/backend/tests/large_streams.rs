@@ -274,6 +274,25 @@ fn the_folder_is_no_clients() {
     });
 }
 
+/// The inner share's files may be protected by more than what an outer one asks of a folder that it does not know.
+#[test]
+fn the_folder_of_a_share_inside_of_another_is_nobodys_there() {
+    served(async |outer, folder| {
+        let sub = dir(&outer, ROOT, "sub").await.node;
+        let inner: Vfs = Dir::open(folder.join("sub")).unwrap().into();
+        let f = file(&inner, ROOT, "f").await.node;
+        make(&inner, f, "s", &pattern(MIB)).await;
+        assert_eq!(depot(&folder.join("sub")).len(), 1);
+        let name = b".weft-streams";
+        refused!(outer.lookup(sub, name, false).await, Error::NotFound);
+        refused!(outer.lookup(sub, name, true).await, Error::NotFound);
+        refused!(outer.rename((sub, name), (ROOT, b"mine"), false).await, Error::Access);
+        let listed = outer.readdir(sub, 0, 10).await.unwrap().0;
+        assert_eq!(listed.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"f"]);
+        assert_eq!(found(&inner, f, "s").await, pattern(MIB));
+    });
+}
+
 #[test]
 fn a_folder_of_that_name_that_others_can_read_holds_nothing() {
     served(async |vfs, folder| {
