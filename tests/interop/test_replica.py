@@ -51,6 +51,15 @@ class Host(weft.Process):
             command += ["--volume", volume]
         return command
 
+    def replace(self, volume, begins=b""):
+        """Puts another file in place of a volume's own, as `rm` and `truncate -s` do."""
+        path = self.folder / f"{volume}.img"
+        size = path.stat().st_size
+        path.unlink()
+        path.write_bytes(begins)
+        with open(path, "r+b") as file:
+            file.truncate(size)
+
     def damage_log(self, group, back):
         """Ruins a record of a group's log: the one that is `back` before the last; see crates/wire/src/repl/record.rs."""
         path = self.state / "replica" / f"{group}.log"
@@ -318,6 +327,67 @@ class Replica(unittest.TestCase):
         disk.write(8192, b"c" * 4096)
         here.wait_until_following()
         self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+
+    def verified(self, source):
+        return json.loads(source.replica("verify", "vol1", "--json").stdout)["different"]
+
+    def test_a_volume_whose_file_was_replaced_is_not_believed_and_is_made_whole(self):
+        here, there = self.pair()
+        self.create(here, there)
+        here.wait_until_following()
+        disk = here.disk("vol1")
+        disk.write(0, b"a" * 4096)
+        disk.flush()
+        # A copy, while it runs: its server says so, and the next start does not take the new one for it.
+        there.replace("vol1")
+        [server] = json.loads(there.weft("status", "--json").stdout)["servers"]
+        self.assertIn("is another file now", server["volumes"][0]["warning"])
+        self.assertIn("is another file now", there.log_text())
+        self.assertEqual(there.stop(), 0)
+        there.start()
+        [group] = there.wait_until("stopped")
+        self.assertIn("vol1.img is not the file that it was", group["stopped"])
+        self.assertIn("--keep there", group["stopped"])
+        self.assertNotEqual(there.replica("switch", "vol1", "--failover", "--force", check=False).returncode, 0)
+        # Nor is it after another start.
+        self.assertEqual(there.stop(), 0)
+        there.start()
+        there.wait_until("stopped")
+        there.replica("resolve", "vol1", "--keep", "there")
+        disk.write(4096, b"b" * 4096)
+        here.wait_until_following()
+        self.assertEqual(self.verified(here), 0)
+        # A source: it serves nothing, and takes what its copy has.
+        self.assertEqual(here.stop(), 0)
+        here.replace("vol1")
+        here.start()
+        here.wait_until("stopped")
+        with contextlib.closing(here.disk("vol1")) as closed, self.assertRaises(OSError):
+            closed.read(0, 4096)
+        there.take_over("vol1")
+        here.replica("resolve", "vol1", "--keep", "there")
+        there.disk("vol1").write(8192, b"c" * 4096)
+        there.wait_until_following()
+        self.assertEqual(self.verified(there), 0)
+        self.assertEqual(there.disk("vol1").read(0, 12288), b"a" * 4096 + b"b" * 4096 + b"c" * 4096)
+        # A backup that is put back counts when somebody says so.
+        self.assertEqual(there.stop(), 0)
+        there.replace("vol1", b"d" * 4096)
+        there.start()
+        there.wait_until("stopped")
+        there.replica("resolve", "vol1", "--keep", "here")
+        there.wait_until_following()
+        self.assertEqual(self.verified(there), 0)
+        self.assertEqual(there.disk("vol1").read(0, 8192), b"d" * 4096 + bytes(4096))
+        # In no group it is served as it is, and that is said once.
+        there.replica("remove", "vol1")
+        self.assertEqual(there.stop(), 0)
+        there.replace("vol1", b"e" * 4096)
+        for times in (1, 1):
+            there.start()
+            self.assertEqual(there.disk("vol1").read(0, 4096), b"e" * 4096)
+            self.assertEqual(there.log_text().count("it is served as it is now"), times)
+            self.assertEqual(there.stop(), 0)
 
     def test_a_group_without_its_file_is_stopped_and_nothing_else_is(self):
         here = self.host("here", {"vol1": 8 * MIB, "vol2": 8 * MIB})

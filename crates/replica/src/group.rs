@@ -135,6 +135,8 @@ pub struct Stopped {
 pub enum Cause {
     /// Its journal is lost, or cannot be believed.
     Journal,
+    /// What a volume holds cannot be believed: its file is another one.
+    Volume,
     /// Its log is damaged.
     Log,
     /// Both sides were written to.
@@ -383,7 +385,7 @@ impl Group {
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),
-            Cause::Log | Cause::Split => Unusable { cause, why }.into(),
+            Cause::Log | Cause::Volume | Cause::Split => Unusable { cause, why }.into(),
         }
     }
 
@@ -406,8 +408,17 @@ impl Group {
 
     /// What is said of a journal that is of no use.
     pub fn lost_journal(&self, why: &str) -> String {
+        self.lost(&format!("its journal is of no use: {why}"))
+    }
+
+    /// What is said of a volume that lies on another file than it did.
+    pub fn replaced_volume(&self, volume: &str, why: &str) -> String {
+        self.lost(&format!("volume {volume}: {why}"))
+    }
+
+    fn lost(&self, what: &str) -> String {
         format!(
-            "its journal is of no use: {why}; writes that were answered may be missing here. Where the other side has them: \
+            "{what}; writes that were answered may be missing here. Where the other side has them: \
              `weft replica switch {name} --failover` there, unless it is the source already, then `weft replica resolve {name} \
              --keep there` here, which makes this side a copy. Without one: `weft replica resolve {name} --keep here` goes on \
              with what the volumes hold, or `weft replica remove {name} --force` ends replication here",
@@ -456,7 +467,7 @@ impl Group {
                         };
                         decided.map(drop)
                     }
-                    (Cause::Journal, _) => {
+                    (Cause::Journal | Cause::Volume, _) => {
                         let (side, mut format) = host.renew().await?;
                         format.tag = tag;
                         let peers = host.partners();

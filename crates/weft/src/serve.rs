@@ -402,7 +402,8 @@ impl Plan {
         let tended = nfs.clone();
         rt::spawn(async move { tended.tend().await }).detach();
 
-        let subject = status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all);
+        let subject =
+            status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all, Growths::of(&volumes));
         let _admin = admin.open(subject, replicas.clone(), Growths::of(&volumes));
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default());
@@ -499,7 +500,7 @@ impl Plan {
             volumes: volumes::ready(&volumes),
             driver: rt::driver(),
         };
-        let subject = status::Subject::new(self.cores.clone(), &ready, None, &[]);
+        let subject = status::Subject::new(self.cores.clone(), &ready, None, &[], Growths::of(&volumes));
         let _admin = admin.open(subject, None, Growths::of(&volumes));
         let acceptor = Acceptor {
             cores: self.cores,

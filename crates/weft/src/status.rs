@@ -80,6 +80,9 @@ pub(crate) struct Volume {
     pub size: u64,
     /// Clients that have it open.
     pub clients: usize,
+    /// What is wrong with the file that it lies on: it was removed or moved while it is served.
+    #[serde(default)]
+    pub warning: Option<String>,
 }
 
 /// A connection.

@@ -1,19 +1,21 @@
-//! An open volume that becomes longer while it is used.
+//! An open volume that becomes longer while it is used, and whose file is another one than it was.
 //!
-//! Spec: ftruncate(2). Owns: what is known of the size. Does not: shrink, which takes a volume that nobody has open.
+//! Spec: ftruncate(2). Owns: what is known of the size, and of the file. Does not: shrink, which takes a volume that nobody has open.
 //! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all
 //! bytes that anybody was told of are there.
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::identity::FileIdentity;
 use super::plain::{self, Plain};
 use super::superblock::Superblock;
 use super::{Error, Metadata, io_error, medium, valid_size};
 use crate::block::Medium;
 
-/// Lets an open volume grow. As long as one of these is there the volume stays locked.
+/// Lets an open volume grow, and become that of another file. As long as one of these is there the volume stays locked.
 #[derive(Clone, Debug)]
 pub struct Growth(Arc<Open>);
 
@@ -29,11 +31,82 @@ impl Growth {
         Growth(Arc::new(Open { metadata, block, superblock: Mutex::new(superblock) }))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Superblock> {
+        // What is kept here is replaced as a whole.
+        self.0.superblock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn superblock(&self) -> Superblock {
+        self.lock().clone()
+    }
+
+    /// Why the file that is open is not the one that the volume lay on when it was last believed. Whoever serves it says what
+    /// that means: nobody else knows what was written to the other one. Blocks.
+    pub fn replaced(&self) -> Option<String> {
+        let superblock = self.superblock();
+        let old = superblock.file?;
+        let path = superblock.path.display();
+        match self.identity(&superblock) {
+            // Where files have no identity that stays this one was not before.
+            Ok(now) if now.is_none_or(|now| !old.is(&now)) => Some(format!(
+                "{path} is not the file that it was: it was made anew, restored, or moved from another file system"
+            )),
+            Ok(_) => None,
+            Err(e) => Some(format!("whether {path} is the file that it was cannot be told: {e}")),
+        }
+    }
+
+    /// The volume lies on the file that is open from now on, whatever it lay on. Blocks.
+    pub fn accept(&self) -> Result<(), Error> {
+        let mut superblock = self.lock();
+        let identity = self.identity(&superblock);
+        let file = identity.map_err(|e| io_error("cannot look at", &superblock.path)(e))?;
+        if superblock.file == file {
+            return Ok(());
+        }
+        let new = Superblock { generation: superblock.generation + 1, file, ..superblock.clone() };
+        self.0.metadata.write(&new)?;
+        *superblock = new;
+        Ok(())
+    }
+
+    /// Why the next start will not find the file that is open: its path leads to another one, or nowhere. What is written to it is gone with
+    /// the process, unless it was moved. Blocks.
+    pub fn astray(&self) -> Option<String> {
+        let superblock = self.superblock();
+        if superblock.medium != Medium::File {
+            return None;
+        }
+        let path = &superblock.path;
+        let open = rustix::fs::fstat(self.0.block.content().as_fd()).ok()?;
+        let why = match std::fs::metadata(path) {
+            Ok(there) if (there.dev(), there.ino()) == (open.st_dev, open.st_ino) => return None,
+            Ok(_) => "is another file now",
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "is not there any more",
+            // A folder that cannot be looked into, say: that has nothing to do with the file.
+            Err(_) => return None,
+        };
+        let fate = match open.st_nlink {
+            0 => {
+                "the file that is served was removed, and is gone when the server ends: copy the volume away from it before that"
+            }
+            _ => "the file that is served has another name: move it back before the server ends",
+        };
+        Some(format!("{} {why}; {fate}", path.display()))
+    }
+
+    fn identity(&self, superblock: &Superblock) -> io::Result<Option<FileIdentity>> {
+        match superblock.medium {
+            Medium::File => Ok(FileIdentity::of(self.0.block.content().as_fd())?),
+            Medium::Ram | Medium::Device => Ok(None),
+        }
+    }
+
     /// Lets the volume have `size` bytes; what is added to a file reads as zeros. One that is as long stays as it is. Blocks.
     pub fn grow(&self, size: u64) -> Result<Superblock, Error> {
-        let Open { metadata, block, superblock } = &*self.0;
+        let Open { metadata, block, .. } = &*self.0;
         // Held throughout: one at a time.
-        let mut superblock = superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut superblock = self.lock();
         valid_size(size)?;
         if size < superblock.size {
             return Err(Error::Size(format!(

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use weft_machine::{File, Pool};
 
+use super::identity::FileIdentity;
 use super::plain::{Direct, Plain};
 use super::superblock::Superblock;
 use super::{Create, Error, Place, SIZE_UNIT, io_error, lock, valid_path, valid_size};
@@ -28,6 +29,8 @@ pub(super) struct Prepared {
     pub path: PathBuf,
     /// Whether the file is new.
     pub made: bool,
+    /// Which file it is.
+    pub identity: Option<FileIdentity>,
 }
 
 /// Makes or checks what a new volume will lie on.
@@ -40,7 +43,7 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
                 let why = "a volume in memory has no page cache to pass by";
                 return Err(Error::Path { path: "ram".into(), why });
             }
-            Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false })
+            Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false, identity: None })
         }
         Place::File(path) => prepare_file(create, valid_path(path)?),
         Place::Device(path) => {
@@ -53,7 +56,7 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
             let size = create.size.unwrap_or(there - there % SIZE_UNIT);
             valid_size(size)?;
             holds(there, size, &path)?;
-            Ok(Prepared { medium: Medium::Device, size, path, made: false })
+            Ok(Prepared { medium: Medium::Device, size, path, made: false, identity: None })
         }
     }
 }
@@ -81,12 +84,16 @@ fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
     if made.is_some() && prepared.is_err() {
         remove(&path);
     }
-    let size = prepared?;
-    Ok(Prepared { medium: Medium::File, size, path, made: made.is_some() })
+    let (size, identity) = prepared?;
+    Ok(Prepared { medium: Medium::File, size, path, made: made.is_some(), identity })
 }
 
-/// Gives a new file its size, or looks what an old one has; opens it as it will be opened.
-fn fill_file(create: &Create, path: &Path, new_size: Option<u64>) -> Result<u64, Error> {
+/// Gives a new file its size, or looks what an old one has; opens it as it will be opened. Its size, and which file it is.
+fn fill_file(
+    create: &Create,
+    path: &Path,
+    new_size: Option<u64>,
+) -> Result<(u64, Option<FileIdentity>), Error> {
     let (file, is_device) = open_path(path, Medium::File)?;
     if is_device {
         return Err(Error::Path { path: path.to_owned(), why: "it is a block device: say --device" });
@@ -117,7 +124,8 @@ fn fill_file(create: &Create, path: &Path, new_size: Option<u64>) -> Result<u64,
             super::sync_dir(dir)?;
         }
     }
-    Ok(there)
+    let identity = FileIdentity::of(&file).map_err(|e| io_error("cannot look at", path)(e.into()))?;
+    Ok((there, identity))
 }
 
 fn remove(path: &Path) {

@@ -10,6 +10,7 @@
 //! Order: a file grows before its superblock says so, and shrinks after; whatever happens in between, all bytes that the
 //! superblock promises are there.
 
+pub mod identity;
 pub mod plain;
 pub mod superblock;
 
@@ -172,7 +173,7 @@ pub struct Volume {
     /// The file that they lie in, for reads alone: what is written past [`Volume::block`] is written past everybody who
     /// wants to know of it. It may be longer than the volume.
     pub content: File,
-    /// Makes it longer while it is used.
+    /// Makes it longer while it is used, and knows whether its file is the one that it was.
     pub growth: Growth,
 }
 
@@ -223,6 +224,7 @@ impl Volumes {
             taken: create.allocate && place.medium == Medium::Ram,
             created: create.created,
             path: place.path.clone(),
+            file: place.identity,
         };
         let remembered = self.remember(name, &path, &superblock);
         if remembered.is_err() && place.made {
@@ -298,7 +300,14 @@ impl Volumes {
         let block = medium::open(&superblock, pool)?;
         let content = block.content();
         let block = Arc::new(block);
-        let growth = Growth::new(metadata, block.clone(), superblock.clone());
+        let growth = Growth::new(metadata, block.clone(), superblock);
+        if growth.replaced().is_none() {
+            // One that an older program has made, or that was at a place where files have no identity.
+            if let Err(e) = growth.accept() {
+                tracing::warn!("volume {name}: another file in place of its own would not be noticed: {e}");
+            }
+        }
+        let superblock = growth.superblock();
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 

@@ -15,6 +15,10 @@
 //!  56   8  when it was created, seconds of Unix time
 //!  64   4  length of the path
 //!  68   .  path of the file or device, absolute; then zeros
+//! 4068  8  number of the file (inode)            ┐ of a file whose path ends before them; absent where an
+//! 4076  8  when it was made, microseconds of Unix time │ older program has written the copy
+//! 4084  4  0 neither is known, 1 its number is, 2 both are ┘
+//! 4088  4  zero
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
@@ -28,6 +32,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use super::identity::FileIdentity;
 use crate::block::Medium;
 
 /// Bytes of one copy.
@@ -42,6 +47,9 @@ pub const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"WeftVol\0";
 const PATH_AT: usize = 68;
 const SUM_AT: usize = COPY_BYTES - 4;
+const INODE_AT: usize = 4068;
+const BORN_AT: usize = 4076;
+const KNOWN_AT: usize = 4084;
 const FLAG_DIRECT: u32 = 1;
 const FLAG_TAKEN: u32 = 2;
 
@@ -64,6 +72,8 @@ pub struct Superblock {
     pub created: u64,
     /// The file or device; empty for ram.
     pub path: PathBuf,
+    /// Which file it is that has this path. `None` where that is not known (yet), and of what is no file.
+    pub file: Option<FileIdentity>,
 }
 
 /// Why a copy does not count.
@@ -116,6 +126,12 @@ impl Superblock {
         bytes[56..64].copy_from_slice(&self.created.to_le_bytes());
         bytes[64..68].copy_from_slice(&(path.len() as u32).to_le_bytes());
         bytes.iter_mut().skip(PATH_AT).zip(path).for_each(|(to, byte)| *to = *byte);
+        if let Some(file) = self.file.filter(|_| path.len() <= INODE_AT - PATH_AT) {
+            let known: u32 = if file.born_us.is_some() { 2 } else { 1 };
+            bytes[INODE_AT..BORN_AT].copy_from_slice(&file.inode.to_le_bytes());
+            bytes[BORN_AT..KNOWN_AT].copy_from_slice(&file.born_us.unwrap_or_default().to_le_bytes());
+            bytes[KNOWN_AT..KNOWN_AT + 4].copy_from_slice(&known.to_le_bytes());
+        }
         let sum = crc32c::crc32c(&bytes[..SUM_AT]);
         bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -146,6 +162,19 @@ impl Superblock {
         }
         let len = u32_at(bytes, 64) as usize;
         let path = bytes[PATH_AT..SUM_AT].get(..len).ok_or(Damaged::Field("the length of its path"))?;
+        let file = match u32_at(bytes, KNOWN_AT) {
+            // The path lies there.
+            _ if len > INODE_AT - PATH_AT => None,
+            0 => None,
+            known @ (1 | 2) => {
+                let born_us = i64::from_le_bytes(field(bytes, BORN_AT));
+                Some(FileIdentity {
+                    inode: u64_at(bytes, INODE_AT),
+                    born_us: (known == 2).then_some(born_us),
+                })
+            }
+            _ => return Err(Damaged::Field("the identity of its file")),
+        };
         let mut id = [0; 16];
         id.copy_from_slice(&bytes[24..40]);
         Ok(Superblock {
@@ -157,6 +186,7 @@ impl Superblock {
             taken: flags & FLAG_TAKEN != 0,
             created: u64_at(bytes, 56),
             path: OsString::from_vec(path.to_vec()).into(),
+            file,
         })
     }
 
@@ -204,6 +234,7 @@ mod tests {
             taken: false,
             created: 1_790_000_000,
             path: "/srv/vol1.img".into(),
+            file: None,
         }
     }
 
@@ -277,6 +308,24 @@ mod tests {
     fn the_longest_path_fits() {
         let path = format!("/{}", "x".repeat(MAX_PATH - 1));
         let long = Superblock { path: path.into(), ..superblock(1) };
-        assert_eq!(Superblock::parse(&long.emit()), Ok(long));
+        assert_eq!(Superblock::parse(&long.emit()), Ok(long.clone()));
+        // It leaves no room for which file it is.
+        let known = Superblock { file: Some(FileIdentity { inode: 7, born_us: Some(9) }), ..long.clone() };
+        assert_eq!(Superblock::parse(&known.emit()), Ok(long));
+    }
+
+    #[test]
+    fn the_identity_of_the_file_is_kept_as_far_as_it_is_known() {
+        for born_us in [None, Some(1_790_000_000_123_456), Some(-1)] {
+            let path = format!("/{}", "x".repeat(INODE_AT - PATH_AT - 1));
+            let file = Some(FileIdentity { inode: u64::MAX - 1, born_us });
+            let known = Superblock { path: path.into(), file, ..superblock(1) };
+            assert_eq!(Superblock::parse(&known.emit()), Ok(known));
+        }
+        let mut odd = superblock(1).emit();
+        odd[KNOWN_AT] = 3;
+        let sum = crc32c::crc32c(&odd[..SUM_AT]).to_le_bytes();
+        odd[SUM_AT..].copy_from_slice(&sum);
+        assert_eq!(Superblock::parse(&odd), Err(Damaged::Field("the identity of its file")));
     }
 }

@@ -3,8 +3,9 @@
 //! Owns: what does not change while it serves. Does not: print (see `crate::status`), or count: each connection's channel
 //! has counters of its own.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use weft_machine::rt::Cores;
@@ -12,6 +13,7 @@ use weft_smb::server as smb;
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
+use super::volumes::Growths;
 use crate::ready::Ready;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
@@ -22,6 +24,9 @@ pub(super) struct Subject {
     cores: Arc<Cores>,
     smb: Option<Arc<smb::Server>>,
     shares: Vec<(Share, status::Share)>,
+    growths: Growths,
+    /// What the log was told of each volume.
+    logged: Mutex<BTreeMap<String, String>>,
     /// What never changes.
     base: Status,
     offer: Offer,
@@ -35,6 +40,7 @@ impl Subject {
         ready: &Ready,
         smb: Option<Arc<smb::Server>>,
         shares: &[Share],
+        growths: Growths,
     ) -> Subject {
         let described = |share: &Share| {
             let ready = ready.shares.iter().find(|ready| ready.name == *share.name);
@@ -53,6 +59,7 @@ impl Subject {
             source: volume.source.clone(),
             size: volume.size,
             clients: 0,
+            warning: None,
         };
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -71,7 +78,19 @@ impl Subject {
             providers: base.providers.clone(),
         };
         let shares = shares.iter().map(described).collect();
-        Subject { cores, smb, shares, base, offer, since: Instant::now() }
+        Subject { cores, smb, shares, growths, logged: Mutex::default(), base, offer, since: Instant::now() }
+    }
+
+    /// A status is asked for every second by some; the log is told what has changed.
+    fn log_once(&self, volume: &status::Volume) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &volume.warning {
+            Some(why) => logged.insert(volume.name.clone(), why.clone()),
+            None => logged.remove(&volume.name),
+        };
+        if let Some(why) = volume.warning.as_ref().filter(|why| before.as_ref() != Some(*why)) {
+            tracing::warn!("volume {}: {why}", volume.name);
+        }
     }
 
     /// The status as it is now.
@@ -91,6 +110,8 @@ impl Subject {
                 connection.nbd.as_ref().and_then(|nbd| nbd.volume.as_deref()) == Some(&*volume.name)
             };
             volume.clients = status.connections.iter().filter(has).count();
+            volume.warning = self.growths.astray(&volume.name).await;
+            self.log_once(volume);
         }
         let order = |c: &Connection| (c.protocol.clone(), std::cmp::Reverse(c.age_seconds), c.peer.clone());
         status.connections.sort_by_key(order);

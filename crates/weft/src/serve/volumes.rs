@@ -60,6 +60,13 @@ impl Growths {
         )
     }
 
+    /// What is wrong with the files of a volume that is served, if anything.
+    pub async fn astray(&self, volume: &str) -> Option<String> {
+        let (_, growth) = self.0.iter().find(|(name, _)| name == volume)?;
+        let growth = growth.clone();
+        rt::blocking(move || growth.astray()).await
+    }
+
     /// Makes one longer; its size then.
     pub async fn grow(&self, volume: &str, size: u64) -> Result<u64, String> {
         let found = self.0.iter().find(|(name, _)| name == volume);
@@ -89,11 +96,20 @@ pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Vec<Served>, String> {
         let volume = remembered.open(name, pool).map_err(|e| e.to_string())?;
         let front = Front::new(volume.block.geometry());
         if !args.replica {
+            accept(name, &volume.growth)?;
             front.begin(volume.block.clone());
         }
         Ok(Served { volume, front })
     };
     args.volume.iter().map(open).collect()
+}
+
+/// Takes a volume that is in no group as it is. Where its file is another one that is said: somebody may have put a backup in its
+/// place, or not have meant to.
+pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), String> {
+    let Some(why) = growth.replaced() else { return Ok(()) };
+    tracing::warn!("volume {name}: {why}; it is served as it is now");
+    growth.accept().map_err(|e| format!("volume {name}: {e}"))
 }
 
 /// What `ready` says of them.

@@ -32,6 +32,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             volume.source,
             counted(volume.clients, "client")
         )?;
+        if let Some(why) = &volume.warning {
+            writeln!(out, "  volume    ! {}: {why}", volume.name)?;
+        }
     }
     for brief in status.replicas.iter().flat_map(replica::brief) {
         let care = if brief.care { "! " } else { "" };

@@ -178,6 +178,78 @@ fn a_file_that_has_shrunk_is_not_served() {
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Io { .. })));
 }
 
+/// Another file of the same name and size, as `rm` and `truncate` make it.
+fn replace(file: &Path) {
+    let (old, size) = (file.with_extension("old"), fs::metadata(file).expect("it is there").len());
+    // It stays somewhere, so that its number is not given out again within one tick of the clock.
+    fs::rename(file, old).expect("it goes");
+    fs::File::create_new(file).and_then(|file| file.set_len(size)).expect("another one comes");
+}
+
+#[test]
+fn another_file_in_place_of_a_volumes_own_is_noticed_until_it_is_accepted() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let replaced = || home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced();
+    assert_eq!(replaced(), None);
+    // A change of size, and a move within the file system, leave the file what it is.
+    home.volumes.resize("vol1", 16384, false).expect("it grows");
+    fs::rename(home.file(), home.file().with_extension("moved")).expect("it moves");
+    fs::rename(home.file().with_extension("moved"), home.file()).expect("it moves back");
+    assert_eq!(replaced(), None);
+    replace(&home.file());
+    for _ in 0..2 {
+        let why = replaced().expect("it is another one, however often it was opened");
+        assert!(why.contains("vol1.img is not the file that it was"), "{why}");
+    }
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    volume.growth.accept().expect("it is accepted");
+    assert_eq!(volume.growth.replaced(), None);
+    drop(volume);
+    assert_eq!(replaced(), None);
+}
+
+#[test]
+fn metadata_of_an_older_program_learn_which_file_it_is_when_the_volume_is_opened() {
+    let home = home();
+    let made = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    assert!(made.file.is_some(), "this file system tells files apart");
+    let older = crate::volume::superblock::Superblock { file: None, ..made };
+    fs::write(home.metadata("vol1"), [older.emit(), older.emit()].concat()).expect("metadata");
+    replace(&home.file());
+    // Nobody knows what it was.
+    let opened = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert_eq!((opened.growth.replaced(), opened.superblock.generation), (None, 3));
+    drop(opened);
+    replace_again(&home.file());
+    assert!(home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced().is_some());
+}
+
+fn replace_again(file: &Path) {
+    fs::rename(file.with_extension("old"), file.with_extension("older")).expect("it stays, too");
+    replace(file);
+}
+
+#[test]
+fn a_file_that_goes_while_it_is_open_is_told() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert_eq!(volume.growth.astray(), None);
+    let moved = home.file().with_extension("moved");
+    fs::rename(home.file(), &moved).expect("it moves");
+    assert!(volume.growth.astray().is_some_and(|why| why.contains("move it back")));
+    fs::remove_file(&moved).expect("it goes");
+    assert!(
+        volume.growth.astray().is_some_and(|why| why.contains("not there any more") && why.contains("copy"))
+    );
+    fs::write(home.file(), [0; 8192]).expect("another one");
+    assert!(volume.growth.astray().is_some_and(|why| why.contains("another file now")));
+    // Of one in memory nothing can.
+    home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
+    assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.astray(), None);
+}
+
 #[test]
 fn what_cannot_be_created_leaves_nothing_behind() {
     let home = home();

@@ -478,7 +478,7 @@ async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Resul
     };
     group.engine().resolve(&home, keep_here, tag).await?;
     let name = &group.name;
-    let compared = matches!(cause, Some(Cause::Log | Cause::Journal));
+    let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
     Ok(Reply::Done(match (keep_here, compared) {
         (true, true) => format!(
             "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"

@@ -142,7 +142,18 @@ impl Host for Home {
                         Unusable { cause: Cause::Journal, why: group.engine.lost_journal(&other.to_string()) }
                     }
                 });
-                *lock(&group.journal) = Some(opened?);
+                let opened = opened?;
+                // An older one that was put back is whole, and does not know what was answered since.
+                if let Some(why) = opened.growth.replaced() {
+                    return Err(Unusable { cause: Cause::Journal, why: group.engine.lost_journal(&why) });
+                }
+                *lock(&group.journal) = Some(opened);
+            }
+            for member in &group.members {
+                if let Some(why) = member.growth.replaced() {
+                    let why = group.engine.replaced_volume(&member.name, &why);
+                    return Err(Unusable { cause: Cause::Volume, why });
+                }
             }
             match lock(&group.journal).as_ref() {
                 Some(journal) => Ok(group.side(&self.replicas, journal)),
@@ -155,17 +166,34 @@ impl Host for Home {
         Box::pin(async move {
             let (group, config) = (&self.group, self.group.config());
             let partnership = group.partnership.ok_or("its file is of no use")?;
-            lock(&group.journal).take();
+            let old = lock(&group.journal).take();
+            let bare: Vec<u64> = group.members.iter().map(|member| member.bare.geometry().size).collect();
+            // One that is whole knows how much of each volume is the group's.
+            let told = match &old {
+                Some(old) => {
+                    journal::look(&(old.block.clone() as Arc<dyn Block>), &self.replicas.pool).await.ok()
+                }
+                None => None,
+            };
+            let told: Option<Vec<u64>> =
+                told.map(|state| state.members.iter().map(|member| member.size).collect());
+            let fits = |told: &Vec<u64>| {
+                told.len() == bare.len() && told.iter().zip(&bare).all(|(told, bare)| told <= bare)
+            };
+            let sizes = told.filter(fits).unwrap_or(bare);
+            drop(old);
             let format = Format {
                 partnership,
                 // Whoever lays it out knows.
                 role: Role::Destination,
                 tag: 0,
-                sizes: group.members.iter().map(|member| member.bare.geometry().size).collect(),
+                sizes,
                 log_bytes: config.log_bytes,
             };
             remove_journal(&self.replicas, &group.name);
             let journal = make_journal(&self.replicas, &config, &format)?;
+            // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
+            group.members.iter().try_for_each(|member| member.accept())?;
             let side = group.side(&self.replicas, &journal);
             *lock(&group.journal) = Some(journal);
             Ok((side, format))
@@ -497,6 +525,11 @@ impl Group {
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
         // Before that is forgotten nobody may write to the volumes alone: after a crash they would be a group's.
         if self.engine.has_ended() {
+            for member in &self.members {
+                if let Err(e) = member.accept() {
+                    tracing::warn!("{e}");
+                }
+            }
             forget(replicas, &self.name);
         }
         self.engine.end(&bare).await

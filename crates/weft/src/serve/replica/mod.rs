@@ -67,6 +67,11 @@ struct Member {
 }
 
 impl Member {
+    /// What its file holds is what it holds, whatever file that is.
+    fn accept(&self) -> Result<(), String> {
+        self.growth.accept().map_err(|e| format!("volume {}: {e}", self.name))
+    }
+
     /// Gives it room for so many bytes, unless it has that.
     async fn lengthen(&self, size: u64) -> Result<(), String> {
         if self.bare.geometry().size >= size {
@@ -160,7 +165,10 @@ impl Replicas {
             group.wait_for_it(self);
             self.groups().insert(group.name.clone(), group);
         }
-        left.iter().for_each(|member| member.front.begin(member.bare.clone()));
+        for member in left {
+            super::volumes::accept(&member.name, &member.growth)?;
+            member.front.begin(member.bare.clone());
+        }
         Ok(())
     }
 
