@@ -126,7 +126,7 @@ class Reach(unittest.TestCase):
         environment = dict(os.environ, WEFT_PASSWORD="x")
         for number in [signal.SIGINT, signal.SIGTERM]:
             for command in commands:
-                with self.subTest(command=command, signal=number), self.peer(is_silent) as peer:
+                with self.subTest(command=command, signal=int(number)), self.peer(is_silent) as peer:
                     process = subprocess.Popen(
                         [weft.WEFT, *(part.format(peer.port) for part in command)], env=environment,
                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -18,6 +18,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ.get("WEFT_BINARY", ROOT / "target" / "release" / "weft"))
 USER, PASSWORD = "tester", "secret-of-the-test"
 
+# A signal that is ignored here (by nohup, or in the background of a script) would be ignored by all that is started.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
 
 class Process:
     """A running `weft serve --json`: `ready` is what it said then. What it says afterwards is in its log, of all its starts."""

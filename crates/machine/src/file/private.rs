@@ -80,8 +80,10 @@ pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io:
         // Another server was faster: that one's counts.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         // A file system without links.
-        Err(_) => std::fs::rename(&draft, path),
-        Ok(()) => Ok(()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
+            std::fs::rename(&draft, path)
+        }
+        linked => linked,
     });
     let removed = std::fs::remove_file(&draft);
     made?;
