@@ -34,6 +34,8 @@ use crate::channel::*;
 /// Longest message in bytes, both ways: READs and WRITEs of 32 KiB and what is around them. UDP itself ends at 65,507, and
 /// whatever is longer than a packet of the network is lost whole with any of its fragments.
 pub const MAX_MESSAGE: usize = (32 << 10) + 4096;
+/// Datagrams that are taken in a row before others of the core have their turn.
+const DATAGRAMS_IN_A_ROW: usize = 64;
 /// Peers that a port knows at a time. Datagrams of others are dropped, as a network may drop them.
 pub const MAX_PEERS: usize = 1024;
 /// Datagrams of a peer that nobody has taken yet. What comes beyond is dropped.
@@ -91,7 +93,11 @@ impl Port {
     /// # Errors
     /// The socket failed.
     pub async fn accept(&self) -> io::Result<Rc<Datagram>> {
+        let mut turns = (1..=DATAGRAMS_IN_A_ROW).cycle();
         loop {
+            if turns.next() == Some(DATAGRAMS_IN_A_ROW) {
+                rt::yield_now().await;
+            }
             self.socket.readable().await?;
             let mut staging = self.staging.borrow_mut();
             let (len, from) = match self.socket.inner().recv_from(&mut staging) {
