@@ -219,6 +219,19 @@ class Greed(unittest.TestCase):
             at = reply.data.index(b"inner") + 8
             self.assertEqual(reply.data[at:at + 8], words(1, 1 << 1 | 1 << 20))
 
+    def test_a_server_that_has_no_memory_for_a_buffer_does_not_say_that_it_is_ready(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (96 << 20, 96 << 20))
+
+        with tempfile.TemporaryDirectory() as folder:
+            command = [str(weft.WEFT), "serve", folder, "--json", "--cores", "1", "--smb-port", "0", "--smbd-port", "0"]
+            environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_STATE_DIR=f"{folder}/state")
+            done = subprocess.run(
+                command, capture_output=True, env=environment, preexec_fn=limit, stdin=subprocess.DEVNULL, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("no memory for the first buffers", done.stderr)
+
     def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):
         from impacket.smbconnection import SMBConnection
 
