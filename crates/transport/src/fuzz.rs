@@ -9,12 +9,12 @@
 //! posted was sound, and the pool is whole when the connection is gone.
 
 mod calls;
+mod frame;
 mod peer;
 mod transfers;
 
 pub use calls::rpcrdma_peer;
 pub use transfers::smbd_peer;
-use weft_machine::Pool;
 pub(crate) use weft_machine::sim::Script;
 
 /// A name, as in `fuzz/`, and what runs under it.
@@ -22,13 +22,6 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.
 pub const TARGETS: &[Target] = &[("rpcrdma_peer", rpcrdma_peer), ("smbd_peer", smbd_peer)];
-
-const MAX_ACTS: usize = 150;
-
-thread_local! {
-    // One for all inputs: making a pool is as much work as a short script.
-    static POOL: Pool = Pool::new(16 << 20);
-}
 
 #[cfg(test)]
 mod tests {

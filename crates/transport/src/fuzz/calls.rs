@@ -1,61 +1,39 @@
 //! A client over RPC-over-RDMA that calls what it likes, names what memory it likes, and answers Reads when it likes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::rt::Task;
-use weft_machine::sim::Sim;
-use weft_machine::{Buf, File, FileRange, Payload, Pool, rt};
+use weft_machine::{FileRange, Payload, Pool, rt};
 use weft_rdma::{Disconnect, QueuePair, Work};
 use weft_wire::rpcrdma::{Body, Chunks, ErrorCode, Header, PrivateData, ReadSegment, Segment, VERSION};
 use weft_wire::xdr::Encoder;
 
+use super::Script;
+use super::frame::{self, FILE_BYTES, Frame, World};
 use super::peer::{Scripted, an_end};
-use super::{MAX_ACTS, POOL, Script};
 use crate::channel::{Channel, Detached, Message, Outgoing, Part, Ticket, To};
 use crate::rpcrdma::{self, Config, RpcRdma};
 
 /// Longer than anything of ours waits for a client.
 const PATIENCE: Duration = Duration::from_secs(400);
-const FILE_BYTES: usize = 100_000;
 
 /// A script of a client without manners over RPC-over-RDMA.
 pub fn rpcrdma_peer(data: &[u8]) {
-    let pool = POOL.with(Pool::clone);
-    let mut script = Script::new(data);
-    Sim::new(u64::from(script.byte())).time_limit(Duration::from_secs(1 << 20)).run(async {
-        let mut world = World::new(&pool, &mut script);
-        let mut acts = 0;
-        while !script.is_over() && acts < MAX_ACTS {
-            world.act(&mut script).await;
-            world.turn().await;
-            acts += 1;
-        }
-        world.end(&mut script).await;
-    });
-    assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
+    frame::run::<Calls>(data);
 }
 
-struct World {
-    qp: Rc<Scripted>,
+struct Calls {
+    frame: Frame,
     server: Rc<RpcRdma>,
-    pool: Pool,
     /// Calls that were shown and not answered.
     inbox: Rc<RefCell<Vec<Message>>>,
-    ended: Rc<Cell<bool>>,
-    reader: Option<Task<()>>,
-    /// What waits for payload or for a reply to be taken.
-    tasks: Vec<Task<()>>,
-    /// Memory that somebody else holds.
-    hoard: Vec<Buf>,
-    file: File,
     xid: u32,
 }
 
-impl World {
-    fn new(pool: &Pool, script: &mut Script<'_>) -> World {
+impl World for Calls {
+    async fn begin(pool: &Pool, script: &mut Script<'_>) -> Calls {
         let flags = script.byte();
         let qp = Rc::new(Scripted::new(flags & 1 != 0, if flags & 2 != 0 { 8 } else { 1024 }));
         let config = Config {
@@ -75,40 +53,22 @@ impl World {
         };
         let first_call = rt::now() + Duration::from_secs(30);
         let server = rpcrdma::server(qp.clone(), peer, config, pool.clone(), Some(first_call));
-        let (inbox, ended) = <(Rc<RefCell<Vec<Message>>>, Rc<Cell<bool>>)>::default();
-        let reader = {
-            let (server, inbox, ended) = (server.clone(), inbox.clone(), ended.clone());
-            rt::spawn(async move {
+        let mut frame = Frame::new(pool, qp);
+        let inbox: Rc<RefCell<Vec<Message>>> = Rc::default();
+        frame.reader = {
+            let (server, inbox, ended) = (server.clone(), inbox.clone(), frame.ended.clone());
+            Some(rt::spawn(async move {
                 while let Ok(Some(message)) = server.recv().await {
                     inbox.borrow_mut().push(message);
                 }
                 ended.set(true);
-            })
+            }))
         };
-        let file = File::in_memory("fuzz").expect("memory");
-        let filled = pool.buf_from(&[7; FILE_BYTES]).expect("room").into_window();
-        file.place_at(0, &filled).expect("memory");
-        World {
-            qp,
-            server,
-            pool: pool.clone(),
-            inbox,
-            ended,
-            reader: Some(reader),
-            tasks: Vec::new(),
-            hoard: Vec::new(),
-            file,
-            xid: 1,
-        }
+        Calls { frame, server, inbox, xid: 1 }
     }
 
-    /// Lets everybody do what they can.
     async fn turn(&mut self) {
-        self.qp.next_act();
-        for _ in 0..3 {
-            rt::yield_now().await;
-        }
-        self.tasks.retain(|task| !task.is_finished());
+        self.frame.turn(3).await;
     }
 
     async fn act(&mut self, script: &mut Script<'_>) {
@@ -116,34 +76,26 @@ impl World {
             0..=3 => self.call(script),
             4 => {
                 let len = script.below(80);
-                self.qp.says(script.bytes(len));
+                self.frame.qp.says(script.bytes(len));
             }
-            5 | 6 => self.qp.takes(1 + script.below(40)),
+            5 | 6 => self.frame.qp.takes(1 + script.below(40)),
             7 | 8 => {
                 let xid = if script.one_in(4) { script.byte().into() } else { self.xid };
                 let pattern = [xid.to_be_bytes(), [0, 0, 0, script.byte() % 2]].concat();
                 for _ in 0..1 + script.below(8) {
-                    self.qp.answers(&pattern);
+                    self.frame.qp.answers(&pattern);
                 }
             }
-            9 if script.rarely(8) => self.qp.refuses(),
+            9 if script.rarely(8) => self.frame.qp.refuses(),
             9..=11 => self.reply(script),
             12 => self.payload(script),
-            13 if script.flag() => self.hoard.clear(),
-            13 => {
-                let len = 1 << (12 + script.below(12));
-                while self.hoard.len() < 100
-                    && let Some(buf) = self.pool.try_alloc(len)
-                {
-                    self.hoard.push(buf);
-                }
-            }
+            13 => self.frame.squeeze(script),
             14 => rt::sleep(Duration::from_millis(1 << script.below(16))).await,
             _ => match script.byte() % 16 {
-                0 => self.qp.ends(an_end(script)),
+                0 => self.frame.qp.ends(an_end(script)),
                 1 => self.server.close(),
-                2 => self.reader = None,
-                3 => self.tasks.clear(),
+                2 => self.frame.reader = None,
+                3 => self.frame.give_up_tasks(),
                 4 => drop(self.inbox.borrow_mut().pop()),
                 _ => {
                     // The server calls its client.
@@ -154,9 +106,26 @@ impl World {
         }
     }
 
+    async fn end(mut self, script: &mut Script<'_>) {
+        self.frame.relax();
+        self.turn().await;
+        let Frame { qp, .. } = &self.frame;
+        if script.flag() {
+            // Nobody does anything any more: what waits for the peer is given up.
+            rt::sleep(PATIENCE).await;
+            let driven = self.frame.reader.is_some();
+            assert!(!driven || qp.is_over() || qp.reads() == 0, "Reads wait for ever");
+        }
+        qp.ends(Disconnect::Peer);
+        rt::sleep(Duration::from_millis(1)).await;
+        self.frame.check_ended();
+    }
+}
+
+impl Calls {
     fn call(&mut self, script: &mut Script<'_>) {
         // A client that keeps to its credits lives longer.
-        if self.qp.recvs() < 2 && !script.rarely(16) {
+        if self.frame.qp.recvs() < 2 && !script.rarely(16) {
             return;
         }
         if !script.one_in(5) {
@@ -193,7 +162,7 @@ impl World {
         Header { xid: self.xid, version, credits, body }.emit(&mut e);
         let direction = u32::from(script.one_in(8));
         [self.xid, direction, 2].iter().for_each(|word| e.u32(*word));
-        self.qp.says(&e.into_bytes());
+        self.frame.qp.says(&e.into_bytes());
     }
 
     fn reply(&mut self, script: &mut Script<'_>) {
@@ -210,7 +179,7 @@ impl World {
             let to = if script.flag() { To::Ticket } else { To::Inline };
             let len = *script.one_of(&[0, 1, 3, 100, 3000, 5000, 70_000, FILE_BYTES]);
             let data = if script.flag() {
-                Payload::File(FileRange { file: self.file.clone(), offset: 0, len })
+                Payload::File(FileRange { file: self.frame.file.clone(), offset: 0, len })
             } else {
                 Bytes::from(vec![1; len]).into()
             };
@@ -223,7 +192,7 @@ impl World {
 
     fn send(&mut self, outgoing: Outgoing) {
         let sending = self.server.send(outgoing);
-        self.tasks.push(rt::spawn(async move { drop(sending.await) }));
+        self.frame.spawn(sending);
     }
 
     /// What was left with the peer is wanted.
@@ -236,25 +205,11 @@ impl World {
         let Some(Detached::There(there)) = inbox[at].detached.take() else { return };
         drop(inbox);
         if script.flag() {
-            let _ = there.place(there.len(), &self.file, 0);
+            let _ = there.place(there.len(), &self.frame.file, 0);
         } else {
             let fetched = there.fetch();
-            self.tasks.push(rt::spawn(async move { drop(fetched.await) }));
+            self.frame.spawn(fetched);
         }
-    }
-
-    async fn end(mut self, script: &mut Script<'_>) {
-        self.hoard.clear();
-        self.turn().await;
-        if script.flag() {
-            // Nobody does anything any more: what waits for the peer is given up.
-            rt::sleep(PATIENCE).await;
-            let driven = self.reader.is_some();
-            assert!(!driven || self.qp.is_over() || self.qp.reads() == 0, "Reads wait for ever");
-        }
-        self.qp.ends(Disconnect::Peer);
-        rt::sleep(Duration::from_millis(1)).await;
-        assert!(self.reader.is_none() || self.ended.get(), "a reader that was not told of the end");
     }
 }
 

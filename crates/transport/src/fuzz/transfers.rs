@@ -1,63 +1,41 @@
 //! A client over SMB Direct that says what it likes in fragments as it likes, and grants what it likes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::rt::Task;
-use weft_machine::sim::Sim;
-use weft_machine::{Buf, File, FileRange, Payload, Pool, rt};
+use weft_machine::{FileRange, Payload, Pool, rt};
 use weft_rdma::{Access, Disconnect, QueuePair, Segment, Stag};
 use weft_wire::smbd::{DataTransfer, NegotiateRequest, NegotiateResponse, RESPONSE_REQUESTED, VERSION};
 
+use super::Script;
+use super::frame::{self, FILE_BYTES, Frame, World};
 use super::peer::{Scripted, an_end};
-use super::{MAX_ACTS, POOL, Script};
 use crate::channel::{Channel, Exposed, Outgoing, Part, To};
 use crate::smbd::{self, Config, Smbd};
 
 /// Longer than a peer may be silent: the keepalive and its answer.
 const PATIENCE: Duration = Duration::from_secs(400);
-const FILE_BYTES: usize = 100_000;
 
 /// A script of a client without manners over SMB Direct.
 pub fn smbd_peer(data: &[u8]) {
-    let pool = POOL.with(Pool::clone);
-    let mut script = Script::new(data);
-    Sim::new(u64::from(script.byte())).time_limit(Duration::from_secs(1 << 20)).run(async {
-        let mut world = World::new(&pool, &mut script);
-        // Whatever becomes of it, the server has begun.
-        world.turn().await;
-        let mut acts = 0;
-        while !script.is_over() && acts < MAX_ACTS {
-            world.act(&mut script).await;
-            world.turn().await;
-            acts += 1;
-        }
-        world.end(&mut script).await;
-    });
-    assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
+    frame::run::<Transfers>(data);
 }
 
-struct World {
-    qp: Rc<Scripted>,
+struct Transfers {
+    frame: Frame,
     /// The channel, once both sides have negotiated.
     channel: Rc<RefCell<Option<Rc<Smbd>>>>,
-    ended: Rc<Cell<bool>>,
-    reader: Option<Task<()>>,
-    tasks: Vec<Task<()>>,
     exposed: Vec<Exposed>,
-    pool: Pool,
-    hoard: Vec<Buf>,
-    file: File,
     /// Bytes that the client's message lacks.
     rest: u32,
     /// Messages that the client may send.
     credits: u32,
 }
 
-impl World {
-    fn new(pool: &Pool, script: &mut Script<'_>) -> World {
+impl World for Transfers {
+    async fn begin(pool: &Pool, script: &mut Script<'_>) -> Transfers {
         let flags = script.byte();
         let qp = Rc::new(Scripted::new(flags & 1 != 0, if flags & 2 != 0 { 4 } else { 1024 }));
         let config = Config {
@@ -68,10 +46,12 @@ impl World {
         let config = config.clamped();
         let first = pool.try_alloc(config.max_receive_size as usize).expect("room");
         qp.post(smbd::first_receive(first)).map_err(|(e, _)| e).expect("room");
-        let (channel, ended) = <(Rc<RefCell<Option<Rc<Smbd>>>>, Rc<Cell<bool>>)>::default();
-        let reader = {
-            let (qp, pool, channel, ended) = (qp.clone(), pool.clone(), channel.clone(), ended.clone());
-            rt::spawn(async move {
+        let mut frame = Frame::new(pool, qp);
+        let channel: Rc<RefCell<Option<Rc<Smbd>>>> = Rc::default();
+        frame.reader = {
+            let (qp, pool) = (frame.qp.clone(), pool.clone());
+            let (channel, ended) = (channel.clone(), frame.ended.clone());
+            Some(rt::spawn(async move {
                 if let Ok(smbd) = smbd::passive(qp, config, pool).await {
                     *channel.borrow_mut() = Some(smbd.clone());
                     while let Ok(Some(message)) = smbd.recv().await {
@@ -79,37 +59,20 @@ impl World {
                     }
                 }
                 ended.set(true);
-            })
+            }))
         };
-        let file = File::in_memory("fuzz").expect("memory");
-        let filled = pool.buf_from(&[7; FILE_BYTES]).expect("room").into_window();
-        file.place_at(0, &filled).expect("memory");
-        let mut world = World {
-            qp,
-            channel,
-            ended,
-            reader: Some(reader),
-            tasks: Vec::new(),
-            exposed: Vec::new(),
-            pool: pool.clone(),
-            hoard: Vec::new(),
-            file,
-            rest: 0,
-            credits: 0,
-        };
+        let mut world = Transfers { frame, channel, exposed: Vec::new(), rest: 0, credits: 0 };
         if !script.rarely(16) {
             world.negotiate(script);
         }
+        // Whatever becomes of it, the server has begun.
+        world.turn().await;
         world
     }
 
     async fn turn(&mut self) {
-        self.qp.next_act();
-        for _ in 0..4 {
-            rt::yield_now().await;
-        }
-        self.tasks.retain(|task| !task.is_finished());
-        for message in self.qp.heard() {
+        self.frame.turn(4).await;
+        for message in self.frame.qp.heard() {
             let granted = NegotiateResponse::parse(&message).map(|response| response.credits_granted).ok();
             // [MS-SMBD] 2.2.3: CreditsGranted is the second field.
             let granted = granted.or_else(|| Some(u16::from_le_bytes(*message.get(2..)?.first_chunk()?)));
@@ -123,41 +86,53 @@ impl World {
             0..=5 => self.transfer(script),
             6 if script.rarely(8) => {
                 let len = script.below(80);
-                self.qp.says(script.bytes(len));
+                self.frame.qp.says(script.bytes(len));
             }
-            6..=8 => self.qp.takes(1 + script.below(40)),
-            9 if script.rarely(8) => self.qp.refuses(),
-            9 => self.qp.answers(&[script.byte()]),
+            6..=8 => self.frame.qp.takes(1 + script.below(40)),
+            9 if script.rarely(8) => self.frame.qp.refuses(),
+            9 => self.frame.qp.answers(&[script.byte()]),
             10 => self.send(script),
             11 => self.fetch(script),
             12 => self.memory(script),
-            13 if script.flag() => self.hoard.clear(),
-            13 => {
-                let len = 1 << (12 + script.below(12));
-                while self.hoard.len() < 100
-                    && let Some(buf) = self.pool.try_alloc(len)
-                {
-                    self.hoard.push(buf);
-                }
-            }
+            13 => self.frame.squeeze(script),
             14 => rt::sleep(Duration::from_millis(1 << script.below(18))).await,
             _ => match script.byte() % 16 {
-                0 => self.qp.ends(an_end(script)),
+                0 => self.frame.qp.ends(an_end(script)),
                 1 => {
                     if let Some(channel) = &*self.channel.borrow() {
                         channel.close();
                     }
                 }
                 2 => {
-                    self.reader = None;
+                    self.frame.reader = None;
                     *self.channel.borrow_mut() = None;
                 }
-                3 => self.tasks.clear(),
+                3 => self.frame.give_up_tasks(),
                 _ => {}
             },
         }
     }
 
+    async fn end(mut self, script: &mut Script<'_>) {
+        self.frame.relax();
+        self.turn().await;
+        if script.flag() {
+            // The peer is silent, and is asked whether it is there.
+            rt::sleep(PATIENCE).await;
+            assert!(self.frame.qp.is_over(), "a silent peer is kept for ever");
+        }
+        self.frame.qp.ends(Disconnect::Peer);
+        rt::sleep(PATIENCE).await;
+        self.frame.check_ended();
+        if let Some(channel) = self.channel() {
+            for exposed in self.exposed.drain(..) {
+                drop(channel.revoke(exposed));
+            }
+        }
+    }
+}
+
+impl Transfers {
     fn negotiate(&mut self, script: &mut Script<'_>) {
         let odd = script.rarely(16);
         let any = script.edge();
@@ -172,7 +147,7 @@ impl World {
         };
         let mut bytes = Vec::new();
         request.emit(&mut bytes);
-        self.qp.says(&bytes);
+        self.frame.qp.says(&bytes);
     }
 
     fn transfer(&mut self, script: &mut Script<'_>) {
@@ -216,7 +191,7 @@ impl World {
             let at = script.below(bytes.len());
             bytes[at] ^= script.byte();
         }
-        self.qp.says(&bytes);
+        self.frame.qp.says(&bytes);
     }
 
     fn channel(&self) -> Option<Rc<Smbd>> {
@@ -227,7 +202,7 @@ impl World {
         let Some(channel) = self.channel() else { return };
         let len = *script.one_of(&[0, 1, 100, 5000, 70_000, FILE_BYTES, 1_000_000]);
         let data: Payload = if script.flag() {
-            Payload::File(FileRange { file: self.file.clone(), offset: 0, len: len.min(FILE_BYTES) })
+            Payload::File(FileRange { file: self.frame.file.clone(), offset: 0, len: len.min(FILE_BYTES) })
         } else {
             Bytes::from(vec![3; len]).into()
         };
@@ -235,16 +210,16 @@ impl World {
         let parts = vec![Part::Bytes("head".into()), Part::Payload { data, to }];
         let invalidate = script.one_in(8).then(|| Stag(script.byte().into()));
         let sending = channel.send(Outgoing { parts, invalidate, ..Outgoing::default() });
-        self.tasks.push(rt::spawn(async move { drop(sending.await) }));
+        self.frame.spawn(sending);
     }
 
     fn fetch(&mut self, script: &mut Script<'_>) {
         let Some(channel) = self.channel() else { return };
         let from = segments(script);
         if script.one_in(4) {
-            let _ = channel.fetch_into(&from, &self.file, 0);
+            let _ = channel.fetch_into(&from, &self.frame.file, 0);
         } else {
-            self.tasks.push(rt::spawn(async move { drop(channel.fetch(from).await) }));
+            self.frame.spawn(async move { channel.fetch(from).await });
         }
     }
 
@@ -253,28 +228,10 @@ impl World {
         if script.flag() && !self.exposed.is_empty() {
             let at = script.below(self.exposed.len());
             drop(channel.revoke(self.exposed.swap_remove(at)));
-        } else if let Some(mut buf) = self.pool.try_alloc(4096) {
+        } else if let Some(mut buf) = self.frame.pool.try_alloc(4096) {
             buf.set_len(1 + script.below(4096));
             let access = if script.flag() { Access::RemoteRead } else { Access::RemoteWrite };
             self.exposed.extend(channel.expose(buf, access));
-        }
-    }
-
-    async fn end(mut self, script: &mut Script<'_>) {
-        self.hoard.clear();
-        self.turn().await;
-        if script.flag() {
-            // The peer is silent, and is asked whether it is there.
-            rt::sleep(PATIENCE).await;
-            assert!(self.qp.is_over(), "a silent peer is kept for ever");
-        }
-        self.qp.ends(Disconnect::Peer);
-        rt::sleep(PATIENCE).await;
-        assert!(self.reader.is_none() || self.ended.get(), "a reader that was not told of the end");
-        if let Some(channel) = self.channel() {
-            for exposed in self.exposed.drain(..) {
-                drop(channel.revoke(exposed));
-            }
         }
     }
 }
