@@ -67,7 +67,8 @@ class Perf(unittest.TestCase):
                 done = weft.run(
                     weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--provider", provider,
                     "--op", "send,write,read", "--size", "2,4K,1M", "--qd", "1,32", "--count", "64",
-                    "--check", "--json",
+                    # Both ends poll: where somebody else is at the same two cores, each turn waits for theirs.
+                    "--check", "--json", timeout=600,
                 )
                 rows = json.loads(done.stdout)
                 # Three operations: three sizes of latency, three sizes at two depths of bandwidth.
