@@ -183,8 +183,7 @@ impl Work {
         let mut keep = |path: &String| {
             let free = !in_the_way(path);
             if !free {
-                clashes
-                    .push((path.clone(), "a symbolic link, or what else is no file and no folder, is there"));
+                clashes.push((path.clone(), "a symbolic link, device or FIFO is in the way"));
             }
             free
         };
