@@ -440,7 +440,7 @@ impl Group {
 
     /// Makes this side the source, without asking the one that is. Unless it is forced, that has to have been silent for as
     /// long as it may be, which is waited for.
-    pub async fn failover(&self, copy: &Arc<Destination>, tag: u64, force: Force) -> Result<Era, Error> {
+    pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         let began = rt::now();
         while !force.source_alive && copy.heard_at() <= began && !copy.is_source_silent() {
             rt::sleep(SILENCE_LOOK).await;

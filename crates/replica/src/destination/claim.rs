@@ -3,10 +3,6 @@
 //! Spec: the crate's page, "Histories"; `wire::repl::control`. Owns: the session.
 //! Does not: copy anything.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
-
 use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
@@ -272,7 +268,7 @@ impl Destination {
         Ok(own.ranges(from, MAX_RANGES))
     }
 
-    pub(super) async fn take_over(self: &Arc<Self>, session: u64, era: Era) -> Result<(), Refusal> {
+    pub(super) async fn take_over(&self, session: u64, era: Era) -> Result<(), Refusal> {
         self.check(session)?;
         {
             let mut core = self.core();
@@ -286,14 +282,15 @@ impl Destination {
             core.session = None;
             core.leaving = core.leaving.saturating_add(1);
         }
-        let taken = self.leave(era.epoch, era.tag, Some(era.after)).await;
+        let _leaves = Leaves(self);
+        let taken = self.become_source(era.epoch, era.tag, Some(era.after)).await;
         taken.map(|_| ()).map_err(|e| self.medium(&e))
     }
 
     /// Makes this side the source, under an era of this random tag, with everything that its log has. To be opened anew as a
     /// [`Source`](crate::source::Source). A source that was heard of a moment ago may be written to still; a copy that is in the
     /// middle of a resync is no state that the source ever had: `force` takes it nevertheless.
-    pub async fn promote(self: &Arc<Self>, tag: u64, force: Force) -> Result<Era, Error> {
+    pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
             if let Some(why) = &core.failed {
@@ -311,23 +308,10 @@ impl Destination {
             core.leaving = core.leaving.saturating_add(1);
             core.state.promised.epoch.max(core.state.era().epoch).saturating_add(1)
         };
+        let _leaves = Leaves(self);
         self.changed.notify();
         self.log.changed.notify();
-        self.leave(epoch, tag, None).await
-    }
-
-    /// Becomes a source, or does not, whoever goes away meanwhile: a state that says so, and is not durable yet, must not be left
-    /// to the next who makes something else durable. The caller has counted it as leaving.
-    async fn leave(self: &Arc<Self>, epoch: u64, tag: u64, after: Option<u64>) -> Result<Era, Error> {
-        let answer = Rc::new(RefCell::new(None));
-        let (leaves, given) = (Leaves(self.clone()), answer.clone());
-        rt::spawn(async move {
-            let became = leaves.0.become_source(epoch, tag, after).await;
-            given.replace(Some(became));
-            leaves.0.changed.notify();
-        })
-        .detach();
-        self.changed.until(|| answer.take()).await
+        self.become_source(epoch, tag, None).await
     }
 
     /// Where `after` is given, everything has to be here, and nothing else.
@@ -371,10 +355,10 @@ impl Destination {
     }
 }
 
-/// It is about to become a source, until this is dropped.
-struct Leaves(Arc<Destination>);
+/// It is about to become a source, until this is dropped: also where whoever asked for it is gone.
+struct Leaves<'a>(&'a Destination);
 
-impl Drop for Leaves {
+impl Drop for Leaves<'_> {
     fn drop(&mut self) {
         let mut core = self.0.core();
         core.leaving = core.leaving.saturating_sub(1);

@@ -523,22 +523,6 @@ fn a_source_that_has_not_counted_its_epochs_is_refused_and_one_is_left_for_who_i
 }
 
 #[test]
-fn a_promotion_goes_on_though_nobody_waits_for_it_any_more() {
-    tell(async {
-        let world = pair(start(Mode::Synchronous), First::Copy).await;
-        let copy = world.destination(1);
-        world.nodes[1].journal.fill(true);
-        let promoted = rt::timeout(Duration::from_secs(5), copy.promote(99, ALIVE)).await;
-        assert!(promoted.is_err(), "the journal is full: {promoted:?}");
-        assert_eq!(world.role(1).await, Role::Destination);
-        world.nodes[1].journal.fill(false);
-        // Not a destination whose journal says, as soon as something else is written there, that it is a source.
-        world.until("it is a source", || copy.status().role == Role::Source).await;
-        assert_eq!(world.role(1).await, Role::Source);
-    });
-}
-
-#[test]
 fn two_sources_are_told_and_the_later_one_may_count() {
     tell(async {
         let world = split().await;
