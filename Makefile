@@ -13,7 +13,7 @@ help:
 	@echo "make test-replica  volumes replicated under a Linux guest and PostgreSQL, their server killed (wants the guest of test-kernel)"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work (wants root)"
 	@echo "make test-fresh   make demo and make test in a bare Debian 12 root (wants root, debootstrap and half an hour)"
-	@echo "make fuzz         the fuzzers that execute what they are given, by coverage, MINUTES=60 in turns; corpora in fuzz/corpus (installs cargo-fuzz)"
+	@echo "make fuzz         the fuzzers that execute what they are given, by coverage, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
 	@echo "make test-smbtorture  Samba's own tests of SMB, beside what Debian's smbd passes of them"
 	@echo "make build        the release binary, $(WEFT)"
 	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
@@ -99,8 +99,9 @@ test-smbtorture: build
 
 # TARGETS="smb_server" runs that one alone. On a finding it exits non-zero and says how to see it again.
 fuzz: MINUTES ?= 60
+fuzz: JOBS ?= 1
 fuzz:
-	/usr/bin/python3 fuzz/run.py --minutes $(MINUTES) $(TARGETS)
+	/usr/bin/python3 fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
 
 bench-demo: build
 	$(WEFT) demo --gate --out report.html --json report.json

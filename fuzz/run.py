@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What takes turns, and the targets that share a turn.
@@ -28,6 +30,8 @@ VERSION = "0.13.2"
 MOST_FILES, MOST_BYTES = 399, 2 << 20
 # Scripts are read to their end: short ones have done nothing yet.
 FLAGS = ["-len_control=0", "-max_len=3000", "-timeout=60", "-rss_limit_mb=4096"]
+# How often a turn says how far it is.
+TELL_SECONDS = 60
 
 
 def cargo():
@@ -44,9 +48,8 @@ def cargo():
 
 
 class Fuzzer:
-    def __init__(self, seconds, targets):
+    def __init__(self, targets):
         self.cargo, self.env = cargo()
-        self.seconds = seconds
         self.where = ["--fuzz-dir", str(HERE)]
         # The same versions as the program's.
         shutil.copy(HERE.parent / "Cargo.lock", HERE / "Cargo.lock")
@@ -64,9 +67,18 @@ class Fuzzer:
         )
 
     def run(self, target, folders, *flags):
+        """One run of libFuzzer: its exit status and what it said. Its last line of progress is shown once a minute."""
         command = [*self.cargo, "run", *self.where, *self.sanitizer, target, *map(str, folders), "--", *flags]
-        done = subprocess.run(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
-        return done.returncode, done.stderr
+        said, told = [], time.monotonic()
+        with subprocess.Popen(
+            command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as fuzzer:
+            for line in fuzzer.stderr:
+                said.append(line)
+                if " cov: " in line and time.monotonic() - told >= TELL_SECONDS:
+                    print(f"{target}: {' '.join(line.split())}", file=sys.stderr, flush=True)
+                    told = time.monotonic()
+        return fuzzer.returncode, "".join(said)
 
     def fuzz(self, target, seconds):
         """One turn: (executions, edges, what was found)."""
@@ -82,7 +94,7 @@ class Fuzzer:
             print(said[-4000:], file=sys.stderr)
             print(f"{target}: again by: {' '.join(self.cargo)} run {target} {' '.join(map(str, found))}", file=sys.stderr)
         elif int(executions[-1]) == 0:
-            sys.exit(f"{target} has executed nothing:\n{said[-4000:]}")
+            raise RuntimeError(f"{target} has executed nothing:\n{said[-4000:]}")
         return int(executions[-1]), int(edges[-1]), code != 0
 
     def keep(self, target):
@@ -93,10 +105,10 @@ class Fuzzer:
             # Edges alone: how often each is passed takes ten times the files.
             code, said = self.run(target, [few, learned, kept], *FLAGS, "-set_cover_merge=1", "-use_counters=0")
             if code != 0:
-                sys.exit(f"the corpus of {target} could not be made smaller:\n{said[-4000:]}")
+                raise RuntimeError(f"the corpus of {target} could not be made smaller:\n{said[-4000:]}")
             files = sorted(few.iterdir(), key=lambda file: (file.stat().st_size, file.name))
             if not files:
-                sys.exit(f"nothing of the corpus of {target} is left:\n{said[-4000:]}")
+                raise RuntimeError(f"nothing of the corpus of {target} is left:\n{said[-4000:]}")
             for old in kept.iterdir():
                 old.unlink()
             total = 0
@@ -111,6 +123,7 @@ class Fuzzer:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60, help="in all; each kind has an equal part")
+    parser.add_argument("--jobs", type=int, default=1, help="turns at a time, each on a core of its own")
     parser.add_argument("targets", nargs="*", help="these alone; else all that execute what they are given")
     args = parser.parse_args()
     known = [target for targets in KINDS.values() for target in targets]
@@ -119,20 +132,34 @@ def main():
         parser.error(f"no executing fuzzer {' or '.join(sorted(strangers))}; there are {', '.join(known)}")
     if not args.minutes > 0:
         parser.error("--minutes is more than 0")
+    if args.jobs < 1:
+        parser.error("--jobs is 1 or more")
     kinds = {kind: [t for t in targets if not args.targets or t in args.targets] for kind, targets in KINDS.items()}
     kinds = {kind: targets for kind, targets in kinds.items() if targets}
-    fuzzer = Fuzzer(args.minutes, [target for targets in kinds.values() for target in targets])
+    fuzzer = Fuzzer([target for targets in kinds.values() for target in targets])
+    turns = [
+        (target, max(1, int(args.minutes * 60 / len(kinds) / len(targets)))) for targets in kinds.values() for target in targets
+    ]
+
+    def turn(target, seconds):
+        executions, edges, found = fuzzer.fuzz(target, seconds)
+        if not found:
+            fuzzer.keep(target)
+        return target, seconds, executions, edges, found
+
+    # The long turns first: several at a time then end at about the same time.
+    turns.sort(key=lambda turn: -turn[1])
+    with ThreadPoolExecutor(args.jobs) as several:
+        try:
+            done = list(several.map(lambda each: turn(*each), turns))
+        except RuntimeError as why:
+            sys.exit(str(why))
     rows, findings = [], 0
-    for kind, targets in kinds.items():
-        seconds = max(1, int(args.minutes * 60 / len(kinds) / len(targets)))
-        for target in targets:
-            executions, edges, found = fuzzer.fuzz(target, seconds)
-            findings += found
-            if not found:
-                fuzzer.keep(target)
-            files = list((HERE / "corpus" / target).iterdir())
-            size = sum(file.stat().st_size for file in files)
-            rows.append((target, seconds / 60, executions, edges, len(files), size, "one" if found else "none"))
+    for target, seconds, executions, edges, found in done:
+        findings += found
+        files = list((HERE / "corpus" / target).iterdir())
+        size = sum(file.stat().st_size for file in files)
+        rows.append((target, seconds / 60, executions, edges, len(files), size, "one" if found else "none"))
     print("| fuzzer | minutes | executions | edges | kept corpus | findings |\n|---|---|---|---|---|---|")
     for target, minutes, executions, edges, files, size, found in rows:
         print(f"| `{target}` | {minutes:.1f} | {executions:,} | {edges:,} | {files} files, {size / 1024:.0f} KiB | {found} |")
