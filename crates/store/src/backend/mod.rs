@@ -6,7 +6,7 @@
 pub mod dir;
 mod names;
 pub use names::short as short_name;
-pub(crate) use names::{fold, fold_hash, is_called};
+pub(crate) use names::{fold, is_called};
 pub mod ram;
 mod read_only;
 mod shelf;

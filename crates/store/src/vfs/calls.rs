@@ -573,8 +573,8 @@ impl Vfs {
 
     /// Takes a stream away. Those who have it open keep its bytes.
     pub async fn remove_stream(&self, base: NodeId, name: &[u8]) -> Result<(), Error> {
-        let gone = self.streams.remove(&*self.backend, base, name).await?;
-        gone.into_iter().for_each(|stream| self.caches.forget(stream));
+        let gone = self.streams.remove(&self.backend, base, name).await?;
+        self.caches.forget(gone);
         self.witness().streams(base, &[(name, What::STREAM_NAME, Action::StreamRemoved)]).await;
         Ok(())
     }

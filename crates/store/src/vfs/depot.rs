@@ -11,12 +11,29 @@
 //!
 //! Why by identity: whoever moves a file on the host moves its attributes with it, and the number leads to the bytes from anywhere in
 //! the share. A copy that was made on the host is another file: its attribute leads nowhere, and nobody's bytes are read by forging
-//! one. Why 16 bytes: a new stream has them from the start, so that it can always be moved out of a full attribute block.
-//! Owns: nothing. Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes (see
-//! `backend::dir::orphans`).
+//! one. Why a random number, and a file that did not exist: no two streams ever have the same file, whatever they are called, not even
+//! one after the other. Some file systems keep no birth of files, and a later file with the same inode has the same identity there; its
+//! attributes do not know the numbers. Why 16 bytes: a new stream has them from the start, so that it can always be moved out of a full
+//! attribute block.
+//!
+//! The order of writes, so that a crash or a failure in between loses nothing that was promised:
+//!
+//! | what | steps | a crash in between leaves |
+//! |---|---|---|
+//! | move out | the file is made and written; fsync of it and of the three directories; one setxattr leads to it | the stream as it was, and a file that nothing leads to |
+//! | the same, of a stream that is empty and that nobody has flushed | the fsyncs wait for the first flush | no such stream, perhaps: nobody was promised one |
+//! | flush | fsync of the file; of the three directories unless that was done before; of the stream's file or directory, for the attribute | no answer was sent |
+//! | remove | removexattr; unlink of the file; rmdir of the last one's folder | a file that nothing leads to |
+//! | rename | setxattr of the new name, which replaces the bytes of one that has it; removexattr of the old name; unlink of what was replaced | the stream under both names, until one of them is removed; or a file that nothing leads to |
+//! | last name of a file | unlink of it; then of its streams | a folder of no file |
+//!
+//! Files that nothing leads to, and folders of no file, are removed by `backend::dir::orphans`.
+//! Only files on the device of the share's root have large streams: the number of any other may change with a restart of the host, and
+//! with it the name of the folder. Elsewhere a stream that outgrows its attribute is refused as if the disk were full.
+//! Owns: nothing. Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
 use crate::backend::{fold, is_called};
@@ -24,9 +41,15 @@ use crate::backend::{fold, is_called};
 /// The folder. No client sees it, in whatever directory: that of a share may lie inside of another share, where nobody would ask
 /// what protects the files whose streams these are.
 pub(crate) const FOLDER: &[u8] = b".weft-streams";
+/// What the names of attributes that keep streams begin with.
+pub(crate) const ATTRIBUTES: &[u8] = b"weft.stream.";
 const MAGIC: [u8; 8] = *b"\x89WEFT\r\n\x1a";
 /// Entries read at a time.
 const BATCH: usize = 256;
+/// How often a file is made anew where its name is taken, or its folder was removed with another stream meanwhile.
+const MAX_TRIES: usize = 16;
+/// Devices that the log has named because they keep no large streams, at most.
+const MAX_TOLD: usize = 64;
 
 /// What the attribute of a stream says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +79,11 @@ impl Kept {
             return Some(Kept::EMPTY);
         }
         (!bytes.starts_with(&MAGIC)).then_some(Kept::Here(bytes))
+    }
+
+    /// The same, with its bytes where it has none.
+    pub(super) fn or_no_bytes(self) -> Kept {
+        if self == Kept::EMPTY { Kept::Here(Vec::new()) } else { self }
     }
 
     pub(super) fn emit(self) -> Vec<u8> {
@@ -108,6 +136,58 @@ fn file_name(number: u64) -> Vec<u8> {
     format!("{number:016x}").into_bytes()
 }
 
+/// The number of a file of this name.
+pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
+    let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+/// The number of the file that the value of an attribute leads to.
+pub(crate) fn leads_to(value: Vec<u8>) -> Option<u64> {
+    match Kept::parse(value) {
+        Kept::Beside(number) if number != 0 => Some(number),
+        _ => None,
+    }
+}
+
+/// Another device than that of the share's root.
+fn elsewhere(stable: &Stable) -> Option<u32> {
+    let [.., a, b, c, d] = stable.0;
+    Some(u32::from_le_bytes([a, b, c, d])).filter(|device| *device != 0)
+}
+
+/// Whether the log has not named this device yet.
+fn is_news(told: &Mutex<Vec<u32>>, device: u32) -> bool {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let news = !told.contains(&device) && told.len() < MAX_TOLD;
+    if news {
+        told.push(device);
+    }
+    news
+}
+
+/// [`Error::NoSpace`] for a file that lies on another device than the share's root.
+fn require_home(stable: &Stable) -> Result<(), Error> {
+    static TOLD: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    let Some(device) = elsewhere(stable) else { return Ok(()) };
+    if is_news(&TOLD, device) {
+        tracing::warn!(
+            "streams that do not fit into an extended attribute are refused for files on device {}:{}, which is another than that of \
+             their share's root; a file system that is mounted inside of a share, or a subvolume, keeps them if it is served as a \
+             share of its own",
+            device >> 20,
+            device & 0xf_ffff,
+        );
+    }
+    Err(Error::NoSpace)
+}
+
+/// Never 0, and of no other stream.
+fn new_number() -> Result<u64, Error> {
+    let number = getrandom::u64().map_err(|e| Error::Io(std::io::Error::other(e.to_string())))?;
+    Ok(number.max(1))
+}
+
 async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {
     match backend.submit(op).await? {
         Outcome::Attr(attr) | Outcome::Created { attr, .. } => Ok(attr),
@@ -150,8 +230,18 @@ pub(super) struct Owned {
     stable: Stable,
 }
 
+impl Owned {
+    /// The directories that have to be durable for its streams to be, from below.
+    fn directories(&self) -> [NodeId; 3] {
+        [self.node, self.folder, NodeId::ROOT]
+    }
+}
+
 /// The large streams of a file, if it has some.
 pub(super) async fn of(backend: &dyn Backend, stable: Stable) -> Result<Option<Owned>, Error> {
+    if elsewhere(&stable).is_some() {
+        return Ok(None);
+    }
     let Some(folder) = folder(backend).await? else { return Ok(None) };
     let found = child(backend, folder, &folder_of(&stable)).await?;
     Ok(found.map(|found| Owned { folder, node: found.node, stable }))
@@ -165,17 +255,15 @@ pub(super) async fn find(backend: &dyn Backend, base: NodeId, number: u64) -> Re
     Ok(found.filter(|found| found.kind == Kind::File))
 }
 
-/// The file of one stream, new or emptied; with the directories that have to be durable for it to be.
-pub(super) async fn make(
-    backend: &dyn Backend,
-    base: NodeId,
-    number: u64,
-) -> Result<(NodeId, [NodeId; 3]), Error> {
-    let make = async |dir, name: &[u8], make, mode, size| {
-        let set = SetAttr { mode: Some(mode), size, ..SetAttr::default() };
-        attr(backend, Op::Create { dir, name: name.to_vec(), make, exists: Exists::Reuse, set }).await
+/// A file for one stream, which did not exist before, and its number.
+pub(super) async fn make(backend: &dyn Backend, base: NodeId) -> Result<(u64, NodeId), Error> {
+    let stable = stable_of(backend, base).await?;
+    require_home(&stable)?;
+    let make = async |dir, name: Vec<u8>, make, exists, mode| {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        attr(backend, Op::Create { dir, name, make, exists, set }).await
     };
-    let folder = make(NodeId::ROOT, FOLDER, Make::Dir, 0o700, None).await?;
+    let folder = make(NodeId::ROOT, FOLDER.to_vec(), Make::Dir, Exists::Reuse, 0o700).await?;
     // Somebody else on the host may have made it, to read what is put there.
     let own = rustix::process::geteuid().as_raw();
     if backend.changes_on_the_host() && (folder.uid != own || folder.mode & 0o077 != 0) {
@@ -186,10 +274,27 @@ pub(super) async fn make(
         );
         return Err(Error::Access);
     }
+    let mut failed = Error::Stale;
+    for _ in 0..MAX_TRIES {
+        let number = new_number()?;
+        let owner = make(folder.node, folder_of(&stable), Make::Dir, Exists::Reuse, 0o700).await?;
+        match make(owner.node, file_name(number), Make::File, Exists::Fail, 0o600).await {
+            Ok(file) => return Ok((number, file.node)),
+            Err(e @ (Error::Exists | Error::NotFound | Error::Stale)) => failed = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(failed)
+}
+
+/// Makes the names durable that lead to the files of a file's streams. False where there are none any more.
+pub(super) async fn sync_names(backend: &dyn Backend, base: NodeId) -> Result<bool, Error> {
     let stable = stable_of(backend, base).await?;
-    let owner = make(folder.node, &folder_of(&stable), Make::Dir, 0o700, None).await?;
-    let file = make(owner.node, &file_name(number), Make::File, 0o600, Some(0)).await?;
-    Ok((file.node, [owner.node, folder.node, NodeId::ROOT]))
+    let Some(owned) = of(backend, stable).await? else { return Ok(false) };
+    for dir in owned.directories() {
+        backend.submit(Op::SyncDir { dir }).await?;
+    }
+    Ok(true)
 }
 
 /// Opens the file of a stream, for writing where that is possible.
@@ -261,6 +366,32 @@ mod tests {
         // Nobody makes one by writing it.
         assert_eq!((Kept::here(leads), Kept::here(longer)), (None, None));
         assert_eq!(Kept::here(Vec::new()), Some(Kept::EMPTY));
+    }
+
+    #[test]
+    fn files_are_named_by_their_number() {
+        for number in [1, 0xfedc_ba98_7654_3210, u64::MAX] {
+            assert_eq!(number_of(&file_name(number)), Some(number));
+        }
+        for wrong in ["", "1", "+00000000000001", "+000000000000001", "00000000000000001", "000000000000000A"]
+        {
+            assert_eq!(number_of(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert_eq!(leads_to(Kept::EMPTY.emit()), None);
+        assert_eq!(leads_to(Kept::Beside(7).emit()), Some(7));
+    }
+
+    #[test]
+    fn a_device_is_told_of_once() {
+        let told = Mutex::default();
+        assert!(is_news(&told, 5) && !is_news(&told, 5));
+        assert!(
+            (6..6 + 2 * MAX_TOLD as u32).filter(|device| is_news(&told, *device)).count() == MAX_TOLD - 1
+        );
+        let home = Stable([7; 24]);
+        assert_eq!(elsewhere(&home), Some(0x0707_0707));
+        assert!(matches!(require_home(&home), Err(Error::NoSpace)));
+        assert!(require_home(&Stable(std::array::from_fn(|i| u8::from(i < 20)))).is_ok());
     }
 
     #[test]

@@ -14,22 +14,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use futures_util::lock::MutexGuard as Alone;
 use weft_machine::File;
 
-use super::depot::{self, Kept};
+use super::depot::{self, ATTRIBUTES, Kept};
 use super::file::Quota;
 use super::{
     Attr, Backend, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Op, OpenFile, Outcome, SetAttr,
     SetXattr,
 };
-use crate::backend::fold_hash;
 
 /// The longest stream, in bytes.
 pub const MAX_STREAM_BYTES: u64 = 1 << 40;
 /// The longest name of a stream, in bytes.
-pub const MAX_STREAM_NAME: usize = MAX_XATTR_NAME - PREFIX.len();
+pub const MAX_STREAM_NAME: usize = MAX_XATTR_NAME - ATTRIBUTES.len();
 /// The longest stream that is kept in an attribute.
 const MAX_SMALL_BYTES: u64 = MAX_XATTR_VALUE as u64;
-
-const PREFIX: &[u8] = b"weft.stream.";
 
 /// One stream that somebody looked up.
 pub(super) struct Stream {
@@ -44,6 +41,10 @@ pub(super) struct Stream {
     changing: futures_util::lock::Mutex<()>,
     /// It has no name any more: what is still written to it is not kept.
     removed: AtomicBool,
+    /// It was made here, and nobody has been told that it is durable.
+    unpromised: AtomicBool,
+    /// The names that lead to its own file are durable: nothing is known of those that an earlier run has made.
+    named_durably: AtomicBool,
 }
 
 /// The bytes of an open stream.
@@ -110,7 +111,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn xattr(name: &[u8]) -> Vec<u8> {
-    [PREFIX, name].concat()
+    [ATTRIBUTES, name].concat()
 }
 
 /// What the attribute of a stream says; [`Error::NoXattr`] where there is none.
@@ -142,7 +143,7 @@ pub(super) async fn names(backend: &dyn Backend, node: NodeId) -> Result<Vec<Vec
         other => unreachable!("backend answered {other:?}"),
     };
     let mut names: Vec<_> =
-        names.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(<[u8]>::to_vec).collect();
+        names.iter().filter_map(|name| name.strip_prefix(ATTRIBUTES)).map(<[u8]>::to_vec).collect();
     names.sort_unstable();
     Ok(names)
 }
@@ -184,7 +185,14 @@ pub(super) fn gone(e: Error) -> Error {
 }
 
 impl Stream {
-    pub(super) fn new(id: NodeId, base: NodeId, backend: Arc<dyn Backend>, name: Vec<u8>) -> Stream {
+    /// `made` if it did not exist a moment ago.
+    pub(super) fn new(
+        id: NodeId,
+        base: NodeId,
+        backend: Arc<dyn Backend>,
+        name: Vec<u8>,
+        made: bool,
+    ) -> Stream {
         Stream {
             id,
             base,
@@ -193,6 +201,8 @@ impl Stream {
             content: Mutex::default(),
             changing: futures_util::lock::Mutex::default(),
             removed: AtomicBool::new(false),
+            unpromised: AtomicBool::new(made),
+            named_durably: AtomicBool::new(false),
         }
     }
 
@@ -219,7 +229,7 @@ impl Stream {
     }
 
     /// Its name, while it has one: another stream may be called so by now.
-    fn linked(&self) -> Result<Vec<u8>, Error> {
+    pub(super) fn linked(&self) -> Result<Vec<u8>, Error> {
         if self.is_removed() { Err(Error::Stale) } else { Ok(self.name()) }
     }
 
@@ -334,11 +344,26 @@ impl Stream {
         Ok(None)
     }
 
-    /// After a change of a small stream: brings its bytes back beside the file. Whoever calls has it to himself.
+    /// After a change of a small stream: brings its bytes back beside the file, or takes the change back where that cannot be done.
+    /// Whoever calls has it to himself.
     pub(super) async fn save(&self, content: &Content) -> Result<(), Error> {
         if content.large().is_some() || self.is_removed() {
             return Ok(());
         }
+        let saved = self.keep(content).await;
+        if saved.is_err()
+            && let Content::Small { memory, .. } = content
+            // Who was told that it failed must not see it, nor have it kept with the next change.
+            && let Ok(Kept::Here(bytes)) =
+                get(&*self.backend, self.base, &self.name()).await.map(Kept::or_no_bytes)
+        {
+            memory.set_len(0)?;
+            memory.write_at(0, &[bytes.into()]).await?;
+        }
+        saved
+    }
+
+    async fn keep(&self, content: &Content) -> Result<(), Error> {
         if let Some(kept) = Kept::here(read(content.file())?) {
             match set(&*self.backend, self.base, &self.name(), kept, SetXattr::Either).await {
                 Err(e) if is_full(&e) => {}
@@ -364,23 +389,18 @@ impl Stream {
     async fn move_out(&self, content: &Content) -> Result<(), Error> {
         let Content::Small { memory, grown } = content else { return Ok(()) };
         let (backend, base, name) = (&*self.backend, self.base, self.linked()?);
-        let taken = numbers(backend, base).await?;
-        // A file that nothing leads to was left by a crash, and is used again.
-        let mut number = fold_hash(&name).max(1);
-        while taken.contains(&number) {
-            number = number.wrapping_add(1).max(1);
-        }
-        let (node, directories) = depot::make(backend, base, number).await?;
+        let (number, node) = depot::make(backend, base).await?;
         let moved = async {
             let file = depot::open(&self.backend, node).await?;
             let bytes = read(memory)?;
+            let promised = !bytes.is_empty() || !self.unpromised.load(Ordering::Acquire);
             if !bytes.is_empty() {
                 file.write(0, &[bytes.into()]).await?;
-                // What was acknowledged before must not depend on what is written after it.
-                file.sync().await?;
-                for dir in directories {
-                    backend.submit(Op::SyncDir { dir }).await?;
-                }
+            }
+            // What was acknowledged before must not depend on what is written after it.
+            if promised {
+                Box::pin(file.sync()).await?;
+                self.sync_names().await?;
             }
             set(backend, base, &name, Kept::Beside(number), SetXattr::Either).await?;
             Ok(file)
@@ -392,20 +412,38 @@ impl Stream {
                 Ok(())
             }
             Err(e) => {
-                // What stays is used again, or goes with the file.
+                // The next one is in another folder, perhaps. Nothing leads to what stays: who looks for such files removes it.
+                self.named_durably.store(false, Ordering::Release);
                 let _ = depot::remove(backend, base, number).await;
                 Err(e)
             }
         }
     }
 
-    /// Makes it durable: its bytes, and the attribute that holds them or leads to them.
+    /// Makes the names durable that lead to its file.
+    async fn sync_names(&self) -> Result<(), Error> {
+        if !self.named_durably.load(Ordering::Acquire) && depot::sync_names(&*self.backend, self.base).await?
+        {
+            self.named_durably.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes it durable: its bytes, the names that lead to them, and the attribute that holds them or tells where they are.
     pub(super) async fn sync(&self, content: &Content) -> Result<(), Error> {
-        if let Some(file) = content.large() {
+        if self.unpromised.swap(false, Ordering::AcqRel) {
+            // Whoever moves it at the moment may not know that yet.
+            drop(self.alone().await);
+        }
+        let large = content.large();
+        if let Some(file) = large {
             Box::pin(file.sync()).await?;
         }
         if self.is_removed() {
             return Ok(());
+        }
+        if large.is_some() {
+            self.sync_names().await?;
         }
         let node = self.base;
         match self.backend.submit(Op::Open { node, write: false }).await {

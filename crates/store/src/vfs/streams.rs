@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use futures_util::lock::MutexGuard as Alone;
+
 use super::depot::{self, Kept};
 use super::stream::{self, Stream, get, gone, is_full, lock, names, remove, set};
 use super::{Backend, Error, MAX_STREAM_NAME, NodeId, SetXattr};
@@ -20,6 +22,8 @@ const MAX_KNOWN: usize = 4096;
 const STREAM: u64 = 1 << 63;
 /// Streams up to this long stay in their attributes when there is no room for others: what leads to a file is as long.
 const MIN_EVICTED_BYTES: usize = 16;
+/// Files whose names of streams may change at the same time, at most: one in each of so many groups.
+const GROUPS: usize = 64;
 
 /// A stream, as a list of them tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,8 +35,21 @@ pub struct StreamEntry {
 }
 
 /// The streams that somebody looked up.
-#[derive(Default)]
-pub(super) struct Streams(Mutex<Known>);
+pub(super) struct Streams {
+    known: Mutex<Known>,
+    /// Held while a name of a file's streams is looked up, made, changed or removed, by the group that the file is in: no other stream
+    /// gets a name in between. Taken before a stream's own lock.
+    naming: [futures_util::lock::Mutex<()>; GROUPS],
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            known: Mutex::default(),
+            naming: std::array::from_fn(|_| futures_util::lock::Mutex::default()),
+        }
+    }
+}
 
 #[derive(Default)]
 struct Known {
@@ -49,7 +66,7 @@ impl Streams {
     }
 
     pub(super) fn find(&self, id: NodeId) -> Result<Arc<Stream>, Error> {
-        lock(&self.0).by_id.get(&id).cloned().ok_or(Error::Stale)
+        lock(&self.known).by_id.get(&id).cloned().ok_or(Error::Stale)
     }
 
     /// Of which file a stream is; a file is its own.
@@ -81,11 +98,21 @@ impl Streams {
 
     /// The streams of a file that somebody looked up.
     pub(super) fn of(&self, base: NodeId) -> Vec<NodeId> {
-        lock(&self.0).by_id.values().filter(|stream| stream.base == base).map(|stream| stream.id).collect()
+        lock(&self.known)
+            .by_id
+            .values()
+            .filter(|stream| stream.base == base)
+            .map(|stream| stream.id)
+            .collect()
+    }
+
+    async fn naming(&self, base: NodeId) -> Alone<'_, ()> {
+        let group = usize::try_from(base.0 % GROUPS as u64).unwrap_or(0);
+        self.naming[group].lock().await
     }
 
     fn known(&self, base: NodeId, name: &[u8]) -> Option<Arc<Stream>> {
-        let known = lock(&self.0);
+        let known = lock(&self.known);
         known.by_id.get(known.ids.get(&(base, fold(name)))?).cloned()
     }
 
@@ -100,11 +127,10 @@ impl Streams {
         if name.len() > MAX_STREAM_NAME {
             return Err(Error::NameTooLong);
         }
-        let folded = fold(name);
-        let found = names(&**backend, base).await?.into_iter().find(|known| fold(known) == folded);
-        let (name, how) = match found {
+        let _naming = self.naming(base).await;
+        let (name, how) = match named(&**backend, base, name).await? {
             Some(found) => match self.extent(&**backend, base, &found).await {
-                Ok(_) => return Ok((self.enter(backend, base, found), false)),
+                Ok(_) => return Ok((self.enter(backend, base, found, false), false)),
                 // It came with a copy of its file that another program made, without its bytes.
                 Err(Error::NoXattr | Error::Stale) => (found, SetXattr::Either),
                 Err(e) => return Err(e),
@@ -116,9 +142,9 @@ impl Streams {
         }
         let made = self.set(backend, base, &name, (Kept::EMPTY, how)).await;
         match made {
-            // Somebody was faster.
-            Err(Error::Exists) => Ok((self.enter(backend, base, name), false)),
-            other => other.map(|()| (self.enter(backend, base, name), true)),
+            // Somebody was faster, by another share of the folder.
+            Err(Error::Exists) => Ok((self.enter(backend, base, name, false), false)),
+            other => other.map(|()| (self.enter(backend, base, name, true), true)),
         }
     }
 
@@ -129,8 +155,9 @@ impl Streams {
         }
     }
 
-    fn enter(&self, backend: &Arc<dyn Backend>, base: NodeId, name: Vec<u8>) -> Arc<Stream> {
-        let mut known = lock(&self.0);
+    /// The stream of this name; `made` if it did not exist a moment ago.
+    fn enter(&self, backend: &Arc<dyn Backend>, base: NodeId, name: Vec<u8>, made: bool) -> Arc<Stream> {
+        let mut known = lock(&self.known);
         let key = (base, fold(&name));
         if let Some(stream) = known.ids.get(&key).and_then(|id| known.by_id.get(id)) {
             return stream.clone();
@@ -143,7 +170,7 @@ impl Streams {
         }
         known.last += 1;
         let id = NodeId(STREAM | known.last);
-        let stream = Arc::new(Stream::new(id, base, backend.clone(), name));
+        let stream = Arc::new(Stream::new(id, base, backend.clone(), name, made));
         known.ids.insert(key, id);
         known.by_id.insert(id, stream.clone());
         stream
@@ -176,43 +203,35 @@ impl Streams {
             }
         }
         match longest.filter(|(len, _)| *len > MIN_EVICTED_BYTES) {
-            Some((_, name)) => self.enter(backend, base, name).leave().await,
+            Some((_, name)) => self.enter(backend, base, name, false).leave().await,
             None => Ok(false),
         }
     }
 
-    /// Takes a stream away; those who have it open keep its bytes. Its number, if somebody looked it up.
+    /// Takes a stream away; those who have it open keep its bytes. Its number.
     pub(super) async fn remove(
         &self,
-        backend: &dyn Backend,
+        backend: &Arc<dyn Backend>,
         base: NodeId,
         name: &[u8],
-    ) -> Result<Option<NodeId>, Error> {
-        let known = self.known(base, name);
-        let _alone = match &known {
-            Some(stream) => Some(stream.alone().await),
-            None => None,
-        };
-        let spelled = known.as_ref().map_or_else(|| name.to_vec(), |stream| stream.name());
+    ) -> Result<NodeId, Error> {
+        let _naming = self.naming(base).await;
+        let spelled = named(&**backend, base, name).await?.ok_or(Error::NotFound)?;
+        let stream = self.enter(backend, base, spelled.clone(), false);
+        let alone = stream.alone().await;
         let none = |e| if matches!(e, Error::NoXattr) { Error::NotFound } else { e };
-        let kept = get(backend, base, &spelled).await.map_err(none)?;
-        remove(backend, base, &spelled).await.map_err(none)?;
-        if let Some(stream) = &known {
-            stream.set_removed();
-            // Looked up again, it is another one; who holds it finds it still by its number.
-            lock(&self.0).ids.remove(&(base, fold(name)));
-        }
-        if let Kept::Beside(number) = kept
-            && kept != Kept::EMPTY
-            // A rename that a crash has cut short leaves two names.
-            && !stream::numbers(backend, base).await?.contains(&number)
-        {
-            depot::remove(backend, base, number).await?;
-        }
-        Ok(known.as_ref().map(|stream| stream.id))
+        let kept = get(&**backend, base, &spelled).await.map_err(none)?;
+        remove(&**backend, base, &spelled).await.map_err(none)?;
+        stream.set_removed();
+        // Looked up again, it is another one; who holds it finds it still by its number.
+        lock(&self.known).ids.remove(&(base, fold(name)));
+        drop(alone);
+        remove_file(&**backend, base, kept).await;
+        Ok(stream.id)
     }
 
-    /// Gives a stream another name; one of that name is replaced only if that is wanted, and its number told.
+    /// Gives a stream another name; one of that name is replaced only if that is wanted, and its number told. Until it has the name it
+    /// replaces nothing: what fails leaves both as they were.
     pub(super) async fn rename(
         &self,
         stream: &Arc<Stream>,
@@ -222,31 +241,36 @@ impl Streams {
         if to.len() > MAX_STREAM_NAME {
             return Err(Error::NameTooLong);
         }
-        let (backend, base, from) = (&stream.backend, stream.base, stream.name());
-        let taken = names(&**backend, base).await?.into_iter().find(|name| fold(name) == fold(to));
-        let mut replaced = None;
-        if let Some(taken) = taken.filter(|taken| *taken != from) {
-            if !replace && fold(&taken) != fold(&from) {
-                return Err(Error::Exists);
-            }
-            if fold(&taken) != fold(&from) {
-                replaced = self.remove(&**backend, base, &taken).await?;
-            }
-        }
+        let (backend, base) = (&stream.backend, stream.base);
+        let _naming = self.naming(base).await;
         loop {
+            let from = stream.linked()?;
+            let taken = match named(&**backend, base, to).await? {
+                // It gets another case.
+                Some(taken) if fold(&taken) == fold(&from) => None,
+                Some(_) if !replace => return Err(Error::Exists),
+                other => other,
+            };
+            let replaced = taken.clone().map(|taken| self.enter(backend, base, taken, false));
+            // Of a file's streams nobody else takes two.
             let alone = stream.alone().await;
-            let kept = get(&**backend, base, &from).await.map_err(gone)?;
-            match set(&**backend, base, to, kept, SetXattr::Either).await {
-                Ok(()) => {
-                    if from != to {
-                        remove(&**backend, base, &from).await?;
+            let alone_too = match &replaced {
+                Some(replaced) => Some(replaced.alone().await),
+                None => None,
+            };
+            match change_name(&**backend, base, (&from, to), taken).await {
+                Ok((name, lost)) => {
+                    self.is_called(stream, &from, name);
+                    if let Some(replaced) = &replaced {
+                        replaced.set_removed();
                     }
-                    stream.set_name(to.to_vec());
-                    break;
+                    drop((alone, alone_too));
+                    remove_file(&**backend, base, lost).await;
+                    return Ok(replaced.map(|replaced| replaced.id));
                 }
                 // For a while there are two of it.
                 Err(e) if is_full(&e) => {
-                    drop(alone);
+                    drop((alone, alone_too));
                     if !self.make_room(backend, base).await? {
                         return Err(e);
                     }
@@ -254,15 +278,18 @@ impl Streams {
                 Err(e) => return Err(e),
             }
         }
-        let mut known = lock(&self.0);
-        known.ids.remove(&(base, fold(&from)));
-        known.ids.insert((base, fold(to)), stream.id);
-        Ok(replaced)
+    }
+
+    fn is_called(&self, stream: &Stream, from: &[u8], to: Vec<u8>) {
+        let mut known = lock(&self.known);
+        known.ids.remove(&(stream.base, fold(from)));
+        known.ids.insert((stream.base, fold(&to)), stream.id);
+        stream.set_name(to);
     }
 
     /// A file has no name any more: what is written to its streams is kept nowhere. Their numbers.
     pub(super) fn base_is_gone(&self, base: NodeId) -> Vec<NodeId> {
-        let mut known = lock(&self.0);
+        let mut known = lock(&self.known);
         known.ids.retain(|(of, _), _| *of != base);
         let streams = known.by_id.values().filter(|stream| stream.base == base);
         streams
@@ -271,5 +298,76 @@ impl Streams {
                 stream.id
             })
             .collect()
+    }
+}
+
+/// How a file's stream of this name is spelled, if there is one.
+async fn named(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let folded = fold(name);
+    Ok(names(backend, base).await?.into_iter().find(|known| fold(known) == folded))
+}
+
+/// Moves what the attribute of a stream says from one name to another, which is `taken` in some spelling or nobody's. The name that it
+/// has now, and what was replaced.
+async fn change_name(
+    backend: &dyn Backend,
+    base: NodeId,
+    (from, to): (&[u8], &[u8]),
+    taken: Option<Vec<u8>>,
+) -> Result<(Vec<u8>, Kept), Error> {
+    let kept = get(backend, base, from).await.map_err(gone)?;
+    let Some(spelled) = taken else {
+        if from != to {
+            move_name(backend, base, (from, to), kept).await?;
+        }
+        return Ok((to.to_vec(), Kept::EMPTY));
+    };
+    // One change, of what has the name already: at no time nobody has it.
+    let lost = get(backend, base, &spelled).await.map_err(gone)?;
+    set(backend, base, &spelled, kept.clone(), SetXattr::Replace).await.map_err(gone)?;
+    if let Err(e) = remove(backend, base, from).await {
+        undone(set(backend, base, &spelled, lost, SetXattr::Replace).await);
+        return Err(e);
+    }
+    // As it was asked for, if that can be: it has its name in any case.
+    if spelled != to && move_name(backend, base, (&spelled, to), kept).await.is_err() {
+        return Ok((spelled, lost));
+    }
+    Ok((to.to_vec(), lost))
+}
+
+/// The same to a name that nobody has.
+async fn move_name(
+    backend: &dyn Backend,
+    base: NodeId,
+    (from, to): (&[u8], &[u8]),
+    kept: Kept,
+) -> Result<(), Error> {
+    set(backend, base, to, kept, SetXattr::Create).await?;
+    if let Err(e) = remove(backend, base, from).await {
+        undone(remove(backend, base, to).await);
+        return Err(e);
+    }
+    Ok(())
+}
+
+fn undone(taken_back: Result<(), Error>) {
+    if let Err(e) = taken_back {
+        tracing::warn!("the rename of a stream failed, and it has both names now: {e}");
+    }
+}
+
+/// Removes the file of a stream that has no name any more. The stream is gone whatever becomes of it; what is left is found by who
+/// looks for such files.
+async fn remove_file(backend: &dyn Backend, base: NodeId, kept: Kept) {
+    let Kept::Beside(number @ 1..) = kept else { return };
+    let removed = match stream::numbers(backend, base).await {
+        // A rename that a crash has cut short leaves two names.
+        Ok(numbers) if numbers.contains(&number) => Ok(()),
+        Ok(_) => depot::remove(backend, base, number).await,
+        Err(e) => Err(e),
+    };
+    if let Err(e) = removed {
+        tracing::warn!("the file of a removed stream is still there: {e}");
     }
 }
