@@ -17,6 +17,7 @@ mod large_streams;
 mod observed;
 mod rules;
 mod space;
+mod stream_files;
 mod streams;
 mod trees;
 mod unlinked;

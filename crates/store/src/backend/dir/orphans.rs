@@ -6,7 +6,10 @@
 //! because a program may move a file behind the walk. A walk that cannot read everything decides nothing. Before anything is
 //! removed, a walk asks for the identity of every file: directories of some file systems (FUSE, overlayfs) list other inode numbers
 //! than their files have, and of what is mounted there any directory does.
-//! Cost: nothing while the folder does not exist; a walk reads names and inodes alone, and more only before it removes.
+//! The same looks find what crashes and failures leave: a file in the folder of a file that is there, to which none of that one's
+//! attributes led in two looks. One look is not enough, because a stream that moves has its file before its attribute leads to it.
+//! Cost: nothing while the folder does not exist; a walk reads names and inodes alone, and more only before it removes; of each file
+//! with large streams the attributes are read.
 //! Owns: what was nowhere in the last look. Does not: run in shares that are read-only, or look for what lies on another device
 //! than the share's root: that has another number, and so another identity, after a restart of the host.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -19,9 +22,9 @@ use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
 
 use super::sys::{self, Identity};
-use super::{Dir, MAX_CACHED_FDS, MAX_ENTRIES};
-use crate::vfs::depot::{FOLDER, folder_of, whose};
-use crate::vfs::{Kind, NodeId};
+use super::{Dir, MAX_CACHED_FDS, MAX_ENTRIES, xattr};
+use crate::vfs::depot::{ATTRIBUTES, FOLDER, folder_of, leads_to, number_of, whose};
+use crate::vfs::{Error, Kind, NodeId};
 
 /// Between two looks.
 const TURN: Duration = Duration::from_secs(3600);
@@ -45,6 +48,14 @@ pub(super) struct Orphans {
     looked: Option<Instant>,
     /// What was nowhere.
     suspects: HashSet<Identity>,
+    /// Streams' files, of which file and by their number, to which no attribute led.
+    unnamed: HashSet<(Identity, u64)>,
+}
+
+/// The files of streams to which no attribute leads, in the look before and in this one.
+struct Unnamed {
+    before: HashSet<(Identity, u64)>,
+    now: HashSet<(Identity, u64)>,
 }
 
 impl Orphans {
@@ -91,17 +102,29 @@ impl Dir {
     }
 
     fn look(&self, folder: BorrowedFd<'_>) -> Result<()> {
-        let mut wanted = HashSet::new();
+        let mut owners = Vec::new();
         each_entry(folder, |raw| {
-            if let Some(stable) = whose(&raw.name) {
-                let identity = Identity::from_stable(&stable, &self.home);
-                if identity.is_beside(&self.home) && !self.is_where_it_was(&identity) {
-                    wanted.insert(identity);
-                }
-            }
+            let owner = whose(&raw.name).map(|stable| Identity::from_stable(&stable, &self.home));
+            owners.extend(owner.filter(|owner| owner.is_beside(&self.home)));
             Ok(())
         })?;
-        if !wanted.is_empty() && !self.walk_for(&mut wanted, By::Listing)? {
+        let before = std::mem::take(&mut self.orphans().unnamed);
+        let mut unnamed = Unnamed { before, now: HashSet::new() };
+        let mut wanted = HashSet::new();
+        for owner in owners {
+            match self.open_where_it_was(&owner) {
+                Some(file) => self.remove_unnamed(folder, &owner, file.as_fd(), &mut unnamed),
+                None => drop(wanted.insert(owner)),
+            }
+        }
+        let all = wanted.is_empty()
+            || self.walk_for(&mut wanted, By::Listing, |dir, name, owner| {
+                if let Ok(file) = sys::open_path(dir, name) {
+                    self.remove_unnamed(folder, owner, file.as_fd(), &mut unnamed);
+                }
+            })?;
+        self.orphans().unnamed = unnamed.now;
+        if !all {
             not_all();
             return Ok(());
         }
@@ -109,7 +132,7 @@ impl Dir {
         let (mut gone, suspects) =
             wanted.into_iter().partition::<HashSet<_>, _>(|file| before.contains(file));
         self.orphans().suspects = suspects;
-        if !gone.is_empty() && !self.walk_for(&mut gone, By::Identity)? {
+        if !gone.is_empty() && !self.walk_for(&mut gone, By::Identity, |_, _, _| {})? {
             not_all();
             return Ok(());
         }
@@ -125,8 +148,59 @@ impl Dir {
         node.is_some_and(|node| node == NodeId::ROOT || self.place(node).is_ok())
     }
 
-    /// Takes out of `wanted` what there is below the root. False where not everything can be read.
-    fn walk_for(&self, wanted: &mut HashSet<Identity>, by: By) -> Result<bool> {
+    /// A descriptor of a file where it was seen last. It takes no other's place in the cache.
+    fn open_where_it_was(&self, identity: &Identity) -> Option<OwnedFd> {
+        let node = self.table().of(identity)?;
+        let (dir, name) = match node {
+            NodeId::ROOT => (NodeId::ROOT, b".".to_vec()),
+            node => self.place(node).ok()?,
+        };
+        let file = sys::open_path(self.dir_fd(dir).ok()?.as_fd(), &name).ok()?;
+        (sys::stat(file.as_fd()).ok()?.identity() == *identity).then_some(file)
+    }
+
+    /// Removes the files to which no attribute of `file` leads, nor did in the look before. What fails is done in the next.
+    fn remove_unnamed(
+        &self,
+        folder: BorrowedFd<'_>,
+        owner: &Identity,
+        file: BorrowedFd<'_>,
+        unnamed: &mut Unnamed,
+    ) {
+        let mut remove = || -> std::result::Result<(), Error> {
+            let name = folder_of(&owner.to_stable(&self.home));
+            let streams = sys::open_path(folder, &name)?;
+            let mut numbers = Vec::new();
+            each_entry(streams.as_fd(), |raw| {
+                numbers.extend(number_of(&raw.name).map(|number| (number, raw.name.clone())));
+                Ok(())
+            })?;
+            // Read after the files were: what leads to one does so from when its stream has moved until it is removed.
+            let Some(named) = named(file)? else { return Ok(()) };
+            for (number, file_name) in numbers.into_iter().filter(|(number, _)| !named.contains(number)) {
+                if unnamed.before.contains(&(*owner, number)) {
+                    tracing::info!("removing a stream's file to which nothing leads");
+                    self.remove_entry(streams.as_fd(), &file_name, AtFlags::empty())?;
+                } else {
+                    unnamed.now.insert((*owner, number));
+                }
+            }
+            // It goes if it is empty; who is about to put something into it makes it again.
+            let _ = self.remove_entry(folder, &name, AtFlags::REMOVEDIR);
+            Ok(())
+        };
+        if let Err(e) = remove() {
+            tracing::debug!("the files of streams cannot be looked at: {e}");
+        }
+    }
+
+    /// Takes out of `wanted` what there is below the root, and tells where that was `found`. False where not everything can be read.
+    fn walk_for(
+        &self,
+        wanted: &mut HashSet<Identity>,
+        by: By,
+        mut found: impl FnMut(BorrowedFd<'_>, &[u8], &Identity),
+    ) -> Result<bool> {
         let Ok(root) = self.fd(NodeId::ROOT) else { return Ok(false) };
         wanted.remove(&self.home);
         let inodes: HashSet<u64> = wanted.iter().map(Identity::inode).collect();
@@ -153,7 +227,10 @@ impl Dir {
                     return Ok(());
                 }
                 let stat = sys::stat_at(dir.as_fd(), &raw.name)?;
-                wanted.remove(&stat.identity());
+                let identity = stat.identity();
+                if wanted.remove(&identity) {
+                    found(dir.as_fd(), &raw.name, &identity);
+                }
                 if stat.kind() == Kind::Dir {
                     below.push(raw.name.clone());
                 }
@@ -180,10 +257,34 @@ impl Dir {
             Ok(())
         })?;
         for name in names {
-            rustix::fs::unlinkat(&streams, &name[..], AtFlags::empty())?;
+            self.remove_entry(streams.as_fd(), &name, AtFlags::empty())?;
         }
-        rustix::fs::unlinkat(folder, &name[..], AtFlags::REMOVEDIR)
+        self.remove_entry(folder, &name, AtFlags::REMOVEDIR)
     }
+
+    /// Removes a stream's file or a folder of them, and closes the descriptor that is cached of it: the space is free unless somebody
+    /// has it open.
+    fn remove_entry(&self, dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<()> {
+        let identity = sys::stat_at(dir, name)?.identity();
+        rustix::fs::unlinkat(dir, name, flags)?;
+        let node = self.table().of(&identity);
+        node.and_then(|node| self.unnamed(node));
+        Ok(())
+    }
+}
+
+/// The numbers to which the attributes of a file lead; `None` where they change at the moment.
+fn named(file: BorrowedFd<'_>) -> std::result::Result<Option<HashSet<u64>>, Error> {
+    let names = xattr::list(file)?;
+    let mut numbers = HashSet::new();
+    for name in names.iter().filter(|name| name.starts_with(ATTRIBUTES)) {
+        match xattr::get(file, name) {
+            Ok(value) => numbers.extend(leads_to(value)),
+            Err(Error::NoXattr) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((xattr::list(file)? == names).then_some(numbers))
 }
 
 fn not_all() {

@@ -6,38 +6,38 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 /// Bytes that differ from place to place.
-fn pattern(len: usize) -> Vec<u8> {
+pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 % 251) as u8).collect()
 }
 
-async fn make(vfs: &Vfs, base: NodeId, name: &str, bytes: &[u8]) -> NodeId {
+pub(super) async fn make(vfs: &Vfs, base: NodeId, name: &str, bytes: &[u8]) -> NodeId {
     let stream = vfs.stream(base, name.as_bytes(), true).await.unwrap().0.node;
     put(vfs, stream, 0, bytes).await.unwrap();
     stream
 }
 
-async fn found(vfs: &Vfs, base: NodeId, name: &str) -> Vec<u8> {
+pub(super) async fn found(vfs: &Vfs, base: NodeId, name: &str) -> Vec<u8> {
     let stream = vfs.stream(base, name.as_bytes(), false).await.unwrap().0;
     let bytes = contents(vfs, stream.node).await;
     assert_eq!(stream.size, bytes.len() as u64);
     bytes
 }
 
-fn listed(streams: &[StreamEntry]) -> Vec<(&str, u64)> {
+pub(super) fn listed(streams: &[StreamEntry]) -> Vec<(&str, u64)> {
     streams.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.size)).collect()
 }
 
 /// A served folder, and the paths of the files that hold large streams.
-fn served<F: Future<Output = ()>>(story: impl FnOnce(Vfs, PathBuf) -> F) {
+pub(super) fn served<F: Future<Output = ()>>(story: impl FnOnce(Vfs, PathBuf) -> F) {
     let folder = tempfile::tempdir().unwrap();
     let vfs: Vfs = Dir::open(folder.path()).unwrap().into();
     rt::block_on(story(vfs, folder.path().to_owned())).unwrap();
 }
 
-fn depot(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn depot(folder: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| {
         fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
@@ -219,7 +219,13 @@ fn streams_survive_a_restart_and_a_crash_while_they_grew() {
         fs::write(&small, pattern(3 * MIB)).unwrap();
         make(&vfs, f, "small", &pattern(100_000)).await;
         assert_eq!(found(&vfs, f, "small").await, pattern(100_000));
+        // What nothing leads to is nobody's, and goes.
+        assert_eq!(depot(folder.path()).len(), 3);
+        vfs.sweep(Instant::now());
+        vfs.sweep(Instant::now() + Duration::from_secs(3601));
         assert_eq!(depot(folder.path()).len(), 2);
+        assert_eq!(fs::metadata(&small).map_err(|e| e.kind()).unwrap_err(), std::io::ErrorKind::NotFound);
+        assert_eq!(found(&vfs, f, "small").await, pattern(100_000));
     })
     .unwrap();
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Descriptors of this process that lie below `folder` and lead to files without a name.
-fn nameless(folder: &std::path::Path) -> usize {
+pub(super) fn nameless(folder: &std::path::Path) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
     let gone =

@@ -1,0 +1,493 @@
+//! What becomes of the files of large streams when the power goes, a step fails, a name is used again, or another program deletes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures_util::future::LocalBoxFuture;
+
+use super::large_streams::{MIB, depot, found, listed, make, pattern, served};
+use super::unlinked::nameless;
+use super::*;
+
+type Fails = Box<dyn FnMut(&Op) -> bool + Send>;
+
+/// A folder behind which a test stands.
+#[derive(Clone)]
+struct Watched(Arc<Behind>);
+
+struct Behind {
+    dir: Dir,
+    /// Names, with their directories, that are lost when the power goes.
+    unsynced: Mutex<Vec<(NodeId, Vec<u8>)>>,
+    /// Which operations fail.
+    fails: Mutex<Option<Fails>>,
+    /// All files lie on another device than the root.
+    elsewhere: bool,
+}
+
+impl Watched {
+    fn open(folder: &Path, elsewhere: bool) -> Watched {
+        Watched(Arc::new(Behind {
+            dir: Dir::open(folder).unwrap(),
+            unsynced: Mutex::default(),
+            fails: Mutex::default(),
+            elsewhere,
+        }))
+    }
+
+    fn vfs(&self) -> Vfs {
+        Vfs::new(self.clone())
+    }
+
+    fn fail(&self, fails: impl FnMut(&Op) -> bool + Send + 'static) {
+        *self.0.fails.lock().unwrap() = Some(Box::new(fails));
+    }
+
+    fn mend(&self) {
+        *self.0.fails.lock().unwrap() = None;
+    }
+
+    /// Takes away what nobody has made durable of the folder of streams.
+    async fn lose_power(&self, folder: &Path) {
+        let unsynced = std::mem::take(&mut *self.0.unsynced.lock().unwrap());
+        for (mut at, name) in unsynced {
+            let mut path = vec![String::from_utf8(name).unwrap()];
+            while at != ROOT
+                && let Ok(Outcome::Place { dir, name }) = self.0.dir.submit(Op::Place { node: at }).await
+            {
+                path.push(String::from_utf8(name).unwrap());
+                at = dir;
+            }
+            path.reverse();
+            let path: std::path::PathBuf = path.iter().collect();
+            if path.starts_with(".weft-streams") {
+                let path = folder.join(path);
+                let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            }
+        }
+    }
+
+    fn moved(&self, mut attr: Attr) -> Attr {
+        if self.0.elsewhere && attr.node != ROOT {
+            attr.stable.0[20] = 1;
+        }
+        attr
+    }
+}
+
+impl Backend for Watched {
+    fn kind(&self) -> &'static str {
+        "dir"
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        true
+    }
+
+    fn sweep(&self, max: usize) {
+        self.0.dir.sweep(max);
+    }
+
+    fn tidy(&self, now: Instant) {
+        self.0.dir.tidy(now);
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        if self.0.fails.lock().unwrap().as_mut().is_some_and(|fails| fails(&op)) {
+            return Box::pin(std::future::ready(Err(Error::Io(std::io::Error::other(
+                "as the test wants it",
+            )))));
+        }
+        let made = match &op {
+            Op::Create { dir, name, .. } => Some((*dir, name.clone())),
+            _ => None,
+        };
+        let synced = match &op {
+            Op::SyncDir { dir } => Some(*dir),
+            _ => None,
+        };
+        Box::pin(async move {
+            let outcome = self.0.dir.submit(op).await?;
+            let mut unsynced = self.0.unsynced.lock().unwrap();
+            unsynced.retain(|(dir, _)| Some(*dir) != synced);
+            Ok(match outcome {
+                Outcome::Created { attr, created } => {
+                    unsynced.extend(made.filter(|_| created));
+                    Outcome::Created { attr: self.moved(attr), created }
+                }
+                Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
+                Outcome::Stable(mut stable) if self.0.elsewhere => {
+                    stable.0[20] = 1;
+                    Outcome::Stable(stable)
+                }
+                other => other,
+            })
+        })
+    }
+}
+
+#[test]
+fn an_acknowledged_flush_of_a_stream_survives_a_loss_of_power() {
+    // At once, or after something small.
+    for first in [None, Some(&b"small"[..])] {
+        let folder = tempfile::tempdir().unwrap();
+        rt::block_on(async {
+            let watched = Watched::open(folder.path(), false);
+            let vfs = watched.vfs();
+            let f = file(&vfs, ROOT, "f").await.node;
+            let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+            let open = vfs.open(s, true).await.unwrap();
+            if let Some(first) = first {
+                open.write(0, &[Bytes::from_static(first)]).await.unwrap();
+            }
+            open.write(0, &[pattern(MIB).into()]).await.unwrap();
+            open.sync().await.unwrap();
+            watched.lose_power(folder.path()).await;
+            let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+            let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+            assert_eq!(found(&vfs, f, "s").await, pattern(MIB));
+        })
+        .unwrap();
+    }
+}
+
+/// Who flushes need not be who wrote, nor of the same run.
+#[test]
+fn a_flush_makes_durable_what_an_earlier_run_has_written() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let f = file(&watched.vfs(), ROOT, "f").await.node;
+        make(&watched.vfs(), f, "s", &pattern(MIB)).await;
+        // The directory is one of the names of the first run.
+        let vfs = watched.vfs();
+        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        vfs.open(s, false).await.unwrap().sync().await.unwrap();
+        watched.lose_power(&folder).await;
+        assert_eq!(depot(&folder).len(), 1);
+        // Once is enough.
+        watched.fail(|op| matches!(op, Op::SyncDir { .. }));
+        vfs.open(s, false).await.unwrap().sync().await.unwrap();
+    });
+}
+
+#[test]
+fn a_stream_that_was_flushed_is_there_after_a_loss_of_power_while_it_grew() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let open = vfs.open(s, true).await.unwrap();
+        open.sync().await.unwrap();
+        open.write(0, &[pattern(MIB).into()]).await.unwrap();
+        watched.lose_power(&folder).await;
+        let vfs = Vfs::from(Dir::open(&folder).unwrap());
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(vfs.streams(f).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_directory_that_cannot_be_synced_fails_the_flush_until_it_can() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", &pattern(MIB)).await;
+        let open = vfs.open(s, true).await.unwrap();
+        watched.fail(|op| matches!(op, Op::SyncDir { .. }));
+        for _ in 0..2 {
+            refused!(open.sync().await, Error::Io(_));
+        }
+        watched.mend();
+        open.sync().await.unwrap();
+        watched.lose_power(&folder).await;
+        assert_eq!(depot(&folder).len(), 1);
+    });
+}
+
+/// The folder of the first attempt is gone, and that of the second is another.
+#[test]
+fn a_move_that_failed_makes_nothing_durable_for_the_next() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", b"small").await;
+        let open = vfs.open(s, true).await.unwrap();
+        watched.fail(|op| matches!(op, Op::SetXattr { .. }));
+        refused!(open.write(0, &[pattern(MIB).into()]).await, Error::Io(_));
+        assert_eq!(read(&open, 0, 10).await, b"small");
+        watched.mend();
+        assert!(depot(&folder).is_empty());
+        open.write(0, &[pattern(MIB).into()]).await.unwrap();
+        open.sync().await.unwrap();
+        watched.lose_power(&folder).await;
+        assert_eq!(depot(&folder).len(), 1);
+    });
+}
+
+#[test]
+fn a_name_that_is_used_again_gets_another_file() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", &pattern(MIB)).await;
+        let (open, first) = (vfs.open(s, true).await.unwrap(), depot(&folder));
+        // The name goes, and its file stays: so a crash leaves it, too.
+        watched.fail(|op| matches!(op, Op::Remove { .. }));
+        vfs.remove_stream(f, b"s").await.unwrap();
+        watched.mend();
+        assert_eq!(depot(&folder), first);
+        make(&vfs, f, "s", &pattern(100_000)).await;
+        assert_eq!(depot(&folder).len(), 2);
+        assert_eq!(read(&open, 0, MIB).await, pattern(MIB));
+        open.write(0, &[Bytes::from_static(b"the old one's")]).await.unwrap();
+        assert_eq!(found(&vfs, f, "s").await, pattern(100_000));
+        // Renamed, it leaves its name to another.
+        let s = vfs.stream(f, b"s", false).await.unwrap().0.node;
+        vfs.rename_stream(s, b"t", false).await.unwrap();
+        make(&vfs, f, "s", &pattern(70_000)).await;
+        assert_eq!(found(&vfs, f, "t").await, pattern(100_000));
+        vfs.remove_stream(f, b"t").await.unwrap();
+        assert_eq!(found(&vfs, f, "s").await, pattern(70_000));
+        // What nothing leads to goes after two looks, while its file is known and while it is not.
+        let now = Instant::now();
+        vfs.sweep(now);
+        vfs.sweep(now + Duration::from_secs(3599));
+        assert_eq!(depot(&folder).len(), 2);
+        vfs.sweep(now + Duration::from_secs(3600));
+        assert_eq!(depot(&folder).len(), 1);
+        let left = depot(&folder).remove(0).with_file_name("0123456789abcdef");
+        fs::write(&left, b"left").unwrap();
+        let vfs = Vfs::from(Dir::open(&folder).unwrap());
+        vfs.sweep(now);
+        assert!(left.exists());
+        vfs.sweep(now + Duration::from_secs(3600));
+        assert!(!left.exists());
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(found(&vfs, f, "s").await, pattern(70_000));
+    });
+}
+
+/// A file on the host with the streams of `of` among its attributes, as a copy has them.
+fn copied(of: &Path, to: &Path) {
+    let mut value = [0; 16];
+    assert_eq!(rustix::fs::getxattr(of, "user.weft.stream.s", &mut value[..]).unwrap(), value.len());
+    rustix::fs::setxattr(to, "user.weft.stream.s", &value, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+#[test]
+fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
+    served(async |vfs, folder| {
+        let at = |name: &str| folder.join(name);
+        let (f, h) = (file(&vfs, ROOT, "f").await, file(&vfs, ROOT, "h").await);
+        make(&vfs, f.node, "s", &pattern(MIB)).await;
+        let of_f = depot(&folder).remove(0).parent().unwrap().to_owned();
+        make(&vfs, h.node, "s", &pattern(70_000)).await;
+        let (inode, born) = (fs::metadata(at("f")).unwrap().ino(), fs::metadata(at("f")).unwrap().created());
+        let mut value = [0; 16];
+        rustix::fs::getxattr(at("f"), "user.weft.stream.s", &mut value[..]).unwrap();
+        drop(vfs);
+        fs::remove_file(at("f")).unwrap();
+        // Born in another tick of the clock, with the very attribute of the old one. Not every file system uses an inode again.
+        let again = (0..100_000).find(|_| {
+            let _ = fs::remove_file(at("g"));
+            fs::write(at("g"), b"").unwrap();
+            let g = fs::metadata(at("g")).unwrap();
+            g.ino() != inode || (born.is_ok() && g.created().unwrap() != *born.as_ref().unwrap())
+        });
+        assert!(again.is_some() || born.is_err());
+        if again.is_some() && fs::metadata(at("g")).unwrap().ino() == inode {
+            println!("the inode was used again");
+            rustix::fs::setxattr(at("g"), "user.weft.stream.s", &value, rustix::fs::XattrFlags::empty())
+                .unwrap();
+            let vfs = Vfs::from(Dir::open(&folder).unwrap());
+            let g = vfs.lookup(ROOT, b"g", false).await.unwrap();
+            assert_eq!((g.fileid, g.stable == f.stable), (f.fileid, false));
+            assert!(vfs.streams(g.node).await.unwrap().is_empty());
+            refused!(vfs.stream(g.node, b"s", false).await, Error::NotFound);
+        }
+        // And where births are not kept: the same identity.
+        copied(&at("h"), &at("g"));
+        let vfs = Vfs::from(Dir::open(&folder).unwrap());
+        let g = vfs.lookup(ROOT, b"g", false).await.unwrap();
+        let of_g = of_f.with_file_name(String::from_utf8(depot::folder_of(&g.stable)).unwrap());
+        fs::rename(&of_f, &of_g).unwrap();
+        assert!(vfs.streams(g.node).await.unwrap().is_empty());
+        refused!(vfs.stream(g.node, b"s", false).await, Error::NotFound);
+        make(&vfs, g.node, "s", &pattern(80_000)).await;
+        assert_eq!(found(&vfs, g.node, "s").await, pattern(80_000));
+        assert_eq!(fs::read_dir(&of_g).unwrap().count(), 2);
+        vfs.sweep(Instant::now());
+        vfs.sweep(Instant::now() + Duration::from_secs(3601));
+        assert_eq!(fs::read_dir(&of_g).unwrap().count(), 1);
+        assert_eq!(found(&vfs, g.node, "s").await, pattern(80_000));
+    });
+}
+
+#[test]
+fn files_on_another_device_have_no_large_streams_and_lose_no_small_ones() {
+    served(async |_, folder| {
+        let vfs = Watched::open(&folder, true).vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", b"small").await;
+        let open = vfs.open(s, true).await.unwrap();
+        refused!(open.write(0, &[pattern(MIB).into()]).await, Error::NoSpace);
+        refused!(vfs.setattr(s, SetAttr { size: Some(1 << 20), ..SetAttr::default() }).await, Error::NoSpace);
+        // As much as the file system has room for among the attributes.
+        let mut kept = b"small".to_vec();
+        for len in (1000..60_000).step_by(1000) {
+            match open.write(0, &[pattern(len).into()]).await {
+                Ok(()) => kept = pattern(len),
+                Err(Error::NoSpace) => {
+                    assert_eq!(read(&open, 0, MIB).await, kept, "what was refused is not seen");
+                    break;
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+        open.write(0, &[Bytes::from_static(b"S")]).await.unwrap();
+        kept[0] = b'S';
+        drop(open);
+        assert_eq!(found(&vfs, f, "s").await, kept);
+        assert!(!folder.join(".weft-streams").exists());
+        // A rename has two of it for a while.
+        vfs.setattr(s, SetAttr { size: Some(500), ..SetAttr::default() }).await.unwrap();
+        vfs.rename_stream(s, b"t", false).await.unwrap();
+        vfs.remove_stream(f, b"t").await.unwrap();
+        vfs.remove(ROOT, b"f").await.unwrap();
+    });
+}
+
+/// Every change of an attribute fails once, or is the last before a crash.
+#[test]
+fn a_rename_that_fails_loses_neither_stream() {
+    let large = [pattern(MIB), pattern(100_000)];
+    let small = [b"A".to_vec(), b"B".to_vec()];
+    for ([a, b], to, step, crash) in [&large, &small]
+        .into_iter()
+        .flat_map(|bytes| ["b", "B"].into_iter().map(move |to| (bytes, to)))
+        .flat_map(|(bytes, to)| (0..6).map(move |step| (bytes, to, step)))
+        .flat_map(|(bytes, to, step)| [false, true].map(|crash| (bytes, to, step, crash)))
+    {
+        served(async |_, folder| {
+            let what = format!("to {to}, step {step}, crash {crash}, {} bytes", a.len());
+            let watched = Watched::open(&folder, false);
+            let vfs = watched.vfs();
+            let f = file(&vfs, ROOT, "f").await.node;
+            let s = make(&vfs, f, "a", a).await;
+            make(&vfs, f, "b", b).await;
+            let mut left = step;
+            watched.fail(move |op| {
+                if !matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. } | Op::Remove { .. }) {
+                    return false;
+                }
+                left -= 1;
+                left == -1 || (crash && left < 0)
+            });
+            let renamed = vfs.rename_stream(s, to.as_bytes(), true).await;
+            watched.mend();
+            let of = if crash { Vfs::from(Dir::open(&folder).unwrap()) } else { vfs };
+            let f = of.lookup(ROOT, b"f", false).await.unwrap().node;
+            let streams = of.streams(f).await.unwrap();
+            let mut names: Vec<_> =
+                listed(&streams).into_iter().map(|(name, _)| name.to_lowercase()).collect();
+            if crash {
+                // It may have been about to be spelled otherwise.
+                names.sort();
+                names.dedup();
+            }
+            match renamed {
+                Ok(()) => {
+                    assert_eq!(names, ["b"], "{what}");
+                    assert_eq!(found(&of, f, "b").await, *a, "{what}");
+                }
+                // Both are there, the one under two names perhaps.
+                Err(_) if crash => {
+                    assert!(
+                        names.contains(&"a".to_owned()) && names.contains(&"b".to_owned()),
+                        "{what}: {names:?}"
+                    );
+                    assert_eq!(found(&of, f, "a").await, *a, "{what}");
+                    let now = found(&of, f, "b").await;
+                    assert!(now == *a || now == *b, "{what}");
+                }
+                Err(_) => {
+                    assert_eq!(names, ["a", "b"], "{what}");
+                    assert_eq!(
+                        (found(&of, f, "a").await, found(&of, f, "b").await),
+                        (a.clone(), b.clone()),
+                        "{what}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_replaced_by_a_rename_is_gone_and_what_was_renamed_is_written_on() {
+    each(async |vfs| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        let (a, b) = (make(&vfs, f, "a", &pattern(MIB)).await, make(&vfs, f, "Bee", &pattern(100_000)).await);
+        let (one, two) = (vfs.open(a, true).await.unwrap(), vfs.open(b, true).await.unwrap());
+        refused!(vfs.rename_stream(a, b"bEE", false).await, Error::Exists);
+        vfs.rename_stream(a, b"bEE", true).await.unwrap();
+        assert_eq!(listed(&vfs.streams(f).await.unwrap()), [("bEE", MIB as u64)]);
+        one.write(0, &[Bytes::from_static(b"one")]).await.unwrap();
+        two.write(0, &[Bytes::from_static(b"two")]).await.unwrap();
+        assert_eq!(read(&two, 0, MIB).await, [b"two", &pattern(100_000)[3..]].concat());
+        assert_eq!(found(&vfs, f, "bee").await, [b"one", &pattern(MIB)[3..]].concat());
+        // To itself, and to another case.
+        vfs.rename_stream(a, b"bEE", true).await.unwrap();
+        vfs.rename_stream(a, b"BEE", true).await.unwrap();
+        assert_eq!(listed(&vfs.streams(f).await.unwrap()), [("BEE", MIB as u64)]);
+        refused!(vfs.rename_stream(b, b"c", false).await, Error::Stale);
+        vfs.remove_stream(f, b"Bee").await.unwrap();
+        refused!(vfs.remove_stream(f, b"Bee").await, Error::NotFound);
+    });
+}
+
+/// A descriptor that something keeps would keep the space of a whole stream.
+#[test]
+fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let vfs = Vfs::from(Dir::open(&path).unwrap());
+    rt::block_on(async {
+        let now = Instant::now();
+        for by in ["the server", "a program", "a program that nobody saw"] {
+            let f = file(&vfs, ROOT, "f").await.node;
+            for name in ["a", "b", "c"] {
+                let s = make(&vfs, f, name, &pattern(MIB)).await;
+                assert_eq!(contents(&vfs, s).await, pattern(MIB));
+                vfs.setattr(s, SetAttr { size: Some(3 * MIB as u64), ..SetAttr::default() }).await.unwrap();
+            }
+            assert_eq!(depot(&path).len(), 3);
+            match by {
+                "the server" => vfs.remove(ROOT, b"f").await.unwrap(),
+                "a program" => {
+                    fs::remove_file(path.join("f")).unwrap();
+                    vfs.sweep(now);
+                }
+                _ => {
+                    fs::remove_file(path.join("f")).unwrap();
+                    // Of this server nobody knows the file; its own descriptors are found by its own looks.
+                    let other = Vfs::from(Dir::open(&path).unwrap());
+                    other.sweep(now);
+                    assert_eq!(depot(&path).len(), 3);
+                    other.sweep(now + Duration::from_secs(3600));
+                    assert!(depot(&path).is_empty());
+                    vfs.sweep(now + Duration::from_secs(3600));
+                }
+            }
+            assert!(depot(&path).is_empty(), "{by}");
+            assert_eq!(nameless(&path), 0, "{by}");
+        }
+    })
+    .unwrap();
+}
