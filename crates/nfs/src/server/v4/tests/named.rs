@@ -285,3 +285,53 @@ fn a_large_named_attribute_is_a_file_beside_its_file() {
     assert_eq!(c.at_root(&[Op::Remove(text("f"))]).status, Status::OK);
     assert!(before - free() < 1 << 20);
 }
+
+/// The same of a folder on the host, where every descriptor that the server keeps would keep the space.
+#[test]
+fn what_is_removed_over_nfs_gives_the_space_of_its_large_named_attributes_back() {
+    static PIECE: [u8; 1 << 18] = [7; 1 << 18];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let vfs = Vfs::new(weft_store::backend::Dir::open(&path).unwrap());
+    let server = Server::new(Config {
+        shares: vec![Share::new("data", vfs)],
+        pool: weft_machine::Pool::new(16 << 20),
+        limits: Limits::default(),
+        policy: Policy { decides: false, squash_root: true },
+        durable: None,
+    });
+    let c = Modern::new(&server, "a");
+    let nameless = || {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        targets.filter(|to| to.starts_with(&path) && to.to_string_lossy().ends_with(" (deleted)")).count()
+    };
+    let files = || walk(&path.join(".weft-streams"));
+    for of_attribute in [true, false] {
+        let (file, opened) = c.open("f", share::BOTH, 0);
+        let dir = c.attributes_of(file, true).unwrap();
+        let (large, stateid) = c.open_in(dir, "large", MADE()).unwrap();
+        let stateid = Stateid { seqid: 0, ..stateid };
+        assert_eq!(c.status(large, write_op(stateid, 0, &PIECE)), Status::OK);
+        assert_eq!(c.status(large, Op::Commit(Commit { offset: 0, count: 0 })), Status::OK);
+        assert_eq!(c.read(large, stateid), [7; 100]);
+        assert_eq!(c.status(large, Op::Close(Close { seqid: 0, stateid })), Status::OK);
+        // Without an open, too: the server keeps it for who asks next.
+        assert_eq!(c.read(large, Stateid::ANONYMOUS), [7; 100]);
+        let opened = Stateid { seqid: 0, ..opened };
+        assert_eq!(c.status(file, Op::Close(Close { seqid: 0, stateid: opened })), Status::OK);
+        assert_eq!(files(), 1);
+        if of_attribute {
+            assert_eq!(c.status(dir, Op::Remove(text("large"))), Status::OK);
+            assert_eq!((files(), nameless()), (0, 0));
+        }
+        assert_eq!(c.at_root(&[Op::Remove(text("f"))]).status, Status::OK);
+        assert_eq!((files(), nameless()), (0, 0));
+    }
+}
+
+/// Files below a folder.
+fn walk(folder: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { walk(&path) } else { 1 }).sum()
+}
