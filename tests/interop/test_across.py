@@ -5,8 +5,11 @@ is a request that is not answered yet; `then` is its answer. `recalled` is what 
 """
 
 import os
+import socket
 import struct
+import tempfile
 import threading
+import time
 import unittest
 
 from impacket import smb3structs as smb2
@@ -14,6 +17,7 @@ from impacket.smbconnection import SMBConnection
 
 import nfs4
 import weft
+from test_greed import Rpc
 
 TABLE = """
 Share modes: what one denies, the other is denied
@@ -114,6 +118,30 @@ And so is what is written there, whose size is in the listing
   smb | recalled       | none
 """
 
+# What a client of NFSv4 had on a file before its server was killed; then who else asks for what on that file, what becomes of it while the
+# client may take back what it had, and what when it has done so.
+GRACE = """
+  open rw         | smb | open r           | ok    | ok
+  open rw         | smb | open rw          | waits | ok
+  open rw         | smb | open r, deny w   | waits | SHARING_VIOLATION
+  open r, deny w  | smb | open w           | waits | SHARING_VIOLATION
+  open r, deny r  | smb | open r, deny r   | waits | SHARING_VIOLATION
+  open rw         | smb | overwrite        | waits | ok
+  open rw         | smb | delete           | waits | ok
+  lock 0 10       | smb | lock 5 10        | LOCK_NOT_GRANTED | LOCK_NOT_GRANTED
+  lock 0 10       | smb | lock 10 10       | LOCK_NOT_GRANTED | ok
+  lock 0 10       | smb | wait for 10 10   | waits | ok
+  open rw         | v3  | remove           | waits | ok
+  open rw         | v3  | rename           | waits | ok
+  open rw         | v3  | replace          | waits | ok
+  open rw         | v3  | create           | waits | ok
+  open rw         | v3  | change mode      | ok    | ok
+  lock 0 10       | v3  | lock 5 10        | GRACE | DENIED
+  lock 0 10       | v3  | lock 10 10       | GRACE | ok
+  open rw         | v4  | open r           | GRACE | ok
+  open rw         | v4  | remove           | DELAY | ok
+"""
+
 LEASES = {"r": 1, "h": 2, "w": 4}
 SHARE_ALL = 7
 
@@ -182,12 +210,18 @@ class Smb:
         status, _ = self.call(smb2.SMB2_SET_INFO, body)
         return status if status != "ok" else self.close()
 
+    def overwrite(self):
+        return self.open("w", disposition=4)
+
     def close(self):
         return self.call(smb2.SMB2_CLOSE, struct.pack("<HHI", 24, 0, 0) + self.file)[0]
 
     def lock(self, offset, length, flags=0x12):
         body = struct.pack("<HHI", 48, 1, 0) + self.file + struct.pack("<QQII", offset, length, flags, 0)
         return self.call(smb2.SMB2_LOCK, body)[0]
+
+    def wait_for(self, offset, length):
+        return self.lock(offset, length, 2)
 
     def unlock(self, offset, length):
         return self.lock(offset, length, 4)
@@ -219,11 +253,28 @@ class Smb:
 
 
 class Nfs:
-    def __init__(self, port, name):
-        self.client = nfs4.Client(port, name)
+    def __init__(self, port, name, reclaims=False):
+        self.client = nfs4.Client(port, name, reclaims)
 
     def begin(self, name):
-        self.name, self.delegation = name, None
+        self.name, self.delegation, self.locks = name, None, None
+
+    def take_back(self, how, deny=""):
+        """Reclaims an open (CLAIM_PREVIOUS)."""
+        bits = {"r": 1, "w": 2}
+        access, denied = sum(bits[letter] for letter in how), sum(bits[letter] for letter in deny)
+        owner = bytes(8) + nfs4.opaque(self.client.owner)
+        reply, status = self.client.on(
+            self.handle, nfs4.OPEN, nfs4.words(0, access, denied) + owner + nfs4.words(0, 1, 0))
+        if status == "ok":
+            self.stateid, self.locks = reply.take(16), None
+        return status
+
+    def take_back_lock(self, offset, length):
+        return self.lock(offset, length, reclaim=1)
+
+    def done(self):
+        return self.client.run(nfs4.words(nfs4.RECLAIM_COMPLETE, 0)).expect(nfs4.RECLAIM_COMPLETE)
 
     def open(self, how, deny="", **wishes):
         bits = {"r": 1, "w": 2}
@@ -241,8 +292,8 @@ class Nfs:
     def close(self):
         return self.client.on(self.handle, nfs4.CLOSE, nfs4.words(0) + self.stateid)[1]
 
-    def lock(self, offset, length):
-        where = nfs4.words(2, 0) + struct.pack(">QQ", offset, length)
+    def lock(self, offset, length, reclaim=0):
+        where = nfs4.words(2, reclaim) + struct.pack(">QQ", offset, length)
         owner = bytes(8) + nfs4.opaque(b"locks")
         known = nfs4.words(0) + (self.locks or b"") + nfs4.words(0)
         new = nfs4.words(1, 0) + self.stateid + nfs4.words(0) + owner
@@ -287,6 +338,64 @@ class Nfs:
 
     def end(self):
         self.client.hang_up()
+
+
+class Old:
+    """Version 3, and NLM."""
+
+    NLM, JUKEBOX = {0: "ok", 1: "DENIED", 4: "GRACE"}, 10008
+
+    def __init__(self, ready):
+        mount = Rpc(ready["mountd_port"])
+        self.root = self.handle(mount.call(100005, 3, 1, nfs4.opaque(b"/data")), 4)
+        mount.close()
+        self.peer = Rpc(ready["nfs_port"])
+
+    @staticmethod
+    def handle(reply, at):
+        length = struct.unpack_from(">I", reply, at)[0]
+        return reply[at + 4:at + 4 + length]
+
+    def begin(self, name):
+        self.name = self.at_root(name)
+        self.file = self.handle(self.peer.call(100003, 3, 3, self.name), 4)
+
+    def at_root(self, name):
+        return nfs4.opaque(self.root) + nfs4.opaque(name.encode() if isinstance(name, str) else name)
+
+    def call(self, procedure, args):
+        """Whoever is told to come later (after five seconds) does so."""
+        status = self.JUKEBOX
+        while status == self.JUKEBOX:
+            status = struct.unpack_from(">I", self.peer.call(100003, 3, procedure, args))[0]
+        return "ok" if status == 0 else str(status)
+
+    def remove(self):
+        return self.call(12, self.name)
+
+    def rename(self):
+        return self.call(14, self.name + self.at_root(f"{os.urandom(4).hex()}"))
+
+    def replace(self):
+        """Another file takes its name."""
+        return self.call(14, self.at_root("other") + self.name)
+
+    def create(self):
+        """UNCHECKED, with a size of 0."""
+        return self.call(8, self.name + nfs4.words(0, 0, 0, 0, 1, 0, 0, 0, 0))
+
+    def change_mode(self):
+        return self.call(2, nfs4.opaque(self.file) + nfs4.words(1, 0o640, 0, 0, 0, 0, 0, 0))
+
+    def lock(self, offset, length):
+        lock = nfs4.opaque(b"box") + nfs4.opaque(self.file) + nfs4.opaque(b"owner") + nfs4.words(1)
+        lock += struct.pack(">QQ", offset, length)
+        reply = self.peer.call(100021, 4, 2, nfs4.opaque(b"once") + nfs4.words(0, 1) + lock + nfs4.words(0, 0))
+        status = struct.unpack_from(">I", reply, 8)[0]
+        return self.NLM.get(status, str(status))
+
+    def end(self):
+        self.peer.close()
 
 
 class Across(unittest.TestCase):
@@ -335,7 +444,78 @@ class Across(unittest.TestCase):
             return side.look_up
         if verb == "make":
             return side.make_directory
+        if verb == "change":
+            return side.change_mode
+        if verb == "wait":
+            return lambda: side.wait_for(*map(int, arguments[1:]))
         return lambda: getattr(side, verb)(*(int(argument) for argument in arguments))
+
+    def test_after_a_restart_those_come_first_who_had_it(self):
+        state = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-state-"))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        # What NFS clients had is remembered by its port.
+        with weft.serving("--state-dir", state, ports={"nfs": port}) as server:
+            (server.folder / "other").write_bytes(b"")
+            cases = []
+            for number, line in enumerate(GRACE.strip().splitlines()):
+                had, who, what, *outcomes = (part.strip() for part in line.split("|"))
+                cases.append((line.strip(), f"file-{number}", had, who, what, outcomes))
+            keeper, kept = Nfs(server.ready["nfs_port"], "keeper"), {}
+            for line, name, had, *_ in cases:
+                (server.folder / name).write_bytes(bytes(100))
+                keeper.begin(name)
+                self.assertEqual(self.act(keeper, had if "open" in had else "open rw")(), "ok", line)
+                if "lock" in had:
+                    self.assertEqual(self.act(keeper, had)(), "ok", line)
+                kept[name] = keeper.handle
+            server.crash()
+            keeper.end()
+            server.start()
+            ready = server.ready
+            # Whoever asks has a connection of his own, and a file: nobody waits for anybody but the keeper.
+            asked = []
+            for line, name, had, who, what, outcomes in cases:
+                side = {
+                    "smb": lambda: Smb(ready["smb_port"]), "v3": lambda: Old(ready),
+                    "v4": lambda: Nfs(ready["nfs_port"], name),
+                }[who]()
+                self.addCleanup(side.end)
+                side.begin(name)
+                if "lock" in had and who == "smb":
+                    # Who reads and lets others do as they like is in nobody's way.
+                    self.assertEqual(side.open("r"), "ok", line)
+                asked.append((line, side, what, outcomes))
+            answers = [[] for _ in asked]
+            threads = []
+            for (_, side, what, _), answer in zip(asked, answers):
+                act = self.act(side, what)
+                threads.append(threading.Thread(target=lambda act=act, answer=answer: answer.append(act()), daemon=True))
+            keeper = Nfs(ready["nfs_port"], "keeper", reclaims=True)
+            self.addCleanup(keeper.end)
+            for thread in threads:
+                thread.start()
+            for (line, _, _, [meanwhile, _]), thread in zip(asked, threads):
+                if meanwhile != "waits":
+                    thread.join(30)
+            for name, (_, _, had, *_) in zip(kept, cases):
+                keeper.begin(name)
+                keeper.handle = kept[name]
+                verb, *rest = had.replace(",", "").split()
+                opened = keeper.take_back("rw") if verb == "lock" else keeper.take_back(rest[0], *rest[2:])
+                self.assertEqual(opened, "ok", had)
+                if verb == "lock":
+                    self.assertEqual(keeper.take_back_lock(*map(int, rest)), "ok", had)
+            time.sleep(0.5)
+            for (line, _, _, [meanwhile, _]), answer in zip(asked, answers):
+                with self.subTest(meanwhile=line):
+                    self.assertEqual(answer[0] if answer else "waits", meanwhile)
+            self.assertEqual(keeper.done(), "ok")
+            for (line, side, what, [meanwhile, then]), answer, thread in zip(asked, answers, threads):
+                with self.subTest(afterwards=line):
+                    thread.join(30)
+                    self.assertFalse(thread.is_alive())
+                    self.assertEqual(answer[0] if meanwhile == "waits" else self.act(side, what)(), then)
 
     def test_named_attributes_are_streams(self):
         with weft.serving() as server:
