@@ -9,8 +9,6 @@ import pytest
 
 import weft
 
-# These measure, or keep every core busy.
-ALONE = ("test_bench.py::Pictures", "test_rdma.py::Perf", "test_transports.py")
 # The longest ones: they begin first, so that no worker is left with one of them at the end.
 FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_tshark.py", "test_lasting.py")
 
@@ -36,5 +34,5 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     items.sort(key=place)
     for item in items:
-        if item.nodeid.startswith(ALONE):
+        if weft.is_alone(item.cls):
             item.add_marker(pytest.mark.alone)

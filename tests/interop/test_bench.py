@@ -41,6 +41,7 @@ def points(path):
     return [(section["picture"], point) for section in report["sections"] for point in section["points"]]
 
 
+@weft.alone
 class Pictures(unittest.TestCase):
     def test_every_picture_is_measured_over_every_transport(self):
         with out() as path:

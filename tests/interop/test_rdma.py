@@ -60,6 +60,7 @@ class Ping(unittest.TestCase):
         self.assertIn("weft rdma ping --server", done.stderr)
 
 
+@weft.alone
 class Perf(unittest.TestCase):
     def test_every_byte_of_every_operation(self):
         with rdma_server("perf", "server") as ready:

@@ -15,6 +15,7 @@ import weft
 SIZE = int(os.environ.get("WEFT_TEST_FILE_SIZE", 1 << 30))
 
 
+@weft.alone
 class Transports(unittest.TestCase):
     def test_a_large_file_there_and_back(self):
         with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-client-") as work:

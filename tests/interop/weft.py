@@ -24,6 +24,18 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
+def alone(tests):
+    """Marks a class of tests that measure, or keep every core busy: `make interop` runs them one by one, beside no other test. Plain
+    unittest takes no notice."""
+    tests.runs_alone = True
+    return tests
+
+
+def is_alone(tests):
+    """Whether `alone` marks this class itself. A class that inherits from it says so for itself."""
+    return tests is not None and vars(tests).get("runs_alone", False)
+
+
 class Process:
     """A running `weft serve --json`: `ready` is what it said then. What it says afterwards is in its log, of all its starts."""
 
