@@ -20,6 +20,7 @@ use weft_wire::nfs3::{
 use weft_wire::xdr::Malformed;
 
 use super::Error;
+use super::busy::Busy;
 use super::lines::Lines;
 use super::mount::{Mount, NFS, ok};
 use super::rpc::Cargo;
@@ -206,20 +207,26 @@ impl File {
     /// One READ.
     async fn read_once(&self, offset: u64, len: usize) -> Result<(Bytes, bool), Error> {
         let placed = self.places() && len > SMALL_READ;
-        let sink = placed.then(|| (self.pool().clone(), len));
+        let sink = || placed.then(|| (self.pool().clone(), len));
         let longest_reply = AROUND_BYTES.saturating_add(if placed { 0 } else { len.saturating_add(3) });
-        let cargo = Cargo { sink, longest_reply, ..Cargo::default() };
+        let cargo = || Cargo { sink: sink(), longest_reply, ..Cargo::default() };
         // max_read keeps a length below 32 bits.
         let count = len as u32;
         let (data, eof) = match &self.remote {
             Remote::V3(mount, file) => {
                 let args = ReadArgs { file: *file, offset, count };
-                let outcome: Outcome<ReadOk, AttrOnly> =
-                    mount.rpc.call(NFS, procedure::READ, &args, cargo).await?;
-                let read = ok(outcome)?;
-                (read.data, read.head.eof)
+                let mut busy = Busy::new();
+                loop {
+                    let outcome: Outcome<ReadOk, AttrOnly> =
+                        mount.rpc.call(NFS, procedure::READ, &args, cargo()).await?;
+                    match ok(outcome) {
+                        Ok(read) => break (read.data, read.head.eof),
+                        Err(e) if busy.again(&e).await => {}
+                        Err(e) => return Err(e),
+                    }
+                }
             }
-            Remote::V4(opened) => opened.read(offset, count, cargo).await?,
+            Remote::V4(opened) => opened.read(offset, count, cargo()).await?,
         };
         if data.len() > len {
             return Err(Malformed("RFC 1813 3.3.6, RFC 8881 18.22: more data than asked for").into());
@@ -280,17 +287,23 @@ impl File {
         offset: u64,
         len: usize,
         stable: Stable,
-        cargo: Cargo,
+        mut cargo: Cargo,
     ) -> Result<(usize, Option<Verifier>), Error> {
         self.dirty.set(true);
         let count = len as u32;
         let (count, committed, verifier) = match &self.remote {
             Remote::V3(mount, file) => {
                 let head = WriteHead { file: *file, offset, count, stable };
-                let outcome: Outcome<WriteOk, WccOnly> =
-                    mount.rpc.call_with(NFS, procedure::WRITE, |e| head.emit(e), cargo).await?;
-                let done = ok(outcome)?;
-                (done.count, done.committed, done.verifier)
+                let mut busy = Busy::new();
+                loop {
+                    let outcome: Outcome<WriteOk, WccOnly> =
+                        mount.rpc.call_with(NFS, procedure::WRITE, |e| head.emit(e), cargo.again()).await?;
+                    match ok(outcome) {
+                        Ok(done) => break (done.count, done.committed, done.verifier),
+                        Err(e) if busy.again(&e).await => {}
+                        Err(e) => return Err(e),
+                    }
+                }
             }
             Remote::V4(opened) => opened.write(offset, count, stable, cargo).await?,
         };
@@ -362,9 +375,15 @@ impl File {
         match &self.remote {
             Remote::V3(mount, file) => {
                 let args = CommitArgs { file: *file, offset: 0, count: 0 };
-                let outcome: Outcome<CommitOk, WccOnly> =
-                    mount.rpc.call(NFS, procedure::COMMIT, &args, Cargo::default()).await?;
-                Ok(ok(outcome)?.verifier)
+                let mut busy = Busy::new();
+                loop {
+                    let outcome: Outcome<CommitOk, WccOnly> =
+                        mount.rpc.call(NFS, procedure::COMMIT, &args, Cargo::default()).await?;
+                    match ok(outcome) {
+                        Err(e) if busy.again(&e).await => {}
+                        done => return done.map(|done| done.verifier),
+                    }
+                }
             }
             Remote::V4(opened) => opened.commit().await,
         }

@@ -6,6 +6,7 @@
 //!
 //! Everything here lives on the core that it was made on.
 
+mod busy;
 mod file;
 mod lines;
 mod mount;

@@ -13,6 +13,7 @@ use weft_wire::nfs3::{self, *};
 use weft_wire::rpc::Credential;
 
 use super::Error;
+use super::busy::Busy;
 use super::file::File;
 use super::lines::{Dial, Lines};
 use super::rpc::{Cargo, Program, Rpc};
@@ -159,8 +160,14 @@ impl Mount {
     }
 
     async fn ask<T: Xdr, F: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<T, Error> {
-        let outcome: Outcome<T, F> = self.rpc.call(NFS, procedure, args, Cargo::default()).await?;
-        ok(outcome)
+        let mut busy = Busy::new();
+        loop {
+            let outcome: Outcome<T, F> = self.rpc.call(NFS, procedure, args, Cargo::default()).await?;
+            match ok(outcome) {
+                Err(e) if busy.again(&e).await => {}
+                done => return done,
+            }
+        }
     }
 
     /// Does nothing, there and back.

@@ -204,6 +204,43 @@ fn a_restart_of_the_server_between_write_and_commit_shows() {
 }
 
 #[test]
+fn a_server_that_has_no_time_now_is_asked_again_for_so_long() {
+    let busy =
+        || emit(&Outcome::<WccOnly, _>::Err(Failure { status: Status::JUKEBOX, data: WccOnly::default() }));
+    weft_machine::sim::Sim::new(1).run(async move {
+        // Half a minute until another client has lost what it had: a break of SMB.
+        let free = rt::now() + std::time::Duration::from_millis(34_500);
+        let later = move |answer: Vec<u8>| if rt::now() < free { busy() } else { answer };
+        let file = file(4096, move |procedure, _| {
+            Some(later(match procedure {
+                procedure::WRITE => written(1, 1),
+                procedure::COMMIT => committed(1),
+                procedure::READ => read_ok(b"x", true),
+                _ => emit(&Outcome::<_, WccOnly>::Ok(WccOnly::default())),
+            }))
+        });
+        let begun = rt::now();
+        file.write(0, Bytes::from_static(b"x")).await.unwrap();
+        let waited = rt::now() - begun;
+        assert!(waited.as_secs_f64() >= 34.5 && waited.as_secs_f64() < 36.6, "{waited:?}");
+        file.commit().await.unwrap();
+        assert_eq!(file.read(0, 1).await.unwrap(), "x");
+    });
+    weft_machine::sim::Sim::new(1).run(async move {
+        let channel = channel(false, move |procedure, _| match procedure {
+            procedure::FSINFO => Some(fsinfo(4096)),
+            MNT => Some(mounted()),
+            _ => Some(busy()),
+        });
+        let mount = Mount::connect(channel, "/x", options()).await.unwrap();
+        let begun = rt::now();
+        assert!(matches!(mount.remove("f").await, Err(Error::Status(Status::JUKEBOX))));
+        let waited = (rt::now() - begun).as_secs();
+        assert!((180..=182).contains(&waited), "{waited}");
+    });
+}
+
+#[test]
 fn the_end_of_the_channel_reaches_every_call() {
     rt::block_on(async {
         let channel = channel(true, |procedure, _| match procedure {

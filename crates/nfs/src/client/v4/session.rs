@@ -29,6 +29,7 @@ use super::mount::part;
 use super::opened::{Back, Opened};
 use super::slots::{Slots, Turn};
 use crate::client::Error;
+use crate::client::busy::{PATIENCE, PAUSES};
 use crate::client::lines::Lines;
 use crate::client::rpc::{Cargo, Program};
 
@@ -44,10 +45,6 @@ pub(super) const AROUND_BYTES: u32 = 1024;
 const MAX_KEPT_BYTES: u32 = 4096;
 /// A session that keeps less keeps nothing.
 const MIN_KEPT_BYTES: u32 = 512;
-/// How long a server may be busy, or in its grace period, before that is an error.
-const PATIENCE: Duration = Duration::from_secs(180);
-/// The pauses between attempts grow from here to there.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 /// How often a session may be lost while it is made, or while one request is asked.
 const MAX_LOSSES: u32 = 16;
 /// States of files that were dropped without being closed; more than this are closed with the next open.

@@ -244,6 +244,25 @@ fn who_does_not_answer_loses_everything() {
 }
 
 #[test]
+fn who_deletes_a_file_waits_for_one_break_of_a_client_that_does_not_answer() {
+    use weft_machine::sim::Sim;
+    for (form, rights) in
+        [(Form::Lease, Caching::RWH), (Form::Lease, Caching::RH), (Form::Oplock, Caching::RWH)]
+    {
+        Sim::new(1).run(async move {
+            let t = table();
+            let (_a, _client, _) = cached(&t, form, rights);
+            let begun = weft_machine::rt::now();
+            // Opening it takes the writes back, and removing the name the handle.
+            let b = t.open(NODE, &opening(&t)).await.unwrap();
+            t.clear(NODE, Some(b.key()), Access::Handle).await.unwrap();
+            t.clear(NODE, Some(b.key()), Access::Rename).await.unwrap();
+            assert_eq!(weft_machine::rt::now() - begun, BREAK_TIMEOUT, "{form:?} {rights:?}");
+        });
+    }
+}
+
+#[test]
 fn who_cannot_be_told_has_agreed() {
     let t = table();
     let (a, client, _) = cached(&t, Form::Oplock, Caching::RWH);
