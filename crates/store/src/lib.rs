@@ -8,6 +8,7 @@
 pub mod access;
 pub mod backend;
 pub mod block;
+pub mod health;
 pub mod opens;
 pub mod rules;
 pub mod set_id;

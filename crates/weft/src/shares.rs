@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use weft_store::backend::{Dir, Ram};
+use weft_store::health::Health;
 use weft_store::rules::Rules;
 use weft_store::snapshots::Snapshots;
 use weft_store::{Share, Vfs};
@@ -31,22 +32,21 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
     for path in &args.dirs {
         let name = name_of(path)?;
         let backend = Dir::open(path).map_err(|e| format!("cannot serve {}: {e}", path.display()))?;
-        let vfs = Vfs::new(backend);
-        let source = path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
-        shares.push(Described { share: Share::new(name, vfs), source });
+        let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)));
+        shares.push(Described { share: Share::new(name, vfs), source: folder.display().to_string() });
     }
     for (name, size) in &args.ram {
         let source = format!("ram, {size} bytes");
-        shares.push(Described { share: Share::new(name.as_str(), Vfs::new(Ram::new(*size))), source });
+        let vfs = Vfs::new(Ram::new(*size)).heard_by(Health::new(name, None));
+        shares.push(Described { share: Share::new(name.as_str(), vfs), source });
     }
     for (i, one) in shares.iter().enumerate() {
         check_name(&one.share.name)?;
         distinct(&shares[..i], &one.share.name)?;
     }
     for name in &args.continuous_availability {
-        let described = shares.iter().find(|described| described.share.name.eq_ignore_ascii_case(name));
-        let described = described
-            .ok_or_else(|| format!("--continuous-availability {name}: there is no share of that name"))?;
+        let described = named(&mut shares, "--continuous-availability", name)?;
         if described.share.vfs.kind() == "ram" {
             return Err(
                 format!("--continuous-availability {name}: a ramdisk does not survive the server").into()
@@ -54,9 +54,7 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         }
     }
     for name in &args.compress_share {
-        if !shares.iter().any(|described| described.share.name.eq_ignore_ascii_case(name)) {
-            return Err(format!("--compress-share {name}: there is no share of that name").into());
-        }
+        named(&mut shares, "--compress-share", name)?;
     }
     for (name, pattern) in &args.snapshots {
         let described = named(&mut shares, "--snapshots", name)?;
@@ -128,15 +126,33 @@ fn rules_of<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result
     Ok(&mut named(shares, option, name)?.share.rules)
 }
 
+fn no_share(option: &str, name: &str, there: &[String]) -> String {
+    format!("{option} {name}: there is no share of that name; there is {}", there.join(", "))
+}
+
 /// The share that an option names.
 fn named<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'a mut Described, Failure> {
+    let there: Vec<String> = shares.iter().map(|described| described.share.name.to_string()).collect();
     let found = shares.iter_mut().find(|described| described.share.name.eq_ignore_ascii_case(name));
-    found.ok_or_else(|| format!("{option} {name}: there is no share of that name").into())
+    found.ok_or_else(|| no_share(option, name, &there).into())
 }
 
 /// A share is named after its folder, also when the path is `.` or ends in `..`.
 fn name_of(path: &Path) -> Result<String, Failure> {
-    let real = path.canonicalize().map_err(|e| format!("cannot serve {}: {e}", path.display()))?;
+    let shown = path.display();
+    let real = path.canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("cannot serve {shown}: there is no such folder; make it: mkdir -p {shown}")
+        }
+        _ => format!("cannot serve {shown}: {e}"),
+    })?;
+    if !real.is_dir() {
+        let folder = real.parent().unwrap_or(Path::new("/")).display();
+        return Err(
+            format!("cannot serve {shown}: it is no folder; name the one that it lies in: {folder}").into()
+        );
+    }
     let name = real.file_name().and_then(|n| n.to_str());
-    name.map(str::to_owned).ok_or_else(|| format!("{} has no name to share it under", path.display()).into())
+    name.map(str::to_owned)
+        .ok_or_else(|| format!("{shown} has no name to share it under: name a folder below it").into())
 }

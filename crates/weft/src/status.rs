@@ -65,6 +65,9 @@ pub(crate) struct Share {
     pub encrypted: bool,
     /// Files and folders of it that are open.
     pub opens: usize,
+    /// What is wrong with its disk: full, read-only or failing.
+    #[serde(default)]
+    pub warning: Option<String>,
 }
 
 /// A volume.

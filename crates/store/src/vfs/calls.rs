@@ -16,6 +16,7 @@ use super::{
     OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
 };
 use crate::backend::ReadOnly;
+use crate::health::{Health, Heard};
 use crate::opens::{Access, Key, Opens, Refused};
 
 /// How deep a name may lie for what is below a directory to be found.
@@ -35,6 +36,8 @@ pub struct Vfs {
     caches: Arc<Caches>,
     /// How often a security descriptor has changed.
     descriptors: Arc<AtomicU64>,
+    /// Whether the disk takes what is written to it, where somebody wants to know.
+    health: Option<Arc<Health>>,
 }
 
 macro_rules! expect {
@@ -60,6 +63,7 @@ impl Vfs {
             streams: Arc::default(),
             caches,
             descriptors: Arc::default(),
+            health: None,
         }
     }
 
@@ -181,6 +185,18 @@ impl Vfs {
         Vfs { backend: Arc::new(ReadOnly::new(self.backend)), ..self }
     }
 
+    /// The same file system, with `health` hearing of what its disk refuses.
+    #[must_use]
+    pub fn heard_by(self, health: Health) -> Vfs {
+        let health = Arc::new(health);
+        Vfs { backend: Arc::new(Heard::new(self.backend, health.clone())), health: Some(health), ..self }
+    }
+
+    /// What its disk refuses, where that is heard.
+    pub fn health(&self) -> Option<&Health> {
+        self.health.as_deref()
+    }
+
     /// Whether nothing can be changed in it.
     pub fn is_read_only(&self) -> bool {
         self.backend.is_read_only()
@@ -266,7 +282,7 @@ impl Vfs {
                 expect!(self.backend.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
             }
         };
-        Ok(if write { file.witnessed(self.witness()) } else { file })
+        Ok(if write { file.witnessed(self.witness()).heard_by(self.health.clone()) } else { file })
     }
 
     /// See [`Op::Create`].

@@ -17,6 +17,7 @@ use super::sink::{Put, Sink};
 use super::stream::{Content, Stream};
 use super::watch::{What, Witness};
 use super::{Error, NodeId};
+use crate::health::Health;
 
 /// An open regular file: reads are ranges that the transport fetches late, writes are chains.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct OpenFile {
     stream: Option<(Arc<Stream>, Arc<Content>)>,
     /// Takes changes in the file's place.
     sink: Option<Arc<dyn Sink>>,
+    /// Who hears what becomes of changes.
+    health: Option<Arc<Health>>,
 }
 
 /// Why nothing was appended.
@@ -56,7 +59,16 @@ pub trait Quota: std::fmt::Debug + Send + Sync {
 impl OpenFile {
     /// Wraps a descriptor.
     pub fn new(node: NodeId, file: File, quota: Option<Arc<dyn Quota>>) -> OpenFile {
-        OpenFile { node, file, read_only: false, quota, witness: None, stream: None, sink: None }
+        OpenFile {
+            node,
+            file,
+            read_only: false,
+            quota,
+            witness: None,
+            stream: None,
+            sink: None,
+            health: None,
+        }
     }
 
     /// The same, with every change going to `sink`: what can be read of it is in the file when the sink says that it has
@@ -102,6 +114,23 @@ impl OpenFile {
         OpenFile { witness: Some(witness), ..self }
     }
 
+    /// The same, with `health` hearing of what the disk refuses.
+    pub(crate) fn heard_by(self, health: Option<Arc<Health>>) -> OpenFile {
+        OpenFile { health, ..self }
+    }
+
+    /// Passes on what became of a change. A stream may lie where the disk has little space for it, and a sink is no disk.
+    fn heard<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        if let Some(health) = self.health.as_ref().filter(|_| self.is_plain()) {
+            let path = || {
+                let number = rustix::fd::AsRawFd::as_raw_fd(&rustix::fd::AsFd::as_fd(&self.file));
+                std::fs::read_link(format!("/proc/self/fd/{number}")).ok()
+            };
+            health.heard(&done, || if self.file.is_in_memory() { None } else { path() });
+        }
+        done
+    }
+
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
     pub fn read(&self, offset: u64, len: usize) -> Result<Payload, Error> {
         self.read_within(self.len()?, offset, len)
@@ -140,6 +169,10 @@ impl OpenFile {
 
     /// Writes all of `chain` at `offset`.
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
+        self.heard(self.write_all(offset, chain).await)
+    }
+
+    async fn write_all(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
         if self.read_only {
             return Err(Error::Access);
         }
@@ -176,14 +209,15 @@ impl OpenFile {
         let appended = self.file().append(bytes, |end| {
             self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
             if let Some(quota) = self.quota() {
-                quota.grow(end, end.saturating_add(len)).map_err(|e| Refused::Store(e.into()))?;
+                let grown = self.heard(quota.grow(end, end.saturating_add(len)));
+                grown.map_err(|e| Refused::Store(e.into()))?;
             }
             admit(end).map_err(Refused::Store)
         });
         match appended {
-            Ok(()) => Ok(self.changed(What::SIZE | What::WRITTEN).await?),
+            Ok(()) => Ok(self.heard(self.changed(What::SIZE | What::WRITTEN).await)?),
             Err(Refused::Store(e)) => Err(e),
-            Err(Refused::Io(e)) => Err(Error::from(e).into()),
+            Err(Refused::Io(e)) => Ok(self.heard(Err(Error::from(e)))?),
         }
     }
 
@@ -198,7 +232,7 @@ impl OpenFile {
             None if !self.file.is_in_memory() || self.stream.is_some() => false,
             None => {
                 if self.quota.is_some() {
-                    self.may_grow(offset, len)?;
+                    self.heard(self.may_grow(offset, len))?;
                 }
                 self.mark();
                 put(&self.file, offset).transpose()?.is_some()
@@ -278,8 +312,8 @@ impl OpenFile {
         self.require_write(offset, len)?;
         self.require_file()?;
         let _alone = self.begin(offset, || len).await?;
-        self.may_grow(offset, len)?;
-        self.file().allocate(offset, len, keep_size).await?;
+        self.heard(self.may_grow(offset, len))?;
+        self.heard(self.file().allocate(offset, len, keep_size).await.map_err(Error::from))?;
         self.changed(What::SIZE).await
     }
 
@@ -320,7 +354,8 @@ impl OpenFile {
         self.require_file()?;
         let _alone = self.begin(at, || len).await?;
         self.may_grow(at, len)?;
-        let copied = self.file().copy_from(at, source.file(), from, len).await?;
+        let copied = self.file().copy_from(at, source.file(), from, len).await;
+        let copied = self.heard(copied.map_err(Error::from))?;
         self.changed(What::SIZE | What::WRITTEN).await?;
         Ok(copied)
     }
@@ -340,7 +375,7 @@ impl OpenFile {
         match (&self.sink, &self.stream) {
             (Some(sink), _) => sink.sync().await,
             (None, Some((stream, content))) => stream.sync(content).await,
-            (None, None) => Ok(self.file.sync(false).await?),
+            (None, None) => self.heard(self.file.sync(false).await.map_err(Error::from)),
         }
     }
 

@@ -50,6 +50,7 @@ impl Subject {
                 source: ready.map(|ready| ready.source.clone()).unwrap_or_default(),
                 encrypted: share.rules.encrypted,
                 opens: 0,
+                warning: None,
             };
             (share.clone(), described)
         };
@@ -103,7 +104,8 @@ impl Subject {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;
-            status.shares.push(status::Share { opens, ..described.clone() });
+            let warning = share.vfs.health().and_then(weft_store::health::Health::trouble);
+            status.shares.push(status::Share { opens, warning, ..described.clone() });
         }
         for volume in &mut status.volumes {
             let has = |connection: &&Connection| {

@@ -22,6 +22,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         let encrypted = if share.encrypted { ", encrypted" } else { "" };
         let (name, kind, source) = (&share.name, &share.kind, &share.source);
         writeln!(out, "  share     {name} ({kind}, {source}{encrypted}), {} open", share.opens)?;
+        if let Some(why) = &share.warning {
+            writeln!(out, "  share     ! {name}: {why}")?;
+        }
     }
     for volume in &status.volumes {
         let size = human(volume.size);

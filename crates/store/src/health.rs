@@ -1,0 +1,278 @@
+//! Whether the disk of a share takes what is written to it, told to whoever runs the server.
+//!
+//! Clients learn of a full, read-only or failing disk by the status of their requests, and their users rarely pass that on. So the first
+//! refusal is a warning in the log with the share, the path and what to do, and the end of the trouble is a line, too; in between
+//! `weft status` shows it.
+//! Owns: what is wrong now. Does not: change what clients are answered, or look at the disk by itself: without requests
+//! nothing is known.
+//!
+//! A full disk takes overwrites, and a failing one most requests. So a request that succeeds ends the trouble only when none
+//! has failed for [`CALM`]: the log has one pair of lines for it, however many requests fail in between.
+
+use std::any::Any;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::LocalBoxFuture;
+use rustix::io::Errno;
+use weft_machine::{Time, rt};
+
+use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
+
+/// Trouble is over when nothing has failed for so long, and something has succeeded.
+pub const CALM: Duration = Duration::from_secs(10);
+/// Trouble that lasts is told again after this.
+pub const REMIND: Duration = Duration::from_secs(600);
+
+/// What is wrong with a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// No space, or none within the quota.
+    Full,
+    /// The file system is mounted read-only, or has become so by an error.
+    ReadOnly,
+    /// It cannot be read or written (EIO, or the device is gone).
+    Failing,
+}
+
+impl Trouble {
+    fn of(error: &Error) -> Option<Trouble> {
+        let failing = [Errno::IO, Errno::UCLEAN, Errno::NODEV, Errno::NXIO, Errno::REMOTEIO, Errno::SHUTDOWN];
+        match error {
+            Error::NoSpace => Some(Trouble::Full),
+            Error::ReadOnly => Some(Trouble::ReadOnly),
+            Error::Io(e) => {
+                let errno = e.raw_os_error().map(Errno::from_raw_os_error)?;
+                failing.contains(&errno).then_some(Trouble::Failing)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Trouble that has not ended.
+#[derive(Clone, Debug)]
+struct Current {
+    trouble: Trouble,
+    since: Time,
+    last: Time,
+    told: Time,
+    failed: u64,
+}
+
+/// Of one share.
+#[derive(Debug)]
+pub struct Health {
+    share: String,
+    /// The folder on the host; `None` in memory.
+    folder: Option<PathBuf>,
+    /// Whether `current` is there: all that a request that succeeds looks at.
+    ill: AtomicBool,
+    current: Mutex<Option<Current>>,
+}
+
+impl Health {
+    /// Of a share of this name, in this folder or in memory.
+    pub fn new(share: &str, folder: Option<&Path>) -> Health {
+        Health {
+            share: share.to_owned(),
+            folder: folder.map(Path::to_owned),
+            ill: AtomicBool::new(false),
+            current: Mutex::default(),
+        }
+    }
+
+    /// What is wrong and what to do about it, where something is.
+    pub fn trouble(&self) -> Option<String> {
+        let current = self.current().clone()?;
+        let now = rt::now();
+        let (since, last) = (now.since(current.since).as_secs(), now.since(current.last).as_secs());
+        let said = self.said(current.trouble);
+        Some(format!("{said} ({} requests failed in {since} s, the last one {last} s ago)", current.failed))
+    }
+
+    /// A request that changes something has ended; `at` is asked for the path only where that is logged.
+    pub(crate) fn heard<T>(&self, done: &Result<T, Error>, at: impl FnOnce() -> Option<PathBuf>) {
+        match done {
+            Ok(_) => self.worked(rt::now()),
+            Err(e) => {
+                if let Some(trouble) = Trouble::of(e)
+                    && self.failed(trouble, rt::now())
+                {
+                    let at = at().map_or(String::new(), |path| format!(", at {}", path.display()));
+                    tracing::warn!("share {}: {}{at}", self.share, self.said(trouble));
+                }
+            }
+        }
+    }
+
+    /// Whether that is to be logged.
+    fn failed(&self, trouble: Trouble, now: Time) -> bool {
+        let current = &mut *self.current();
+        self.ill.store(true, Ordering::Release);
+        match current {
+            // A disk that fails may be full at times; the worse of the two is what is told.
+            Some(known) if known.trouble == trouble || known.trouble == Trouble::Failing => {
+                known.last = now;
+                known.failed = known.failed.saturating_add(1);
+                let again = now.since(known.told) >= REMIND;
+                if again {
+                    known.told = now;
+                }
+                again
+            }
+            other => {
+                *other = Some(Current { trouble, since: now, last: now, told: now, failed: 1 });
+                true
+            }
+        }
+    }
+
+    fn worked(&self, now: Time) {
+        if !self.ill.load(Ordering::Acquire) {
+            return;
+        }
+        let current = &mut *self.current();
+        let Some(known) = current.as_ref().filter(|known| now.since(known.last) >= CALM) else { return };
+        if known.trouble == Trouble::Full && self.is_full() {
+            return;
+        }
+        let (failed, since) = (known.failed, now.since(known.since).as_secs());
+        *current = None;
+        self.ill.store(false, Ordering::Release);
+        tracing::info!(
+            "share {}: its disk works again; {failed} requests had failed in {since} s",
+            self.share
+        );
+    }
+
+    /// Overwrites succeed on a full disk.
+    fn is_full(&self) -> bool {
+        let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
+        space.is_some_and(|space| space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0))
+    }
+
+    fn said(&self, trouble: Trouble) -> Said<'_> {
+        Said { trouble, folder: self.folder.as_deref() }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        // What it guards is replaced whole.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A sentence: what is wrong, and what to do.
+struct Said<'a> {
+    trouble: Trouble,
+    folder: Option<&'a Path>,
+}
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(folder) = self.folder.map(Path::display) else {
+            return match self.trouble {
+                Trouble::Full => {
+                    f.write_str("the ramdisk is full: remove files, or serve a larger one (--ram NAME=SIZE)")
+                }
+                Trouble::ReadOnly | Trouble::Failing => {
+                    f.write_str("the ramdisk fails: see the log of the kernel (dmesg)")
+                }
+            };
+        };
+        match self.trouble {
+            Trouble::Full => write!(
+                f,
+                "the disk of {folder} is full, or its quota: make space (df -h {folder}; df -i for files)"
+            ),
+            Trouble::ReadOnly => write!(
+                f,
+                "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw; or serve it with --read-only"
+            ),
+            Trouble::Failing => {
+                write!(
+                    f,
+                    "the disk of {folder} fails: see the log of the kernel (dmesg), and save what can be read"
+                )
+            }
+        }
+    }
+}
+
+/// A backend whose failures are heard.
+pub(crate) struct Heard {
+    backend: Arc<dyn Backend>,
+    health: Arc<Health>,
+}
+
+impl Heard {
+    pub(crate) fn new(backend: Arc<dyn Backend>, health: Arc<Health>) -> Heard {
+        Heard { backend, health }
+    }
+}
+
+/// The name that an operation changes, where its outcome says something of the disk. An extended attribute does not: ext4 has
+/// little space for those on an empty disk.
+fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
+    match op {
+        Op::Create { name, .. }
+        | Op::Remove { name, .. }
+        | Op::Rmdir { name, .. }
+        | Op::Link { name, .. }
+        | Op::Rename { to_name: name, .. } => Some(Some(name.clone())),
+        Op::Setattr { .. } | Op::SyncDir { .. } | Op::Open { write: true, .. } => Some(None),
+        _ => None,
+    }
+}
+
+impl Backend for Heard {
+    fn kind(&self) -> &'static str {
+        self.backend.kind()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.backend.is_read_only()
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        self.backend.changes_on_the_host()
+    }
+
+    fn sweep(&self, max: usize) {
+        self.backend.sweep(max);
+    }
+
+    fn tidy(&self, now: Instant) {
+        self.backend.tidy(now);
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        let changes = changes(&op);
+        let submitted = self.backend.submit(op);
+        match changes {
+            None => submitted,
+            Some(name) => Box::pin(async move {
+                let done = submitted.await;
+                use std::os::unix::ffi::OsStringExt;
+                let path = || name.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)));
+                self.health.heard(&done, path);
+                done
+            }),
+        }
+    }
+
+    fn observe(
+        self: Arc<Self>,
+        dir: NodeId,
+        recursive: bool,
+        watches: &Arc<Watches>,
+    ) -> Option<Box<dyn Any + Send + Sync>> {
+        self.backend.clone().observe(dir, recursive, watches)
+    }
+}
+
+#[cfg(test)]
+mod tests;
