@@ -8,6 +8,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::str::FromStr;
 
+use weft_machine::net::Interface;
+
 /// The name that means the loopback addresses of both families.
 pub(crate) const LOCALHOST: &str = "localhost";
 /// How often other numbers are tried where any will do, and what was free at one address is taken at another.
@@ -33,6 +35,24 @@ impl Addresses {
         &self.0
     }
 
+    /// All of these. What another one includes is left out: it could not be bound beside it.
+    pub(crate) fn of_each(each: &[Addresses]) -> Addresses {
+        let mut all: Vec<IpAddr> = Vec::new();
+        for ip in each.iter().flat_map(|addresses| &addresses.0) {
+            if !all.contains(ip) {
+                all.push(*ip);
+            }
+        }
+        // Linux takes connections of both families at :: unless told otherwise.
+        let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED));
+        if all.contains(&any_v6) {
+            all.retain(|ip| *ip == any_v6);
+        } else if all.contains(&any_v4) {
+            all.retain(|ip| *ip == any_v4 || ip.is_ipv6());
+        }
+        if all.is_empty() { Addresses::loopback() } else { Addresses(all) }
+    }
+
     /// The same without a loopback address that this host, or the namespace that we are in, does not have, as long as one
     /// is left. Other addresses were asked for by name or number, and are missed when they are bound.
     pub(crate) fn present(self) -> Addresses {
@@ -48,6 +68,35 @@ impl Addresses {
             present.retain(|ip| !ip.is_loopback() || has(ip));
         }
         if present.is_empty() { self } else { Addresses(present) }
+    }
+}
+
+impl Default for Addresses {
+    fn default() -> Addresses {
+        Addresses::loopback()
+    }
+}
+
+/// An address at which clients reach what listens on `ip`, as URLs have it: for all addresses one that leads here from other hosts,
+/// where there is one. IPv4 comes first, which more networks carry.
+pub(crate) fn in_hints(ip: IpAddr, found: &[Interface]) -> String {
+    if !ip.is_unspecified() {
+        return in_url(ip);
+    }
+    let mut leading = found.iter().filter(|one| !one.loopback && one.is_routable()).map(|one| one.addr);
+    let reached = leading.clone().find(IpAddr::is_ipv4).or_else(|| leading.find(|_| ip.is_ipv6()));
+    in_url(reached.unwrap_or(if ip.is_ipv4() {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv6Addr::LOCALHOST.into()
+    }))
+}
+
+/// An address as URLs have it (RFC 3986 3.2.2).
+pub(crate) fn in_url(host: IpAddr) -> String {
+    match host {
+        IpAddr::V4(host) => host.to_string(),
+        IpAddr::V6(host) => format!("[{host}]"),
     }
 }
 
@@ -71,14 +120,41 @@ impl FromStr for Addresses {
             return Ok(Addresses::loopback());
         }
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        if let Ok(ip) = bare.parse() {
-            return Ok(Addresses(vec![ip]));
+        match bare.parse() {
+            Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+                return Err(
+                    "link-local addresses, which are of one link, are not served: write another address of the link, or :: for all".into()
+                );
+            }
+            Ok(ip) => return Ok(Addresses(vec![ip])),
+            Err(_) => {}
         }
         let advice = "write an address of this host (0.0.0.0 for all), a name of it, or localhost";
+        if let Some((address, zone)) = bare.split_once('%')
+            && address.parse::<Ipv6Addr>().is_ok()
+        {
+            return Err(format!(
+                "link-local addresses, which are of one link ({zone}), are not served: write another address of {zone}, or :: for all"
+            ));
+        }
+        if let Ok(both) = text.parse::<SocketAddr>() {
+            let ip = both.ip();
+            return Err(format!(
+                "an address without a port: write --listen {ip}, and the port as --smb-port {}",
+                both.port()
+            ));
+        }
+        if bare.contains(',') {
+            let each: Vec<String> = bare.split(',').map(|one| format!("--listen {}", one.trim())).collect();
+            return Err(format!("several addresses: write {}", each.join(" ")));
+        }
         if text.is_empty() || text.contains([':', '/', ' ']) {
             return Err(format!("no address: {advice}"));
         }
-        let found = (text, 0).to_socket_addrs().map_err(|e| format!("{e}; {advice}"))?;
+        let found = (text, 0).to_socket_addrs().map_err(|e| match of_interface(text) {
+            own if own.is_empty() => format!("{e}; {advice}"),
+            own => format!("that is an interface; write its address: {}", own.join(" or ")),
+        })?;
         let mut all: Vec<IpAddr> = Vec::new();
         for addr in found {
             if !all.contains(&addr.ip()) {
@@ -90,6 +166,13 @@ impl FromStr for Addresses {
             false => Ok(Addresses(all)),
         }
     }
+}
+
+/// The addresses of the interface of this name that can be listened on.
+fn of_interface(name: &str) -> Vec<String> {
+    let found = weft_machine::net::interfaces().unwrap_or_default();
+    let own = found.iter().filter(|one| one.name == name && one.is_routable());
+    own.map(|one| one.addr.to_string()).collect()
 }
 
 impl fmt::Display for Addresses {
@@ -150,9 +233,61 @@ mod tests {
         {
             assert_eq!(parsed(text).unwrap(), means);
         }
-        for wrong in ["", "127.0.0.1:4450", "10.0.0.0/8", "a b"] {
+        for wrong in ["", "10.0.0.0/8", "a b"] {
             assert!(parsed(wrong).unwrap_err().contains("localhost"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_no_address_says_what_to_write() {
+        for (wrong, right) in [
+            ("fe80::1%eth0", "another address of eth0"),
+            ("[fe80::1%eth0]", "another address of eth0"),
+            ("fe80::1", "another address of the link"),
+            ("lo", "write its address: 127.0.0.1"),
+            ("127.0.0.1:4450", "--listen 127.0.0.1, and the port as --smb-port 4450"),
+            ("[::1]:4450", "--listen ::1, and the port as --smb-port 4450"),
+            ("10.0.0.1, ::1", "--listen 10.0.0.1 --listen ::1"),
+        ] {
+            let said = parsed(wrong).unwrap_err();
+            assert!(said.contains(right), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_listened_on_once() {
+        let all = |each: &[&str]| {
+            let each: Vec<Addresses> = each.iter().map(|text| text.parse().unwrap()).collect();
+            Addresses::of_each(&each).to_string()
+        };
+        assert_eq!(all(&["10.0.0.1", "localhost", "127.0.0.1"]), "10.0.0.1,127.0.0.1,::1");
+        assert_eq!(all(&["127.0.0.1", "0.0.0.0", "::1"]), "0.0.0.0,::1");
+        assert_eq!(all(&["127.0.0.1", "::", "0.0.0.0"]), "::");
+        assert_eq!(all(&[]), "127.0.0.1,::1");
+    }
+
+    #[test]
+    fn hints_name_an_address_that_leads_here() {
+        let interface = |addr: &str, loopback| Interface {
+            index: 1,
+            name: "x".into(),
+            addr: addr.parse().unwrap(),
+            loopback,
+            speed_bps: None,
+            queues: 1,
+        };
+        let v6 = [
+            interface("127.0.0.1", true),
+            interface("::1", true),
+            interface("fe80::1", false),
+            interface("2001:db8::1", false),
+        ];
+        let both = [v6.as_slice(), &[interface("10.0.0.1", false)]].concat();
+        let hint = |listen: &str, found: &[Interface]| in_hints(listen.parse().unwrap(), found);
+        assert_eq!((hint("::", &both), hint("0.0.0.0", &both)), ("10.0.0.1".into(), "10.0.0.1".into()));
+        assert_eq!((hint("::", &v6), hint("0.0.0.0", &v6)), ("[2001:db8::1]".into(), "127.0.0.1".into()));
+        assert_eq!((hint("::", &[]), hint("0.0.0.0", &[])), ("[::1]".into(), "127.0.0.1".into()));
+        assert_eq!((hint("::1", &both), hint("10.9.9.9", &[])), ("[::1]".into(), "10.9.9.9".into()));
     }
 
     #[test]

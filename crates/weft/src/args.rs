@@ -159,8 +159,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     pub keytab: Option<PathBuf>,
     /// Address to listen on, or a name of this host with all its addresses; localhost is 127.0.0.1 and ::1. Anything but loopback
-    /// is your decision
-    #[arg(long, value_name = "ADDR", default_value = LOCALHOST)]
+    /// is your decision (repeatable)
+    #[arg(long = "listen", value_name = "ADDR", default_value = LOCALHOST)]
+    pub each_listen: Vec<Addresses>,
+    /// All of them.
+    #[arg(skip)]
     pub listen: Addresses,
     /// TCP port of SMB; 0 takes any
     #[arg(long, value_name = "N", default_value_t = 4450)]

@@ -143,15 +143,17 @@ impl Ready {
         ports.into_iter().filter_map(|(name, port)| Some((name, port?)))
     }
 
-    /// How to connect, for a person who reads the terminal.
-    pub(crate) fn how_to(&self) -> String {
+    /// How to connect, for a person who reads the terminal; `host` as URLs have it.
+    pub(crate) fn how_to(&self, host: &str) -> String {
         let mut text = String::new();
-        let (host, user) = (in_url(self.listen), &self.user);
+        let user = &self.user;
         if let Some(port) = self.smb_port {
             for share in &self.shares {
                 let name = &share.name;
                 text += &format!("share {name} ({}, {})\n", share.kind, share.source);
-                text += &format!("  smbclient //{host}/{name} -p {port} -U {user}\n");
+                // It takes an address of IPv6 without brackets alone.
+                let bare = host.trim_start_matches('[').trim_end_matches(']');
+                text += &format!("  smbclient //{bare}/{name} -p {port} -U {user}\n");
                 text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
                 if let Some(nfs) = self.nfs_port {
                     let mount = self.mountd_port.unwrap_or(nfs);
@@ -164,7 +166,7 @@ impl Ready {
         for volume in &self.volumes {
             let name = &volume.name;
             text += &format!("volume {name} ({})\n", volume.source);
-            for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(&host, name)) {
+            for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {
                 text += &format!("  nbdinfo '{uri}'\n");
             }
         }
@@ -183,13 +185,5 @@ impl ReadyNbd {
         let unix = |path: &PathBuf| format!("{scheme}+unix:///{name}?socket={}", path.display());
         let unix = self.nbd_socket.as_ref().map(unix);
         tcp.into_iter().chain(unix).collect()
-    }
-}
-
-/// An address as URLs have it (RFC 3986 3.2.2).
-fn in_url(host: IpAddr) -> String {
-    match host {
-        IpAddr::V4(host) => host.to_string(),
-        IpAddr::V6(host) => format!("[{host}]"),
     }
 }

@@ -4,6 +4,7 @@
 
 mod names;
 mod nbd;
+mod neighbours;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
@@ -39,7 +40,7 @@ use self::replica::Replicas;
 use self::rpc::RpcPort;
 use self::volumes::Growths;
 use crate::Failure;
-use crate::addresses::{Addresses, bind_each};
+use crate::addresses::{self, Addresses, bind_each};
 use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
 use crate::admin::replica::{Command, Reply};
@@ -66,8 +67,10 @@ const LINK_SPEED_BPS: u64 = 10_000_000_000;
 /// Runs the command.
 pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
-    args.listen = args.listen.present();
+    args.listen = Addresses::of_each(&args.each_listen).present();
     let shares = shares::build(&args)?;
+    // Until the process ends.
+    let _marks = neighbours::mark(&shares);
     // NBD alone has nobody who logs on.
     let password = match shares.is_empty() && args.share_volumes.is_none() && !args.replica {
         true => None,
@@ -98,7 +101,7 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
         if let Some(password) = password.as_ref().filter(|password| password.made_up) {
             note!("password of {}: {}", ready.user, *password.text);
         }
-        crate::out::note(format_args!("{}", ready.how_to()));
+        crate::out::note(format_args!("{}", ready.how_to(&addresses::in_hints(ready.listen, &found()))));
     }
     drop(password);
     let mut stdout = std::io::stdout();
@@ -544,7 +547,13 @@ fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
         None => Err("no admin socket: neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     let endpoint = match bound {
-        Ok(endpoint) => Some(endpoint),
+        Ok(endpoint) => {
+            // After our own is there: of two that start at the same time one at least sees the other.
+            if let Some(dir) = &dir {
+                neighbours::sharing_state(dir, args.state_dir.is_some());
+            }
+            Some(endpoint)
+        }
         Err(why) if args.state_dir.is_some() => return Err(format!("--state-dir: {why}")),
         Err(why) => {
             tracing::warn!("{why}; `weft status` will not find this server: name a --state-dir");
@@ -714,6 +723,14 @@ fn interfaces(ready: &Ready) -> smb::Interfaces {
     })
 }
 
+/// The interfaces of this host, for hints: without them those name what is listened on.
+fn found() -> Vec<Interface> {
+    weft_machine::net::interfaces().unwrap_or_else(|e| {
+        tracing::debug!("the interfaces of this host cannot be listed: {e}");
+        Vec::new()
+    })
+}
+
 /// The interfaces by which a client reaches a server that listens on `listen`: those that have such an address, or, for
 /// all addresses, those that lead out of this host. One that has RDMA is told twice, with it and without: Linux's client
 /// (6.12) opens no further TCP connection to an interface that is told to have RDMA. Windows takes each for both
@@ -740,7 +757,13 @@ fn served(found: &[Interface], listen: &[IpAddr], rdma: bool) -> Vec<smb::Networ
 /// The sentence for a listener that could not be bound.
 pub(crate) fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
     let advice = match error.kind() {
-        std::io::ErrorKind::AddrInUse => "; another program has the port: choose one, or 0 for any",
+        std::io::ErrorKind::AddrInUse => {
+            let port = addr.port();
+            return format!(
+                "cannot listen on {addr}: another program has the port (`ss -ltnp sport = :{port}` shows it); choose another by its \
+                 option (--smb-port N, --smbd-port N, ...), or 0 for any"
+            );
+        }
         std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
         std::io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
         _ => "",

@@ -73,7 +73,7 @@ impl Subject {
             ..Status::default()
         };
         let offer = Offer {
-            listen: base.listen.clone(),
+            host: crate::addresses::in_hints(ready.listen, &super::found()),
             smbd_port: ready.smbd_port,
             nfs_rdma_port: ready.nfs_rdma_port,
             providers: base.providers.clone(),

@@ -8,8 +8,8 @@ use super::{Advice, Connection, Seen};
 /// What a server offers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {
-    /// The address that it listens on.
-    pub listen: String,
+    /// An address at which clients reach it, as URLs have it.
+    pub host: String,
     /// Port of SMB Direct, where it is served.
     pub smbd_port: Option<u16>,
     /// Port of NFS over RDMA.
@@ -40,7 +40,7 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
     if others.iter().any(same_session) {
         return None;
     }
-    let host = &offer.listen;
+    let host = &offer.host;
     if !seen.knows_rdma {
         let dialect = connection.dialect.as_deref().unwrap_or("an old dialect");
         return advice(
@@ -111,7 +111,7 @@ mod tests {
 
     fn offer() -> Offer {
         Offer {
-            listen: "10.0.0.1".into(),
+            host: "10.0.0.1".into(),
             smbd_port: Some(5445),
             nfs_rdma_port: None,
             providers: vec!["iwarp".into(), "shm".into()],

@@ -1,0 +1,125 @@
+"""What a server tells whoever runs it: of its disk, of other servers beside it, and how it is reached."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import weft
+from test_space import small_disk
+
+
+def status(server, state):
+    return json.loads(weft.run(weft.WEFT, "status", "--json", "--state-dir", state, "--pid", server.ready["pid"]).stdout)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "mounting a tmpfs needs root")
+class Disk(unittest.TestCase):
+    def test_a_full_disk_is_told_once_and_shown(self):
+        with small_disk() as disk, tempfile.TemporaryDirectory(prefix="weft-state-") as state:
+            server = weft.Server(disk, "--state-dir", state)
+            try:
+                large = weft.random_file(os.path.join(state, "large"), 16 << 20)
+                for _ in range(3):
+                    said = weft.smbclient(server, f"put {large} large", check=False)
+                    self.assertIn("NT_STATUS_DISK_FULL", said)
+                told = [line for line in server.faults() if "share data" in line]
+                self.assertEqual(len(told), 1, server.log_text())
+                self.assertIn(f"the disk of {disk} is full", told[0])
+                self.assertIn(f"df -h {disk}", told[0])
+                self.assertIn(f"at {disk}/large", told[0])
+                shown = weft.run(weft.WEFT, "status", "--state-dir", state).stdout
+                self.assertRegex(shown, rf"share     ! data: the disk of {disk} is full")
+                self.assertRegex(shown, r"\d+ requests failed in \d+ s")
+            finally:
+                server.stop()
+
+    def test_a_disk_that_became_read_only_is_told(self):
+        with small_disk() as disk, tempfile.TemporaryDirectory(prefix="weft-state-") as state:
+            server = weft.Server(disk, "--state-dir", state)
+            try:
+                (disk / "file").write_text("x")
+                weft.run("mount", "-o", "remount,ro", disk)
+                weft.smbclient(server, "mkdir folder", check=False)
+                told = [line for line in server.faults() if "share data" in line]
+                self.assertEqual(len(told), 1, server.log_text())
+                self.assertIn("is read-only", told[0])
+            finally:
+                server.stop()
+
+
+class Neighbours(unittest.TestCase):
+    def test_a_second_server_says_what_it_shares_with_the_first(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as work, contextlib.ExitStack() as stack:
+            work = pathlib.Path(work)
+            for folder in ["data/inside", "state", "other", "link"]:
+                (work / folder).mkdir(parents=True)
+            (work / "link" / "data").symlink_to(work / "data")
+
+            def served(folder, state):
+                server = weft.Server(folder, "--state-dir", work / state)
+                stack.callback(server.stop)
+                return server
+
+            first = served(work / "data", "state")
+            alone = served(work / "other", "other-state")
+            again = served(work / "link" / "data", "state")
+            inside = served(work / "data" / "inside", "third-state")
+            self.assertEqual((first.faults(), alone.faults()), ([], []))
+            folder, state = sorted(again.faults(), key=lambda line: "state directory" in line)
+            self.assertIn(f"share data: {work}/data is served already", folder)
+            self.assertIn(f"that of process {first.ready['pid']}", state)
+            self.assertIn("another Weft serves", "".join(inside.faults()))
+
+
+class Hints(unittest.TestCase):
+    """What is printed as a command to connect is one that connects."""
+
+    def hints(self, *listen):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as work:
+            (pathlib.Path(work) / "data").mkdir()
+            options = [part for one in listen for part in ("--listen", one)]
+            log = pathlib.Path(work) / "log"
+            with open(log, "w") as out:
+                server = subprocess.Popen(
+                    [weft.WEFT, "serve", pathlib.Path(work) / "data", "--user", weft.USER, *options,
+                     "--smb-port", "0", "--smbd-port", "0"],
+                    stdout=subprocess.PIPE, stderr=out, env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD), text=True,
+                )
+            try:
+                self.assertIn("ready", server.stdout.readline())
+                said = log.read_text()
+                url = re.search(r"weft ls (smb://\S+)", said).group(1)
+                weft.run(weft.WEFT, "ls", url)
+                client = re.search(r"smbclient (//\S+) -p (\d+) -U (\S+)", said)
+                weft.run("smbclient", client[1], "-p", client[2], "-U", f"{client[3]}%{weft.PASSWORD}", "-c", "ls")
+                return url
+            finally:
+                server.terminate()
+                server.wait(timeout=30)
+                server.stdout.close()
+
+    def test_for_whatever_is_listened_on(self):
+        for listen in [["0.0.0.0"], ["::"], ["::1"], ["[::1]"], ["localhost"], ["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "0.0.0.0"]]:
+            with self.subTest(listen=listen):
+                url = self.hints(*listen)
+                host = re.match(r"smb://[^@]+@(\[[^]]+\]|[^:/]+):", url).group(1).strip("[]")
+                self.assertFalse(ipaddress.ip_address(host).is_unspecified, url)
+
+    def test_what_is_no_address(self):
+        for wrong, right in [
+            ("fe80::1%lo", "another address of lo"), ("127.0.0.1:4450", "--smb-port 4450"),
+            ("127.0.0.1,::1", "--listen 127.0.0.1 --listen ::1"),
+        ]:
+            done = weft.run(weft.WEFT, "serve", "--ram", "ram=64M", "--listen", wrong, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(right, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
