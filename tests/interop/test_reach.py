@@ -190,7 +190,12 @@ class Reach(unittest.TestCase):
             (server.folder / "file").write_text("x")
             done = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1/data")
             self.assertIn("file", done.stdout)
-            self.assertIn("127.0.0.1:445; trying 4450", done.stderr)
+            self.assertIn("127.0.0.1:445; port 4450, the default of weft serve, answers", done.stderr)
+            # What is printed can be typed again.
+            said = self.said("ls", f"smb://{weft.USER}@127.0.0.1/data/none")
+            self.assertIn(f"smb://{weft.USER}@127.0.0.1/data/none: no such file", said)
+            said = self.said("ls", f"smb://{weft.USER}@127.0.0.1/none")
+            self.assertIn(f"`weft ls smb://{weft.USER}@127.0.0.1` lists", said)
             # A port that is named is that one.
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:445/data")
             self.assertIn("127.0.0.1:445: Connection refused", said)
@@ -234,7 +239,10 @@ class Reach(unittest.TestCase):
             (["cp", "/no/such/file", "smb://a@192.0.2.1/data/"], "/no/such/file: No such file"),
             (["sync", "/no/such/folder", "nfs://192.0.2.1/data/"], "/no/such/folder: No such file"),
             (["put", "smb://a@192.0.2.1/data/"], "names no file"),
-            (["cat", "./here"], "smb://USER@HOST"),
+            (["cat", "./here"], "@HOST/SHARE/PATH"),
+            (["ls", "localhost"], "@localhost, or nfs://localhost/EXPORT"),
+            (["ls", "smb://a@::1/data"], "write smb://a@[::1]/data"),
+            (["get", "smb://a@192.0.2.1/data/x"], "weft cp"),
         ]:
             with self.subTest(arguments=arguments):
                 self.assertIn(says, self.said(*arguments, within=5))

@@ -93,7 +93,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
         let pool = Pool::new(CLIENT_BUFFERS);
         let remote = Remote::connect_as(&url, &args.connect, &pool, &password, None).await?;
         if remote.is_folder(&url.path).await.map_err(|e| format!("{url}: {e}"))? {
-            return Err(format!("{url} is a folder: name a file in it, {url}/NAME").into());
+            return Err(format!("{url} is a folder: name a file in it, {}", url.join("NAME")).into());
         }
         let taken = take(&remote, &url.path, &stopped).await;
         // Also after a failure: the server would keep what is open, and its space.

@@ -469,7 +469,7 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
     };
     if loopback && !open(url.port).await && open(WEFT_SMB_PORT).await {
         note!(
-            "weft: nothing listens on {}; trying {WEFT_SMB_PORT}, the default of weft serve",
+            "weft: nothing listens on {}; port {WEFT_SMB_PORT}, the default of weft serve, answers and is used",
             reach::authority(&url.host, url.port)
         );
         return Ok(Url { port: WEFT_SMB_PORT, ..url.clone() });
@@ -558,6 +558,9 @@ impl<'a> Dial<'a> {
                 Err(failed) => {
                     let refused = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::ConnectionRefused);
                     let advice = match refused {
+                        true if self.url.scheme == Scheme::Nfs => {
+                            "does the server run, and serve NFS at this port (weft serve: --nfs-port)?"
+                        }
                         true => "is the server running, and is this its port?",
                         false => "is the address right, and does a firewall let this port pass?",
                     };

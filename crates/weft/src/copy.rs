@@ -14,7 +14,7 @@ use weft_machine::{Pool, rt};
 use weft_rdma::Traffic;
 
 use crate::Failure;
-use crate::args::{Cp, Sync, Transfer};
+use crate::args::{Cp, Sync, Transfer, default_user};
 use crate::cat;
 use crate::connect::{Remote, password_for};
 use crate::local::{Destination, STANDARD};
@@ -67,10 +67,14 @@ impl Direction {
                 Ok(Direction::Up(PathBuf::from(from), to))
             }
             (None, None) => Err(format!(
-                "neither {from} nor {to} is on a server; name it as smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH"
+                "neither {from} nor {to} is on a server; name the one that is as smb://{user}@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH",
+                user = default_user()
             )
             .into()),
-            (Some(_), Some(_)) => Err("both are on servers; copy to a local file first".into()),
+            (Some(from), Some(to)) => Err(format!(
+                "{from} and {to} are both on servers; copy to a local file first, or `weft cat {from} | weft put {to}`"
+            )
+            .into()),
         }
     }
 
@@ -112,6 +116,9 @@ async fn carry(
         Done { bytes: 0, name: String::new(), verified: !args.transfer.no_verify, to_stdout: false };
     match &direction {
         Direction::Down(from, to) => {
+            if from.path.is_empty() {
+                return Err(format!("{from} is a folder: copy it with -r").into());
+            }
             let target = if to.is_dir() { to.join(from.file_name()) } else { to.clone() };
             let copied = match Destination::of(&target)? {
                 Destination::File(file) => {
@@ -135,7 +142,7 @@ async fn carry(
             let piped = from == Path::new(STANDARD);
             let target = match into_folder {
                 true if piped => {
-                    return Err(format!("{to} is a folder: name the file in it, {to}/NAME").into());
+                    return Err(format!("{to} is a folder: name the file in it, {}", to.join("NAME")).into());
                 }
                 true => to.join(name_of(from)?),
                 false => to.clone(),

@@ -12,12 +12,12 @@ use crate::args::Ls;
 use crate::connect::{self, Remote, RemoteEntry};
 use crate::out::name;
 use crate::transfer::CLIENT_BUFFERS;
-use crate::url::Url;
+use crate::url::{Url, UrlError};
 
 /// Runs the command.
 pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     let url = Url::parse_server(&args.url)?;
-    let url = url.ok_or("name a folder: smb://HOST:PORT/SHARE/PATH or nfs://...")?;
+    let url = url.ok_or_else(|| UrlError::no_url(&args.url, ""))?;
     if url.share.is_empty() {
         return shares(&args, &url);
     }

@@ -75,6 +75,13 @@ impl Destination {
                 return Ok(Destination::Stream(Stream(Some(path.to_owned()))));
             }
         }
+        if existing.is_none()
+            && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
+            && !folder.exists()
+        {
+            let folder = folder.display();
+            return Err(format!("{shown}: there is no folder {folder}; make it: mkdir -p {folder}").into());
+        }
         let (behind, through_proc) = behind_links(path)?;
         // A link of /proc/PID/fd shows a name that may be another file's by now.
         let path = if through_proc { path.to_owned() } else { behind };

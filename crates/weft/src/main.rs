@@ -38,6 +38,7 @@ mod stat;
 mod status;
 mod sync;
 mod transfer;
+mod unknown;
 mod url;
 mod volume;
 mod watch;
@@ -55,7 +56,13 @@ use crate::args::{Args, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::try_parse().unwrap_or_else(|error| {
+        // The sentence comes first: clap ends the process.
+        if let Some(advice) = unknown::advice(&error) {
+            note!("weft: {advice}");
+        }
+        error.exit()
+    });
     logging::start(args.verbose, args.command.serves());
     let outcome = match args.command {
         Command::Serve(args) => serve::run(*args),

@@ -11,11 +11,11 @@ use crate::Failure;
 use crate::args::Stat;
 use crate::connect::Remote;
 use crate::transfer::CLIENT_BUFFERS;
-use crate::url::Url;
+use crate::url::{Url, UrlError};
 
 /// Runs the command.
 pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
-    let url = Url::parse(&args.url)?.ok_or("name a file: smb://HOST:PORT/SHARE/PATH or nfs://...")?;
+    let url = Url::parse(&args.url)?.ok_or_else(|| UrlError::no_url(&args.url, "SHARE/PATH"))?;
     let (stat, target, transport) = rt::block_on(async {
         let remote = Remote::connect(&url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
         let stat = remote.stat(&url.path).await.map_err(|e| format!("{url}: {e}"))?;

@@ -3,6 +3,7 @@
 //! Owns: nothing. Does not: resolve or connect.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use crate::args::default_user;
@@ -55,8 +56,12 @@ pub(crate) struct Url {
 /// What is wrong with a URL, and how to write it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum UrlError {
-    #[error("{0:?} names no share: write {1}://HOST:PORT/SHARE/PATH")]
-    NoShare(String, &'static str),
+    #[error("{0} names no share: write {0}/SHARE/PATH; `weft ls {0}` lists the shares")]
+    NoShare(String),
+    #[error("{0} names no export: write {0}/EXPORT/PATH; `showmount -e {1}` lists the exports")]
+    NoNfsExport(String, String),
+    #[error("{0} has an address of IPv6 without brackets: write {1}")]
+    Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
     #[error("{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are")]
@@ -81,31 +86,29 @@ pub(crate) enum UrlError {
     Scheme(String),
     #[error("{0:?} names no host: write {1}://HOST/SHARE/PATH")]
     NoHost(String, &'static str),
-    #[error("smb://{0} names no user; write smb://{user}@{0}", user = default_user())]
-    NoUser(String),
+    #[error("{0} names no user; write {1}")]
+    NoUser(String, String),
+    #[error("{0} is no URL; write {1}")]
+    NoUrl(String, String),
 }
 
 impl Url {
     /// The URL in `text`; `None` when it is a local path.
     pub(crate) fn parse(text: &str) -> Result<Option<Url>, UrlError> {
         match Url::parse_server(text)? {
-            Some(url) if url.share.is_empty() => {
-                let name = if url.scheme == Scheme::Smb { "smb" } else { "nfs" };
-                Err(UrlError::NoShare(text.to_owned(), name))
-            }
+            Some(url) if url.share.is_empty() => Err(match url.scheme {
+                Scheme::Smb => UrlError::NoShare(url.with_user().to_string()),
+                Scheme::Nfs => UrlError::NoNfsExport(url.to_string(), url.host),
+            }),
             url => Ok(url),
         }
     }
 
     /// The same for what must be a file of a server.
     pub(crate) fn of_file(text: &str) -> Result<Url, crate::Failure> {
-        let url = Url::parse(text)?.ok_or_else(|| {
-            format!("{text} is no URL; name a file of a server: smb://USER@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH")
-        })?;
+        let url = Url::parse(text)?.ok_or_else(|| UrlError::no_url(text, "SHARE/PATH"))?;
         match url.path.is_empty() || url.folder {
-            true => {
-                Err(format!("{url} names no file; add its path: {}/FILE", text.trim_end_matches('/')).into())
-            }
+            true => Err(format!("{url} names no file; add its path: {}", url.join("FILE")).into()),
             false => Ok(url),
         }
     }
@@ -130,6 +133,11 @@ impl Url {
             Ok(0) | Err(_) => Err(UrlError::Port(text.to_owned())),
             Ok(port) => Ok(port),
         };
+        let bare = host.split('%').next().unwrap_or(host);
+        if bare.parse::<Ipv6Addr>().is_ok() {
+            let whole = text.replacen(host, &format!("[{host}]"), 1);
+            return Err(UrlError::Brackets(text.to_owned(), whole));
+        }
         // [::1]:445 keeps its colons.
         let (host, port_named, port) = match host.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, true, port_of(port)?),
@@ -178,10 +186,18 @@ impl Url {
         if self.scheme == Scheme::Nfs || !self.user.is_empty() || kerberos {
             return Ok(());
         }
-        let port = if self.port_named { format!(":{}", self.port) } else { String::new() };
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let path = [&self.share, &self.path].map(|part| part.trim_matches('/')).join("/");
-        Err(UrlError::NoUser(format!("{host}{port}/{}", path.trim_matches('/'))))
+        Err(UrlError::NoUser(self.to_string(), self.clone().with_user().to_string()))
+    }
+
+    /// The same with a user: this one, where none is named and the protocol wants one.
+    fn with_user(self) -> Url {
+        let user = if self.user.is_empty() { default_user() } else { self.user.clone() };
+        Url { user, ..self }
+    }
+
+    /// The same without share and path.
+    pub(crate) fn server(&self) -> Url {
+        Url { share: String::new(), path: String::new(), folder: false, ..self.clone() }
     }
 
     /// The last component: the file's own name.
@@ -196,18 +212,98 @@ impl Url {
     }
 }
 
+/// As it can be typed again: with the port only where one was named, and escaped for a shell as well.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
             Scheme::Smb => "smb",
             Scheme::Nfs => "nfs",
         };
-        write!(f, "{scheme}://{}:{}/{}/{}", self.host, self.port, self.share, self.path)
+        write!(f, "{scheme}://")?;
+        if !self.user.is_empty() {
+            write!(f, "{}@", escaped(&self.user, ""))?;
+        }
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        if self.port_named {
+            write!(f, ":{}", self.port)?;
+        }
+        if !self.share.is_empty() {
+            write!(f, "/{}", escaped(&self.share, ""))?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "/{}", escaped(&self.path, "/"))?;
+        }
+        if self.folder && !self.share.is_empty() {
+            f.write_str("/")?;
+        }
+        let version = self.version.map(|version| match version {
+            NfsVersion::V3 => "vers=3".to_owned(),
+            NfsVersion::V41 => "vers=4.1".to_owned(),
+        });
+        let mount = self.mount_port.map(|port| format!("mountport={port}"));
+        let rdma = self.rdma_port.map(|port| format!("rdmaport={port}"));
+        let options: Vec<String> = [version, mount, rdma].into_iter().flatten().collect();
+        match options.is_empty() {
+            true => Ok(()),
+            false => write!(f, "?{}", options.join("&")),
+        }
     }
+}
+
+impl UrlError {
+    /// Of what is no URL, with what was probably meant; `wanted` is what the command names below the server, if anything.
+    pub(crate) fn no_url(text: &str, wanted: &str) -> UrlError {
+        let local = text.is_empty() || text.starts_with(['/', '.', '~', '-']) || Path::new(text).exists();
+        let meant = match Url::parse_server(&format!("smb://{text}")) {
+            Ok(Some(url)) if !local => Some(url.with_user()),
+            _ => None,
+        };
+        let below = |share: &str| if wanted.is_empty() { String::new() } else { format!("/{share}") };
+        let (typed, write) = match meant {
+            Some(url) if url.share.is_empty() => {
+                (text.to_owned(), format!("{url}{}, or nfs://{}/EXPORT", below(wanted), url.host))
+            }
+            Some(url) => (text.to_owned(), format!("{url}, or nfs:// in place of smb://")),
+            None => {
+                let typed = if text.is_empty() { "\"\"".to_owned() } else { text.to_owned() };
+                let user = default_user();
+                (typed, format!("smb://{user}@HOST{} or nfs://HOST/EXPORT", below(wanted)))
+            }
+        };
+        UrlError::NoUrl(typed, write)
+    }
+}
+
+/// Escapes what means something else in a URL or to a shell. Letters of any script, and `also`, stay.
+fn escaped(text: &str, also: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_alphanumeric() || "-._+,=@".contains(c) || also.contains(c) => escaped.push(c),
+            c => {
+                let mut bytes = [0; 4];
+                c.encode_utf8(&mut bytes).bytes().for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
+            }
+        }
+    }
+    escaped
 }
 
 /// What looks like a remote name of other programs, and is no file here, is not taken for one that is to be made.
 fn no_url(text: &str) -> Result<(), UrlError> {
+    // The slashes are easily forgotten.
+    for scheme in ["smb", "nfs"] {
+        if let Some(rest) = text.strip_prefix(scheme).and_then(|rest| rest.strip_prefix(':'))
+            && !Path::new(text).exists()
+        {
+            let rest = rest.trim_start_matches('/');
+            let write = if rest.is_empty() { "HOST/SHARE/PATH" } else { rest };
+            return Err(UrlError::NoUrl(text.to_owned(), format!("{scheme}://{write}")));
+        }
+    }
     let unc = text.replace('\\', "/");
     if let Some(rest) = unc.strip_prefix("//")
         && let Some((host, _)) = rest.split_once('/')
@@ -269,7 +365,7 @@ mod tests {
             }
         );
         assert_eq!(url.file_name(), "big.iso");
-        assert_eq!(url.to_string(), "smb://127.0.0.1:4450/data/a b/big.iso");
+        assert_eq!(url.to_string(), "smb://alice@127.0.0.1:4450/data/a%20b/big.iso");
     }
 
     #[test]
@@ -289,9 +385,53 @@ mod tests {
     }
 
     #[test]
+    fn what_is_printed_can_be_typed_again() {
+        for text in [
+            "smb://alice@nas",
+            "smb://alice@nas/data",
+            "smb://alice@nas/data/",
+            "smb://nas:445/data/big.iso",
+            "smb://a%3Ab%2Fc@[fe80::1%eth0]:4450/a%3Fb/100%25/%27%20%26.txt",
+            "nfs://[::1]/data/\u{fc}?vers=3&mountport=20048&rdmaport=20049",
+        ] {
+            let url = Url::parse_server(text).unwrap().unwrap();
+            assert_eq!(url.to_string(), text);
+            assert_eq!(Url::parse_server(&url.to_string()).unwrap().unwrap(), url);
+        }
+        // The port that the protocol has was not named, and another may have answered.
+        let url = Url { port: 4450, ..Url::parse("smb://alice@localhost/data").unwrap().unwrap() };
+        assert_eq!(url.to_string(), "smb://alice@localhost/data");
+        assert_eq!(url.join("x").server().to_string(), "smb://alice@localhost");
+    }
+
+    #[test]
+    fn what_is_no_url_is_named_with_what_to_type() {
+        let says = |text: &str, wanted: &str| UrlError::no_url(text, wanted).to_string();
+        let user = default_user();
+        assert_eq!(
+            says("localhost", ""),
+            format!("localhost is no URL; write smb://{user}@localhost, or nfs://localhost/EXPORT")
+        );
+        assert!(
+            says("bob@nas:4450/data/x", "")
+                .ends_with("write smb://bob@nas:4450/data/x, or nfs:// in place of smb://")
+        );
+        assert!(says("nas", "SHARE/PATH").contains(&format!("smb://{user}@nas/SHARE/PATH")));
+        for local in ["/tmp", ".", "./x", ""] {
+            assert!(says(local, "SHARE/PATH").contains(&format!("smb://{user}@HOST/SHARE/PATH")), "{local}");
+        }
+        assert!(says("", "").starts_with("\"\" is no URL"));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         assert_eq!(Url::parse("/tmp/file"), Ok(None));
-        assert!(matches!(Url::parse("smb://host"), Err(UrlError::NoShare(..))));
+        let says = |text: &str| Url::parse(text).unwrap_err().to_string();
+        assert!(says("smb://a@host:5").contains("`weft ls smb://a@host:5` lists the shares"));
+        assert!(says("nfs://host").contains("`showmount -e host`"));
+        assert!(says("smb://a@::1/s").contains("write smb://a@[::1]/s"));
+        assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
+        assert!(says("smb:/a@host/s").contains("write smb://a@host/s"));
         assert!(matches!(Url::parse("smb://h:99999/s"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb://u:p@h/s"), Err(UrlError::Password)));
         assert!(matches!(Url::parse("nfs://h/s?x=1"), Err(UrlError::Option(_))));

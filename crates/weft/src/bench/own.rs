@@ -12,7 +12,7 @@ use weft_load::loaders::{Understood, diskspd, iozone, sqlio};
 use super::{Assignment, Assignments, session, timing};
 use crate::Failure;
 use crate::args::{JobOf, LoaderOf, Measuring, Over, ServerOf};
-use crate::url::{NfsVersion, Scheme, Url};
+use crate::url::{Scheme, Url};
 
 /// Runs `weft bench run`.
 pub(super) fn run(args: JobOf) -> Result<ExitCode, Failure> {
@@ -134,23 +134,9 @@ fn is_beside(a: &Url, b: &Url) -> bool {
     (a.scheme, &a.host, a.port, &a.share, &a.user) == (b.scheme, &b.host, b.port, &b.share, &b.user)
 }
 
-/// The share of a file, as HOST takes it.
+/// The share of a file, as HOST takes it; with its port, which says that one server is meant.
 pub(super) fn root(url: &Url) -> String {
-    let scheme = if url.scheme == Scheme::Smb { "smb" } else { "nfs" };
-    let user = if url.user.is_empty() { String::new() } else { format!("{}@", url.user) };
-    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
-    let version = url.version.map(|version| match version {
-        NfsVersion::V3 => "vers=3".to_owned(),
-        NfsVersion::V41 => "vers=4.1".to_owned(),
-    });
-    let options: Vec<String> = [("mountport", url.mount_port), ("rdmaport", url.rdma_port)]
-        .iter()
-        .filter_map(|(name, port)| port.map(|port| format!("{name}={port}")))
-        .chain(version)
-        .collect();
-    let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-    let share = url.share.replace('%', "%25").replace('/', "%2F").replace('?', "%3F");
-    format!("{scheme}://{user}{host}:{}/{share}{query}", url.port)
+    Url { path: String::new(), folder: false, port_named: true, ..url.clone() }.to_string()
 }
 
 #[cfg(test)]

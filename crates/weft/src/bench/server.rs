@@ -252,7 +252,7 @@ fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
         false => parsed.name.clone(),
     };
     let mut smb = parse(&format!("smb://{bracketed}"))?;
-    smb.port = parsed.port.unwrap_or(smb.port);
+    (smb.port, smb.port_named) = (parsed.port.unwrap_or(smb.port), parsed.port.is_some());
     (smb.user, smb.share) = (user, share.clone());
     if nfs.is_none() && !share.is_empty() && parsed.port.is_none() {
         nfs = Some(Url { share, ..parse(&format!("nfs://{bracketed}"))? });
@@ -340,7 +340,7 @@ mod tests {
         let Kind::Named { smb, nfs, .. } = named(host, options).unwrap() else {
             panic!("{host} is started here")
         };
-        (smb.map(|url| format!("{}@{url}", url.user)), nfs.map(|url| url.to_string()))
+        (smb.map(|url| url.to_string()), nfs.map(|url| url.to_string()))
     }
 
     #[test]
@@ -364,17 +364,17 @@ mod tests {
     #[test]
     fn a_host_is_both_servers_a_url_is_one() {
         let (smb, nfs) = urls("nas", &options());
-        assert_eq!(smb.as_deref(), Some("alice@smb://nas:445/data/"));
-        assert_eq!(nfs.as_deref(), Some("nfs://nas:2049/data/"));
+        assert_eq!(smb.as_deref(), Some("smb://alice@nas/data"));
+        assert_eq!(nfs.as_deref(), Some("nfs://nas/data"));
         let (smb, nfs) = urls("nas:4450", &options());
-        assert_eq!(smb.as_deref(), Some("alice@smb://nas:4450/data/"));
+        assert_eq!(smb.as_deref(), Some("smb://alice@nas:4450/data"));
         assert_eq!(nfs, None, "a port is one server's");
         let (smb, _) = urls("[::1]:4450", &options());
-        assert_eq!(smb.as_deref(), Some("alice@smb://::1:4450/data/"));
+        assert_eq!(smb.as_deref(), Some("smb://alice@[::1]:4450/data"));
         let (smb, nfs) = urls("nfs://nas/export?mountport=20048", &options());
-        assert_eq!((smb, nfs.as_deref()), (None, Some("nfs://nas:2049/export/")));
+        assert_eq!((smb, nfs.as_deref()), (None, Some("nfs://nas/export?mountport=20048")));
         let (smb, _) = urls("smb://bob@nas/x/folder", &ServerOf { user: None, ..options() });
-        assert_eq!(smb.as_deref(), Some("bob@smb://nas:445/x/folder"));
+        assert_eq!(smb.as_deref(), Some("smb://bob@nas/x/folder"));
     }
 
     #[test]

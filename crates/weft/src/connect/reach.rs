@@ -26,6 +26,14 @@ pub(crate) async fn resolve(host: &str) -> Result<Vec<IpAddr>, Failure> {
     if let Ok(ip) = host.parse() {
         return Ok(vec![ip]);
     }
+    if let Some((address, zone)) = host.split_once('%')
+        && address.parse::<Ipv6Addr>().is_ok()
+    {
+        return Err(format!(
+            "{host} is an address of one link ({zone}), and such are not connected to: name the host, or another address of it"
+        )
+        .into());
+    }
     let name = host.to_owned();
     let asked = async {
         // The port is of no concern to the resolver.
