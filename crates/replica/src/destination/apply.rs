@@ -125,8 +125,10 @@ impl Destination {
                     .until(|| {
                         let core = self.core();
                         let fill = self.log.fill();
-                        let more = fill.durable > core.applied || fill.last < through;
-                        (core.failed.is_some() || more).then_some(())
+                        // Whoever else applies the log may have been quicker.
+                        let done = core.applied >= through || fill.last < through;
+                        let more = fill.durable > core.applied;
+                        (core.failed.is_some() || done || more).then_some(())
                     })
                     .await;
             }

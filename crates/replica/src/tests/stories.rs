@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weft_machine::rt;
-use weft_machine::sim::Sim;
+use weft_machine::sim::{Sim, with_rng};
 use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::MAX_EPOCH;
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response};
@@ -13,6 +13,7 @@ use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response}
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::destination::{self, Destination};
 use crate::error::Error;
+use crate::fuzz::disk::Disk;
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
 
@@ -520,6 +521,28 @@ fn a_source_that_has_not_counted_its_epochs_is_refused_and_one_is_left_for_who_i
         let era = copy.promote(78, ALIVE).await.expect("it is consistent");
         assert_eq!(era.epoch, (1 << 20) + 1);
     });
+}
+
+#[test]
+fn a_promotion_ends_though_others_apply_the_log_first() {
+    for seed in 0..32 {
+        Sim::new(seed).run(async {
+            let mut world = World::new(start(Mode::Synchronous)).await;
+            // Volumes that take no time: what is durable may be applied before who waits for it has looked.
+            world.nodes[1].members =
+                world.volumes(1).into_iter().map(|at| Disk::new(at, Duration::ZERO)).collect();
+            let source = world.start_source(0).await;
+            world.add_peer(&source, "copy", First::Copy).await;
+            world.start_destination(1).await;
+            world.ship(0, 0, 1);
+            world.until_follows(0).await;
+            world.write_on(0, Duration::from_micros(10));
+            rt::sleep(with_rng(|rng| Duration::from_micros(rng.within(5000..=6000)))).await;
+            let copy = world.destination(1);
+            let promoted = rt::timeout(Duration::from_secs(60), copy.promote(99, ALIVE)).await;
+            promoted.unwrap_or_else(|_| panic!("seed {seed}: it never ends")).expect("it is consistent");
+        });
+    }
 }
 
 #[test]
