@@ -575,6 +575,10 @@ impl Room {
             "a copy in a resync is no consistent one"
         );
         let state = remembered(&self.journal, &self.pool).await;
+        if state.role == Role::Source {
+            // A promotion is under way, or was given up while this was written: nobody was told of its epoch.
+            return;
+        }
         let epochs = [state.promised.epoch, status.epoch];
         for (seen, now) in self.epochs.iter_mut().zip(epochs) {
             assert!(now >= *seen, "epoch {seen} falls to {now}");

@@ -149,13 +149,12 @@ impl Destination {
         let through = if leave == 0 { applied } else { applied.min(self.log.through_leaving(leave)) };
         replay::flush(&self.side).await?;
         let _turn = self.journal.gate.enter().await;
-        let state = {
-            let mut core = self.core();
-            core.state.tail = self.log.tail_after(through);
-            change(&mut core.state);
-            core.state.clone()
-        };
-        self.journal.write_state(state).await?;
+        let tail = self.log.tail_after(through);
+        self.write_state(|state| {
+            state.tail = tail;
+            change(state);
+        })
+        .await?;
         self.log.free_through(through);
         self.changed.notify();
         Ok(())
@@ -164,11 +163,38 @@ impl Destination {
     /// Changes the state and makes it durable.
     pub(super) async fn persist(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let _turn = self.journal.gate.enter().await;
-        let state = {
-            let mut core = self.core();
-            change(&mut core.state);
-            core.state.clone()
+        self.write_state(change).await
+    }
+
+    /// Writes a changed state to the journal; memory follows when it is durable. Whoever drops this has changed nothing but what
+    /// the journal may say until it is written next. The caller is in the journal's gate.
+    pub(super) async fn write_state(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+        let (before, mut state) = {
+            let core = self.core();
+            (core.state.promised, core.state.clone())
         };
-        self.journal.write_state(state).await
+        change(&mut state);
+        let unsure = Unsure(self);
+        self.journal.write_state(state.clone()).await?;
+        std::mem::forget(unsure);
+        let mut core = self.core();
+        if core.state.promised != before {
+            // It was claimed meanwhile.
+            state.promised = core.state.promised;
+        }
+        core.state = state;
+        Ok(())
+    }
+}
+
+/// Until this is forgotten, the journal says what memory does, or what was about to be written. If that stays so, no session goes
+/// on: nothing is answered for before the next claim has written the journal again.
+struct Unsure<'a>(&'a Destination);
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        self.0.core().session = None;
+        self.0.changed.notify();
+        self.0.log.changed.notify();
     }
 }

@@ -56,8 +56,8 @@ impl Destination {
         let placed = self.log.fill().last;
         self.log.durable_through(placed, || self.check(welcome.session).err()).await?;
         let (eras, sizes) = (hello.eras.clone(), hello.sizes.clone());
+        // `claim` has promised already, in memory.
         let promise = move |state: &mut State| {
-            state.promised = era;
             if adopt {
                 state.eras = eras;
                 state.gave_up = false;
@@ -68,9 +68,14 @@ impl Destination {
                 state.resize(&least);
             }
         };
-        if let Err(e) = self.persist(promise).await {
-            self.fail(format!("the journal has failed: {e}"));
-            return Err(Refusal::Io);
+        {
+            let _turn = self.journal.gate.enter().await;
+            // Whoever was promoted meanwhile keeps the history that it began.
+            self.check(welcome.session)?;
+            if let Err(e) = self.write_state(promise).await {
+                self.fail(format!("the journal has failed: {e}"));
+                return Err(Refusal::Io);
+            }
         }
         self.core().fit_own();
         self.check(welcome.session)?;
@@ -135,6 +140,8 @@ impl Destination {
             diverged,
             sizes,
         };
+        // Not durable yet, and so not confirmed; but earlier sources are refused from now on.
+        core.state.promised = era;
         core.sessions = core.sessions.wrapping_add(1);
         core.session = Some(welcome.session);
         core.fork = fork.at;

@@ -524,6 +524,28 @@ fn a_source_that_has_not_counted_its_epochs_is_refused_and_one_is_left_for_who_i
 }
 
 #[test]
+fn a_promotion_that_is_given_up_leaves_nothing_behind() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (source, copy) = (world.source(0), world.destination(1));
+        world.nodes[1].journal.fill(true);
+        let promoted = rt::timeout(Duration::from_secs(5), copy.promote(99, ALIVE)).await;
+        assert!(promoted.is_err(), "the journal is full: {promoted:?}");
+        world.nodes[1].journal.fill(false);
+        // Its source comes again, which is written down there.
+        let written = copy.status().generation;
+        world.until("it has a session", || copy.status().generation > written).await;
+        write(&source.block(0), 0, 4096, 5).await;
+        world.until_follows(0).await;
+        assert_eq!((world.role(1).await, copy.status().role), (Role::Destination, Role::Destination));
+        assert_eq!((copy.status().epoch, source.status().epoch), (1, 1));
+        world.check_equal(0, 1).await;
+        let era = copy.promote(100, ALIVE).await.expect("there is space");
+        assert_eq!((world.role(1).await, era.epoch), (Role::Source, 2));
+    });
+}
+
+#[test]
 fn a_promotion_ends_though_others_apply_the_log_first() {
     for seed in 0..32 {
         Sim::new(seed).run(async {
