@@ -46,13 +46,31 @@ pub fn layout(size: u64, least_bytes: u64) -> (u64, u64) {
         if bytes <= MAX_BYTES.max(least_bytes) {
             return (granule, bytes.max(least_bytes));
         }
-        granule *= 2;
+        granule = granule.saturating_mul(2);
     }
+}
+
+/// Where a granule's bit is: which word, and which bit of it.
+fn place(granule: u64) -> (usize, u64) {
+    ((granule / WORD) as usize, 1 << (granule % WORD))
+}
+
+/// The page that a granule's bit is in.
+fn page_of(granule: u64) -> u64 {
+    granule / PAGE_BITS
+}
+
+/// The words of a page.
+fn words_of(page: u64) -> Range<usize> {
+    // PAGE_BITS is a multiple of the word's.
+    let at = |page: u64| (page.saturating_mul(PAGE_BITS) / WORD) as usize;
+    at(page)..at(page.saturating_add(1))
 }
 
 impl Bitmap {
     /// All clean.
     pub fn new(size: u64, granule: u64) -> Bitmap {
+        let granule = granule.max(1);
         let words = size.div_ceil(granule).div_ceil(WORD) as usize;
         Bitmap {
             size,
@@ -82,6 +100,16 @@ impl Bitmap {
         self.size.div_ceil(self.granule)
     }
 
+    /// The granule that a byte is in.
+    fn granule_at(&self, offset: u64) -> u64 {
+        offset.checked_div(self.granule).unwrap_or(0)
+    }
+
+    /// The first byte of a granule, or of the one behind the last.
+    fn start_of(&self, granule: u64) -> u64 {
+        granule.saturating_mul(self.granule).min(self.size)
+    }
+
     /// Pages that it takes.
     pub fn pages(&self) -> u64 {
         self.granules().div_ceil(PAGE_BITS)
@@ -89,16 +117,16 @@ impl Bitmap {
 
     /// Takes in a page as the journal has it; `number` counts from 0 here, `id` is what the page has to say it is.
     pub fn load(&mut self, number: u64, id: u32, bytes: &[u8; PAGE_BYTES]) {
-        let first = number * PAGE_BITS;
-        let end = (first + PAGE_BITS).min(self.granules());
         if bytes.iter().all(|byte| *byte == 0) {
             return;
         }
-        let whole =
-            bytes[..4] == crc32c::crc32c(&bytes[4..]).to_le_bytes() && bytes[4..8] == id.to_le_bytes();
-        for granule in first..end {
-            let bit = (granule - first) as usize;
-            if !whole || bytes[8 + bit / 8] & (1 << (bit % 8)) != 0 {
+        let (sum, summed) = bytes.split_at(4);
+        let (said, bits) = summed.split_at(4);
+        let whole = sum == crc32c::crc32c(summed).to_le_bytes() && said == id.to_le_bytes();
+        let first = number.saturating_mul(PAGE_BITS);
+        for (granule, bit) in (first..self.granules()).zip(0..PAGE_BITS as usize) {
+            let marked = bits.get(bit / 8).is_some_and(|byte| byte & (1 << (bit % 8)) != 0);
+            if !whole || marked {
                 self.set(granule);
             }
         }
@@ -107,19 +135,21 @@ impl Bitmap {
         }
     }
 
+    /// A word of the bits as the journal is to have them; behind the end there are none.
+    fn word(&self, at: usize) -> u64 {
+        self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0)
+    }
+
     /// The page as the journal is to have it.
     pub fn page(&self, number: u64, id: u32) -> [u8; PAGE_BYTES] {
         let mut bytes = [0; PAGE_BYTES];
-        bytes[4..8].copy_from_slice(&id.to_le_bytes());
-        let first = number * PAGE_BITS;
-        // PAGE_BITS is a multiple of the word's.
-        let words = (first / WORD) as usize..((first + PAGE_BITS) / WORD) as usize;
-        for (slot, at) in bytes[8..].chunks_exact_mut(8).zip(words) {
-            let word = self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0);
-            slot.copy_from_slice(&word.to_le_bytes());
+        let (sum, summed) = bytes.split_at_mut(4);
+        let (said, bits) = summed.split_at_mut(4);
+        said.copy_from_slice(&id.to_le_bytes());
+        for (slot, at) in bits.chunks_exact_mut(8).zip(words_of(number)) {
+            slot.copy_from_slice(&self.word(at).to_le_bytes());
         }
-        let sum = crc32c::crc32c(&bytes[4..]);
-        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        sum.copy_from_slice(&crc32c::crc32c(summed).to_le_bytes());
         bytes
     }
 
@@ -134,21 +164,20 @@ impl Bitmap {
     }
 
     fn set(&mut self, granule: u64) {
-        let (word, bit) = ((granule / WORD) as usize, 1 << (granule % WORD));
-        if self.dirty[word] & bit == 0 {
-            self.dirty[word] |= bit;
-            if self.copying[word] & bit == 0 {
-                self.count += 1;
-                self.stale.insert(granule / PAGE_BITS);
-            }
+        let (at, bit) = place(granule);
+        let (Some(dirty), Some(copying)) = (self.dirty.get_mut(at), self.copying.get(at)) else { return };
+        if (*dirty | copying) & bit == 0 {
+            self.count = self.count.saturating_add(1);
+            self.stale.insert(page_of(granule));
         }
+        *dirty |= bit;
     }
 
     /// Marks every granule that the range touches.
     pub fn mark(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
         if offset < end {
-            (offset / self.granule..end.div_ceil(self.granule)).for_each(|granule| self.set(granule));
+            (self.granule_at(offset)..end.div_ceil(self.granule)).for_each(|granule| self.set(granule));
         }
     }
 
@@ -169,45 +198,45 @@ impl Bitmap {
 
     /// Bytes that are dirty or being copied.
     pub fn bytes(&self) -> u64 {
-        (self.count * self.granule).min(self.size)
+        self.start_of(self.count)
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {
-        let mut word = (from / WORD) as usize;
-        let mut bits = *self.dirty.get(word)? & (!0 << (from % WORD));
-        while bits == 0 {
-            word += 1;
-            bits = *self.dirty.get(word)?;
-        }
-        Some(word as u64 * WORD + u64::from(bits.trailing_zeros()))
+        let first = (from / WORD) as usize;
+        let mask = |at: usize| if at == first { !0 << (from % WORD) } else { !0 };
+        let words = self.dirty.iter().enumerate().skip(first);
+        let (at, bits) = words.map(|(at, word)| (at, word & mask(at))).find(|(_, bits)| *bits != 0)?;
+        (at as u64).checked_mul(WORD)?.checked_add(bits.trailing_zeros().into())
     }
 
     /// The first dirty range from `from` on, of at most `most` bytes (or one granule): it counts as being copied now.
     pub fn start(&mut self, from: u64, most: u64) -> Option<Range<u64>> {
         let first = self.next_dirty(from.div_ceil(self.granule))?;
-        let most = (most / self.granule).max(1);
+        let limit = first.saturating_add(self.granule_at(most).max(1)).min(self.granules());
         let mut end = first;
-        while end < self.granules() && end - first < most {
-            let (word, bit) = ((end / WORD) as usize, 1 << (end % WORD));
-            if self.dirty[word] & bit == 0 {
+        while end < limit {
+            let (at, bit) = place(end);
+            let (dirty, copying) = (self.dirty.get_mut(at)?, self.copying.get_mut(at)?);
+            if *dirty & bit == 0 {
                 break;
             }
-            self.dirty[word] &= !bit;
-            self.copying[word] |= bit;
-            end += 1;
+            *dirty &= !bit;
+            *copying |= bit;
+            end = end.saturating_add(1);
         }
-        Some(first * self.granule..(end * self.granule).min(self.size))
+        Some(self.start_of(first)..self.start_of(end))
     }
 
     /// What was being copied has arrived, and is durable there.
     pub fn finish(&mut self, range: Range<u64>) {
-        for granule in range.start / self.granule..range.end.div_ceil(self.granule) {
-            let (word, bit) = ((granule / WORD) as usize, 1 << (granule % WORD));
-            if self.copying[word] & bit != 0 {
-                self.copying[word] &= !bit;
-                if self.dirty[word] & bit == 0 {
-                    self.count -= 1;
-                    self.stale.insert(granule / PAGE_BITS);
+        for granule in self.granule_at(range.start)..range.end.div_ceil(self.granule) {
+            let (at, bit) = place(granule);
+            let (Some(dirty), Some(copying)) = (self.dirty.get(at), self.copying.get_mut(at)) else { return };
+            if *copying & bit != 0 {
+                *copying &= !bit;
+                if dirty & bit == 0 {
+                    self.count = self.count.saturating_sub(1);
+                    self.stale.insert(page_of(granule));
                 }
             }
         }
@@ -222,13 +251,8 @@ impl Bitmap {
 
     /// Everything is clean.
     pub fn clear(&mut self) {
-        let dirty = (0..self.pages()).filter(|page| {
-            let words = (page * PAGE_BITS / WORD) as usize..((page + 1) * PAGE_BITS / WORD) as usize;
-            words.into_iter().any(|at| {
-                self.dirty.get(at).copied().unwrap_or(0) | self.copying.get(at).copied().unwrap_or(0) != 0
-            })
-        });
-        let dirty: Vec<u64> = dirty.collect();
+        let is_dirty = |page: &u64| words_of(*page).any(|at| self.word(at) != 0);
+        let dirty: Vec<u64> = (0..self.pages()).filter(is_dirty).collect();
         self.stale.extend(dirty);
         self.dirty.fill(0);
         self.copying.fill(0);
@@ -238,17 +262,19 @@ impl Bitmap {
     /// Dirty ranges from `from` on, neighbours joined, at most `max`; where to go on from.
     pub fn ranges(&self, from: u64, max: usize) -> (Vec<(u64, u64)>, Option<u64>) {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        let mut at = from / self.granule;
+        let mut at = self.granule_at(from);
         while let Some(granule) = self.next_dirty(at) {
-            let offset = granule * self.granule;
-            let len = self.granule.min(self.size - offset);
+            at = granule.saturating_add(1);
+            let offset = self.start_of(granule);
+            let len = self.start_of(at).saturating_sub(offset);
             let full = ranges.len() == max;
             match ranges.last_mut() {
-                Some(last) if last.0 + last.1 == offset => last.1 += len,
+                Some((start, all)) if start.checked_add(*all) == Some(offset) => {
+                    *all = all.saturating_add(len)
+                }
                 _ if full => return (ranges, Some(offset)),
                 _ => ranges.push((offset, len)),
             }
-            at = granule + 1;
         }
         (ranges, None)
     }

@@ -14,16 +14,15 @@ pub(crate) fn digests(chain: &[Bytes], piece: usize) -> Vec<[u8; DIGEST]> {
     let mut room = piece;
     let mut end = |context: &mut Context| {
         let whole = std::mem::replace(context, Context::new(&SHA256)).finish();
-        let mut short = [0; DIGEST];
-        short.copy_from_slice(&whole.as_ref()[..DIGEST]);
-        all.push(short);
+        let short = whole.as_ref().first_chunk::<DIGEST>().copied();
+        all.push(short.expect("SHA-256 has 32 bytes"));
     };
     for bytes in chain {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             let (part, more) = rest.split_at(rest.len().min(room));
             context.update(part);
-            (rest, room) = (more, room - part.len());
+            (rest, room) = (more, room.saturating_sub(part.len()));
             if room == 0 {
                 end(&mut context);
                 room = piece;

@@ -21,7 +21,8 @@ pub(crate) struct Fork {
 /// Whether somebody was promoted behind the era of number `at`. A source that has only lost the end of its log, and begun an
 /// era of the same epoch, is who it was.
 fn promoted(eras: &[Era], at: usize) -> bool {
-    eras[at + 1..].iter().any(|era| era.epoch > eras[at].epoch)
+    let behind = |era: &Era| eras.iter().skip(at).any(|later| later.epoch > era.epoch);
+    eras.get(at).is_some_and(behind)
 }
 
 /// Positions, in both, of the last era that both know.
@@ -33,8 +34,8 @@ fn common(mine: &[Era], theirs: &[Era]) -> Option<(usize, usize)> {
 /// Compares histories; `None` where they have nothing in common.
 pub(crate) fn fork(mine: &[Era], last: u64, theirs: &[Era]) -> Option<Fork> {
     let (i, j) = common(mine, theirs)?;
-    let my_end = mine.get(i + 1).map_or(last, |next| next.after);
-    let their_end = theirs.get(j + 1).map_or(u64::MAX, |next| next.after);
+    let my_end = mine.get(i.saturating_add(1)).map_or(last, |next| next.after);
+    let their_end = theirs.get(j.saturating_add(1)).map_or(u64::MAX, |next| next.after);
     Some(Fork { at: my_end.min(their_end), own_era: promoted(mine, i) })
 }
 
@@ -50,7 +51,8 @@ pub(crate) fn refusal(mine: &[Era], theirs: &[Era]) -> Refusal {
         return Refusal::Inconsistent;
     }
     // What the other wrote behind the point at which this side went on alone, or it did, is missing here.
-    let ends = mine.get(i + 1).into_iter().chain(theirs.get(j + 1)).map(|era| era.after);
+    let next = |eras: &[Era], at: usize| eras.get(at.saturating_add(1)).map(|era| era.after);
+    let ends = next(mine, i).into_iter().chain(next(theirs, j));
     let by = Era { after: ends.fold(u64::MAX, u64::min), ..own };
     if promoted(theirs, j) { Refusal::SplitBrain(by) } else { Refusal::Fenced(by) }
 }

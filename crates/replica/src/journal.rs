@@ -83,7 +83,8 @@ impl Wall {
 
     /// Milliseconds of Unix time.
     pub fn now_ms(&self) -> u64 {
-        self.unix_ms + rt::now().since(self.at).as_millis() as u64
+        let since = u64::try_from(rt::now().since(self.at).as_millis()).unwrap_or(u64::MAX);
+        self.unix_ms.saturating_add(since)
     }
 
     /// How long ago that was.
@@ -113,19 +114,25 @@ fn layout(format: &Format) -> Result<(Layout, Vec<Member>), Error> {
         .sizes
         .iter()
         .map(|size| Member { size: *size, granule: bitmap::layout(*size, bitmap_bytes).0 });
-    let log_at = BITMAPS_AT + bitmap_bytes * (MAX_PEERS * count) as u64;
+    let log_at = bitmap_at(bitmap_bytes, count, MAX_PEERS, 0);
     Ok((Layout { bitmap_bytes, log_at, log_bytes: format.log_bytes }, members.collect()))
+}
+
+/// Where the bitmap of a peer and a volume begins, of so many volumes.
+pub(crate) fn bitmap_at(bitmap_bytes: u64, members: usize, peer: usize, member: usize) -> u64 {
+    let before = peer.saturating_mul(members).saturating_add(member) as u64;
+    before.saturating_mul(bitmap_bytes).saturating_add(BITMAPS_AT)
 }
 
 /// How long the journal's block has to be.
 pub fn bytes(format: &Format) -> Result<u64, Error> {
-    layout(format).map(|(layout, _)| layout.log_at + layout.log_bytes)
+    layout(format).map(|(layout, _)| layout.end())
 }
 
 /// Lays a journal out. What was there is gone.
 pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, Error> {
     let (layout, members) = layout(format)?;
-    let needed = layout.log_at + layout.log_bytes;
+    let needed = layout.end();
     if journal.geometry().size < needed {
         return Err(Error::Limit(format!(
             "the journal has {} bytes and needs {needed}",
@@ -167,18 +174,17 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
 
 /// What a journal says, without opening it.
 pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error> {
-    let mut copies = Vec::with_capacity(2);
-    for number in 0..2 {
+    let copy = async |offset| {
         // A copy that cannot be read is as good as a damaged one.
-        let read = read(journal, pool, number * COPY_BYTES as u64, COPY_BYTES).await;
+        let read = read(journal, pool, offset, COPY_BYTES).await;
         let copy = read.ok().and_then(|bytes| <[u8; COPY_BYTES]>::try_from(bytes.concat()).ok());
-        copies.push(copy.unwrap_or([0xff; COPY_BYTES]));
-    }
-    Ok(State::latest(&copies[0], &copies[1])?)
+        copy.unwrap_or([0xff; COPY_BYTES])
+    };
+    Ok(State::latest(&copy(0).await, &copy(COPY_BYTES as u64).await)?)
 }
 
 async fn write_state(journal: &Arc<dyn Block>, state: &State) -> Result<(), Error> {
-    let offset = (state.generation % 2) * COPY_BYTES as u64;
+    let offset = if state.generation.is_multiple_of(2) { 0 } else { COPY_BYTES as u64 };
     let data = vec![Bytes::copy_from_slice(&state.emit())];
     journal.submit(BlockOp::Write { offset, data, durable: true }).await?;
     Ok(())
@@ -222,19 +228,20 @@ impl Journal {
 
     /// Makes the state durable, as the next generation. The caller is in the gate.
     pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
-        state.generation = self.generation() + 1;
+        state.generation =
+            self.generation().checked_add(1).ok_or(Error::State("its journal counts no further"))?;
         write_state(&self.block, &state).await?;
         self.generation.store(state.generation, Ordering::Relaxed);
         Ok(())
     }
 
     fn bitmap_at(state: &State, peer: usize, member: usize) -> u64 {
-        BITMAPS_AT + state.layout.bitmap_bytes * (peer * state.members.len() + member) as u64
+        bitmap_at(state.layout.bitmap_bytes, state.members.len(), peer, member)
     }
 
     /// What a page of a bitmap says that it is: where it lies.
     fn page_id(offset: u64) -> u32 {
-        (offset / PAGE_BYTES as u64) as u32
+        offset.checked_div(PAGE_BYTES as u64).unwrap_or(0) as u32
     }
 
     /// Reads the bitmaps of one peer.
@@ -242,9 +249,8 @@ impl Journal {
         let mut bitmaps = Vec::with_capacity(state.members.len());
         for (number, member) in state.members.iter().enumerate() {
             let mut map = Bitmap::new(member.size, member.granule);
-            let at = Journal::bitmap_at(state, peer, number);
             for page in 0..map.pages() {
-                let offset = at + page * PAGE_BYTES as u64;
+                let offset = Journal::page_at(state, peer, number, page);
                 let read = read(&self.block, &self.pool, offset, PAGE_BYTES).await;
                 let bytes = read.ok().and_then(|bytes| <[u8; PAGE_BYTES]>::try_from(bytes.concat()).ok());
                 // One that cannot be read is all dirty.
@@ -257,7 +263,8 @@ impl Journal {
 
     /// Where a page of a bitmap lies.
     pub fn page_at(state: &State, peer: usize, member: usize, number: u64) -> u64 {
-        Journal::bitmap_at(state, peer, member) + number * PAGE_BYTES as u64
+        let within = number.saturating_mul(PAGE_BYTES as u64);
+        Journal::bitmap_at(state, peer, member).saturating_add(within)
     }
 
     /// Where a page of a bitmap is to be written, and what.

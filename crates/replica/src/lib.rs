@@ -32,6 +32,7 @@
 //! part is *diverged*, and goes when it becomes a destination, which never happens by itself when somebody was told that it
 //! is safe.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod bitmap;
 pub mod destination;

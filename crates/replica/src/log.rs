@@ -12,7 +12,6 @@
 //! less than that of the one before, and a payload of its sum (see [`crate::scan`]). The first that has not is the end, or
 //! the beginning of damage: a record behind it says that it was durable once, or it cannot be read at all.
 //! Errors: a log that has failed to write stays failed: nobody knows what is there.
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -55,21 +55,29 @@ impl Overlay {
 
     fn is_kept(&self, granule: u64) -> bool {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept[(granule / 64) as usize] & (1 << (granule % 64)) != 0
+        kept.get((granule / 64) as usize).is_some_and(|word| word & (1 << (granule % 64)) != 0)
     }
 
     fn set_kept(&self, granule: u64) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept[(granule / 64) as usize] |= 1 << (granule % 64);
+        if let Some(word) = kept.get_mut((granule / 64) as usize) {
+            *word |= 1 << (granule % 64);
+        }
+    }
+
+    /// The granule that a byte is in.
+    fn granule_at(offset: u64) -> u64 {
+        offset / GRANULE
     }
 
     fn granules(&self, offset: u64, len: u64) -> Range<u64> {
         let end = offset.saturating_add(len).min(self.size);
-        offset / GRANULE..end.div_ceil(GRANULE)
+        Overlay::granule_at(offset)..end.div_ceil(GRANULE)
     }
 
     fn bounds(&self, granule: u64) -> Range<u64> {
-        granule * GRANULE..((granule + 1) * GRANULE).min(self.size)
+        let start = granule.saturating_mul(GRANULE);
+        start..start.saturating_add(GRANULE).min(self.size)
     }
 
     /// The base is about to change there.
@@ -86,7 +94,7 @@ impl Overlay {
             return Ok(());
         }
         let Range { start, end } = self.bounds(granule);
-        let data = read(&self.base, &self.pool, start, (end - start) as usize).await?;
+        let data = read(&self.base, &self.pool, start, end.saturating_sub(start) as usize).await?;
         self.store.submit(BlockOp::Write { offset: start, data, durable: false }).await?;
         self.set_kept(granule);
         Ok(())
@@ -97,14 +105,14 @@ impl Overlay {
         let mut chain = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let granule = at / GRANULE;
+            let granule = Overlay::granule_at(at);
             let kept = self.is_kept(granule);
             let mut end = self.bounds(granule).end.min(range.end);
-            while end < range.end && self.is_kept(end / GRANULE) == kept {
-                end = self.bounds(end / GRANULE).end.min(range.end);
+            while end < range.end && self.is_kept(Overlay::granule_at(end)) == kept {
+                end = self.bounds(Overlay::granule_at(end)).end.min(range.end);
             }
             let from = if kept { &self.store } else { &self.base };
-            chain.extend(read(from, &self.pool, at, (end - at) as usize).await?);
+            chain.extend(read(from, &self.pool, at, end.saturating_sub(at) as usize).await?);
             at = end;
         }
         Ok(chain)
@@ -114,7 +122,7 @@ impl Overlay {
     async fn prepare(&self, offset: u64, len: u64) -> Result<(), Error> {
         for granule in self.granules(offset, len) {
             let bounds = self.bounds(granule);
-            if bounds.start < offset || bounds.end > offset + len {
+            if bounds.start < offset || bounds.end > offset.saturating_add(len) {
                 self.keep(granule).await?;
             }
         }
@@ -130,7 +138,8 @@ impl Overlay {
                 });
             }
             BlockOp::Read { offset, len } => {
-                return Ok(Outcome::Data(Payload::Chain(self.read(offset..offset + len as u64).await?)));
+                let range = offset..offset.saturating_add(len as u64);
+                return Ok(Outcome::Data(Payload::Chain(self.read(range).await?)));
             }
             BlockOp::Flush => return Ok(self.store.submit(BlockOp::Flush).await?),
             BlockOp::Status { len, .. } => {

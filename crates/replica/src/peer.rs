@@ -184,7 +184,7 @@ async fn ask(peer: &dyn Peer, request: Request) -> Result<Response, Error> {
 
 /// The bytes of an append as they travel: records as they lie in a log.
 pub fn append_bytes(records: &[Record]) -> Vec<Bytes> {
-    let mut chain = Vec::with_capacity(3 * records.len());
+    let mut chain = Vec::with_capacity(records.len().saturating_mul(3));
     records.iter().for_each(|record| record.emit(&mut chain));
     chain
 }

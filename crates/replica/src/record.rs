@@ -2,7 +2,6 @@
 //!
 //! What: [`Record`], emit and parse without touching payload. Spec: `wire::repl::record`.
 //! Owns: the buffers of the payload, which are the writer's own. Does not: check sums unless asked.
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use bytes::{Buf, Bytes};
 use weft_store::block::BlockOp;
@@ -101,7 +100,6 @@ fn take(chain: &mut Vec<Bytes>, n: usize) -> Result<Vec<Bytes>, Malformed> {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -32,7 +32,7 @@ pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Resu
     }
     check_members(side, &state)?;
     let journal = Journal::new(side, &state);
-    state.life += 1;
+    state.life = state.life.checked_add(1).ok_or(Error::State("its journal counts no further"))?;
     let opened =
         Log::open(&side.journal, &side.pool, &state, state.life, recent_bytes, async |record: Record| {
             apply(side, &record).await
@@ -49,9 +49,9 @@ pub(crate) async fn salvage(side: &Side, opened: &Opened, damage: Damage) -> Res
     let state = State { tail: opened.log.tail_after(fill.last), ..opened.state.clone() };
     let least = opened.log.headers(fill.last, fill.last).last().map_or(opened.state.tail.life, |h| h.life);
     let mut scan = Scan::new(&side.journal, &side.pool, &state);
-    let mut rest = state.layout.log_bytes - fill.used;
+    let mut rest = state.layout.to_end(fill.used);
     let mut last = fill.last;
-    while let Some(record) = scan.salvage(&mut rest, last + 1, least).await {
+    while let Some(record) = scan.salvage(&mut rest, last.saturating_add(1), least).await {
         last = record.header.sequence;
         apply(side, &record).await?;
     }

@@ -29,7 +29,7 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
         "records {} to {last} of a damaged log are given up, as far as they could not be read",
         damage.first
     );
-    let after = damage.first - 1;
+    let after = damage.first.saturating_sub(1);
     let mut pages = Vec::new();
     for (n, peer) in state.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
         debug_assert!(peer.as_ref().is_some_and(|peer| peer.covered <= after));

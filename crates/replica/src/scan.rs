@@ -7,7 +7,6 @@
 //! whatever it likes, and of those before everything. A record that is missing was relied on if a later one calls it settled;
 //! then it is not an end but damage. One that its medium cannot read may have been anything, and counts as damage.
 //! What cannot be told: the last batch, where nothing was written behind it. A partner that has it notices.
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::fmt;
 use std::ops::Range;

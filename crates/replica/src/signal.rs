@@ -69,7 +69,7 @@ impl Gate {
     pub async fn enter(&self) -> Turn<'_> {
         let place = {
             let mut line = self.line();
-            line.next += 1;
+            line.next = line.next.wrapping_add(1);
             let number = line.next;
             line.waiting.push_back(number);
             Place(self, number)

@@ -25,13 +25,13 @@
 //!
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over.
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
 use weft_wire::repl::record::MAX_MEMBERS;
 
-use crate::bitmap::{PAGE_BITS, PAGE_BYTES};
+use crate::bitmap::{MAX_BYTES, PAGE_BITS, PAGE_BYTES};
+use crate::journal::bitmap_at;
 use crate::status::{Mode, Role};
 
 /// Bytes of one copy.
@@ -45,6 +45,8 @@ pub const MAX_NAME: usize = 128;
 
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
+// Counts and lengths take a byte each.
+const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,6 +113,11 @@ impl Layout {
     /// The place in the ring that lies so far behind its beginning.
     pub(crate) fn place(self, at: u64) -> u64 {
         at.checked_rem(self.log_bytes).unwrap_or(0)
+    }
+
+    /// Where the journal ends.
+    pub(crate) fn end(self) -> u64 {
+        self.log_at.saturating_add(self.log_bytes)
     }
 
     /// Bytes from a place to the end of the ring.
@@ -292,6 +299,7 @@ impl State {
             out.extend(p.covered.to_le_bytes());
             out.extend(p.name.as_bytes());
         }
+        assert!(out.len() <= SUM_AT, "a state of {} bytes", out.len());
         let mut bytes = [0; COPY_BYTES];
         let (content, sum) = bytes.split_at_mut(SUM_AT);
         content.iter_mut().zip(&out).for_each(|(to, from)| *to = *from);
@@ -356,8 +364,14 @@ impl State {
         if tail.sequence == 0 || tail.sequence > MAX_SEQUENCE + 1 {
             return Err(Damaged::Field("the tail of its log"));
         }
-        let inside = tail.position < layout.log_bytes;
-        if !inside || layout.log_at.checked_add(layout.log_bytes).is_none() {
+        let bitmaps_end = bitmap_at(layout.bitmap_bytes, members.len(), MAX_PEERS, 0);
+        let fits = layout.bitmap_bytes <= MAX_BYTES
+            && bitmaps_end <= layout.log_at
+            && layout.log_at.checked_add(layout.log_bytes).is_some()
+            && members
+                .iter()
+                .all(|member| member.pages().saturating_mul(PAGE_BYTES as u64) <= layout.bitmap_bytes);
+        if !fits || tail.position >= layout.log_bytes {
             return Err(Damaged::Field("its layout"));
         }
         Ok(State {
@@ -394,7 +408,6 @@ impl State {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -421,7 +434,7 @@ mod tests {
             log: 1,
             life: 2,
             tail: Tail { position: 512, sequence: 4, life: 5 },
-            layout: Layout { bitmap_bytes: 4096, log_at: 16384, log_bytes: 1 << 20 },
+            layout: Layout { bitmap_bytes: 4096, log_at: 4 << 20, log_bytes: 1 << 20 },
             promised: Era { epoch: 2, tag: 3, after: 0 },
             eras: vec![Era { epoch: 1, tag: 7, after: 0 }, Era { epoch: 2, tag: 8, after: 40 }],
             members: vec![Member { size: 1 << 30, granule: 65536 }],
@@ -493,6 +506,24 @@ mod tests {
             let mut damaged = whole;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(State::parse(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_layout_that_makes_no_sense_is_refused() {
+        let ruin: [fn(&mut State); 6] = [
+            |state| state.layout.bitmap_bytes = 1 << 40,
+            |state| state.layout.log_at = 8192,
+            |state| state.layout.log_bytes = u64::MAX,
+            |state| state.tail.position = 1 << 20,
+            // Bitmaps of them would take more than they have.
+            |state| state.members[0].granule = 1,
+            |state| state.members[0].size = u64::MAX,
+        ];
+        for (number, ruin) in ruin.iter().enumerate() {
+            let mut state = state(1);
+            ruin(&mut state);
+            assert_eq!(State::parse(&state.emit()), Err(Damaged::Field("its layout")), "number {number}");
         }
     }
 

@@ -49,6 +49,7 @@ const ENGINES: &[&str] = &[
     "crates/nbd/src/lib.rs",
     "crates/nfs/src/lib.rs",
     "crates/smb/src/lib.rs",
+    "crates/replica/src/lib.rs",
     "crates/weft/src/admin/endpoint.rs",
     "crates/weft/src/bench/secret.rs",
     "crates/weft/src/connect/probe.rs",

@@ -9,7 +9,6 @@
 //! Memory: appends that have to wait, for their predecessors or for room, are at most [`MAX_WAITING`]; what was logged and
 //! not applied yet is kept in memory up to [`Config::memory_bytes`], and read from the log beyond.
 //! Errors: a medium that fails stops the destination until it is opened anew.
-#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod apply;
 mod claim;

@@ -103,7 +103,7 @@ impl Source {
             });
             let maps: Vec<Bitmap> = maps.collect();
             let fill = self.log.fill();
-            if first == First::Partner && fill.first > after + 1 {
+            if first == First::Partner && fill.first.saturating_sub(1) > after {
                 let gone = "what changed since this side was promoted has left the log: add the destination as seeded";
                 return Err(Error::State(gone));
             }
@@ -115,17 +115,13 @@ impl Source {
                 unprotected: first == First::Partner,
                 suspended: false,
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
-                covered: if first == First::Partner { after.min(fill.first - 1) } else { 0 },
+                covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
             };
             let mut partner = Partner::new(&state, maps, self.side.wall.now_ms());
             // Nobody else can be the source of what it has: it was not asked for it before.
             partner.greeted = true;
-            if n == core.peers.len() {
-                core.peers.push(None);
-                core.state.peers.push(None);
-            }
-            core.peers[n] = Some(partner);
-            core.state.peers[n] = Some(state);
+            put(&mut core.peers, n, partner);
+            put(&mut core.state.peers, n, state);
             n
         };
         // The bitmap first: a state that knows the destination relies on it.
@@ -138,8 +134,8 @@ impl Source {
     /// Forgets a destination. It keeps what it has.
     pub async fn remove_peer(&self, n: usize) -> Result<(), Error> {
         self.core().peer(n)?;
-        self.persist(|state| state.peers[n] = None).await?;
-        self.core().peers[n] = None;
+        self.persist(|state| take(&mut state.peers, n)).await?;
+        take(&mut self.core().peers, n);
         self.changed.notify();
         self.log.changed.notify();
         Ok(())
@@ -269,7 +265,7 @@ impl Source {
         if !report.consistent || report.last != after {
             return Err(Error::State("the destination does not follow at present: see its status"));
         }
-        let epoch = self.core().state.era().epoch + 1;
+        let epoch = self.core().state.era().epoch.saturating_add(1);
         let era = Era { epoch, tag, after };
         // First this side gives up, for good: whatever happens then, there are never two.
         self.core().given_up = true;
@@ -396,5 +392,20 @@ impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         self.0.core().quiet = false;
         self.0.changed.notify();
+    }
+}
+
+/// Puts one in its place, which is there or is the next.
+fn put<T>(all: &mut Vec<Option<T>>, n: usize, one: T) {
+    match all.get_mut(n) {
+        Some(place) => *place = Some(one),
+        None => all.push(Some(one)),
+    }
+}
+
+/// Leaves a place empty: the others keep their numbers.
+fn take<T>(all: &mut [Option<T>], n: usize) {
+    if let Some(place) = all.get_mut(n) {
+        *place = None;
     }
 }

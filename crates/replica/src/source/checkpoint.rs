@@ -161,7 +161,7 @@ impl Core {
     fn mark_missing(&mut self, through: u64, headers: impl Fn(u64, u64) -> Vec<Header>) {
         for (partner, state) in self.peers.iter_mut().zip(&mut self.state.peers) {
             let (Some(partner), Some(state)) = (partner, state) else { continue };
-            for header in headers(partner.acked + 1, through) {
+            for header in headers(partner.acked.saturating_add(1), through) {
                 if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
                     map.mark(header.offset, header.range_len());
                 }

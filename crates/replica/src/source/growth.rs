@@ -44,13 +44,16 @@ impl Source {
     async fn grow_to(&self, old: &State, members: Vec<Member>) -> Result<(), Error> {
         // A page whose granules become coarser means something else before and after the state is written: in between it
         // says that everything is dirty, which is true of either.
-        let coarser: Vec<usize> =
-            (0..members.len()).filter(|n| members[*n].granule != old.members[*n].granule).collect();
+        let both = old.members.iter().zip(&members).enumerate();
+        let coarser: Vec<(usize, &Member)> = both
+            .filter(|(_, (old, new))| old.granule != new.granule)
+            .map(|(number, (old, _))| (number, old))
+            .collect();
         let mut pages = Vec::new();
-        for n in (0..old.peers.len()).filter(|n| old.peers[*n].is_some()) {
-            for number in &coarser {
+        for (n, _) in old.peers.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
+            for (number, member) in &coarser {
                 let all = Bytes::from_static(&[0xff; PAGE_BYTES]);
-                pages.extend((0..old.members[*number].pages()).map(|page| {
+                pages.extend((0..member.pages()).map(|page| {
                     let at = Journal::page_at(old, n, *number, page);
                     (at, all.clone())
                 }));

@@ -259,7 +259,7 @@ impl Core {
 
     /// Last sequence that is applied, with all before it.
     fn applied(&self, last: u64) -> u64 {
-        self.active.keys().next().map_or(last, |first| first - 1)
+        self.active.keys().next().map_or(last, |first| first.saturating_sub(1))
     }
 
     /// Both sides were written to, and nobody has decided.
@@ -363,8 +363,8 @@ impl Source {
     /// # Panics
     /// When the group has no such volume.
     pub fn block(self: &Arc<Self>, member: usize) -> Arc<dyn Block> {
-        assert!(member < self.side.members.len());
-        Arc::new(Replicated { source: self.clone(), member })
+        let volume = self.side.members.get(member).expect("a volume of the group").clone();
+        Arc::new(Replicated { source: self.clone(), member, volume })
     }
 
     /// What a source answers who takes it for a destination: how it is doing, and that it is none.
@@ -400,7 +400,7 @@ impl Source {
             (greeted || core.halted.is_some()).then_some(())
         });
         // Connecting, a hello, and what follows it.
-        if rt::timeout(3 * self.config.timeout, all).await.is_err() {
+        if rt::timeout(self.config.timeout.saturating_mul(3), all).await.is_err() {
             tracing::warn!("a destination has not said in time whether this side is its source still");
         }
     }
@@ -426,9 +426,13 @@ impl Source {
         self.core().peers.iter().flatten().any(|partner| partner.disputed)
     }
 
+    fn volume(&self, member: usize) -> Result<&Arc<dyn Block>, Error> {
+        self.side.members.get(member).ok_or(Error::State("the group does not have this volume"))
+    }
+
     /// Bytes of a volume of the group.
     fn size(&self, member: usize) -> u64 {
-        self.core().sizes[member]
+        self.core().sizes.get(member).copied().unwrap_or(0)
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
@@ -467,20 +471,19 @@ fn restarted(log: u64, life: u64) -> u64 {
 struct Replicated {
     source: Arc<Source>,
     member: usize,
+    volume: Arc<dyn Block>,
 }
 
 impl Block for Replicated {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.source.size(self.member), ..self.source.side.members[self.member].geometry() }
+        Geometry { size: self.source.size(self.member), ..self.volume.geometry() }
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {
         Box::pin(async move {
             op.validate(self.geometry().size)?;
             match op {
-                BlockOp::Read { .. } | BlockOp::Status { .. } => {
-                    self.source.side.members[self.member].submit(op).await
-                }
+                BlockOp::Read { .. } | BlockOp::Status { .. } => self.volume.submit(op).await,
                 // What was answered is durable in the log.
                 BlockOp::Flush => self.source.flushed().map(|()| Outcome::Done),
                 changes => self.source.change(self.member, changes).await,

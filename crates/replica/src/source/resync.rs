@@ -127,7 +127,7 @@ impl Source {
                 let mut from = 0;
                 while bytes < STRETCH_BYTES {
                     let Some(range) = map.start(from, LOOK_BYTES) else { break };
-                    bytes += range.end - range.start;
+                    bytes = len(&range).saturating_add(bytes);
                     from = range.end;
                     ranges.push((member, range));
                 }
@@ -142,10 +142,10 @@ impl Source {
             // Holes as they were a while ago, to cut pieces by: each of them is looked at again when it is locked. What was
             // punched out since travels as zeros.
             for (part, hole) in self.parts(*member, range.clone(), seen).await? {
-                let step = if hole { part.end - part.start } else { PIECE_BYTES };
+                let step = if hole { len(&part) } else { PIECE_BYTES };
                 let mut at = part.start;
                 while at < part.end {
-                    let end = (at + step).min(part.end);
+                    let end = at.saturating_add(step).min(part.end);
                     pieces.push(Piece { member: *member, range: at..end, hole });
                     at = end;
                 }
@@ -181,7 +181,7 @@ impl Source {
                     *seen = found
                         .into_iter()
                         .map(|extent| {
-                            let range = from..from + extent.len;
+                            let range = from..from.saturating_add(extent.len);
                             from = range.end;
                             Seen { member, range, hole: extent.hole }
                         })
@@ -194,8 +194,8 @@ impl Source {
 
     /// Data and holes from the start of a range on, at least one and at most [`EXTENTS`].
     async fn some_extents(&self, member: usize, range: Range<u64>) -> Result<Vec<Extent>, Error> {
-        let op = BlockOp::Status { offset: range.start, len: range.end - range.start, max_extents: EXTENTS };
-        match self.side.members[member].submit(op).await? {
+        let op = BlockOp::Status { offset: range.start, len: len(&range), max_extents: EXTENTS };
+        match self.volume(member)?.submit(op).await? {
             Outcome::Extents(extents) if extents.first().is_some_and(|extent| extent.len > 0) => Ok(extents),
             _ => Err(Error::State("a volume did not say what a range is made of")),
         }
@@ -207,7 +207,7 @@ impl Source {
         let mut offset = range.start;
         while offset < range.end {
             for extent in self.some_extents(member, offset..range.end).await? {
-                let end = (offset + extent.len).min(range.end);
+                let end = offset.saturating_add(extent.len).min(range.end);
                 parts.push((offset..end, extent.hole));
                 offset = end;
             }
@@ -237,7 +237,7 @@ impl Source {
         let Piece { member, range, hole } = piece;
         let number = member as u16;
         let _locked = self.lock(number, range.clone()).await;
-        let mut sent = 0;
+        let mut sent: u64 = 0;
         // What has been punched out meanwhile may be sent as zeros; what has been written meanwhile has to be sent.
         let parts = match hole {
             true => self.extents(member, range.clone()).await?,
@@ -245,31 +245,32 @@ impl Source {
         };
         for (part, hole) in parts {
             if hole {
-                self.in_time(link.zero(number, part.start, part.end - part.start)).await?;
+                self.in_time(link.zero(number, part.start, len(&part))).await?;
                 continue;
             }
             let mut at = part.start;
             while at < part.end {
-                let end = (at + PIECE_BYTES).min(part.end);
-                sent += match compare {
+                let end = at.saturating_add(PIECE_BYTES).min(part.end);
+                let more = match compare {
                     true => self.send_different(link, member, at..end).await?,
                     false => self.send(link, member, at..end).await?,
                 };
+                sent = more.saturating_add(sent);
                 at = end;
             }
         }
         let now = self.side.wall.now_ms();
         if let Ok((partner, _)) = self.core().peer(n) {
-            partner.copied_bytes += range.end - range.start;
-            partner.sent_bytes += sent;
+            partner.copied_bytes = partner.copied_bytes.saturating_add(len(&range));
+            partner.sent_bytes = partner.sent_bytes.saturating_add(sent);
             partner.heard_ms = now;
         }
         Ok(())
     }
 
     async fn payload(&self, member: usize, range: &Range<u64>) -> Result<Payload, Error> {
-        let op = BlockOp::Read { offset: range.start, len: (range.end - range.start) as usize };
-        match self.side.members[member].submit(op).await? {
+        let op = BlockOp::Read { offset: range.start, len: len(range) as usize };
+        match self.volume(member)?.submit(op).await? {
             Outcome::Data(payload) => Ok(payload),
             _ => Err(Error::State("a volume did not answer a read with data")),
         }
@@ -282,7 +283,7 @@ impl Source {
 
     /// Sends a range; the bytes that travelled.
     async fn send(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
-        let len = range.end - range.start;
+        let len = len(&range);
         let payload = match self.config.find_zeroes {
             true => {
                 let chain = self.bytes(member, &range).await?;
@@ -300,9 +301,9 @@ impl Source {
 
     /// Sends what differs of a range.
     async fn send_different(&self, link: Link<'_>, member: usize, range: Range<u64>) -> Result<u64, End> {
-        let mut sent = 0;
+        let mut sent: u64 = 0;
         for part in self.different(link, member, &range, 0).await? {
-            sent += self.send(link, member, part).await?;
+            sent = self.send(link, member, part).await?.saturating_add(sent);
         }
         Ok(sent)
     }
@@ -315,18 +316,17 @@ impl Source {
         range: &Range<u64>,
         after: u64,
     ) -> Result<Vec<Range<u64>>, End> {
-        let len = range.end - range.start;
-        let theirs =
-            self.in_time(link.checksums(member as u16, range.start, len, CHECK_BYTES, after)).await?;
+        let asked = link.checksums(member as u16, range.start, len(range), CHECK_BYTES, after);
+        let theirs = self.in_time(asked).await?;
         let chain = self.bytes(member, range).await?;
         let ours = rt::blocking(move || digests(&chain, CHECK_BYTES as usize)).await;
         let mut parts: Vec<Range<u64>> = Vec::new();
-        for (number, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        let starts = range.clone().step_by(CHECK_BYTES as usize);
+        for (start, (ours, theirs)) in starts.zip(ours.iter().zip(&theirs)) {
             if ours == theirs {
                 continue;
             }
-            let start = range.start + number as u64 * u64::from(CHECK_BYTES);
-            let end = (start + u64::from(CHECK_BYTES)).min(range.end);
+            let end = start.saturating_add(CHECK_BYTES.into()).min(range.end);
             match parts.last_mut() {
                 Some(last) if last.end == start => last.end = end,
                 _ => parts.push(start..end),
@@ -342,7 +342,7 @@ impl Source {
             let size = self.size(member);
             let mut at = 0;
             while at < size {
-                let range = at..(at + PIECE_BYTES).min(size);
+                let range = at..PIECE_BYTES.saturating_add(at).min(size);
                 let different = {
                     let _locked = self.lock(member as u16, range.clone()).await;
                     let after = self.log.fill().last;
@@ -354,14 +354,14 @@ impl Source {
                     arrived.await;
                     self.different(link, member, &range, after).await?
                 };
-                verified.bytes += range.end - range.start;
-                verified.different += different.iter().map(|part| part.end - part.start).sum::<u64>();
+                verified.bytes = verified.bytes.saturating_add(len(&range));
+                verified.different = different.iter().map(len).fold(verified.different, u64::saturating_add);
                 if repair
                     && !different.is_empty()
                     && let Ok((partner, _)) = self.core().peer(n)
                     && let Some(map) = partner.maps.get_mut(member)
                 {
-                    different.into_iter().for_each(|part| map.mark(part.start, part.end - part.start));
+                    different.into_iter().for_each(|part| map.mark(part.start, len(&part)));
                 }
                 at = range.end;
             }
@@ -372,4 +372,8 @@ impl Source {
         }
         Ok(verified)
     }
+}
+
+fn len(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
 }

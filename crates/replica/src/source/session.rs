@@ -334,7 +334,7 @@ impl Source {
                     "the destination is empty, though its copy was finished: remove it and create it anew";
                 return Err(Error::State(empty).into());
             }
-            let can_replay = last + 1 >= fill.first && last >= partner.unreadable;
+            let can_replay = last.saturating_add(1) >= fill.first && last >= partner.unreadable;
             let unknown = !can_replay && last < state.covered;
             if welcome.fresh {
                 // Whatever was copied before was copied to something else.
@@ -370,7 +370,7 @@ impl Source {
                     };
                     partner.consistent = false;
                     let base = if can_replay { last } else { fill.durable };
-                    for header in self.log.headers(last + 1, base) {
+                    for header in self.log.headers(last.saturating_add(1), base) {
                         if let Some(map) = partner.maps.get_mut(usize::from(header.member)) {
                             map.mark(header.offset, header.range_len());
                         }
@@ -385,7 +385,7 @@ impl Source {
             self.phase(n, Phase::ReplayingLog, None);
             self.caught_up(n);
             self.protect(n).await?;
-            return Ok(last + 1);
+            return Ok(last.saturating_add(1));
         };
         self.persist_bitmaps().await?;
         // It is not to be relied on until this is over.
@@ -412,7 +412,7 @@ impl Source {
             },
             None,
         );
-        Ok(base + 1)
+        Ok(base.saturating_add(1))
     }
 
     async fn diverged(&self, link: &Link<'_>) -> Result<Vec<(usize, u64, u64)>, End> {
@@ -505,9 +505,10 @@ impl Source {
                     // It has left the memory, and is not durable yet.
                     break;
                 }
-                let last = cursor + records.len() as u64 - 1;
+                let next = cursor.saturating_add(records.len() as u64);
                 let bytes: u64 = records.iter().map(|record| record.header.payload_len() as u64).sum();
-                cursor = last + 1;
+                cursor = next;
+                let last = next.saturating_sub(1);
                 window.push_back(async move {
                     let count = records.len() as u64;
                     self.in_time(link.append(records)).await.map(|()| (last, count, bytes))
@@ -531,8 +532,8 @@ impl Source {
             if let Ok((partner, _)) = self.core().peer(n) {
                 partner.acked = partner.acked.max(last);
                 partner.heard_ms = now;
-                partner.records_sent += count;
-                partner.record_bytes_sent += bytes;
+                partner.records_sent = partner.records_sent.saturating_add(count);
+                partner.record_bytes_sent = partner.record_bytes_sent.saturating_add(bytes);
             }
             self.caught_up(n);
             self.changed.notify();
@@ -564,7 +565,7 @@ impl Source {
                     None => break,
                 },
             };
-            bytes += next.header.record_len();
+            bytes = next.header.record_len().saturating_add(bytes);
             if !records.is_empty() && bytes > APPEND_BYTES {
                 break;
             }

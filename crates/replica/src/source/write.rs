@@ -53,11 +53,11 @@ impl Source {
                     let kind = Kind::Write { len: len as u32, sum: sum_of(&piece) };
                     last = self.place(number, offset, kind, piece).await?;
                     placed.push(last);
-                    offset += len as u64;
+                    offset = offset.saturating_add(len as u64);
                 }
             }
             BlockOp::WriteZeroes { fast: true, .. }
-                if self.side.members[member].geometry().medium == Medium::Device =>
+                if self.volume(member).is_ok_and(|volume| volume.geometry().medium == Medium::Device) =>
             {
                 return Err(StoreError::NotSupported);
             }
@@ -80,7 +80,7 @@ impl Source {
                     !core.active.contains_key(&last) && placed.iter().all(|s| !core.active.contains_key(s));
                 if applied && core.is_acknowledged(last) {
                     let alone = core.is_alone(last);
-                    core.answered_alone += u64::from(alone);
+                    core.answered_alone = core.answered_alone.saturating_add(alone.into());
                     #[cfg(test)]
                     let replicated = core.state.peers.iter().any(Option::is_some);
                     #[cfg(test)]
@@ -118,9 +118,10 @@ impl Source {
                 settled: 0,
                 kind,
             };
-            let range = offset..offset + header.range_len();
+            let range = offset..offset.saturating_add(header.range_len());
             let locked = core.locks.iter().any(|lock| lock.member == member && overlap(&lock.range, &range));
-            let crowded = core.active_bytes > 0 && core.active_bytes + bytes > self.config.memory_bytes;
+            let active = core.active_bytes.saturating_add(bytes);
+            let crowded = core.active_bytes > 0 && active > self.config.memory_bytes;
             if core.quiet || locked || crowded {
                 return None;
             }
@@ -135,10 +136,10 @@ impl Source {
             #[cfg(any(test, fuzzing))]
             crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
             core.active.insert(sequence, Active { member, range, bytes });
-            core.active_bytes += bytes;
-            core.written_bytes += header.range_len();
+            core.active_bytes = active;
+            core.written_bytes = core.written_bytes.saturating_add(header.range_len());
             if let Some(began) = began {
-                core.log_wait += rt::now().since(began);
+                core.log_wait = core.log_wait.saturating_add(rt::now().since(began));
             }
             Some(Ok(sequence))
         });
@@ -199,7 +200,7 @@ impl Source {
         {
             let mut core = self.core();
             if let Some(done) = core.active.remove(&sequence) {
-                core.active_bytes -= done.bytes;
+                core.active_bytes = core.active_bytes.saturating_sub(done.bytes);
             }
         }
         self.changed.notify();
@@ -209,7 +210,7 @@ impl Source {
     pub(super) async fn lock(&self, member: u16, range: Range<u64>) -> Locked<'_> {
         let id = {
             let mut core = self.core();
-            core.next_lock += 1;
+            core.next_lock = core.next_lock.wrapping_add(1);
             let id = core.next_lock;
             core.locks.push(Lock { id, member, range: range.clone() });
             id
