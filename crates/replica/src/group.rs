@@ -213,6 +213,11 @@ impl Group {
         }
     }
 
+    /// Waits until it is something.
+    pub async fn until(&self, is: impl Fn(&State) -> bool) {
+        self.changed.until(|| is(&self.state()).then_some(())).await;
+    }
+
     /// Waits until it has become what it is to be; a stopped one says why.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
         let look = || match self.state() {

@@ -481,22 +481,26 @@ impl Group {
         });
     }
 
-    /// Tells all partners, as long as it is, that the group is stopped here.
+    /// Tells all partners, as long as it is, that the group is stopped here; and then that it is not.
     async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>) {
-        let is_stopped = || matches!(self.state(), State::Stopped(now) if Arc::ptr_eq(&now, stopped));
-        while is_stopped() && !replicas.ends() {
-            for partner in self.config().partners {
-                let partnership = self.partnership_hex();
-                let ask = Ask::Stopped { partnership, why: stopped.why.clone() };
-                if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
-                    tracing::debug!(
-                        "group {}: {} does not know that it is stopped: {e}",
-                        self.name,
-                        partner.name
-                    );
-                }
+        let is_stopped = |state: &State| matches!(state, State::Stopped(now) if Arc::ptr_eq(now, stopped));
+        while is_stopped(&self.state()) && !replicas.ends() {
+            let partnership = self.partnership_hex();
+            self.tell(replicas, &Ask::Stopped { partnership, why: stopped.why.clone() }).await;
+            let changed = self.engine.until(|state| !is_stopped(state));
+            let _time = rt::timeout(SAY_STOPPED_EVERY, changed).await;
+        }
+        self.engine.until(|state| !matches!(state, State::Starting)).await;
+        if matches!(self.state(), State::Source(_) | State::Destination(_)) && !replicas.ends() {
+            self.tell(replicas, &Ask::Goes { partnership: self.partnership_hex() }).await;
+        }
+    }
+
+    async fn tell(&self, replicas: &Replicas, ask: &Ask) {
+        for partner in self.config().partners {
+            if let Err(e) = carrier::ask(&partner.address, &replicas.pool, ask).await {
+                tracing::debug!("group {}: {} does not know how it is: {e}", self.name, partner.name);
             }
-            rt::sleep(SAY_STOPPED_EVERY).await;
         }
     }
 
@@ -505,6 +509,11 @@ impl Group {
         let most = (0..=MOST_REASON.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
         why.truncate(most.unwrap_or_default());
         *lock(&self.said_stopped) = Some((rt::now(), why));
+    }
+
+    /// A partner says that it is stopped no more.
+    pub fn hear_goes(&self) {
+        lock(&self.said_stopped).take();
     }
 
     /// Why a partner is stopped, where it said so a moment ago.

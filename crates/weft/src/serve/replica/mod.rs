@@ -260,6 +260,12 @@ impl Replicas {
                 }
                 Ok(Tell::Done)
             }
+            Ask::Goes { partnership } => {
+                if let Some(group) = self.of_partnership(&partnership) {
+                    group.hear_goes();
+                }
+                Ok(Tell::Done)
+            }
             Ask::Nothing => Ok(Tell::Done),
         };
         told.unwrap_or_else(Tell::Error)

@@ -43,6 +43,11 @@ pub(super) enum Ask {
         /// A sentence.
         why: String,
     },
+    /// It is not stopped any more. A server that does not know this goes on to show what it was told, for half a minute.
+    Goes {
+        /// 32 hexadecimal digits.
+        partnership: String,
+    },
     /// Says that it is done, so that the round trip can be measured.
     Nothing,
 }
