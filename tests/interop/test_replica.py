@@ -187,6 +187,20 @@ class Replica(unittest.TestCase):
     def create(self, here, there, *options, volumes="vol1", check=True):
         return here.replica("create", volumes, *there.to(*volumes.split(",")), "--log-size", "64M", *options, check=check)
 
+    def replicated(self, *options):
+        """A source and a copy that follows."""
+        here, there = self.pair()
+        self.create(here, there, *options)
+        here.wait_until_following()
+        return here, there
+
+    def verified(self, source):
+        """What a comparison of both sides of vol1 finds."""
+        return json.loads(source.replica("verify", "vol1", "--json").stdout)
+
+    def assert_equal_sides(self, source):
+        self.assertEqual(self.verified(source)["different"], 0)
+
     def takes_over_by(self, transport, *force):
         here, there = self.pair()
         writer = Writer(here.disk("vol1"), blocks=2048)
@@ -218,7 +232,7 @@ class Replica(unittest.TestCase):
         there.wait_until_following()
         after.after(100)
         after.stop()
-        found = json.loads(there.replica("verify", "vol1", "--json").stdout)
+        found = self.verified(there)
         self.assertEqual((found["different"], found["bytes"]), (0, 16 * MIB))
         self.assertEqual([here.stop(), there.stop()], [0, 0])
 
@@ -287,7 +301,7 @@ class Replica(unittest.TestCase):
         there.disk("vol1").write(4096, b"b" * 4096)
         here.replica("resolve", "vol1", "--keep", "there")
         there.wait_until_following()
-        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(there)
         self.assertEqual(there.disk("vol1").read(0, 8192), b"a" * 4096 + b"b" * 4096)
 
     def test_a_source_whose_journal_is_missing_serves_nothing_and_can_be_helped(self):
@@ -300,9 +314,7 @@ class Replica(unittest.TestCase):
         self.loses_its_journal("zeroed")
 
     def test_what_the_volumes_hold_counts_where_the_journal_is_lost_and_so_is_the_copy(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         disk = here.disk("vol1")
         disk.write(0, b"a" * 4096)
         self.assertEqual(here.stop(), 0)
@@ -315,7 +327,7 @@ class Replica(unittest.TestCase):
         disk = here.disk("vol1")
         self.assertEqual(disk.read(0, 4096), b"a" * 4096)
         disk.write(4096, b"b" * 4096)
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
         # And a copy that has lost its own is made one again.
         self.assertEqual(there.stop(), 0)
         (there.state / "replica" / "vol1.log").write_bytes(b"")
@@ -326,15 +338,10 @@ class Replica(unittest.TestCase):
         # Spoken to, it is known not to be what it was.
         disk.write(8192, b"c" * 4096)
         here.wait_until_following()
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
-
-    def verified(self, source):
-        return json.loads(source.replica("verify", "vol1", "--json").stdout)["different"]
+        self.assert_equal_sides(here)
 
     def test_a_volume_whose_file_was_replaced_is_not_believed_and_is_made_whole(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         disk = here.disk("vol1")
         disk.write(0, b"a" * 4096)
         disk.flush()
@@ -356,7 +363,7 @@ class Replica(unittest.TestCase):
         there.replica("resolve", "vol1", "--keep", "there")
         disk.write(4096, b"b" * 4096)
         here.wait_until_following()
-        self.assertEqual(self.verified(here), 0)
+        self.assert_equal_sides(here)
         # A source: it serves nothing, and takes what its copy has.
         self.assertEqual(here.stop(), 0)
         here.replace("vol1")
@@ -368,7 +375,7 @@ class Replica(unittest.TestCase):
         here.replica("resolve", "vol1", "--keep", "there")
         there.disk("vol1").write(8192, b"c" * 4096)
         there.wait_until_following()
-        self.assertEqual(self.verified(there), 0)
+        self.assert_equal_sides(there)
         self.assertEqual(there.disk("vol1").read(0, 12288), b"a" * 4096 + b"b" * 4096 + b"c" * 4096)
         # A backup that is put back counts when somebody says so.
         self.assertEqual(there.stop(), 0)
@@ -377,7 +384,7 @@ class Replica(unittest.TestCase):
         there.wait_until("stopped")
         there.replica("resolve", "vol1", "--keep", "here")
         there.wait_until_following()
-        self.assertEqual(self.verified(there), 0)
+        self.assert_equal_sides(there)
         self.assertEqual(there.disk("vol1").read(0, 8192), b"d" * 4096 + bytes(4096))
         # In no group it is served as it is, and that is said once.
         there.replica("remove", "vol1")
@@ -412,12 +419,10 @@ class Replica(unittest.TestCase):
         there.replica("remove", "vol1")
         self.create(here, there, "--overwrite")
         here.wait_until_following()
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
 
     def test_a_source_that_is_well_is_not_superseded_unless_that_is_said(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         writer = Writer(here.disk("vol1"), blocks=1024)
         writer.start()
         writer.after(200)
@@ -434,12 +439,10 @@ class Replica(unittest.TestCase):
         self.assertEqual(writer.lost(there.disk("vol1")), [])
         here.wait_until("destination")
         there.wait_until_following()
-        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(there)
 
     def test_roles_are_exchanged_and_back_while_it_is_written_to(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         here.disk("vol1").write(0, b"w" * 4096)
         self.assertIn("source now", here.replica("switch", "vol1").stdout)
         there.wait_until("source")
@@ -457,18 +460,14 @@ class Replica(unittest.TestCase):
         self.assertEqual(here.disk("vol1").read(0, 8192), b"w" * 4096 + b"x" * 4096)
 
     def test_a_destination_that_waits_for_its_source_says_what_was_agreed(self):
-        here, there = self.pair()
-        self.create(here, there, "--mode", "sync")
-        here.wait_until_following()
+        here, there = self.replicated("--mode", "sync")
         self.assertEqual([here.stop(), there.stop()], [0, 0])
         there.start()
         there.wait_until("destination")
         self.assertIn(", synchronous: ", there.replica("status").stdout)
 
     def test_a_suspension_is_caught_up_with_and_survives_a_restart(self):
-        here, there = self.pair()
-        self.create(here, there, "--mode", "async", "--transport", "tcp", "--compress")
-        here.wait_until_following()
+        here, there = self.replicated("--mode", "async", "--transport", "tcp", "--compress")
         here.replica("suspend", "vol1")
         disk = here.disk("vol1")
         disk.write(MIB, b"a" * 65536)
@@ -481,7 +480,7 @@ class Replica(unittest.TestCase):
         self.assertEqual(group["role"], "source")
         here.replica("resume", "vol1")
         here.wait_until_following()
-        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
+        found = self.verified(here)
         self.assertEqual(found["different"], 0)
         here.replica("remove", "vol1")
         self.assertEqual((here.status(), there.status()), ([], []))
@@ -491,9 +490,7 @@ class Replica(unittest.TestCase):
         here.disk("vol1").write(0, b"b" * 4096)
 
     def test_a_lost_destination_is_written_down_and_caught_up_with(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         writer = Writer(here.disk("vol1"), blocks=1024)
         writer.start()
         writer.after(100)
@@ -505,7 +502,7 @@ class Replica(unittest.TestCase):
         here.wait_until_following()
         writer.after(100)
         writer.stop()
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
 
     def test_writes_wait_for_a_lost_destination_where_that_was_asked_for(self):
         here, there = self.pair()
@@ -540,9 +537,7 @@ class Replica(unittest.TestCase):
         self.assertIn("suspend-io", refused.stderr)
 
     def test_a_damaged_log_is_said_and_made_good(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         disk = here.disk("vol1")
         for block in range(10):
             disk.write(block * 4096, bytes([65 + block]) * 4096)
@@ -557,7 +552,7 @@ class Replica(unittest.TestCase):
         there.wait_for("equal again", is_equal_again)
         here.wait_until_following()
         self.assertIn("its log is damaged: record", there.log_text())
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
         # A source is not used: it has answered what it may not have any more.
         for block in range(10):
             disk.write(block * 4096, bytes([97 + block]) * 4096)
@@ -572,7 +567,7 @@ class Replica(unittest.TestCase):
         there.wait_until_following()
         copy = there.disk("vol1")
         self.assertEqual([copy.read(block * 4096, 1) for block in range(10)], [bytes([97 + block]) for block in range(10)])
-        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(there)
 
     def test_two_volumes_of_a_group_keep_their_order(self):
         here = self.host("here", {"data": 8 * MIB, "log": 8 * MIB})
@@ -592,9 +587,7 @@ class Replica(unittest.TestCase):
 
     def two_sources(self):
         """Both sides of a group after each was written to without the other."""
-        here, there = self.pair()
-        self.create(here, there, "--mode", "async")
-        here.wait_until_following()
+        here, there = self.replicated("--mode", "async")
         here.disk("vol1").write(0, b"a" * 4096)
         here.wait_for("equal", lambda groups: groups[0]["engine"]["peers"][0]["lag_bytes"] == 0)
         there.crash()
@@ -617,10 +610,13 @@ class Replica(unittest.TestCase):
         self.assertEqual(here.stop(), 0)
         here.start()
         here.wait_until("stopped")
+        there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
         here.replica("resolve", "vol1", "--keep", "there")
         here.wait_until("destination")
+        # What was typed is not asked for any more: nobody waits for the half minute that the last word counts for.
+        there.wait_for("told that it goes on", lambda groups: not groups[0]["partner_stopped"], seconds=15)
         there.wait_until_following()
-        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(there)
         there.replica("switch", "vol1")
         here.wait_until("source")
         self.assertEqual(here.disk("vol1").read(0, 8192), b"a" * 4096 + b"t" * 4096)
@@ -632,7 +628,7 @@ class Replica(unittest.TestCase):
         here.wait_until_following()
         there.wait_until("destination")
         self.assertEqual(here.disk("vol1").read(4096, 4096), b"h" * 4096)
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
 
     def test_the_side_that_was_superseded_may_count_when_it_is_told_first(self):
         here, there = self.two_sources()
@@ -643,9 +639,7 @@ class Replica(unittest.TestCase):
         self.the_superseded_side_counts(here, there, (there, "there"), (here, "here"))
 
     def test_a_test_writes_to_a_picture_while_replication_goes_on(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         disk = here.disk("vol1")
         disk.write(0, b"a" * 4096)
         self.assertIn("where the copy is", here.replica("test-failover", "vol1", check=False).stderr)
@@ -662,7 +656,7 @@ class Replica(unittest.TestCase):
             self.assertEqual(picture.read(0, 8192), b"a" * 4096 + b"p" * 4096)
         there.replica("test-failover", "vol1", "--end")
         self.assertEqual(there.status()[0]["test_failover"], [])
-        self.assertEqual(json.loads(here.replica("verify", "vol1", "--json").stdout)["different"], 0)
+        self.assert_equal_sides(here)
         here.replica("switch", "vol1")
         there.wait_until("source")
         self.assertEqual(there.disk("vol1").read(0, 8192), b"b" * 4096 + b"c" * 4096)
@@ -687,7 +681,7 @@ class Replica(unittest.TestCase):
         writer.after(50)
         writer.stop()
         here.wait_until_following()
-        found = json.loads(here.replica("verify", "vol1", "--json").stdout)
+        found = self.verified(here)
         self.assertEqual(found, {"bytes": 24 * MIB, "different": 0})
         # It is remembered by both, and the copy is as good as its source.
         there.crash()
@@ -700,9 +694,7 @@ class Replica(unittest.TestCase):
         self.assertEqual(writer.lost(disk), [])
 
     def test_a_destination_that_is_not_there_keeps_a_volume_from_growing(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         there.crash()
         self.assertIn("so nothing has", here.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertEqual(here.disk("vol1").size, 16 * MIB)
@@ -713,9 +705,7 @@ class Replica(unittest.TestCase):
         self.assertEqual(here.disk("vol1").size, 24 * MIB)
 
     def test_volumes_that_were_made_longer_while_nobody_served_them_grow_when_that_is_said(self):
-        here, there = self.pair()
-        self.create(here, there)
-        here.wait_until_following()
+        here, there = self.replicated()
         self.assertEqual([here.stop(), there.stop()], [0, 0])
         for host in [there, here]:
             host.weft("volume", "resize", "vol1", str(24 * MIB))
@@ -735,7 +725,7 @@ class Replica(unittest.TestCase):
             copy.wait_until("source")
         there.wait_until_following()
         self.assertEqual(there.disk("vol1").size, 16 * MIB)
-        self.assertEqual(json.loads(there.replica("verify", "vol1", "--json").stdout)["bytes"], 16 * MIB)
+        self.assertEqual(self.verified(there)["bytes"], 16 * MIB)
 
     def test_a_check_takes_what_create_takes(self):
         here, there = self.pair()
