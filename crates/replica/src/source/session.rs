@@ -354,6 +354,10 @@ impl Source {
             }
             partner.connected = true;
             (partner.greeted, partner.disputed) = (true, false);
+            if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
+                // It refuses no more: what was to be done about that is done.
+                partner.last_error = None;
+            }
             partner.again = false;
             partner.acked = last;
             partner.consistent = welcome.consistent;
