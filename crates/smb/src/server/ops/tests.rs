@@ -126,30 +126,12 @@ impl Bench {
     }
 
     fn offering(offers: Offers, vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
-        let share = Share::new("data", vfs.clone());
-        let server = Server::new(Config {
-            server_guid: [7; 16],
-            name: "WEFT".into(),
-            shares: vec![share.clone()],
-            users: Vec::new(),
-            names: crate::auth::ServerNames::new(["weft"], Vec::new).into(),
-            signing: crate::server::Signing::Enabled,
-            min_dialect: weft_wire::smb2::Dialect::V2_0_2,
-            require_encryption: false,
-            multichannel: true,
-            interfaces: vec![NetworkInterface {
-                index: 3,
-                addr: [127, 0, 0, 1].into(),
-                link_speed_bps: 10_000_000_000,
-                rdma: true,
-                rss: false,
-            }]
-            .into(),
-            endpoints: "iwarp 127.0.0.1:5445\n".into(),
-            offers,
-            pool: Pool::new(64 << 20),
-            limits: crate::server::Limits { opens: 100, ..Default::default() },
-        });
+        Bench::on(server(offers, vfs), dialect, rdma)
+    }
+
+    /// A session with a server that others may use as well.
+    fn on(server: Arc<Server>, dialect: Dialect, rdma: bool) -> Bench {
+        let share = server.config.shares[0].clone();
         let client = Rc::new(Client {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),
@@ -174,6 +156,7 @@ impl Bench {
             profile,
         });
         let session = session(77, "tester", profile);
+        let vfs = share.vfs.clone();
         let tree = session.connect(Some(share), 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
     }
@@ -259,6 +242,33 @@ impl Bench {
             Err(_) => false,
         }
     }
+}
+
+/// A server with one share.
+fn server(offers: Offers, vfs: Vfs) -> Arc<Server> {
+    Server::new(Config {
+        server_guid: [7; 16],
+        name: "WEFT".into(),
+        shares: vec![Share::new("data", vfs)],
+        users: Vec::new(),
+        names: crate::auth::ServerNames::new(["weft"], Vec::new).into(),
+        signing: crate::server::Signing::Enabled,
+        min_dialect: weft_wire::smb2::Dialect::V2_0_2,
+        require_encryption: false,
+        multichannel: true,
+        interfaces: vec![NetworkInterface {
+            index: 3,
+            addr: [127, 0, 0, 1].into(),
+            link_speed_bps: 10_000_000_000,
+            rdma: true,
+            rss: false,
+        }]
+        .into(),
+        endpoints: "iwarp 127.0.0.1:5445\n".into(),
+        offers,
+        pool: Pool::new(64 << 20),
+        limits: crate::server::Limits { opens: 100, ..Default::default() },
+    })
 }
 
 fn session(id: u64, user: &str, profile: Profile) -> Arc<Session> {

@@ -1,6 +1,7 @@
 //! READ, WRITE and FLUSH.
 
 use weft_machine::Payload;
+use weft_store::backend::Dir;
 use weft_transport::Stag;
 use weft_wire::smb2::channel::{Channel as Route, Descriptor};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId, Transformed};
@@ -139,6 +140,56 @@ fn rights_and_ranges_are_checked() {
         b.ask(Command::Flush, |out| flush(appender).emit(out)).await.unwrap();
         b.ask(Command::Flush, |out| flush(dir).emit(out)).await.unwrap();
     });
+}
+
+/// What several clients append at the same time, each on a core of its own, is all there, and nothing of it twice or torn.
+#[test]
+fn what_is_appended_at_the_same_time_lies_one_behind_the_other() {
+    const WRITERS: u16 = 4;
+    const RECORDS: u16 = 100;
+    /// Long enough that others come while it is written.
+    const RECORD: usize = 64 << 10;
+
+    let dir = tempfile::tempdir().unwrap();
+    for vfs in [Vfs::from(Ram::new(DISK)), Vfs::from(Dir::open(dir.path()).unwrap())] {
+        let server = server(Offers::default(), vfs);
+        let bench = || Bench::on(server.clone(), Dialect::V3_1_1, false);
+        rt::block_on(async { bench().put("log", b"").await }).unwrap();
+        let start = std::sync::Barrier::new(usize::from(WRITERS));
+        std::thread::scope(|threads| {
+            for writer in 0..WRITERS {
+                let (server, start) = (server.clone(), &start);
+                threads.spawn(move || {
+                    rt::block_on(async {
+                        let b = Bench::on(server, Dialect::V3_1_1, false);
+                        let file = b.open(&Wish::file("log")).await.unwrap();
+                        start.wait();
+                        for record in 0..RECORDS {
+                            let mark = (writer * RECORDS + record).to_le_bytes();
+                            let written = write(&b, file, u64::MAX, &mark.repeat(RECORD / 2)).await;
+                            assert_eq!(written, Ok(RECORD as u32));
+                        }
+                    })
+                    .unwrap();
+                });
+            }
+        });
+        rt::block_on(async {
+            let b = bench();
+            let file = b.open(&Wish::file("log")).await.unwrap();
+            let mut marks = Vec::new();
+            for at in 0..u64::from(WRITERS * RECORDS) {
+                let record = read(&b, file, at * RECORD as u64, RECORD as u32).await.unwrap();
+                assert!(record.len() == RECORD && record[2..] == record[..RECORD - 2], "a record is torn");
+                marks.push(u16::from_le_bytes([record[0], record[1]]));
+            }
+            let end = u64::from(WRITERS * RECORDS) * RECORD as u64;
+            assert_eq!(status(read(&b, file, end, 1).await), NtStatus::END_OF_FILE);
+            marks.sort_unstable();
+            assert!(marks.into_iter().eq(0..WRITERS * RECORDS), "a record is lost");
+        })
+        .unwrap();
+    }
 }
 
 #[test]
