@@ -1,0 +1,105 @@
+"""How long a server keeps those who connect and then say nothing, or no more than a beginning: on every port that it has."""
+
+import contextlib
+import pathlib
+import selectors
+import socket
+import struct
+import tempfile
+import time
+import unittest
+
+import weft
+from test_nbd import make_certificates
+
+# A frame that asks for a connection (RFC 5044 7.1), with CRC, and the length of its answer.
+MPA = b"MPA ID Req Frame\x40\x01\x00\x00", 20
+# NULL of NFS under AUTH_TLS: may TLS begin? (RFC 9289 4.1)
+RPC_TLS = struct.pack(">11I", 1 << 31 | 40, 1, 0, 2, 100003, 3, 0, 7, 0, 0, 0), 36
+# The flags of a client, NBD_OPT_STARTTLS: acknowledged behind the greeting.
+NBD_TLS = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 5, 0), 18 + 20
+
+# The port, what is said and answered before, what is begun then, and in how many seconds the server hangs up: docs/security.md.
+CASES = [
+    ("smb_port", None, b"", 30),
+    ("smb_port", None, b"\0\0\0", 10),
+    ("smbd_port", None, b"", 10),
+    ("smbd_port", None, b"MPA", 10),
+    ("smbd_port", MPA, b"", 5),
+    ("smbd_port", MPA, b"\0\x20\x41", 5),
+    ("nfs_port", None, b"", 30),
+    ("nfs_port", None, b"\x80\0\0", 10),
+    ("nfs_rdma_port", None, b"", 10),
+    ("nfs_rdma_port", None, b"MPA", 10),
+    ("nfs_rdma_port", MPA, b"", 30),
+    ("nfs_rdma_port", MPA, b"\0\x20\x41", 30),
+    ("mountd_port", None, b"", 30),
+    ("mountd_port", None, b"\x80\0\0", 10),
+    ("rpcbind_port", None, b"", 30),
+    ("rpcbind_port", None, b"\x80\0\0", 10),
+    ("nbd_port", None, b"", 30),
+    ("nbd_port", None, b"\0\0\0", 30),
+    # Where there is TLS the first call is looked at before anything else.
+    ("tls_nfs_port", None, b"", 30),
+    ("tls_nfs_port", None, b"\x80\0\0", 30),
+    ("tls_nfs_port", RPC_TLS, b"", 10),
+    ("tls_nfs_port", RPC_TLS, b"\x16\x03\x01", 10),
+    ("tls_nbd_port", None, b"", 30),
+    ("tls_nbd_port", None, b"\0\0\0", 30),
+    ("tls_nbd_port", NBD_TLS, b"", 30),
+    ("tls_nbd_port", NBD_TLS, b"\x16\x03\x01", 30),
+]
+# Deadlines are looked at every five seconds, of a begun message from the first look on; and the host may be busy.
+LATER = 15
+
+
+class Deadlines(unittest.TestCase):
+    @contextlib.contextmanager
+    def serving(self):
+        """The ports of two servers that have everything, one of them with TLS where that can be had."""
+        with tempfile.TemporaryDirectory(prefix="weft-deadlines-") as work, contextlib.ExitStack() as stack:
+            work = pathlib.Path(work)
+            make_certificates(work)
+            ports, tls = {}, []
+            for service in ["nfs", "nbd"]:
+                tls += [f"--{service}-tls-cert", work / "server-cert.pem", f"--{service}-tls-key", work / "server-key.pem"]
+            for prefix, options in [("", []), ("tls_", tls)]:
+                state = ["--state-dir", work / f"{prefix}state"]
+                weft.run(weft.WEFT, "volume", "create", "vol", "--ram", "--size", "1M", *state)
+                options += ["--rpcbind-port", 0, "--volume", "vol", "--nbd-port", 0, *state]
+                server = stack.enter_context(weft.serving(*options))
+                ports |= {prefix + name: port for name, port in server.ready.items() if name.endswith("_port")}
+            yield ports
+
+    def test_who_says_nothing_or_no_more_than_a_beginning_is_let_go(self):
+        with self.serving() as ports, contextlib.ExitStack() as stack, selectors.DefaultSelector() as waiting:
+            self.assertLessEqual({name for name in ports if not name.startswith("tls_")}, {port for port, *_ in CASES})
+            begun = time.monotonic()
+            for case in CASES:
+                port, before, beginning, _ = case
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", ports[port]), timeout=10))
+                if before:
+                    said, length = before
+                    peer.sendall(said)
+                    self.assertEqual(len(peer.recv(length, socket.MSG_WAITALL)), length, case)
+                peer.sendall(beginning)
+                waiting.register(peer, selectors.EVENT_READ, case)
+            kept, last = {}, max(limit for *_, limit in CASES) + LATER
+            while waiting.get_map() and time.monotonic() < begun + last:
+                for key, _ in waiting.select(1):
+                    with contextlib.suppress(ConnectionResetError):
+                        if key.fileobj.recv(4096):
+                            continue
+                    kept[key.data] = time.monotonic() - begun
+                    waiting.unregister(key.fileobj)
+            for case in CASES:
+                *_, limit = case
+                with self.subTest(case=case):
+                    self.assertIn(case, kept, "it is still there")
+                    self.assertLess(kept[case], limit + LATER)
+                    # Time enough for who has something to say.
+                    self.assertGreater(kept[case], limit - 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
