@@ -1,0 +1,63 @@
+"""A replicated pair under strain: clients that begin and do not end beside it."""
+
+import contextlib
+import socket
+import struct
+import tempfile
+import time
+import unittest
+
+from test_replica import Host
+
+MIB = 1 << 20
+
+
+class Strain(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-strain-"))
+        self.hosts = []
+        self.addCleanup(self.end)
+
+    def end(self):
+        for host in self.hosts:
+            for disk in host.disks:
+                disk.close()
+            if host.process.poll() is None:
+                host.process.kill()
+                host.end()
+
+    def host(self, name, volumes, *options):
+        self.hosts.append(Host(self.folder, name, volumes, *options))
+        return self.hosts[-1]
+
+    def create(self, here, there, *options):
+        here.replica("create", "vol1", *there.to("vol1"), "--log-size", "64M", *options)
+        here.wait_until_following()
+
+    def test_begun_writes_of_many_clients_do_not_hold_up_synchronous_ones(self):
+        here, there = [self.host(name, {"vol1": 16 * MIB, "vol2": 16 * MIB}, "--buffers", "128M") for name in ["here", "there"]]
+        self.create(here, there, "--mode", "sync")
+        disk = here.disk("vol1")
+        option = b"IHAVEOPT" + struct.pack(">II", 1, 4)
+        write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
+        with contextlib.ExitStack() as stack:
+            for number in range(300):
+                # To the source, to its copy, and to a volume of the same server.
+                host = here if number % 3 else there
+                name = b"vol1" if number % 2 else b"vol2"
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", host.ports["nbd"])))
+                peer.sendall(struct.pack(">I", 3) + option + name + write + bytes(1000))
+            slowest, until = 0, time.monotonic() + 5
+            while time.monotonic() < until:
+                begun = time.monotonic()
+                disk.write(12 * MIB, b"w" * 65536)
+                disk.flush()
+                slowest = max(slowest, time.monotonic() - begun)
+            self.assertLess(slowest, 3)
+        [group] = here.status()
+        self.assertFalse(group["engine"]["peers"][0]["unprotected"])
+        self.assertEqual(group["engine"]["unprotected_writes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
