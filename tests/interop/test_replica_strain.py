@@ -1,13 +1,17 @@
-"""A replicated pair under strain: clients that begin and do not end beside it."""
+"""A replicated pair under strain: clients that begin and do not end beside it, and a copy whose disk is full."""
 
 import contextlib
+import os
+import random
 import socket
 import struct
 import tempfile
+import threading
 import time
 import unittest
 
 from test_replica import Host
+from test_space import small_disk
 
 MIB = 1 << 20
 
@@ -57,6 +61,37 @@ class Strain(unittest.TestCase):
         [group] = here.status()
         self.assertFalse(group["engine"]["peers"][0]["unprotected"])
         self.assertEqual(group["engine"]["unprotected_writes"], 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a tmpfs needs root")
+    def test_a_copy_whose_disk_is_full_says_so_and_goes_on_when_there_is_space(self):
+        small = self.enterContext(small_disk())
+        here, there = self.host("here", {"vol1": 16 * MIB}), self.host("there", {"vol1": 16 * MIB})
+        # Its volume is longer than the disk that it lies on.
+        there.stop()
+        there.weft("volume", "remove", "vol1")
+        there.weft("volume", "create", "vol1", "--size", "16M", "--file", small / "vol1.img")
+        there.start()
+        self.create(here, there)
+        disk, blocks = here.disk("vol1"), [random.Random(number).randbytes(MIB) for number in range(6)]
+        (small / "other").write_bytes(bytes(4 * MIB))
+        writer = threading.Thread(target=lambda: [disk.write(at * MIB, block) for at, block in enumerate(blocks)], daemon=True)
+        writer.start()
+        there.wait_for("full", lambda groups: groups[0]["engine"]["full"])
+        self.assertIn("a disk of this side is full", there.replica("status").stdout)
+        self.assertIn("a disk of a replica is full", there.log_text())
+        self.assertFalse(here.status()[0]["engine"]["full"])
+        (small / "other").unlink()
+        # Nobody is asked to do anything more.
+        there.wait_for("goes on", lambda groups: not groups[0]["engine"]["full"])
+        writer.join(timeout=60)
+        self.assertFalse(writer.is_alive())
+        here.wait_until_following()
+        there.wait_for("applied", lambda groups: groups[0]["engine"]["applied"] == here.status()[0]["engine"]["last"])
+        self.assertNotIn("is full", there.replica("status").stdout)
+        found = here.replica("verify", "vol1", "--json").stdout
+        self.assertIn('"different":0', found.replace(" ", ""))
+        with open(small / "vol1.img", "rb") as copy:
+            self.assertEqual(copy.read(6 * MIB), b"".join(blocks))
 
 
 if __name__ == "__main__":
