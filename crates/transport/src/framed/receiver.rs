@@ -307,6 +307,10 @@ impl<F: Framing> Receiver<F> {
                         gathering.received(messages, n);
                     }
                 }
+                // A client that leaves without waiting for its last answers has the kernel say so; that is no fault.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset && terms.wary => {
+                    self.ended = Some(if self.is_inside() { Ending::Io(e.kind()) } else { Ending::Peer });
+                }
                 Err(e) => self.ended = Some(Ending::Io(e.kind())),
             }
         }
@@ -625,12 +629,13 @@ impl<F: Framing> Receiver<F> {
 
     /// The peer has sent its last byte.
     fn end_of_stream(&self) -> Ending {
-        let inside = self.large.is_some() || self.begun.is_some();
-        if inside || self.staging.as_ref().is_some_and(|staging| !staging.is_empty()) {
-            Ending::Io(io::ErrorKind::UnexpectedEof)
-        } else {
-            Ending::Peer
-        }
+        if self.is_inside() { Ending::Io(io::ErrorKind::UnexpectedEof) } else { Ending::Peer }
+    }
+
+    /// Whether part of a message is here.
+    fn is_inside(&self) -> bool {
+        let begun = self.large.is_some() || self.begun.is_some();
+        begun || self.staging.as_ref().is_some_and(|staging| !staging.is_empty())
     }
 }
 

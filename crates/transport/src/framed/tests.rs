@@ -1,7 +1,7 @@
 //! What peers cost that nobody knows, and how long they are waited for.
 
 use futures_util::FutureExt;
-use weft_machine::sim::{Faults, Sim};
+use weft_machine::sim::{Cut, CutHow, Faults, Side, Sim};
 use weft_machine::{Listener, Time};
 
 use super::*;
@@ -164,6 +164,26 @@ fn a_message_that_comes_byte_by_byte_ends_the_connection() {
         assert!(strange < Duration::from_secs(30), "{strange:?}");
         assert!(known > Duration::from_secs(50) && known < Duration::from_secs(90), "{known:?}");
     });
+}
+
+#[test]
+fn a_client_that_leaves_between_messages_is_no_fault_however_it_leaves() {
+    for (at_byte, inside) in [(7, false), (9, true)] {
+        for how in [CutHow::Reset, CutHow::Close] {
+            let cuts = vec![Cut { connection: 0, side: Side::Dialer, at_byte, how }];
+            Sim::new(5).faults(Faults { cuts, ..Faults::default() }).run(async {
+                let (channel, .., peer) = strange().await;
+                let two = [header(3), Bytes::from_static(b"one"), header(3), Bytes::from_static(b"two")];
+                let _ = peer.send_all(&two).await;
+                assert_eq!(channel.recv().await.unwrap().unwrap().body, "one");
+                match channel.recv().await {
+                    Ok(None) => assert!(!inside, "{how:?}"),
+                    Err(Error::Io(_)) => assert!(inside, "{how:?}"),
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+    }
 }
 
 #[test]

@@ -195,6 +195,14 @@ impl Inner {
                 Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
                 Ok(0) => return Err(Error::Violation("RFC 5531 11: the stream ends inside a record")),
                 Ok(n) => receiver.raw.extend_from_slice(staging.split_at(n).0),
+                // A client that leaves without waiting for its last answers has the kernel say so; that is no fault.
+                Err(e)
+                    if e.kind() == std::io::ErrorKind::ConnectionReset
+                        && receiver.raw.is_empty()
+                        && receiver.message.is_empty() =>
+                {
+                    return Ok(None);
+                }
                 Err(e) => return Err(e.into()),
             }
             receiver.staging = staging;
