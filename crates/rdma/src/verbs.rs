@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, File, Payload, Peer};
+use weft_machine::{Buf, File, Payload, Peer, Pool};
 use weft_wire::rdmap;
 
 /// A steering tag: names one registered region of one queue pair (RFC 5040 1.1.1).
@@ -393,6 +393,11 @@ pub trait Listener {
 pub trait Incoming: Send {
     /// Who connects, as accept(2) or the connection manager said.
     fn peer(&self) -> Peer;
+    /// What the connection takes for itself comes from `pool` instead of the provider's pool: a share of that, as a rule, so that it
+    /// counts as its peer's. Providers whose connections take nothing do nothing.
+    fn charge(&mut self, pool: &Pool) {
+        let _ = pool;
+    }
     /// Performs the passive side of set-up on this core, up to the peer's request (bounded by a time limit).
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>>;
 }

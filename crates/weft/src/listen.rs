@@ -232,11 +232,13 @@ impl Acceptor {
     pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
         while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
             match accepted {
-                Ok(incoming) => {
+                Ok(mut incoming) => {
                     let (serve, memory) = (serve.clone(), self.memory.clone());
                     let service = messages.service();
                     self.place(service, incoming.peer(), move |_, place| async move {
                         let member = memory.join_rdma(incoming.peer());
+                        // Staging of iWARP counts as well.
+                        incoming.charge(&member.rdma());
                         match establish(incoming, messages, member.rdma()).await {
                             Ok(channel) => converse(channel, place, member, &serve).await,
                             Err(e) => lost(&e),

@@ -93,7 +93,11 @@ impl Provider {
         })
     }
 
-    async fn connection(&self, agreed: &Agreed) -> Connection {
+    /// Fails where there is no memory for it within the time of set-up: of a share that others of its peer have used up.
+    async fn connection(&self, agreed: &Agreed) -> Result<Connection, ConnectError> {
+        let staging = self.pool.alloc(receive::first_staging(agreed));
+        let staging = rt::timeout(self.config.setup_timeout, staging).await;
+        let staging = staging.map_err(|rt::Elapsed| ConnectError::TimedOut("memory for the connection"))?;
         let limits = Limits {
             max_send_work: self.config.max_send_work,
             max_recv_work: self.config.max_recv_work,
@@ -104,7 +108,7 @@ impl Provider {
         // Keyed by the system's randomness: what a peer may guess of the STags is bounded by it.
         let random = RandomState::new();
         let seed = [random.hash_one(0), random.hash_one(1)];
-        Connection::new(agreed, limits, self.pool.alloc(receive::first_staging(agreed)).await, seed)
+        Ok(Connection::new(agreed, limits, staging, seed))
     }
 
     async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {
@@ -118,7 +122,7 @@ impl Provider {
             }
         };
         tracing::debug!(peer = %addr, crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp connected");
-        let connection = self.connection(&agreed).await;
+        let connection = self.connection(&agreed).await?;
         Ok((Rc::new(Handle::new(connection, stream, self.pool.clone())), agreed.private_data))
     }
 }
@@ -263,6 +267,10 @@ impl verbs::Incoming for Incoming {
         self.socket.peer().by_rdma()
     }
 
+    fn charge(&mut self, pool: &Pool) {
+        self.provider.pool = pool.clone();
+    }
+
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn verbs::Request>, ConnectError>> {
         Box::pin(async move {
             let Incoming { socket, provider } = *self;
@@ -315,7 +323,7 @@ impl verbs::Request for Request {
             let Request { asked, stream, provider } = *self;
             let offer = provider.offer(&params)?;
             let (reply, agreed) = asked.accept(&offer);
-            let mut connection = provider.connection(&agreed).await;
+            let mut connection = provider.connection(&agreed).await?;
             for recv in recvs {
                 connection.post(recv).map_err(|(e, _)| e)?;
             }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::Peer;
+use weft_machine::{Peer, Pool};
 
 use crate::verbs::{
     Caps, ConnectError, ConnectParams, Connected, Incoming, Listener, Provider, QueuePair, Request, Work,
@@ -111,6 +111,10 @@ struct WrappedIncoming<L> {
 impl<L: Layer> Incoming for WrappedIncoming<L> {
     fn peer(&self) -> Peer {
         self.inner.peer()
+    }
+
+    fn charge(&mut self, pool: &Pool) {
+        self.inner.charge(pool);
     }
 
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>> {

@@ -276,6 +276,47 @@ fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
     });
 }
 
+/// What it sends is received into its own share of memory: that of others, or of peers that are known, is not for it.
+#[test]
+fn staging_comes_from_the_share_of_the_connection_and_does_not_wait_for_ever() {
+    let (providers, own) = (Pool::new(64 << 20), Pool::new(16 << 20));
+    for markers in [false, true] {
+        Sim::new(1).run(async {
+            let config = Config { markers, ..Config::default() };
+            let server = provider(&providers, config.clone());
+            let listener = server.listen(any_port()).await.unwrap();
+            let clients = Pool::new(64 << 20);
+            let client = provider(&clients, config);
+            let accept = async || {
+                let mut incoming = listener.accept().await.unwrap();
+                incoming.charge(&own);
+                let request = incoming.request().await.unwrap();
+                request.accept(ConnectParams::default(), Vec::new()).await
+            };
+            let connect = || client.connect(listener.local_addr(), ConnectParams::default());
+            let (accepted, connected) = futures_util::join!(accept(), connect());
+            let (_server, (qp, _)) = (accepted.unwrap(), connected.unwrap());
+            assert_eq!(providers.in_use_bytes(), 0);
+            let first = own.in_use_bytes();
+            assert!(first > 0);
+            // It grows there as well.
+            let nowhere = Segment { stag: verbs::Stag(1), offset: 0, len: 8 << 20 };
+            let data = Bytes::from(vec![0; 8 << 20]).into();
+            qp.post(Work::Write { id: 1, data, to: nowhere, signalled: true }).unwrap();
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+            assert_eq!(providers.in_use_bytes(), 0);
+            drop((_server, qp));
+            // Where others of its peer have used up the share, there is no connection.
+            let held: Vec<_> = std::iter::from_fn(|| own.try_alloc(4096)).collect();
+            let (accepted, connected) = futures_util::join!(accept(), connect());
+            assert!(matches!(accepted.err(), Some(ConnectError::TimedOut(_))));
+            assert!(connected.is_err());
+            drop(held);
+        });
+        assert_eq!((own.in_use_bytes(), providers.in_use_bytes()), (0, 0));
+    }
+}
+
 /// A peer that neither reads nor closes does not keep a closed connection alive.
 #[test]
 fn closing_towards_a_dead_peer_ends_in_time() {
