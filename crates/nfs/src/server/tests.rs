@@ -9,9 +9,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use proptest::prelude::*;
+use weft_machine::sim::Sim;
 use weft_machine::{File, Payload, rt};
 use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
+use weft_store::rules::Network;
 use weft_store::{NodeId, Vfs};
 use weft_transport::{Detached, Distant, Message, Outgoing, Part, Peer, Sending, Ticket, Traffic};
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
@@ -237,6 +239,35 @@ fn link(server: &Server, dir: Handle, name: &'static [u8], target: &'static [u8]
     let args = SymlinkArgs { object, attributes: SetAttributes::default(), target };
     let made: Outcome<CreateOk, WccOnly> = results(server, nfs(procedure::SYMLINK, &args));
     made.unwrap();
+}
+
+/// How long a server takes for so many calls that are all there.
+fn time_for(calls: usize, networks: Vec<Network>) -> Duration {
+    let mut share = Share::new("ram", Vfs::new(Ram::new(1 << 20)));
+    share.rules.nfs.networks = networks;
+    let policy = Policy { decides: false, squash_root: true };
+    let limits = Limits::default();
+    let server =
+        Server::new(Config { shares: vec![share], pool: Pool::new(0), limits, policy, durable: None });
+    let null = call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::NULL, Credential::None, &());
+    let script = Script::of(tcp(PEER), &vec![null; calls]);
+    Sim::new(1).run(async {
+        let begun = rt::now();
+        server.serve(script.clone()).await.unwrap();
+        assert_eq!(script.replies.borrow().len(), calls);
+        rt::now().since(begun)
+    })
+}
+
+#[test]
+fn a_client_that_no_export_lets_in_makes_a_thousand_calls_a_second() {
+    let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
+    let taken = time_for(5000, elsewhere);
+    assert!(taken >= Duration::from_millis(4900) && taken <= Duration::from_millis(5100), "{taken:?}");
+    // One that is let in is answered as fast as it asks, and so are few calls of anybody.
+    assert_eq!(time_for(5000, Vec::new()), Duration::ZERO);
+    let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
+    assert_eq!(time_for(63, elsewhere), Duration::ZERO);
 }
 
 #[test]
