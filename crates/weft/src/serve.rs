@@ -391,7 +391,7 @@ impl Plan {
         let nfs = weft_nfs::server::Server::new(weft_nfs::server::Config {
             shares: in_the_clear,
             pool: pool.clone(),
-            limits: weft_nfs::server::Limits::default(),
+            limits: weft_nfs::server::Limits::within(listen::quota::descriptors()),
             durable: durable(args, &ready)?,
             policy: weft_nfs::server::Policy {
                 decides: weft_store::is_root(),

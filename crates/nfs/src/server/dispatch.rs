@@ -142,16 +142,17 @@ impl<'a> Connection<'a> {
             return Err(Reply::AuthError(stat));
         }
         if let Peer::Udp(addr) = self.peer
-            && call.program == nfs3::PROGRAM
+            && matches!(call.program, nfs3::PROGRAM | nlm::PROGRAM)
             && call.procedure != nfs::NULL
             && !self.server.reached.contains(addr.ip())
         {
-            // Before anything is done: answers to most of its procedures are longer than the call, and would not be sent.
+            // Before anything is done: answers to most of NFS' procedures are longer than the call, and would not be sent; and
+            // locks would be kept for whoever's address is claimed.
             static REFUSED: LogLimit = LogLimit::new();
             if let Some(left_out) = REFUSED.pass(rt::now()) {
                 tracing::warn!(
                     peer = %addr,
-                    "refused a call of NFS by UDP: that address has made no connection by TCP, and may be somebody else's{left_out}"
+                    "refused a call of NFS or NLM by UDP: that address has made no connection by TCP, and may be somebody else's{left_out}"
                 );
             }
             return Err(Reply::AuthError(AuthStat::TOOWEAK));

@@ -6,7 +6,8 @@
 //! ```text
 //! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
 //! DIR/nfs-INSTANCE.redb      table "clients": one byte (0 without, 1 with sessions) and the client's own name
-//!                            table "hosts": address and name of those that locked something beside version 3
+//!                            table "hosts": addresses of those that locked something beside version 3, each with a
+//!                            zero behind it, and the name of one of them where an earlier version has written it
 //!                            table "runs": how often the server was started
 //! ```
 //! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
@@ -125,9 +126,9 @@ impl Durable {
         self.change(HOSTS, |table| table.insert(host, ()).map(drop))
     }
 
-    /// The host has no locks.
-    pub(super) fn unwatch(&self, host: &[u8]) -> Result<(), Unusable> {
-        self.change(HOSTS, |table| table.remove(host).map(drop))
+    /// These hosts have no locks.
+    pub(super) fn unwatch(&self, hosts: &[Vec<u8>]) -> Result<(), Unusable> {
+        self.change(HOSTS, |table| hosts.iter().try_for_each(|host| table.remove(&**host).map(drop)))
     }
 
     /// Counts a start: 1 is the first.
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!((first.next_run().unwrap(), first.next_run().unwrap()), (1, 2));
         first.watch(b"10.0.0.1\0box").unwrap();
         first.watch(b"10.0.0.2\0other").unwrap();
-        first.unwatch(b"10.0.0.1\0box").unwrap();
+        first.unwatch(&[b"10.0.0.1\0box".to_vec()]).unwrap();
         let (key, identity) = (first.key, first.identity);
         drop(first);
         let again = Durable::open(&dir, "127.0.0.1:2049").unwrap();

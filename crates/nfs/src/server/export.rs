@@ -68,6 +68,12 @@ impl<'a> Connection<'a> {
         if enough { Ok(()) } else { Err(KeptOut::Flavor) }
     }
 
+    /// Whether this share lets callers in from where this one comes, whatever they call themselves.
+    pub fn lets_in(&self, share: usize) -> bool {
+        let ports = self.server.policy.ports();
+        self.server.shares.get(share).is_some_and(|share| share.rules.nfs.admits(self.peer, ports).is_ok())
+    }
+
     /// Somebody will ask why his mount is refused.
     fn tell_port(&self, share: usize) {
         static REFUSED: LogLimit = LogLimit::new();

@@ -86,11 +86,31 @@ pub struct Limits {
     pub mounts: usize,
     /// How long an NFSv4 client may be silent before others may take what it holds.
     pub lease: Duration,
-    /// Memory for what is kept of NFSv4 clients: sessions with their replies, owners, opens, locks. One address gets at most
-    /// a fifth.
+    /// Memory for what is kept of NFSv4 clients and of NLM's: sessions with their replies, owners, opens, locks. One address
+    /// gets at most a fifth.
     pub state_memory: usize,
     /// NFSv4 clients, confirmed or not.
     pub clients: usize,
+    /// Descriptors of files that NFSv4 clients have open. One address gets at most half.
+    pub descriptors: usize,
+}
+
+/// Of the descriptors of a process, files that are kept open between requests have one in so many at most.
+const CACHED_PART: usize = 8;
+/// Files that NFSv4 clients have open have so many of [`OPENED_OF`]: connections have half, and what is left is for other protocols.
+const OPENED_PART: usize = 3;
+const OPENED_OF: usize = 8;
+
+impl Limits {
+    /// For a process that may have so many descriptors.
+    pub fn within(descriptors: usize) -> Limits {
+        let limits = Limits::default();
+        Limits {
+            open_files: limits.open_files.min(descriptors / CACHED_PART),
+            descriptors: (descriptors / OPENED_OF).saturating_mul(OPENED_PART),
+            ..limits
+        }
+    }
 }
 
 impl Default for Limits {
@@ -106,6 +126,7 @@ impl Default for Limits {
             // 240 sessions at their largest, or some 600 as Linux asks for them.
             state_memory: 128 << 20,
             clients: 4096,
+            descriptors: usize::MAX,
         }
     }
 }
@@ -167,6 +188,7 @@ impl Server {
             lease: limits.lease,
             memory: limits.state_memory,
             clients: limits.clients,
+            descriptors: limits.descriptors,
             ..v4::state::Limits::default()
         };
         let [e0, e1, e2, e3, ..] = verifier;
@@ -184,13 +206,13 @@ impl Server {
             limits,
             pool,
             policy,
-            states,
             identity,
             born,
             files,
             mounts: Mounts::new(limits.mounts),
-            locking: Locking::default(),
+            locking: Locking::new(states.budget.clone()),
             back_channels: Outgoing::back_channels(),
+            states,
             monitors,
             duplicates: Duplicates::default(),
             reached: Reached::default(),

@@ -14,6 +14,8 @@ use weft_machine::{Source, rt};
 
 /// Connections for calls of NLM and NSM, each for a few seconds: of all hosts, and of one.
 const MAX_CALLS: (usize, usize) = (256, 16);
+/// Connections for asking clients' status monitors whether they have restarted: a datagram of anybody's has us ask.
+const MAX_QUESTIONS: (usize, usize) = (64, 1);
 /// Connections for the back channels of NFSv4.0, each for as long as its client lives.
 const MAX_BACK_CHANNELS: (usize, usize) = (1024, 64);
 /// How often somebody who waits for a place looks again.
@@ -48,6 +50,11 @@ impl Outgoing {
     /// For calls of NLM and NSM.
     pub fn calls() -> Outgoing {
         Outgoing::new(MAX_CALLS)
+    }
+
+    /// For questions to status monitors.
+    pub fn questions() -> Outgoing {
+        Outgoing::new(MAX_QUESTIONS)
     }
 
     /// For back channels.

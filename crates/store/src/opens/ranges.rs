@@ -146,6 +146,12 @@ impl Opens {
         self.shard(node).get(&node).is_some_and(|known| known.locks.holds(Owner::Posix(owner)))
     }
 
+    /// What `owner` holds in `node`: ranges, and whether exclusively.
+    pub fn ranges_of(&self, node: NodeId, owner: LockOwner) -> Vec<(Range, bool)> {
+        let shard = self.shard(node);
+        shard.get(&node).map(|known| known.locks.of(Owner::Posix(owner))).unwrap_or_default()
+    }
+
     /// Whether a READ or WRITE by NFS is free of the mandatory locks of SMB; POSIX locks are advisory to it.
     pub fn may_transfer(&self, node: NodeId, range: Range, write: bool) -> Result<(), Refused> {
         if self.is_empty() {

@@ -155,6 +155,12 @@ pub(crate) struct Place {
     served: Cell<bool>,
 }
 
+/// How many descriptors this process may have now.
+pub(crate) fn descriptors() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors).unwrap_or(usize::MAX)
+}
+
 impl Quotas {
     /// For this process: the soft limit on descriptors is raised to the hard one.
     pub(crate) fn of_process() -> Quotas {
@@ -162,9 +168,7 @@ impl Quotas {
         if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
             tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
         }
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-        Quotas::new(MAX_CONNECTIONS.min(descriptors / DESCRIPTORS_PART))
+        Quotas::new(MAX_CONNECTIONS.min(descriptors() / DESCRIPTORS_PART))
     }
 
     fn new(connections: usize) -> Quotas {

@@ -1,4 +1,4 @@
-//! Calls to a client's own lock manager and status monitor: GRANTED, the `_RES` procedures, NOTIFY.
+//! Calls to a client's own lock manager and status monitor: GRANTED, the `_RES` procedures, NOTIFY, STAT.
 //!
 //! Spec: RFC 1813 6.3 (NLMPROC4_GRANTED and the `_RES` ones), RFC 1833 (where a client listens). Owns: nothing: a
 //! connection is made for each call, as these are rare. Does not: repeat itself for ever.
@@ -28,6 +28,7 @@ const ATTEMPTS: u32 = 3;
 const MAX_MESSAGE: usize = 16 << 10;
 
 const NLM: Program = Program(nlm::PROGRAM, nlm::VERSION);
+const NSM: Program = Program(nsm::PROGRAM, nsm::VERSION);
 
 async fn dial(addr: SocketAddr, pool: &Pool) -> Result<Rc<Rpc>, Error> {
     let stream = Stream::connect_within(addr, PATIENCE).await.map_err(failed)?;
@@ -103,9 +104,13 @@ pub(super) async fn answer(way: &Way, place: &Place, number: u32, result: &impl 
     }
 }
 
+/// Asks a client's status monitor for the number of its state.
+pub(super) async fn stat(way: &Way, place: &Place, name: &nsm::Name) -> Result<nsm::StatAnswer, Error> {
+    call(way, place, NSM, nsm::procedure::STAT, name).await
+}
+
 /// Tells a client's status monitor that we have restarted.
 pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
-    let nsm = Program(nsm::PROGRAM, nsm::VERSION);
     let place = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
-    call(way, &place, nsm, nsm::procedure::NOTIFY, change).await
+    call(way, &place, NSM, nsm::procedure::NOTIFY, change).await
 }

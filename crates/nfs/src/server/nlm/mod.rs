@@ -3,24 +3,31 @@
 //! Spec: RFC 1813 appendix II. Owns: [`Locking`]: who holds what by which name. Does not: find deadlocks; monitor hosts by
 //! itself (`nsm` hears of those that restart).
 //!
+//! Who may speak for a host: its address, over a connection. A datagram proves no address, so one that says that a host has
+//! restarted only makes us ask that host's status monitor, over TCP ([`restarted`]).
+//!
 //! A LOCK that has to wait is answered BLOCKED. A task waits in its place, and tells the client by GRANTED. A client that
 //! cannot be told, or that does not want it any more, loses it again: one that still waits asks anew by itself.
 
 mod callback;
 mod table;
 
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
 use weft_machine::rt;
 use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
 use weft_store::{Kind as NodeKind, NodeId};
+use weft_transport::Peer;
 use weft_wire::nfs3::Status as Nfs;
 use weft_wire::nlm::*;
+use weft_wire::nsm::Name;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
@@ -28,6 +35,7 @@ use super::Server;
 use super::caller::{READ, WRITE};
 use super::dispatch::{Connection, Node, Results, args};
 use super::outgoing::Outgoing;
+use super::v4::state::{Budget, Full, Ranges};
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;
@@ -37,6 +45,10 @@ use table::{FileId, OwnerId, Table, Wish};
 const SHARE_READ: u32 = 1;
 const SHARE_WRITE: u32 = 2;
 
+/// What is lacking where a limit of memory is met.
+const MEMORY: &str = "memory for byte-range locks";
+const NO_ROOM: SetFailed = SetFailed::Refused(Refused::Limit(MEMORY));
+
 /// What the lock manager remembers.
 pub(super) struct Locking {
     table: Arc<Table>,
@@ -44,11 +56,24 @@ pub(super) struct Locking {
     rpcbind: u16,
     /// Calls to clients.
     calls: Outgoing,
+    /// Questions to clients' status monitors, whether they have restarted.
+    questions: Outgoing,
 }
 
-impl Default for Locking {
-    fn default() -> Locking {
-        Locking { table: Arc::default(), rpcbind: weft_wire::rpcbind::PORT, calls: Outgoing::calls() }
+impl Locking {
+    /// Nothing yet; what will be remembered is charged to `budget`.
+    pub fn new(budget: Budget) -> Locking {
+        Locking {
+            table: Arc::new(Table::new(budget)),
+            rpcbind: weft_wire::rpcbind::PORT,
+            calls: Outgoing::calls(),
+            questions: Outgoing::questions(),
+        }
+    }
+
+    /// The addresses of hosts that hold something or wait for it.
+    pub fn addresses(&self) -> HashSet<IpAddr> {
+        self.table.addresses()
     }
 }
 
@@ -87,8 +112,9 @@ pub(super) async fn answer(
         procedure::SHARE => share(cx, args(d)?).await.emit(&mut body),
         procedure::UNSHARE => unshare(cx, args(d)?).await.emit(&mut body),
         procedure::FREE_ALL => {
+            // Its number of a state is of no use (XNFS, NLM_FREE_ALL): everything goes.
             let Notify { name, .. } = args(d)?;
-            free(cx, name).await;
+            restarted(cx, &name, None).await?;
         }
         // We grant by GRANTED, whose answer comes as a reply, and nobody grants us anything.
         _ => return Err(Reply::ProcedureUnavailable),
@@ -136,9 +162,13 @@ fn kept(object: &Object) -> Object {
     Object(bytes::Bytes::copy_from_slice(&object.0))
 }
 
-/// The same for those who give something back: nobody is kept from that.
+/// The same for those who give something back. Mode bits keep nobody from that; but other users of a host, from ports of
+/// their own, give back nothing that is root's of that host to give.
 async fn named<'a>(cx: &Connection<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
+    if !cx.lets_in(node.number) {
+        return Err(Status::DENIED);
+    }
     at(cx, lock, node)
 }
 
@@ -187,7 +217,10 @@ fn in_turn(cx: &Connection<'_>, reclaim: bool) -> Result<(), Status> {
 
 async fn test(cx: &Connection<'_>, args: TestArgs) -> TestAnswer {
     let outcome = async {
-        let asked = asked(cx, &args.lock, args.exclusive).await.map_err(Ok)?;
+        let asked = asked(cx, &args.lock, args.exclusive).await;
+        // DENIED says whose lock is in the way (RFC 1813 6.3.1): who is kept out is told no such thing.
+        let asked =
+            asked.map_err(|status| Ok(if status == Status::DENIED { Status::FAILED } else { status }))?;
         if cx.server.states.grace.lasts(rt::now()) {
             return Err(Ok(Status::DENIED_GRACE_PERIOD));
         }
@@ -220,17 +253,22 @@ async fn lock(cx: &Connection<'_>, args: LockArgs, monitored: Monitored) -> Answ
 async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Result<Status, Status> {
     let asked = asked(cx, &args.lock, args.exclusive).await?;
     in_turn(cx, args.reclaim)?;
-    if monitored == Monitored::Yes {
-        super::nsm::monitor(cx.server, &asked.host)?;
-    }
     let table = &cx.server.locking.table;
     let opens = asked.node.share.vfs.opens();
     // Who has the file delegated, or caches it by a lease, may have locked it without asking us, or would.
     opens.clear(asked.node.id, None, Access::Write).await.map_err(|_| Status::FAILED)?;
-    let id = table
-        .enter(&asked.host, &asked.owner, asked.node.id, || opens.lock_owner())
+    let state = Some(args.state).filter(|state| monitored == Monitored::Yes && *state != 0);
+    let (id, ranges) = table
+        .enter(&asked.host, &asked.owner, state, asked.node.id, || opens.lock_owner())
         .map_err(|_| Status::DENIED_NOLOCKS)?;
-    let attempt = || opens.try_set_range(asked.node.id, id, asked.range, args.exclusive);
+    if monitored == Monitored::Yes
+        && let Err(status) = super::nsm::monitor(cx.server, asked.host.addr)
+    {
+        table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
+        return Err(status);
+    }
+    let set = || opens.try_set_range(asked.node.id, id, asked.range, args.exclusive);
+    let attempt = || ranges.lock((opens, asked.node.id, id), set).unwrap_or(Err(NO_ROOM));
     let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && super::v4::clear_lapsed(cx.server, &asked.node).await {
         done = attempt();
@@ -245,7 +283,11 @@ async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Res
             Ok(Status::GRANTED)
         }
         Err(SetFailed::Conflict(_)) if args.block && monitored == Monitored::Yes => {
-            wait(cx.server, &asked, id, args, wish)
+            let waits = wait(cx.server, &asked, (id, ranges), args, wish);
+            if waits.is_err() {
+                table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
+            }
+            waits
         }
         Err(failed) => {
             table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
@@ -262,7 +304,7 @@ async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Res
 fn wait(
     server: &Server,
     asked: &Asked<'_>,
-    id: LockOwner,
+    (id, ranges): (LockOwner, Arc<Ranges>),
     args: &LockArgs,
     wish: Wish,
 ) -> Result<Status, Status> {
@@ -277,7 +319,13 @@ fn wait(
     let Some(number) = entered.map_err(|_| Status::DENIED_NOLOCKS)? else { return Ok(Status::BLOCKED) };
     let task = async move {
         let mut set = pin!(opens.set_range(node, id, range, exclusive));
-        let done = poll_fn(|cx| table.poll_granted(&host, &wish, number, || set.as_mut().poll(cx))).await;
+        let done = poll_fn(|cx| {
+            let mut attempt = || ranges.lock((&opens, node, id), || set.as_mut().poll(cx));
+            table.poll_granted(&host, &wish, number, || {
+                attempt().unwrap_or(Poll::Ready(Err(Refused::Limit(MEMORY))))
+            })
+        });
+        let done = done.await;
         let wanted = match done {
             None => return,
             Some(Ok(cookie)) => callback::granted(&way, cookie, exclusive, lock).await,
@@ -308,7 +356,13 @@ fn give_back(
     range: Range,
 ) -> Result<(), Refused> {
     let Some(id) = table.owner(host, owner) else { return Ok(()) };
-    opens.clear_range(node, id, range)?;
+    let clear = || opens.clear_range(node, id, range);
+    match table.ranges(host, owner, node) {
+        Some(ranges) => {
+            ranges.unlock((opens, node, id), range, clear).map_err(|Full| Refused::Limit(MEMORY))??
+        }
+        None => clear()?,
+    }
     table.leave(host, owner, node, |id| opens.holds_ranges(node, id));
     Ok(())
 }
@@ -359,7 +413,6 @@ async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
         let node = file(cx, handle, wanted).await?;
         in_turn(cx, args.reclaim)?;
         let host = host(cx, caller)?;
-        super::nsm::monitor(cx.server, &host)?;
         let denied = rights(*deny);
         let allows = Rights { read: !denied.read, write: !denied.write, delete: true };
         let access = rights(*access);
@@ -374,10 +427,17 @@ async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
             || opens.try_open(node.id, &opening).ok(),
         );
         match done {
-            Ok(true) => Ok(Status::GRANTED),
-            Ok(false) => Err(Status::DENIED),
-            Err(table::Full) => Err(Status::DENIED_NOLOCKS),
+            Ok(true) => {}
+            Ok(false) => return Err(Status::DENIED),
+            Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
+        if let Err(status) = super::nsm::monitor(cx.server, host.addr) {
+            if let Some(open) = cx.server.locking.table.unshare(&host, (node.number, node.id), owner) {
+                super::v4::close_open(&node.share.vfs, open).await;
+            }
+            return Err(status);
+        }
+        Ok(Status::GRANTED)
     };
     let status = shared.await.unwrap_or_else(|status: Status| status);
     ShareAnswer { cookie: args.cookie, status, sequence: 0 }
@@ -387,6 +447,9 @@ async fn unshare(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
     let unshared = async {
         in_turn(cx, false)?;
         let node = cx.node(&args.share.file).await.map_err(|_| Status::STALE_FH)?;
+        if !cx.lets_in(node.number) {
+            return Err(Status::DENIED);
+        }
         let host = host(cx, &args.share.caller)?;
         let file: FileId = (node.number, node.id);
         if let Some(open) = cx.server.locking.table.unshare(&host, file, &args.share.owner) {
@@ -398,17 +461,50 @@ async fn unshare(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
     ShareAnswer { cookie: args.cookie, status, sequence: 0 }
 }
 
-/// FREE_ALL, and what a host's restart means: it holds nothing any more.
-async fn free(cx: &Connection<'_>, name: Object) {
-    if let Ok(host) = host(cx, &name) {
-        give_up(cx.server, &host).await;
+/// A host says that it has restarted, by FREE_ALL or NOTIFY: it gives back what it has locked before. `state` is its new
+/// number, if it says one; what it has locked since then, by that number, stays, because NOTIFY is repeated until it is
+/// answered. In shares that do not let callers in from there (`net=`, reserved ports) nothing is given back.
+///
+/// A datagram is a reason to ask the host over TCP and no more: whoever claims its address could free its locks. Where it does
+/// not answer, the datagram is not answered either but by an error, so that it is sent again.
+pub(super) async fn restarted(cx: &Connection<'_>, name: &Object, state: Option<u32>) -> Result<(), Reply> {
+    let Ok(host) = host(cx, name) else { return Ok(()) };
+    let table = &cx.server.locking.table;
+    if !table.knows(&host) {
+        return Ok(());
+    }
+    let proven = !matches!(cx.peer, Peer::Udp(_));
+    let state = match proven {
+        true => state,
+        false => Some(state_by_tcp(cx, &host).await.ok_or(Reply::SystemError)?),
+    };
+    let is_older = |since: Option<u32>| match (since, state) {
+        (Some(since), Some(now)) => now.wrapping_sub(since).cast_signed() > 0,
+        // What it has locked without a number could be of any time.
+        (None, _) => proven,
+        (_, None) => true,
+    };
+    let freed = table.free(&host, |share, since| is_older(since) && cx.lets_in(share));
+    give_up(cx.server, freed).await;
+    super::nsm::forget_idle(cx.server, host.addr);
+    Ok(())
+}
+
+/// The number of a host's state, by its own status monitor.
+async fn state_by_tcp(cx: &Connection<'_>, host: &HostId) -> Option<u32> {
+    // One question to a host at a time, whoever claims to be it.
+    let place = cx.server.locking.questions.enter(host.addr)?;
+    let asked = Name { name: super::nsm::name_for(cx.server, host.addr)? };
+    match callback::stat(&way(cx.server, host.addr), &place, &asked).await {
+        Ok(answer) => Some(answer.state).filter(|state| *state != 0),
+        Err(e) => {
+            tracing::debug!(host = %host.addr, "a restart that a datagram tells of was not confirmed: {e}");
+            None
+        }
     }
 }
 
-/// Gives back all that a host holds.
-pub(super) async fn give_up(server: &Server, host: &HostId) {
-    super::nsm::forget(server, host);
-    let freed = server.locking.table.free(host);
+async fn give_up(server: &Server, freed: table::Freed) {
     for ((share, node), id) in freed.ranges {
         if let Some(share) = server.shares.get(share) {
             share.vfs.opens().release_ranges(node, id);

@@ -4,22 +4,34 @@
 //! table of opens, beside those of SMB and NFSv4.
 //!
 //! A host is an address and the name that it gives itself: one of the two alone would let one host give back what another
-//! one holds. Locking: one mutex, for short sections. What is decided with the table of opens is decided under it; that
-//! table never asks back.
+//! one holds. A caller makes as many names as it likes, so memory is counted by where calls come from ([`Source`]), in the
+//! budget of NFSv4's state: whoever takes all that its address may have leaves the others theirs.
+//!
+//! Locking: one mutex, for short sections. What is decided with the table of opens is decided under it; that table never
+//! asks back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::AbortHandle;
+use weft_machine::Source;
 use weft_store::NodeId;
 use weft_store::opens::{LockOwner, Open, Refused};
 use weft_wire::nlm::Object;
 
-/// Hosts that hold something or wait for it.
-pub(super) const MAX_HOSTS: usize = 4096;
+use crate::server::v4::state::{Budget, Charge, Full, Ranges};
+
+/// What a host is charged, its name not counted.
+pub(super) const HOST_BYTES: usize = 1024;
+/// A lock owner, its name not counted.
+pub(super) const OWNER_BYTES: usize = 1024;
+/// A file where an owner holds ranges, or one with a share mode.
+pub(super) const FILE_BYTES: usize = 512;
+/// A request that waits: its task, and the connection by which its client will be told.
+pub(super) const WAIT_BYTES: usize = 16 << 10;
 /// Lock owners of a host.
 pub(super) const MAX_OWNERS: usize = 16_384;
 /// Requests of a host that wait.
@@ -48,8 +60,11 @@ pub(super) struct OwnerId {
 
 struct Owner {
     id: LockOwner,
+    /// The host's state number when it locked last, if it has said so.
+    state: Option<u32>,
     /// Files where it holds ranges.
-    files: Vec<NodeId>,
+    files: HashMap<NodeId, Arc<Ranges>>,
+    _charge: Charge,
 }
 
 /// A request that waits.
@@ -69,13 +84,14 @@ pub(super) struct Blocked {
     pub waiting: AbortHandle,
     /// It is locked, and the host has not said yet that it knows.
     pub granted: bool,
+    _charge: Charge,
 }
 
-#[derive(Default)]
 struct Host {
     owners: HashMap<OwnerId, Owner>,
     blocked: HashMap<Wish, Blocked>,
-    shares: HashMap<(FileId, Object), Open>,
+    shares: HashMap<(FileId, Object), (Open, Charge)>,
+    _charge: Charge,
 }
 
 impl Host {
@@ -99,42 +115,73 @@ pub(super) struct Freed {
     pub shares: Vec<(usize, Open)>,
 }
 
-/// The table is full.
-#[derive(Debug)]
-pub(super) struct Full;
-
 /// All hosts.
-#[derive(Default)]
-pub(super) struct Table(Mutex<Hosts>);
+pub(super) struct Table {
+    hosts: Mutex<Hosts>,
+    budget: Budget,
+}
 
 impl Table {
-    // Each section leaves the maps whole, also when it panics for want of memory.
-    fn hosts(&self) -> MutexGuard<'_, Hosts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An empty one, whose hosts are charged to `budget`.
+    pub fn new(budget: Budget) -> Table {
+        Table { hosts: Mutex::default(), budget }
     }
 
-    /// The store's name of an owner that is about to lock something in `node`; `new` makes one.
+    // Each section leaves the maps whole, also when it panics for want of memory.
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store's name of an owner that is about to lock something in `node`, and what its ranges there are charged; `new`
+    /// makes a name. `state` is the host's state number.
     pub fn enter(
         &self,
         host: &HostId,
         owner: &OwnerId,
+        state: Option<u32>,
         node: NodeId,
         new: impl FnOnce() -> LockOwner,
-    ) -> Result<LockOwner, Full> {
+    ) -> Result<(LockOwner, Arc<Ranges>), Full> {
         let hosts = &mut *self.hosts();
-        let host = hosts.host(host)?;
-        let full = host.owners.len() >= MAX_OWNERS;
-        if full && !host.owners.contains_key(owner) {
-            return Err(Full);
+        let entered = hosts.host(&self.budget, host).and_then(|known| {
+            let charge = |bytes| self.budget.charge(Source::of_ip(host.addr), bytes);
+            let new_here = known.owners.get(owner).is_none_or(|owner| !owner.files.contains_key(&node));
+            let ranges = new_here.then(|| charge(FILE_BYTES)).transpose()?.map(|c| Arc::new(Ranges::new(c)));
+            if !known.owners.contains_key(owner) {
+                if known.owners.len() >= MAX_OWNERS {
+                    return Err(Full);
+                }
+                // Its words are kept twice.
+                let words = owner.owner.0.len().saturating_mul(2);
+                let _charge = charge(OWNER_BYTES.saturating_add(words))?;
+                let new = Owner { id: new(), state: None, files: HashMap::new(), _charge };
+                known.owners.insert(owner.clone(), new);
+            }
+            let known = known.owners.get_mut(owner).ok_or(Full)?;
+            known.state = state.or(known.state);
+            known.files.extend(ranges.map(|ranges| (node, ranges)));
+            Ok((known.id, known.files.get(&node).ok_or(Full)?.clone()))
+        });
+        match &entered {
+            Ok((id, _)) => drop(hosts.words.insert((owner.share, *id), (owner.owner.clone(), owner.svid))),
+            Err(Full) => hosts.tidy(host),
         }
-        let known =
-            host.owners.entry(owner.clone()).or_insert_with(|| Owner { id: new(), files: Vec::new() });
-        if !known.files.contains(&node) {
-            known.files.push(node);
-        }
-        let id = known.id;
-        hosts.words.insert((owner.share, id), (owner.owner.clone(), owner.svid));
-        Ok(id)
+        entered
+    }
+
+    /// What an owner's ranges in a file are charged.
+    pub fn ranges(&self, host: &HostId, owner: &OwnerId, node: NodeId) -> Option<Arc<Ranges>> {
+        self.hosts().known.get(host)?.owners.get(owner)?.files.get(&node).cloned()
+    }
+
+    /// Whether a host holds anything or waits for it.
+    pub fn knows(&self, host: &HostId) -> bool {
+        self.hosts().known.contains_key(host)
+    }
+
+    /// The addresses of those that do.
+    pub fn addresses(&self) -> HashSet<IpAddr> {
+        self.hosts().known.keys().map(|host| host.addr.to_canonical()).collect()
     }
 
     /// The store's name of an owner, if it has one.
@@ -156,7 +203,7 @@ impl Table {
             && !waits
             && !holds(entry.id)
         {
-            entry.files.retain(|file| *file != node);
+            entry.files.remove(&node);
             if entry.files.is_empty() {
                 hosts.words.remove(&(owner.share, entry.id));
                 known.owners.remove(owner);
@@ -177,7 +224,9 @@ impl Table {
         let hosts = &mut *self.hosts();
         hosts.next = hosts.next.wrapping_add(1);
         let number = hosts.next;
-        let host = hosts.host(host)?;
+        // Whoever waits has entered as an owner.
+        let source = Source::of_ip(host.addr);
+        let host = hosts.known.get_mut(host).ok_or(Full)?;
         if let Some(known) = host.blocked.get_mut(wish) {
             known.cookie = cookie.clone();
             return Ok(None);
@@ -185,7 +234,8 @@ impl Table {
         if host.blocked.len() >= MAX_BLOCKED {
             return Err(Full);
         }
-        let blocked = Blocked { number, cookie: cookie.clone(), waiting, granted: false };
+        let _charge = self.budget.charge(source, WAIT_BYTES)?;
+        let blocked = Blocked { number, cookie: cookie.clone(), waiting, granted: false, _charge };
         host.blocked.insert(wish.clone(), blocked);
         Ok(Some(number))
     }
@@ -232,18 +282,21 @@ impl Table {
         new: impl FnOnce() -> Option<Open>,
     ) -> Result<bool, Full> {
         let mut hosts = self.hosts();
-        let known = hosts.host(host)?;
-        let key = (file, owner.clone());
-        let done = match known.shares.get(&key) {
-            Some(open) => change(open),
-            None if known.shares.len() >= MAX_SHARES => return Err(Full),
-            None => match new() {
-                Some(open) => known.shares.insert(key, open).is_none(),
-                None => false,
-            },
-        };
+        let done = hosts.host(&self.budget, host).and_then(|known| {
+            let key = (file, owner.clone());
+            let bytes = FILE_BYTES.saturating_add(owner.0.len());
+            match known.shares.get(&key) {
+                Some((open, _)) => Ok(change(open)),
+                None if known.shares.len() >= MAX_SHARES => Err(Full),
+                None => {
+                    let charge = self.budget.charge(Source::of_ip(host.addr), bytes)?;
+                    let new = new().map(|open| known.shares.insert(key, (open, charge)));
+                    Ok(new.is_some())
+                }
+            }
+        });
         hosts.tidy(host);
-        Ok(done)
+        done
     }
 
     /// Takes a share mode out.
@@ -251,20 +304,27 @@ impl Table {
         let mut hosts = self.hosts();
         let open = hosts.known.get_mut(host)?.shares.remove(&(file, owner.clone()));
         hosts.tidy(host);
-        open
+        open.map(|(open, _)| open)
     }
 
-    /// Takes out all that a host holds, and ends its waits.
-    pub fn free(&self, host: &HostId) -> Freed {
-        let mut hosts = self.hosts();
-        let Some(host) = hosts.known.remove(host) else { return Freed::default() };
+    /// Takes out what a host holds, and ends its waits: in each share of which `goes` says so, by the state number that the
+    /// host had when it locked (share modes have none).
+    pub fn free(&self, host: &HostId, goes: impl Fn(usize, Option<u32>) -> bool) -> Freed {
+        let hosts = &mut *self.hosts();
         let mut freed = Freed::default();
-        host.blocked.into_values().for_each(|blocked| blocked.waiting.abort());
-        for (owner, known) in host.owners {
-            hosts.words.remove(&(owner.share, known.id));
-            freed.ranges.extend(known.files.into_iter().map(|node| ((owner.share, node), known.id)));
+        let Some(known) = hosts.known.get_mut(host) else { return freed };
+        let gone = known.owners.extract_if(|owner, known| goes(owner.share, known.state));
+        let gone: HashMap<OwnerId, Owner> = gone.collect();
+        for (_, blocked) in known.blocked.extract_if(|wish, _| gone.contains_key(&wish.owner)) {
+            blocked.waiting.abort();
         }
-        freed.shares.extend(host.shares.into_iter().map(|(((share, _), _), open)| (share, open)));
+        let shares = known.shares.extract_if(|((share, _), _), _| goes(*share, None));
+        freed.shares.extend(shares.map(|(((share, _), _), (open, _))| (share, open)));
+        for (owner, known) in gone {
+            hosts.words.remove(&(owner.share, known.id));
+            freed.ranges.extend(known.files.into_keys().map(|node| ((owner.share, node), known.id)));
+        }
+        hosts.tidy(host);
         freed
     }
 
@@ -280,11 +340,14 @@ impl Table {
 }
 
 impl Hosts {
-    fn host(&mut self, host: &HostId) -> Result<&mut Host, Full> {
-        if self.known.len() >= MAX_HOSTS && !self.known.contains_key(host) {
-            return Err(Full);
+    fn host(&mut self, budget: &Budget, host: &HostId) -> Result<&mut Host, Full> {
+        if !self.known.contains_key(host) {
+            let bytes = HOST_BYTES.saturating_add(host.name.len());
+            let _charge = budget.charge(Source::of_ip(host.addr), bytes)?;
+            let (owners, blocked, shares) = Default::default();
+            self.known.insert(host.clone(), Host { owners, blocked, shares, _charge });
         }
-        Ok(self.known.entry(host.clone()).or_default())
+        self.known.get_mut(host).ok_or(Full)
     }
 
     fn tidy(&mut self, host: &HostId) {

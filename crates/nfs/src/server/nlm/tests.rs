@@ -1,21 +1,24 @@
 //! Hosts that lock, without a network; only a client that is told of its lock listens on loopback.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use bytes::Bytes;
 use weft_machine::{Listener, Pool, Stream};
+use weft_store::backend::Ram;
 use weft_store::opens::Key;
+use weft_store::rules::Ports;
+use weft_store::{Share as Served, Vfs};
 use weft_transport::{Channel, Outgoing, record};
 use weft_wire::nfs3::Handle;
 use weft_wire::nsm;
-use weft_wire::rpc::Call;
+use weft_wire::rpc::{AuthStat, Call, Credential};
 use weft_wire::rpcbind;
 
 use super::*;
 use crate::server::durable::Durable;
-use crate::server::tests::{make, node_of, results_for, server};
+use crate::server::tests::{make, node_of, results_for, results_of, server};
 use crate::server::{Config, Limits, Policy};
 
 const HERE: &str = "127.0.0.1:700";
@@ -321,6 +324,256 @@ fn answers_that_a_host_does_not_take_hold_few_connections() {
             call::<()>(&server, HERE, procedure::TEST_MSG, &args).await;
         }
         assert_eq!(server.locking.calls.len(), 16);
+    })
+    .unwrap();
+}
+
+/// A server with so much memory for the state of clients, whose share takes callers from these ports.
+fn server_with(state_memory: usize, ports: Ports) -> Arc<Server> {
+    let mut share = Served::new("ram", Vfs::new(Ram::new(16 << 20)));
+    share.rules.nfs.ports = Some(ports);
+    Server::new(Config {
+        shares: vec![share],
+        pool: Pool::new(0),
+        limits: Limits { state_memory, ..Limits::default() },
+        policy: Policy { decides: false, squash_root: true },
+        durable: None,
+    })
+}
+
+const MEMORY: usize = 1 << 20;
+
+#[test]
+fn names_that_one_address_makes_up_lock_nobody_else_out() {
+    let server = server_with(MEMORY, Ports::Any);
+    let file = make(&server, b"f");
+    rt::block_on(async {
+        let server = &server;
+        let named = |n: u64| Lock { caller: object(&format!("host-{n}")), ..part(file, 1, n, 1) };
+        let mut held = 0;
+        while locked(server, HERE, &wish(named(held), true, false)).await == Status::GRANTED {
+            held += 1;
+            assert!(held < 4096, "an address has a part of the memory");
+        }
+        assert!(held > 10, "{held}");
+        assert!(server.states.budget.used_bytes() <= MEMORY / 5);
+        assert_eq!(locked(server, HERE, &wish(named(held), true, false)).await, Status::DENIED_NOLOCKS);
+        let theirs = wish(part(file, 1, 1 << 40, 1), true, false);
+        assert_eq!(locked(server, THERE, &theirs).await, Status::GRANTED);
+        for n in 0..held {
+            assert_eq!(unlocked(server, HERE, named(n)).await, Status::GRANTED);
+        }
+        assert_eq!(server.locking.table.len(), 1);
+        assert_eq!(locked(server, HERE, &wish(named(held), true, false)).await, Status::GRANTED);
+    })
+    .unwrap();
+}
+
+#[test]
+fn byte_ranges_are_counted_as_what_their_address_holds() {
+    let server = server_with(MEMORY, Ports::Any);
+    let (file, other) = (make(&server, b"f"), make(&server, b"g"));
+    rt::block_on(async {
+        let server = &server;
+        assert_eq!(locked(server, HERE, &wish(part(other, 1, 0, 0), true, false)).await, Status::GRANTED);
+        let mut ranges = 0;
+        while locked(server, HERE, &wish(part(file, 1, 2 * ranges, 1), true, false)).await == Status::GRANTED
+        {
+            ranges += 1;
+            assert!(ranges < 2048, "ranges are memory");
+        }
+        assert!(ranges > 100 && server.states.budget.used_bytes() <= MEMORY / 5, "{ranges}");
+        assert_eq!(locked(server, THERE, &wish(part(file, 1, 1, 1), true, false)).await, Status::GRANTED);
+        // Who has no room left cannot split a lock, and can give one back.
+        let mut split = Status::GRANTED;
+        for at in [5, 15, 25] {
+            split = unlocked(server, HERE, part(other, 1, at, 1)).await;
+        }
+        assert_eq!(split, Status::DENIED_NOLOCKS);
+        assert_eq!(unlocked(server, HERE, part(other, 1, 0, 5)).await, Status::GRANTED);
+        assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+        assert_eq!(unlocked(server, HERE, part(other, 1, 35, 1)).await, Status::GRANTED);
+        assert_eq!(unlocked(server, HERE, part(other, 1, 0, 0)).await, Status::GRANTED);
+        assert_eq!(unlocked(server, THERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+        assert_eq!((server.locking.table.len(), server.states.budget.used_bytes()), (0, 0));
+    })
+    .unwrap();
+}
+
+async fn locked_by(server: &Server, peer: Peer, args: &LockArgs) -> Result<Status, Reply> {
+    let number = (PROGRAM, VERSION, procedure::LOCK);
+    let answer: Result<Answer, Reply> = results_of(server, peer, Credential::None, number, args).await;
+    answer.map(|answer| answer.status)
+}
+
+#[test]
+fn hosts_that_hold_nothing_are_not_remembered_at_the_cost_of_others() {
+    let server = server();
+    let file = make(&server, b"f");
+    rt::block_on(async {
+        let server = &server;
+        let of =
+            |net: u16, n: u16| Peer::Tcp(SocketAddr::new([0x2001, 0xdb8, 0, net, 0, 0, 0, n].into(), 700));
+        let number = (PROGRAM, VERSION, procedure::UNLOCK);
+        for n in 0..200 {
+            let lock = part(file, 1, 0, 1);
+            assert_eq!(
+                locked_by(server, of(1, n), &wish(lock.clone(), true, false)).await,
+                Ok(Status::GRANTED)
+            );
+            let args = UnlockArgs { cookie: object("u"), lock };
+            let answer: Result<Answer, Reply> =
+                results_of(server, of(1, n), Credential::None, number, &args).await;
+            assert_eq!(answer.unwrap().status, Status::GRANTED);
+        }
+        // A network whose hosts all hold something has no more of them; another one has its own part.
+        let mut granted = 0;
+        while locked_by(server, of(1, granted), &wish(part(file, 1, granted.into(), 1), true, false)).await
+            == Ok(Status::GRANTED)
+        {
+            granted += 1;
+        }
+        assert_eq!(granted, 64);
+        let other = wish(part(file, 1, 1000, 1), true, false);
+        assert_eq!(locked_by(server, of(2, 1), &other).await, Ok(Status::GRANTED));
+    })
+    .unwrap();
+}
+
+/// How a host says that it has restarted, and what it is answered.
+async fn notified(server: &Server, peer: Peer, state: u32) -> Result<(), Reply> {
+    let change = nsm::Change { name: object("box"), state };
+    let number = (nsm::PROGRAM, nsm::VERSION, nsm::procedure::NOTIFY);
+    results_of(server, peer, Credential::None, number, &change).await
+}
+
+async fn freed(server: &Server, peer: Peer) -> Result<(), Reply> {
+    let all = Notify { name: object("box"), state: 0 };
+    results_of(server, peer, Credential::None, (PROGRAM, VERSION, procedure::FREE_ALL), &all).await
+}
+
+#[test]
+fn a_restart_that_is_told_late_or_twice_frees_nothing_that_was_locked_since() {
+    let server = server();
+    let file = make(&server, b"f");
+    let here = Peer::Tcp(HERE.parse().unwrap());
+    rt::block_on(async {
+        let server = &server;
+        let since =
+            |svid: u32, state| LockArgs { state, ..wish(part(file, svid, svid.into(), 1), true, false) };
+        assert_eq!(locked(server, HERE, &since(1, 3)).await, Status::GRANTED);
+        assert_eq!(locked(server, HERE, &since(2, 5)).await, Status::GRANTED);
+        let held =
+            async |svid: u32| tested(server, THERE, part(file, 9, svid.into(), 1), true).await.is_err();
+        for (state, before, after) in [(3, true, true), (5, false, true), (5, false, true), (7, false, false)]
+        {
+            notified(server, here, state).await.unwrap();
+            assert_eq!((held(1).await, held(2).await), (before, after), "{state}");
+        }
+        assert_eq!(server.locking.table.len(), 0);
+        // FREE_ALL knows no numbers.
+        assert_eq!(locked(server, HERE, &since(1, 9)).await, Status::GRANTED);
+        freed(server, here).await.unwrap();
+        assert!(!held(1).await);
+    })
+    .unwrap();
+}
+
+/// A client's rpcbind and status monitor, which goes by this state.
+async fn monitor(listener: Listener, state: Rc<Cell<u32>>) {
+    let port = listener.local_addr().port();
+    loop {
+        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+        let state = state.clone();
+        let answers = async move {
+            let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
+            while let Ok(Some(message)) = channel.recv().await {
+                let call = Call::parse(&mut Decoder::new(message.body)).unwrap();
+                let mut e = Encoder::default();
+                Reply::Success.emit(call.xid, &mut e);
+                if call.program == rpcbind::PROGRAM {
+                    u32::from(port).emit(&mut e);
+                } else {
+                    assert_eq!((call.program, call.procedure), (nsm::PROGRAM, nsm::procedure::STAT));
+                    nsm::StatAnswer { result: 0, state: state.get() }.emit(&mut e);
+                }
+                channel.send(Outgoing::bytes(e.into_bytes())).await.unwrap();
+            }
+        };
+        rt::spawn(answers).detach();
+    }
+}
+
+#[test]
+fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same() {
+    rt::block_on(async {
+        let (server, listener) = server_of_client();
+        let server = &server;
+        let made = server.shares[0].vfs.create(
+            NodeId::ROOT,
+            b"f",
+            weft_store::Make::File,
+            weft_store::Exists::Fail,
+            weft_store::SetAttr::default(),
+        );
+        let file = server.handles.make(&server.shares, 0, made.await.unwrap().0.node).await.unwrap();
+        let udp = Peer::Udp(HERE.parse().unwrap());
+        let mine = wish(part(file, 1, 0, 0), true, false);
+        // Nobody was seen there: the lock would be whoever's address is claimed.
+        assert_eq!(locked_by(server, udp, &mine).await, Err(Reply::AuthError(AuthStat::TOOWEAK)));
+        assert_eq!(locked(server, HERE, &mine).await, Status::GRANTED);
+        let held = async || tested(server, THERE, part(file, 9, 0, 1), true).await.is_err();
+        let state = Rc::new(Cell::new(1));
+        rt::spawn(monitor(listener, state.clone())).detach();
+        // Forged, whatever number it names: the host has not restarted.
+        for number in [0, 1, 3, 0x7fff_ffff] {
+            notified(server, udp, number).await.unwrap();
+        }
+        freed(server, udp).await.unwrap();
+        assert!(held().await);
+        // Its status monitor does not say.
+        state.set(0);
+        assert_eq!(notified(server, udp, 3).await, Err(Reply::SystemError));
+        assert!(held().await);
+        state.set(3);
+        notified(server, udp, 3).await.unwrap();
+        assert!(!held().await);
+        // Of hosts that hold nothing nobody is asked.
+        state.set(0);
+        notified(server, udp, 5).await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
+    const ANY: &str = "127.0.0.1:40000";
+    let server = server_with(1 << 20, Ports::Reserved);
+    let file = make(&server, b"f");
+    rt::block_on(async {
+        let server = &server;
+        let mine = wish(part(file, 1, 0, 0), true, false);
+        assert_eq!(locked(server, ANY, &mine).await, Status::DENIED);
+        assert_eq!(server.locking.table.len(), 0);
+        assert_eq!(locked(server, HERE, &mine).await, Status::GRANTED);
+        assert_eq!(tested(server, ANY, part(file, 2, 0, 1), true).await, Ok(Status::FAILED));
+        assert_eq!(unlocked(server, ANY, part(file, 1, 0, 0)).await, Status::DENIED);
+        let args = CancelArgs { cookie: object("c"), block: true, exclusive: true, lock: mine.lock.clone() };
+        assert_eq!(call::<Answer>(server, ANY, procedure::CANCEL, &args).await.status, Status::DENIED);
+        let any = Peer::Tcp(ANY.parse().unwrap());
+        notified(server, any, 5).await.unwrap();
+        freed(server, any).await.unwrap();
+        let share = ShareArgs {
+            cookie: object("s"),
+            share: Share { caller: object("box"), file, owner: object("a"), deny: 0, access: SHARE_READ },
+            reclaim: false,
+        };
+        for number in [procedure::SHARE, procedure::UNSHARE] {
+            assert_eq!(call::<ShareAnswer>(server, ANY, number, &share).await.status, Status::DENIED);
+        }
+        assert!(tested(server, THERE, part(file, 2, 0, 1), true).await.is_err(), "it is locked still");
+        freed(server, Peer::Tcp(HERE.parse().unwrap())).await.unwrap();
+        assert_eq!(tested(server, THERE, part(file, 2, 0, 1), true).await, Ok(Status::GRANTED));
     })
     .unwrap();
 }

@@ -112,6 +112,7 @@ async fn enter(
     let key = client.key(node.number, vfs.opens());
     let opening = Opening { reach: Reach::Attributes, ..Opening::new(Rights::NONE, Rights::ALL, key) };
     let Ok(charge) = client.state_room() else { return Ok(None) };
+    let Ok(descriptors) = states.descriptors(client) else { return Ok(None) };
     let Ok(held_open) = vfs.opens().try_open(node.id, &opening) else { return Ok(None) };
     let handle = Place::Node(*node).handle(c.cx).await?;
     let lease = states.limits.lease;
@@ -136,6 +137,7 @@ async fn enter(
     let held = Held {
         open: Some(held_open),
         file,
+        _descriptors: descriptors,
         opener: c.cx.caller.uid(),
         hold: Some(hold),
         access: if write { share::BOTH } else { share::READ },

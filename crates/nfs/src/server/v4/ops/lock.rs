@@ -17,7 +17,7 @@ use weft_wire::nfs4::{
 use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
-use super::super::state::{Kind, LockOwner, State, Turn, Turned};
+use super::super::state::{Full, Kind, LockOwner, Ranges, State, Turn, Turned};
 use super::open::clear;
 use crate::server::dispatch::Node;
 
@@ -102,9 +102,10 @@ async fn first(
         let result = match known {
             Some(state) => set(c, node, args, &state).await,
             None => {
-                let charge = client.state_room().map_err(|full| full.status(c.minor))?;
-                take(c, node, args, &open, id, &lock_owner.name).await?;
-                let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone() };
+                let room = client.state_room().and_then(|charge| Ok((charge, client.ranges()?)));
+                let (charge, ranges) = room.map_err(|full| full.status(c.minor))?;
+                take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
+                let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
                 open.held_mut().locks.push(state.clone());
                 client.mine().states.insert(state.other, state.clone());
@@ -178,8 +179,8 @@ async fn in_turn(
 
 /// One more range for a set of locks.
 async fn set(c: &Compound<'_>, node: &Node<'_>, args: &Lock, state: &Arc<State>) -> Result<Stateid, Failed> {
-    let Kind::Lock { id, open, owner } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
-    take(c, node, args, open, *id, &owner.name).await?;
+    let Kind::Lock { id, open, owner, ranges } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+    take(c, node, args, open, (*id, ranges), &owner.name).await?;
     Ok(state.changed())
 }
 
@@ -188,7 +189,7 @@ async fn take(
     node: &Node<'_>,
     args: &Lock,
     open: &State,
-    id: Id,
+    (id, ranges): (Id, &Ranges),
     name: &Bytes,
 ) -> Result<(), Failed> {
     let range = range(args.offset, args.length)?;
@@ -204,7 +205,9 @@ async fn take(
     }
     let opens = node.share.vfs.opens();
     let key = open.held().open.as_ref().map(weft_store::opens::Open::key);
-    let attempt = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
+    let set = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
+    let full = SetFailed::Refused(Refused::Limit("memory for byte-range locks"));
+    let attempt = || ranges.lock((opens, node.id, id), set).unwrap_or(Err(full));
     let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && clear(c, node).await {
         done = attempt();
@@ -305,10 +308,12 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
     in_turn(c, n, args.seqid, &args.stateid, async |c, state| {
         let range = range(args.offset, args.length)?;
         let node = c.node()?;
-        let Kind::Lock { id, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+        let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
+        let opens = node.share.vfs.opens();
+        let clear = || opens.clear_range(node.id, *id, range);
         // Splitting a range may need one more than there is room for.
-        let full = if c.minor == 0 { Status::RESOURCE } else { Status::DELAY };
-        node.share.vfs.opens().clear_range(node.id, *id, range).map_err(|_| full)?;
+        let cleared = ranges.unlock((opens, node.id, *id), range, clear);
+        cleared.map_err(|full| full.status(c.minor))?.map_err(|_| Full.status(c.minor))?;
         Ok(state.changed())
     })
     .await

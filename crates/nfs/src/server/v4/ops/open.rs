@@ -430,6 +430,7 @@ async fn enter(
         opened = vfs.opens().try_open(node.id, &opening);
     }
     let open = opened.map_err(refused)?;
+    let descriptors = c.cx.server.states.descriptors(client).map_err(|full| full.status(c.minor))?;
     let hold = vfs.hold(node.id).await.map_err(|e| status(&e))?;
     let file = vfs.open(node.id, wanted.access & share::WRITE != 0).await.map_err(|e| status(&e))?;
     if let Some(mode) = found.mode {
@@ -439,7 +440,17 @@ async fn enter(
     let Wanted { access, deny, .. } = wanted;
     let asked = bit(access, deny);
     let opener = c.cx.caller.uid();
-    Ok(Held { open: Some(open), file, opener, hold: Some(hold), access, deny, asked, locks: Vec::new() })
+    Ok(Held {
+        open: Some(open),
+        file,
+        _descriptors: descriptors,
+        opener,
+        hold: Some(hold),
+        access,
+        deny,
+        asked,
+        locks: Vec::new(),
+    })
 }
 
 /// More for an owner that has the file open already.

@@ -1,8 +1,9 @@
-//! How much memory NFSv4 clients can make the server keep, all together and from one address.
+//! How much memory clients can make the server keep by NFSv4 and NLM, all together and from one address.
 //!
 //! Whatever is kept for a client holds a [`Charge`], which gives its bytes back when it is dropped: client records, sessions
-//! with all replies that their slots may keep, owners, opens, locks and delegations. So nothing can grow past the budget by
-//! way of something that nobody counts.
+//! with all replies that their slots may keep, owners, opens, locks with their byte ranges, and delegations; of NLM hosts,
+//! owners, locks that wait, share modes and byte ranges. So nothing can grow past the budget by way of something that nobody
+//! counts.
 //!
 //! An address may hold a quarter of what is still free (the dynamic threshold of shared switch buffers, Choudhury and
 //! Hahne 1998): one that is alone gets a fifth of all, and ten that one after the other take all they can leave a tenth for
@@ -22,6 +23,8 @@ pub const CLIENT_BYTES: usize = 2048;
 pub const OWNER_BYTES: usize = 1024;
 /// An open, a set of locks or a delegation, with its places in tables.
 pub const STATE_BYTES: usize = 512;
+/// A byte range of an owner, with the room that lists keep in advance.
+pub const RANGE_BYTES: usize = 128;
 /// A session without its slots, with its back channel.
 const SESSION_BYTES: usize = 4096;
 /// A slot without the reply that it keeps.
@@ -31,8 +34,12 @@ const FEW_SLOTS: u32 = 8;
 /// Kept replies are not cut shorter than this: enough for an OPEN with attributes, so that what must not be done twice can be
 /// asked for with its reply kept.
 const SHORT_REPLY: u32 = 2048;
-/// An address may hold this part of what is free.
+/// An address may hold this part of the memory that is free.
 const SOURCE_SHARE: usize = 4;
+/// Of descriptors an address may hold as many as it leaves free: one alone gets half, and ten leave an eleventh.
+const DESCRIPTOR_SHARE: usize = 1;
+/// Descriptors of an open or a delegation: of the file, and of its node, which has to stay within reach.
+pub const DESCRIPTORS_OF_OPEN: usize = 2;
 /// What a session may take of what its address may still take.
 const SESSION_SHARE: usize = 4;
 
@@ -48,12 +55,14 @@ impl Full {
     }
 }
 
-/// Cloning shares it.
+/// Cloning shares it. One for memory, in bytes, and one for descriptors, where a "byte" is a descriptor.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
 struct Inner {
     limit_bytes: usize,
+    /// An address may hold one in so many of those that are free.
+    source_share: usize,
     used: Mutex<Used>,
     /// So much is taken that somebody may be overdrawn.
     scarce: AtomicBool,
@@ -74,8 +83,19 @@ impl Used {
 }
 
 impl Budget {
+    /// Of memory.
     pub fn new(limit_bytes: usize) -> Budget {
-        Budget(Arc::new(Inner { limit_bytes, used: Mutex::default(), scarce: AtomicBool::new(false) }))
+        Budget::shared(limit_bytes, SOURCE_SHARE)
+    }
+
+    /// Of descriptors.
+    pub fn of_descriptors(limit: usize) -> Budget {
+        Budget::shared(limit, DESCRIPTOR_SHARE)
+    }
+
+    fn shared(limit_bytes: usize, source_share: usize) -> Budget {
+        let scarce = AtomicBool::new(false);
+        Budget(Arc::new(Inner { limit_bytes, source_share, used: Mutex::default(), scarce }))
     }
 
     /// Bytes that are taken.
@@ -145,7 +165,7 @@ impl Inner {
 
     /// What a source may hold.
     fn threshold(&self, used: &Used) -> usize {
-        self.limit_bytes.saturating_sub(used.total_bytes) / SOURCE_SHARE
+        self.limit_bytes.saturating_sub(used.total_bytes).checked_div(self.source_share).unwrap_or(0)
     }
 
     fn note(&self, used: &Used) {
@@ -167,6 +187,10 @@ impl Charge {
         &self.budget
     }
 
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub fn source(&self) -> Source {
         self.source
     }
@@ -178,7 +202,7 @@ impl Charge {
         let own = used.of(self.source).checked_add(bytes).ok_or(Full)?;
         let total = used.total_bytes.checked_add(bytes).ok_or(Full)?;
         let free = inner.limit_bytes.checked_sub(total).ok_or(Full)?;
-        if own > free / SOURCE_SHARE {
+        if own > free.checked_div(inner.source_share).unwrap_or(0) {
             return Err(Full);
         }
         used.total_bytes = total;

@@ -18,7 +18,7 @@ use weft_wire::nfs4::{
 use super::budget::{CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
 use super::session::Session;
 use super::stateids::Other;
-use super::{Back, Charge, Full, Lease, LockOwner, Offload, Owner, State, States};
+use super::{Back, Charge, Full, Lease, LockOwner, Offload, Owner, Ranges, State, States};
 use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
@@ -93,6 +93,16 @@ impl Client {
     /// Room for an open, a set of locks or a delegation, to be asked for before anything is opened.
     pub fn state_room(&self) -> Result<Charge, Full> {
         self.room(STATE_BYTES)
+    }
+
+    /// Who is charged for what it holds.
+    pub fn source(&self) -> Source {
+        self.charge.source()
+    }
+
+    /// Byte ranges of one of its owners in a file: none yet.
+    pub fn ranges(&self) -> Result<Ranges, Full> {
+        self.room(0).map(Ranges::new)
     }
 
     fn room(&self, bytes: usize) -> Result<Charge, Full> {

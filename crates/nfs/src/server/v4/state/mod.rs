@@ -15,6 +15,7 @@ pub mod grace;
 pub mod lease;
 pub mod offload;
 pub mod owner;
+pub mod ranges;
 pub mod session;
 pub mod stateids;
 
@@ -30,10 +31,12 @@ pub use delegation::Delegation;
 pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
+pub use ranges::Ranges;
 pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 
 use crate::server::durable::{Durable, Who};
+use budget::DESCRIPTORS_OF_OPEN;
 use clients::Table;
 use delegation::Delegated;
 use grace::Grace;
@@ -51,8 +54,10 @@ pub struct Limits {
     pub sessions: usize,
     /// Slots of a session.
     pub slots: u32,
-    /// Memory for what is kept of all clients, in bytes. An address gets at most a fifth.
+    /// Memory for what is kept of all clients, those of NLM among them, in bytes. An address gets at most a fifth.
     pub memory: usize,
+    /// Descriptors of the files that clients have open. An address gets at most half.
+    pub descriptors: usize,
     /// Largest reply that is kept for a retry, in bytes: a session keeps one for each slot.
     pub cached_reply: u32,
     /// Operations of a compound.
@@ -75,6 +80,7 @@ impl Default for Limits {
             sessions: 64,
             slots: 64,
             memory: 128 << 20,
+            descriptors: usize::MAX,
             cached_reply: 8 << 10,
             operations: 128,
             owners: 16_384,
@@ -91,6 +97,8 @@ pub struct States {
     /// Of this run of the server: a state or client of another one is told from those that never were.
     epoch: u32,
     pub budget: Budget,
+    /// Of [`Limits::descriptors`].
+    descriptors: Budget,
     clients: Mutex<Table>,
     ids: Stateids,
     sessions: Sessions,
@@ -113,6 +121,7 @@ impl States {
             limits,
             epoch: epoch.max(1),
             budget: Budget::new(limits.memory),
+            descriptors: Budget::of_descriptors(limits.descriptors),
             clients: Mutex::default(),
             ids: Stateids::default(),
             sessions: Sessions::default(),
@@ -120,6 +129,11 @@ impl States {
             grace: Grace::until(now + limits.lease, before, silent),
             durable,
         }
+    }
+
+    /// Room for the descriptors of one more open or delegation of a client.
+    pub fn descriptors(&self, client: &Client) -> Result<Charge, Full> {
+        self.descriptors.charge(client.source(), DESCRIPTORS_OF_OPEN)
     }
 
     /// What outlives this run.

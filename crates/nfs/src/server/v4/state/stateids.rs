@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::{Charge, Delegation, Lease, LockOwner, Owner, States};
+use super::{Charge, Delegation, Lease, LockOwner, Owner, Ranges, States};
 use crate::server::shard;
 
 const SHARDS: usize = 64;
@@ -39,7 +39,7 @@ pub enum Kind {
     /// An open.
     Open { owner: Arc<Owner>, held: RwLock<Held> },
     /// Locks of an owner on the file of an open.
-    Lock { owner: Arc<LockOwner>, id: opens::LockOwner, open: Arc<State> },
+    Lock { owner: Arc<LockOwner>, id: opens::LockOwner, open: Arc<State>, ranges: Ranges },
     /// A delegation. What it holds open does nothing by itself, and forbids nothing.
     Delegation { held: RwLock<Held>, right: Arc<Delegation> },
 }
@@ -49,6 +49,8 @@ pub struct Held {
     /// `None` once closed.
     pub open: Option<opens::Open>,
     pub file: OpenFile,
+    /// For the descriptors that it keeps, for as long as it keeps them.
+    pub _descriptors: Charge,
     /// Who opened it: others who name it are held to the mode bits.
     pub opener: u32,
     /// Keeps the node within reach when its name goes.

@@ -22,7 +22,9 @@ fn greedy() -> ChannelAttrs {
 }
 
 fn with_memory(memory: usize) -> Arc<Server> {
-    server_with(Limits { state_memory: memory, ..Limits::default() })
+    // Nobody is idle, however slow the machine is.
+    let lease = std::time::Duration::from_secs(1 << 20);
+    server_with(Limits { state_memory: memory, lease, ..Limits::default() })
 }
 
 fn used(server: &Server) -> usize {
@@ -216,6 +218,99 @@ fn owners_and_opens_are_within_the_budget_of_their_address() {
         let close = Op::Close(Close { seqid: 0, stateid: ok.stateid });
         assert_eq!(holder.status(handle, close), Status::OK, "{n}");
     }
+}
+
+#[test]
+fn byte_ranges_are_counted_as_what_their_address_holds() {
+    const MEMORY: usize = 1 << 20;
+    let server = with_memory(MEMORY);
+    let client = Modern::new(&server, "a");
+    let kind = LockType { exclusive: true, waits: false };
+    let take = |file, offset, length, locker| {
+        let lock = Lock { kind, reclaim: false, offset, length, locker };
+        let mut answer = client.run(&[Op::Putfh(file), Op::Lock(lock)]);
+        answer.ok::<()>(opnum::PUTFH);
+        match answer.next(opnum::LOCK) {
+            Status::OK => Ok(Stateid::parse(&mut answer.d).unwrap()),
+            status => Err(status),
+        }
+    };
+    let first = |file, open_stateid| {
+        let owner = Owner { client: 0, owner: Opaque(Bytes::from_static(b"locker")) };
+        take(file, 0, u64::MAX, Locker::New { open_seqid: 0, open_stateid, lock_seqid: 0, owner }).unwrap()
+    };
+    let (file, open) = client.open("f", 3, 0);
+    let (other, open_of_other) = client.open("g", 3, 0);
+    let (held, whole) = (first(file, open), first(other, open_of_other));
+    let before = used(&server);
+    let clear = |file, stateid, offset, length| {
+        let stateid = Stateid { seqid: 0, ..stateid };
+        client.status(file, Op::Locku(Locku { kind, seqid: 0, stateid, offset, length }))
+    };
+    assert_eq!(clear(file, held, 0, u64::MAX), Status::OK);
+    let mut ranges = 0;
+    let refused = loop {
+        let stateid = Stateid { seqid: 0, ..held };
+        match take(file, 2 * ranges, 1, Locker::Known { stateid, seqid: 0 }) {
+            Ok(_) => ranges += 1,
+            Err(status) => break status,
+        }
+        assert!(ranges < 2048, "ranges are memory");
+    };
+    assert_eq!(refused, Status::DELAY);
+    assert!(ranges > 100 && used(&server) <= MEMORY / 5, "{ranges}");
+    // Who has no room left cannot split a lock, and can give one back.
+    assert_eq!([5, 15, 25].map(|at| clear(other, whole, at, 1)).last(), Some(&Status::DELAY));
+    assert_eq!(clear(file, held, 0, u64::MAX), Status::OK);
+    assert_eq!(clear(other, whole, 35, 1), Status::OK);
+    assert_eq!(clear(other, whole, 0, u64::MAX), Status::OK);
+    assert!(used(&server) < before);
+}
+
+#[test]
+fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
+    const DESCRIPTORS: usize = 80;
+    let server = server_with(Limits { descriptors: DESCRIPTORS, ..Limits::default() });
+    let by = |peer, name| {
+        let client = Modern::by(&server, peer, name, channel());
+        assert_eq!(client.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+        client
+    };
+    let how = || Some(CreateHow::Unchecked(Fattr::default()));
+    let take_all = |client: &Modern<'_>| {
+        let mut opened = 0;
+        loop {
+            let open = client.open_op(&format!("{opened}"), 1, 0, how());
+            match client.at_root(&[open]).status {
+                Status::OK => opened += 1,
+                status => break (opened, status),
+            }
+            assert!(opened < DESCRIPTORS, "descriptors have an end");
+        }
+    };
+    // Half of them for one alone: an open takes two. Each that follows takes half of what is left.
+    let (greedy, second) = (by(HOSTS[0], "greedy"), by(HOSTS[1], "second"));
+    assert_eq!(take_all(&greedy), (20, Status::DELAY));
+    assert_eq!(take_all(&second), (10, Status::DELAY));
+    let mut old = Old::new(&server, "old");
+    old.open("one", 1, 0);
+    for n in 0.. {
+        let name = format!("old-{n}");
+        let status = old.at_root(&[old.open_op(old.seqid, &name, 1, 0, how())]).status;
+        if status != Status::OK {
+            assert_eq!((status, n), (Status::RESOURCE, 4), "minor version 0 has a word for it");
+            break;
+        }
+        old.seqid += 1;
+    }
+    // What is closed can be had again.
+    let (file, stateid) = {
+        let mut answer = greedy.at_root(&[greedy.open_op("0", 1, 0, how()), Op::Getfh]);
+        let ok: OpenOk = answer.ok(opnum::OPEN);
+        (answer.ok(opnum::GETFH), ok.stateid)
+    };
+    assert_eq!(greedy.status(file, Op::Close(Close { seqid: 0, stateid })), Status::OK);
+    assert_eq!(by(HOSTS[2], "third").at_root(&[greedy.open_op("new", 1, 0, how())]).status, Status::OK);
 }
 
 #[test]
