@@ -1,13 +1,17 @@
 """The space of what is deleted or replaced comes back, whoever does it: on a file system of 8 MiB nothing else fits otherwise."""
 
 import contextlib
+import json
 import os
 import pathlib
+import resource
+import subprocess
 import tempfile
 import time
 import unittest
 
 import weft
+from test_across import Nfs, Old
 from test_nfs import libnfs
 
 SIZE = 1 << 20
@@ -69,6 +73,27 @@ class Space(unittest.TestCase):
             weft.smbclient(self.server, "del document")
         self.assert_used(0)
 
+    def test_what_is_deleted_and_replaced_by_nfs(self):
+        """By REMOVE and RENAME of version 3 and 4, of files that both have had in their hands."""
+        old = Old(self.server.ready)
+        self.addCleanup(old.end)
+        weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
+        for _ in range(SAVES):
+            weft.run("nfs-cp", self.source, libnfs(self.server, "other"))
+            weft.smbclient(self.server, "get document /dev/null; get other /dev/null")
+            old.begin("document")
+            self.assertEqual(old.replace(), "ok")
+            self.assert_used(1)
+        self.assertTrue(weft.same(self.source, self.disk / "document"))
+        new = Nfs(self.server.ready["nfs_port"], "space")
+        self.addCleanup(new.end)
+        for side in [new, old]:
+            side.begin("document")
+            self.assertEqual(side.remove(), "ok")
+            self.assert_used(0)
+            weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
+            weft.smbclient(self.server, "get document /dev/null")
+
     def test_a_copy_that_finds_no_space_leaves_none_taken(self):
         large = weft.random_file(self.source + ".large", 12 << 20)
         newer = f"nfs://127.0.0.1:{self.server.ready['nfs_port']}/data/large?vers=4.1"
@@ -102,6 +127,47 @@ class Space(unittest.TestCase):
         self.assert_used(1, seconds=60)
         weft.smbclient(self.server, "ls")
         self.assert_used(1)
+
+
+class Ram(unittest.TestCase):
+    """The files of a ramdisk have a quarter of the descriptors: who fills it keeps nobody out."""
+
+    def test_many_small_files_and_few_descriptors(self):
+        from impacket.smbconnection import SMBConnection
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+        def logged_on():
+            peer = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=port)
+            peer.login(weft.USER, weft.PASSWORD)
+            return peer, peer.connectTree("ram")
+
+        with tempfile.TemporaryDirectory() as work:
+            command = [weft.WEFT, "serve", "--ram", "ram=64M", "--user", weft.USER, "--json", "--smb-port", "0", "--smbd-port", "0"]
+            environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_STATE_DIR=f"{work}/state")
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, preexec_fn=limit, text=True)
+            try:
+                ready = json.loads(process.stdout.readline())
+                port = ready["smb_port"]
+                peer, tree = logged_on()
+                before = len(os.listdir(f"/proc/{ready['pid']}/fd"))
+                for number in range(400):
+                    file = peer.createFile(tree, f"f{number}")
+                    peer.writeFile(tree, file, b"x")
+                    peer.closeFile(tree, file)
+                self.assertLess(len(os.listdir(f"/proc/{ready['pid']}/fd")), before + 256 // 4 + 5)
+                # All of these have theirs open at once.
+                others = [logged_on() for _ in range(20)]
+                self.assertEqual(len(peer.listPath("ram", "f*")), 400)
+                for number in range(400):
+                    other, of_other = others[number % len(others)]
+                    other.deleteFile("ram", f"f{number}")
+                self.assertEqual(peer.listPath("ram", "*")[2:], [])
+            finally:
+                process.terminate()
+                process.wait(30)
+                process.stdout.close()
 
 
 if __name__ == "__main__":
