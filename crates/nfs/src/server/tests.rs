@@ -271,6 +271,29 @@ fn a_client_that_no_export_lets_in_makes_a_thousand_calls_a_second() {
 }
 
 #[test]
+fn nothing_is_cut_off_a_file_while_others_may_take_it_back_after_a_restart() {
+    let server = server();
+    let object = make(&server, b"f");
+    Sim::new(1).run(async {
+        let resize = async |size| {
+            let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+            let args = SetattrArgs { object, attributes, guard: None };
+            let number = (nfs3::PROGRAM, nfs3::VERSION, procedure::SETATTR);
+            let done: Outcome<WccOnly, WccOnly> = results_for(&server, PEER, number, &args).await;
+            done.map(|_| ()).map_err(|failed| failed.status)
+        };
+        let until = rt::now() + Duration::from_secs(3600);
+        let reserved = server.shares[0].vfs.opens().reserve(until);
+        assert_eq!(resize(100).await, Ok(()), "what grows takes nothing away");
+        // Each is a request of its own, not one of them again.
+        assert_eq!(resize(1).await, Err(Status::JUKEBOX));
+        assert_eq!(resize(101).await, Ok(()));
+        drop(reserved);
+        assert_eq!(resize(0).await, Ok(()));
+    });
+}
+
+#[test]
 fn a_mount_follows_links_that_stay_in_the_share() {
     let server = server();
     let mkdir = |dir, name| {

@@ -44,9 +44,11 @@ async fn change(
     cx.caller.check_set(before, &set)?;
     let set = cx.caller.settable(before, set);
     node.admit(cx, before, guard::setting(&set)).await?;
-    if set.size.is_some() {
+    if let Some(size) = set.size {
         cx.caller.check_data(before, WRITE)?;
-        node.pass(Access::Write, Rights::WRITE).await?;
+        // What is cut off is gone: in the time after a restart those come first who may have denied that.
+        let access = if size < before.size { Access::Overwrite } else { Access::Write };
+        node.pass(access, Rights::WRITE).await?;
     } else {
         // Who caches the attributes gives them back; nobody waits, as they are no data.
         let _ = node.vfs().opens().recall(node.id, None, Access::Write);

@@ -117,9 +117,10 @@ async fn without_open(
         return Err(Status::GRACE);
     }
     let opens = node.share.vfs.opens();
-    let (access, rights) = match intent.writes() {
-        true => (Access::Write, Rights::WRITE),
-        false => (Access::Read, Rights::READ),
+    let (access, rights) = match intent {
+        Intent::Resize => (Access::Overwrite, Rights::WRITE),
+        Intent::Write(..) => (Access::Write, Rights::WRITE),
+        Intent::Read(..) => (Access::Read, Rights::READ),
     };
     // All ones reads past everything; it is no more than all zeros to a write.
     if intent.writes() || *stateid != Stateid::BYPASS {
