@@ -149,7 +149,7 @@ impl Streams {
     }
 
     async fn extent(&self, backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
-        match self.known(base, name) {
+        match self.known(base, name).filter(|stream| stream.content().is_some()) {
             Some(_) => Ok(()),
             None => stream::extent(backend, base, name).await.map(drop),
         }
@@ -160,7 +160,11 @@ impl Streams {
         let mut known = lock(&self.known);
         let key = (base, fold(&name));
         if let Some(stream) = known.ids.get(&key).and_then(|id| known.by_id.get(id)) {
-            return stream.clone();
+            if !made {
+                return stream.clone();
+            }
+            // Another program has taken it away, or its file, whose inode is another's by now.
+            stream.set_removed();
         }
         if known.by_id.len() >= MAX_KNOWN {
             // Whoever holds one keeps it.

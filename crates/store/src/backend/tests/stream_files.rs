@@ -330,6 +330,25 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
 }
 
 #[test]
+fn a_stream_that_a_program_took_away_is_not_the_next_of_its_name() {
+    served(async |vfs, folder| {
+        let f = file(&vfs, ROOT, "f").await.node;
+        for bytes in [pattern(MIB), b"small".to_vec()] {
+            let s = make(&vfs, f, "s", &bytes).await;
+            let open = vfs.open(s, true).await.unwrap();
+            rustix::fs::removexattr(folder.join("f"), "user.weft.stream.s").unwrap();
+            refused!(vfs.stream(f, b"S", false).await, Error::NotFound);
+            let (next, made) = vfs.stream(f, b"s", true).await.unwrap();
+            assert!(made && next.node != s && next.size == 0);
+            open.write(0, &[Bytes::from_static(b"old")]).await.unwrap();
+            assert_eq!(found(&vfs, f, "s").await, b"");
+            assert_eq!(read(&open, 0, MIB).await, [b"old", &bytes[3..]].concat());
+            vfs.remove_stream(f, b"s").await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn files_on_another_device_have_no_large_streams_and_lose_no_small_ones() {
     served(async |_, folder| {
         let vfs = Watched::open(&folder, true).vfs();
