@@ -10,6 +10,7 @@ import tempfile
 import time
 import unittest
 
+import nfs4
 import weft
 from test_across import Nfs, Old
 from test_nfs import libnfs
@@ -127,6 +128,57 @@ class Space(unittest.TestCase):
         self.assert_used(1, seconds=60)
         weft.smbclient(self.server, "ls")
         self.assert_used(1)
+
+    def test_large_streams_go_with_their_file(self):
+        """The disk has no room for the streams of a second file, so each round needs the space of the one before."""
+        client = nfs4.Client(self.server.ready["nfs_port"], "space")
+        self.addCleanup(client.hang_up)
+
+        def by_nfs():
+            # Read there, too: the server keeps what is read open for a while.
+            attribute = [*client.walk("data", "file"), nfs4.words(nfs4.OPENATTR, 0)]
+            attribute.append(nfs4.words(nfs4.LOOKUP) + nfs4.opaque(b"one"))
+            read = nfs4.words(nfs4.READ) + nfs4.ANONYMOUS + bytes(8) + nfs4.words(4096)
+            reply = client.run(*attribute, read)
+            for op in (nfs4.PUTROOTFH, nfs4.LOOKUP, nfs4.LOOKUP, nfs4.OPENATTR, nfs4.LOOKUP, nfs4.READ):
+                client.check(reply, op)
+            reply = client.run(*client.walk("data"), nfs4.words(nfs4.REMOVE) + nfs4.opaque(b"file"))
+            for op in (nfs4.PUTROOTFH, nfs4.LOOKUP, nfs4.REMOVE):
+                client.check(reply, op)
+
+        empty = self.source + ".empty"
+        with open(empty, "wb"):
+            pass
+        ways = {
+            "SMB": (lambda: weft.smbclient(self.server, "del file"), 0),
+            "NFS": (by_nfs, 0),
+            "a program": (lambda: os.remove(self.disk / "file"), 60),
+            "a rename over it": (lambda: weft.smbclient(self.server, f"put {empty} new; rename new file -f"), 0),
+        }
+        for who, (delete, seconds) in ways.items():
+            with self.subTest(who=who):
+                streams = "; ".join(f"put {self.source} file:{name}" for name in ("one", "two", "three", "four"))
+                weft.smbclient(self.server, streams)
+                self.assert_used(4)
+                delete()
+                self.assert_used(0, seconds)
+
+    def test_a_file_system_inside_of_the_share_has_small_streams_alone(self):
+        inner = self.disk / "inner"
+        inner.mkdir()
+        weft.run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", inner)
+        self.addCleanup(weft.run, "umount", "--lazy", inner)
+        small = self.source + ".small"
+        with open(small, "wb") as out:
+            out.write(b"a few bytes")
+        weft.smbclient(self.server, f"put {small} inner/file:small")
+        for name in ("one", "two"):
+            said = weft.smbclient(self.server, f"put {self.source} inner/file:{name}", check=False)
+            self.assertIn("NT_STATUS_DISK_FULL", said)
+        self.assertEqual(len([line for line in self.server.faults() if "on device" in line]), 1)
+        weft.smbclient(self.server, f"get inner/file:small {small}.back")
+        self.assertTrue(weft.same(small, small + ".back"))
+        self.assertFalse((self.disk / ".weft-streams").exists())
 
 
 class Ram(unittest.TestCase):
