@@ -19,7 +19,59 @@ pub(crate) fn run(args: Man) -> Result<ExitCode, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    const GUIDE: &str = include_str!("../../../docs/guide.md");
+
+    /// Options of other programs that the guide shows.
+    const FOREIGN: [&str; 3] = ["map", "use-kerberos", "xattrs"];
+
+    fn options(command: &clap::Command) -> BTreeSet<String> {
+        command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .filter_map(|arg| arg.get_long())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn with_subcommands(command: &clap::Command) -> BTreeSet<String> {
+        let hidden = command.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned);
+        hidden.chain(command.get_subcommands().flat_map(with_subcommands)).collect()
+    }
+
+    /// Whether the guide has the option itself, not one whose name begins like it.
+    fn in_guide(option: &str) -> bool {
+        let option = format!("--{option}");
+        GUIDE.match_indices(&option).any(|(at, _)| {
+            !GUIDE[at + option.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '-')
+        })
+    }
+
+    #[test]
+    fn the_guide_has_every_option_of_a_server_and_none_that_does_not_exist() {
+        let weft = Args::command();
+        let serve = weft.find_subcommand("serve").unwrap();
+        let missing: Vec<_> =
+            options(serve).into_iter().filter(|option| option != "verbose" && !in_guide(option)).collect();
+        assert!(missing.is_empty(), "docs/guide.md lacks options of weft serve: {missing:?}");
+        let known = with_subcommands(&weft);
+        for (at, _) in GUIDE.match_indices("--") {
+            let option: String =
+                GUIDE[at + 2..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+            if GUIDE[..at].ends_with(['-', '|']) || !option.starts_with(|c: char| c.is_ascii_lowercase()) {
+                continue;
+            }
+            assert!(
+                known.contains(&option)
+                    || FOREIGN.contains(&option.as_str())
+                    || ["help", "version"].contains(&option.as_str()),
+                "docs/guide.md names --{option}, which no command of weft has"
+            );
+        }
+    }
 
     #[test]
     fn every_command_has_a_page() {
