@@ -62,6 +62,9 @@ fn folder(state: &Path) -> PathBuf {
 
 /// Makes the folder, closed to others, unless it is there and is so already.
 fn make_folder(state: &Path) -> io::Result<PathBuf> {
+    if state.exists() && !state.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "that is a file; name a folder"));
+    }
     private::folder(state)?;
     let folder = folder(state);
     match DirBuilder::new().mode(0o700).create(&folder) {

@@ -558,7 +558,7 @@ impl<'a> Dial<'a> {
                 Err(failed) => {
                     let refused = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::ConnectionRefused);
                     let advice = match refused {
-                        true if self.url.scheme == Scheme::Nfs => {
+                        true if self.url.scheme == Scheme::Nfs && port == self.url.port => {
                             "does the server run, and serve NFS at this port (weft serve: --nfs-port)?"
                         }
                         true => "is the server running, and is this its port?",

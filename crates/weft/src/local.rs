@@ -75,6 +75,10 @@ impl Destination {
                 return Ok(Destination::Stream(Stream(Some(path.to_owned()))));
             }
         }
+        // A name with a slash behind it is a folder's.
+        if existing.is_none() && path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(format!("{shown}: there is no such folder; make it: mkdir -p {shown}").into());
+        }
         if existing.is_none()
             && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
             && !folder.exists()

@@ -52,7 +52,9 @@ pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>
     if io::stdin().is_terminal() {
         return ask(&format!("Password for {user}@{host}: "));
     }
-    Err(io::Error::other(format!("no password: set {VARIABLE} or run on a terminal")))
+    Err(io::Error::other(format!(
+        "no password for {user} at {host}: run it on a terminal, which is asked, or write {VARIABLE}=... in front"
+    )))
 }
 
 /// Asks on the terminal without showing what is typed.

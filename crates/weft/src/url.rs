@@ -64,7 +64,9 @@ pub(crate) enum UrlError {
     Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
-    #[error("{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are")]
+    #[error(
+        "{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are; a question mark in a name is %3F"
+    )]
     Option(String),
     #[error("vers={0:?} is not a version of NFS that is spoken here: write vers=3 or vers=4.1")]
     Version(String),
@@ -430,6 +432,7 @@ mod tests {
         assert!(says("smb://a@host:5").contains("`weft ls smb://a@host:5` lists the shares"));
         assert!(says("nfs://host").contains("`showmount -e host`"));
         assert!(says("smb://a@::1/s").contains("write smb://a@[::1]/s"));
+        assert!(says("smb://a@host/s/who?me").contains("%3F"));
         assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
         assert!(says("smb:/a@host/s").contains("write smb://a@host/s"));
         assert!(matches!(Url::parse("smb://h:99999/s"), Err(UrlError::Port(_))));

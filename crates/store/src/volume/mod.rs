@@ -57,7 +57,7 @@ pub enum Error {
     #[error("there is a volume {0:?} already")]
     Exists(String),
     /// Somebody has it open.
-    #[error("{} is in use by another process", .0.display())]
+    #[error("{} is in use by another process; `weft status` shows the servers of this user, and only one can have it", .0.display())]
     InUse(PathBuf),
     /// Its metadata cannot be believed.
     #[error("the metadata of the volume, {}, is of no use: {why}", .path.display())]

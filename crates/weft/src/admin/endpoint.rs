@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn a_state_directory_that_is_a_file_is_called_so() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let e = Endpoint::bind(file.path()).err().unwrap();
+        assert_eq!(e.to_string(), "that is a file; name a folder");
+    }
+
+    #[test]
     fn a_server_is_found_asked_and_gone_when_it_ends() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().to_owned();

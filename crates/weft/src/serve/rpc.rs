@@ -97,8 +97,9 @@ pub(super) fn tls(args: &Serve) -> Result<Option<Tls>, String> {
             "--export {name}:xprtsec=mtls needs those who sign clients: give --nfs-tls-clients"
         ));
     }
-    let read =
-        |path: &PathBuf| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|e| format!("--nfs-tls-*: cannot read {}: {e}", path.display()))
+    };
     let clients = args.nfs_tls_clients.as_ref().map(read).transpose()?;
     let tls = Tls::for_rpc(&read(certificate)?, &Zeroizing::new(read(key)?), clients.as_deref());
     tls.map(Some).map_err(|e| format!("no TLS with {} and {}: {e}", certificate.display(), key.display()))
