@@ -16,7 +16,7 @@ use super::super::compound::Compound;
 use super::super::io::{self, Intent};
 use super::super::names::status;
 use super::super::place::Place;
-use super::super::state::{Client, Offload};
+use super::super::state::{Charge, Client, Offload};
 use crate::server::ops::MAX_FILE_SIZE;
 
 /// Bytes of one COPY: well under the time after which a client asks what became of its call.
@@ -80,8 +80,13 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     if !args.synchronous && count >= MIN_OFFLOAD {
         let client = c.client(0)?;
         let room = client.mine().copies.len() < MAX_OFFLOADS;
-        if room && client.back().is_some_and(|back| back.is_up()) {
-            return offload(c, &client, ends, args).await;
+        // It keeps both files open, whoever closes them meanwhile.
+        let charge = c.cx.server.states.descriptors(&client);
+        if room
+            && client.back().is_some_and(|back| back.is_up())
+            && let Ok(charge) = charge
+        {
+            return offload(c, &client, (ends, charge), args).await;
         }
     }
     let count = count.min(MAX_COPY);
@@ -96,7 +101,12 @@ fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> Write
 }
 
 /// Answers at once; the copy is a task of its own, whose end the client is told.
-async fn offload(c: &Compound<'_>, client: &Arc<Client>, ends: Ends, args: &Copy) -> Result<CopyOk, Status> {
+async fn offload(
+    c: &Compound<'_>,
+    client: &Arc<Client>,
+    (ends, charge): (Ends, Charge),
+    args: &Copy,
+) -> Result<CopyOk, Status> {
     let states = &c.cx.server.states;
     let copy = Arc::new(Offload::new(states.new_other(client.id)));
     let handle = Place::Node(c.node()?).handle(c.cx).await?;
@@ -106,6 +116,7 @@ async fn offload(c: &Compound<'_>, client: &Arc<Client>, ends: Ends, args: &Copy
     let (from, to) = (args.from_offset, args.to_offset);
     rt::spawn(async move {
         let ended = carry_on(&copy, &ends, from, to).await;
+        drop((ends, charge));
         copy.end(ended);
         let Some(client) = client.upgrade() else { return };
         if copy.is_cancelled() {

@@ -242,6 +242,7 @@ async fn tell_when_free(
     if !client.back().is_some_and(|back| back.is_up()) {
         return;
     }
+    let Ok(charge) = client.awaited_room() else { return };
     let awaited = (node.number, node.id, id);
     {
         let mut mine = client.mine();
@@ -253,6 +254,7 @@ async fn tell_when_free(
     let owner = WireOwner { client: client.id, owner: Opaque(name.clone()) };
     let client = Arc::downgrade(&client);
     rt::spawn(async move {
+        let _charge = charge;
         let freed = rt::timeout(lease, opens.range_freed(file, id, range, exclusive)).await;
         let Some(client) = client.upgrade() else { return };
         client.mine().awaited.remove(&awaited);

@@ -25,6 +25,8 @@ pub const OWNER_BYTES: usize = 1024;
 pub const STATE_BYTES: usize = 512;
 /// A byte range of an owner, with the room that lists keep in advance.
 pub const RANGE_BYTES: usize = 128;
+/// A lock that a client is told of when it can be had: the task that waits for it.
+pub const AWAITED_BYTES: usize = 2048;
 /// A session without its slots, with its back channel.
 const SESSION_BYTES: usize = 4096;
 /// A slot without the reply that it keeps.

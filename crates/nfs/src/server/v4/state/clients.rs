@@ -15,7 +15,7 @@ use weft_wire::nfs4::{
     exchange_flag,
 };
 
-use super::budget::{CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
+use super::budget::{AWAITED_BYTES, CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
 use super::session::Session;
 use super::stateids::Other;
 use super::{Back, Charge, Full, Lease, LockOwner, Offload, Owner, Ranges, State, States};
@@ -98,6 +98,11 @@ impl Client {
     /// Who is charged for what it holds.
     pub fn source(&self) -> Source {
         self.charge.source()
+    }
+
+    /// Room for a lock that it will be told of.
+    pub fn awaited_room(&self) -> Result<Charge, Full> {
+        self.room(AWAITED_BYTES)
     }
 
     /// Byte ranges of one of its owners in a file: none yet.
@@ -198,6 +203,8 @@ pub struct Table {
     pending: HashMap<u64, Who>,
     next: u32,
     verifiers: u64,
+    /// Those that were forgotten for others' sake, and are on disk still: the next sweep takes them from there.
+    forgotten: Vec<Who>,
 }
 
 /// What was taken from clients; whoever gets it closes it.
@@ -624,8 +631,10 @@ impl States {
             table.forget(client);
         }
         Self::forget_unconfirmed(&mut table, now, lease);
+        let forgotten = std::mem::take(&mut table.forgotten);
         drop(table);
         let mut lost = self.grace.missed(now);
+        lost.extend(forgotten);
         // A client that came back is known again by its name.
         lost.retain(|who| !self.table().names.contains_key(who));
         lost.extend(gone.iter().map(|client| client.who.clone()));
@@ -727,10 +736,13 @@ impl States {
 
     /// Forgets a client that holds no state.
     fn forget_empty(&self, table: &mut Table, client: &Client) {
-        let (sessions, back) = {
+        let (sessions, back, remembered) = {
             let mut mine = client.mine();
-            (std::mem::take(&mut mine.sessions), mine.back.take())
+            (std::mem::take(&mut mine.sessions), mine.back.take(), mine.remembered)
         };
+        if remembered {
+            table.forgotten.push(client.who.clone());
+        }
         if let Some(back) = back {
             back.end();
         }

@@ -221,6 +221,36 @@ fn owners_and_opens_are_within_the_budget_of_their_address() {
 }
 
 #[test]
+fn however_many_clients_an_address_has_it_holds_a_fifth() {
+    const MEMORY: usize = 128 << 20;
+    for clients in [1, 10, 1000] {
+        let server = with_memory(MEMORY);
+        let mut sessions = 0;
+        for n in 0..clients {
+            let id = Opaque(Bytes::from(format!("client-{n}").into_bytes()));
+            let client = ClientOwner { verifier: [1; 8], id };
+            let protect = ProtectHow::None;
+            let exchange = ExchangeId { client, flags: 0, protect, implementation: UpTo::default() };
+            let mut answer = send_by(&server, HOSTS[0], call(1, 1, &[Op::ExchangeId(exchange)]));
+            if answer.next(opnum::EXCHANGE_ID) != Status::OK {
+                break;
+            }
+            let known = ExchangeIdOk::parse(&mut answer.d).unwrap();
+            let made = (known.sequence..).take_while(|sequence| {
+                let create = create_session(known.client, *sequence, greedy());
+                send_by(&server, HOSTS[0], call(1, 1, &[create])).status == Status::OK
+            });
+            sessions += made.count();
+        }
+        println!("{clients} clients: {sessions} sessions, {} bytes", used(&server));
+        assert!(sessions > 0 && used(&server) <= MEMORY / 5, "{clients}: {}", used(&server));
+        let other = Modern::by(&server, HOSTS[1], "other", channel());
+        assert_eq!(other.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+        other.open("f", 3, 0);
+    }
+}
+
+#[test]
 fn byte_ranges_are_counted_as_what_their_address_holds() {
     const MEMORY: usize = 1 << 20;
     let server = with_memory(MEMORY);

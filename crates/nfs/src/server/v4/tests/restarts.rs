@@ -9,10 +9,14 @@ use weft_store::backend::Dir;
 
 /// A server on a folder, with its state in another; `lease` is also how long the grace period lasts.
 fn started(folder: &Path, state: &Path, lease: Duration) -> Arc<Server> {
+    started_with(folder, state, Limits { lease, ..Limits::default() })
+}
+
+fn started_with(folder: &Path, state: &Path, limits: Limits) -> Arc<Server> {
     Server::new(Config {
         shares: vec![Share::new("data", Vfs::new(Dir::open(folder).unwrap()))],
         pool: weft_machine::Pool::new(16 << 20),
-        limits: Limits { lease, ..Limits::default() },
+        limits,
         policy: Policy { decides: false, squash_root: true },
         durable: Some(Durable::open(state, "story").unwrap()),
     })
@@ -99,6 +103,27 @@ fn nobody_takes_by_another_protocol_what_is_still_to_be_taken_back() {
     assert_eq!(by_smb(Rights::ALL, Rights::NONE), Err(Refused::Sharing));
     assert_eq!(by_smb(Rights::ALL, Rights::ALL), Ok(()));
     assert_eq!(removed_by_version_3(), Some(Ok(())));
+}
+
+/// Names cost nothing: who makes up new ones must not fill the disk with them.
+#[test]
+fn clients_that_make_room_for_others_are_not_remembered_on_disk() {
+    let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server =
+        started_with(folder.path(), state.path(), Limits { lease: LONG, clients: 4, ..Limits::default() });
+    for name in ["a", "b", "c", "d"] {
+        let client = Modern::by(&server, "192.0.2.10:700", name, channel());
+        assert_eq!(client.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+        let (file, stateid) = client.open("f", 3, 0);
+        assert_eq!(client.status(file, Op::Close(Close { seqid: 0, stateid })), Status::OK);
+    }
+    let remembered = || server.states.durable().unwrap().clients().unwrap();
+    assert_eq!(remembered().len(), 4);
+    let other = Modern::by(&server, "192.0.2.11:700", "other", channel());
+    assert_eq!(other.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
+    other.open("f", 3, 0);
+    weft_machine::rt::block_on(crate::server::v4::sweep(&server)).unwrap();
+    assert_eq!(remembered(), [(true, Bytes::from_static(b"other"))]);
 }
 
 #[test]
