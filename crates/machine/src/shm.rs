@@ -5,6 +5,7 @@
 //! Spec: unix(7) SCM_RIGHTS and SO_PEERCRED, memfd_create(2) with seals.
 //! Owns: mappings and descriptors. Does not: know verbs, or keep a same-user peer from spoiling *data*: it can
 //! always write what it maps. It can never make us read or write outside a mapping.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod dir;
 mod doorbell;

@@ -3,6 +3,7 @@
 //! What: [`End`] posts work and sorts completions into messages and finished work.
 //! Spec: the contract of `weft_rdma::verbs`.
 //! Owns: the completions that nobody has asked for yet. Does not: retry; the first failure ends the workload.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -78,7 +79,7 @@ impl End {
         let mut since = None;
         while self.busy {
             while self.looks < LOOKS_PER_TURN {
-                self.looks += 1;
+                self.looks = self.looks.saturating_add(1);
                 let cx = &mut Context::from_waker(Waker::noop());
                 if let Poll::Ready(polled) = self.qp.poll(cx, &mut self.news) {
                     return polled;

@@ -6,6 +6,7 @@
 //!
 //! rping's server writes back a C string: what it read up to the first zero byte. The bytes of a round are therefore
 //! text that ends with the only zero byte of it, as rping's own are.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub const RECV_BYTES: usize = 64;
 /// First and last character of rping's text.
 const FIRST: u8 = b'A';
 const LAST: u8 = b'z';
+const LETTERS: u64 = (LAST - FIRST) as u64 + 1;
 
 /// Why pinging ended.
 #[derive(Debug, thiserror::Error)]
@@ -115,16 +117,12 @@ impl Client {
         self.tell(sink).await?;
         let elapsed = rt::now().since(started);
         let came = self.end.take_back(sink.stag)?;
-        self.rounds += 1;
-        match text.iter().zip(&came[..]).position(|(sent, got)| sent != got) {
+        self.rounds = self.rounds.saturating_add(1);
+        match text.iter().zip(&came[..]).enumerate().find(|(_, (sent, got))| sent != got) {
             None => Ok(elapsed),
-            Some(at) => Err(PingError::Differs {
-                round: self.rounds,
-                at,
-                size: self.size,
-                got: came[at],
-                sent: text[at],
-            }),
+            Some((at, (&sent, &got))) => {
+                Err(PingError::Differs { round: self.rounds, at, size: self.size, got, sent })
+            }
         }
     }
 
@@ -145,13 +143,14 @@ impl Client {
 
 /// The text of round `n`: "rdma-ping-N: " and letters that begin one further in each round, as rping's do.
 fn text(n: u64, size: usize) -> Vec<u8> {
-    let letters = u64::from(LAST - FIRST) + 1;
     let mut text = format!("rdma-ping-{n}: ").into_bytes();
-    let after = (text.len() as u64..size as u64).map(|at| FIRST + ((n + at) % letters) as u8);
+    let after =
+        (text.len() as u64..size as u64).map(|at| FIRST.wrapping_add((n.wrapping_add(at) % LETTERS) as u8));
     text.extend(after);
     text.truncate(size);
-    // `size` is at least 1.
-    text[size - 1] = 0;
+    if let Some(last) = text.last_mut() {
+        *last = 0;
+    }
     text
 }
 
@@ -160,7 +159,7 @@ pub async fn serve(end: &mut End) -> Result<u64, PingError> {
     if end.qp.caps().ord == 0 {
         return Err(PingError::NoReads);
     }
-    let mut rounds = 0;
+    let mut rounds = 0u64;
     loop {
         let source = match advert(end).await {
             Err(PingError::End(EndError::Ended(Disconnect::Peer))) => return Ok(rounds),
@@ -182,7 +181,7 @@ pub async fn serve(end: &mut End) -> Result<u64, PingError> {
         // The answer follows the bytes: it arrives when they have.
         end.post(Work::Write { id: 2, data: buf.freeze().into(), to: sink, signalled: false })?;
         answer(end)?;
-        rounds += 1;
+        rounds = rounds.saturating_add(1);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! What: [`serve`] runs one listener; what a connection wants is told by its private data.
 //! Owns: the connections. Does not: bind, or stop by itself; whoever drops the future stops it.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -67,13 +68,13 @@ pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) ->
             tracing::warn!("refused a connection: {MAX_CONNECTIONS} are open");
             continue;
         }
-        open.set(open.get() + 1);
+        open.set(open.get().saturating_add(1));
         let (open, pool) = (open.clone(), pool.clone());
         rt::spawn(async move {
             if let Err(e) = connection(incoming, answers, pool).await {
                 tracing::warn!("a connection ended: {e}");
             }
-            open.set(open.get() - 1);
+            open.set(open.get().saturating_sub(1));
         })
         .detach();
     }

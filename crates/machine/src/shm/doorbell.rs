@@ -11,12 +11,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::Words;
+use super::{Word, Words};
 
 /// Bytes taken out at a time: as many rings.
 const RINGS: usize = 256;
@@ -85,41 +85,36 @@ impl AsFd for Ringer {
 }
 
 /// The `sleeping` word of one side.
-pub struct Sleeper(Words);
+pub struct Sleeper(Word);
 
 impl Sleeper {
     /// Over the first of `words`.
     pub fn new(words: Words) -> Sleeper {
-        assert!(!words.is_empty());
-        Sleeper(words)
-    }
-
-    fn word(&self) -> &AtomicU64 {
-        &self.0[0]
+        Sleeper(words.word(0))
     }
 
     /// S1 and S2: from now on the waker rings. Look at the ring after this.
     pub fn announce(&self) {
-        self.word().store(1, Ordering::Relaxed);
+        self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Awake again.
     pub fn awake(&self) {
-        self.word().store(0, Ordering::Relaxed);
+        self.0.store(0, Ordering::Relaxed);
     }
 
     /// W2 and W3 without the bell, after publishing: whether the sleeper sleeps, so that somebody must ring.
     pub fn is_asleep(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.word().load(Ordering::Relaxed) != 0
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     /// W2 and W3, after publishing: rings `bell` when the sleeper sleeps, once per sleep. True when it rang.
     pub fn wake(&self, bell: &Ringer) -> bool {
         fence(Ordering::SeqCst);
         // The swap makes a burst of news cost one system call, not one each.
-        let asleep = self.word().load(Ordering::Relaxed) != 0 && self.word().swap(0, Ordering::Relaxed) != 0;
+        let asleep = self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0;
         if asleep {
             bell.ring();
         }

@@ -10,9 +10,9 @@
 //! Owns: its positions, privately: none is ever read back from shared memory, so a peer that scribbles can
 //! spoil what the slots say but cannot move an index. Does not: wake anybody, or validate what it hands out.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Words;
+use super::{Word, Words};
 
 /// The ring has no free slot (or its consumer's `taken` makes no sense, which ends the same way).
 #[derive(Debug, PartialEq, Eq)]
@@ -20,9 +20,8 @@ pub struct Full;
 
 /// The writing end; `N` words a slot.
 pub struct Producer<const N: usize> {
-    slots: Words,
-    taken: Words,
-    capacity: u64,
+    slots: Slots<N>,
+    taken: Word,
     /// Slots written so far.
     position: u64,
     /// `position - capacity <= seen_taken <= position`, as last read from the consumer.
@@ -31,42 +30,59 @@ pub struct Producer<const N: usize> {
 
 /// The reading end; `N` words a slot.
 pub struct Consumer<const N: usize> {
-    slots: Words,
-    taken: Words,
-    capacity: u64,
+    slots: Slots<N>,
+    taken: Word,
     /// Slots read so far.
     position: u64,
 }
 
-fn capacity<const N: usize>(slots: &Words, taken: &Words) -> u64 {
-    let capacity = slots.len() / (N + 1);
-    assert!(capacity.is_power_of_two() && slots.len() == capacity * (N + 1) && !taken.is_empty());
-    capacity as u64
+/// The slots of a ring; a power of two of them.
+struct Slots<const N: usize> {
+    words: Words,
+    capacity: u64,
+}
+
+impl<const N: usize> Slots<N> {
+    const WORDS: usize = N.saturating_add(1);
+
+    fn new(words: Words) -> Slots<N> {
+        let (slots, rest) =
+            (words.chunks_exact(Self::WORDS).len(), words.chunks_exact(Self::WORDS).remainder());
+        assert!(slots.is_power_of_two() && rest.is_empty());
+        Slots { words, capacity: slots as u64 }
+    }
+
+    /// Where a position lies: the stamp and the words of its slot. Never `None`: the index is below the capacity.
+    #[inline]
+    fn at(&self, position: u64) -> Option<(&AtomicU64, &[AtomicU64; N])> {
+        let slot = (position & self.capacity.wrapping_sub(1)) as usize;
+        let (stamp, words) = self.words.get(slot.wrapping_mul(Self::WORDS)..)?.split_first()?;
+        Some((stamp, words.first_chunk()?))
+    }
 }
 
 impl<const N: usize> Producer<N> {
     /// Over zeroed `slots` (a power of two of them) and the first word of `taken`.
     pub fn new(slots: Words, taken: Words) -> Producer<N> {
-        Producer { capacity: capacity::<N>(&slots, &taken), slots, taken, position: 0, seen_taken: 0 }
+        Producer { slots: Slots::new(slots), taken: taken.word(0), position: 0, seen_taken: 0 }
     }
 
     /// Appends a slot.
     pub fn push(&mut self, words: [u64; N]) -> Result<(), Full> {
-        if self.position - self.seen_taken == self.capacity {
-            let taken = self.taken[0].load(Ordering::Acquire);
+        if self.position.wrapping_sub(self.seen_taken) == self.slots.capacity {
+            let taken = self.taken.load(Ordering::Acquire);
             // Only positions that the consumer can have reached count.
-            if taken > self.position || self.position - taken >= self.capacity {
+            if self.position.checked_sub(taken).is_none_or(|waiting| waiting >= self.slots.capacity) {
                 return Err(Full);
             }
             self.seen_taken = taken;
         }
-        let at = (self.position & (self.capacity - 1)) as usize * (N + 1);
-        let slot = &self.slots[at..at + N + 1];
-        for (to, word) in slot[1..].iter().zip(words) {
+        let (stamp, slot) = self.slots.at(self.position).ok_or(Full)?;
+        for (to, word) in slot.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
         }
-        self.position += 1;
-        slot[0].store(self.position, Ordering::Release);
+        self.position = self.position.wrapping_add(1);
+        stamp.store(self.position, Ordering::Release);
         Ok(())
     }
 }
@@ -74,30 +90,28 @@ impl<const N: usize> Producer<N> {
 impl<const N: usize> Consumer<N> {
     /// Over the same words as the producer's.
     pub fn new(slots: Words, taken: Words) -> Consumer<N> {
-        Consumer { capacity: capacity::<N>(&slots, &taken), slots, taken, position: 0 }
-    }
-
-    fn at(&self) -> usize {
-        (self.position & (self.capacity - 1)) as usize * (N + 1)
+        Consumer { slots: Slots::new(slots), taken: taken.word(0), position: 0 }
     }
 
     /// Whether a slot waits; one load.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.slots[self.at()].load(Ordering::Acquire) == self.position + 1
+        self.news().is_some()
+    }
+
+    /// The next slot, once it is written.
+    #[inline]
+    fn news(&self) -> Option<&[AtomicU64; N]> {
+        let (stamp, slot) = self.slots.at(self.position)?;
+        (stamp.load(Ordering::Acquire) == self.position.wrapping_add(1)).then_some(slot)
     }
 
     /// Takes the next slot: a private copy, whatever the peer does to the original meanwhile.
     pub fn pop(&mut self) -> Option<[u64; N]> {
-        if !self.has_news() {
-            return None;
-        }
-        let at = self.at();
-        let slot = &self.slots[at + 1..at + 1 + N];
-        let words = std::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
-        self.position += 1;
+        let words = self.news()?.each_ref().map(|word| word.load(Ordering::Relaxed));
+        self.position = self.position.wrapping_add(1);
         // Release: the slot was read before the producer may write it again.
-        self.taken[0].store(self.position, Ordering::Release);
+        self.taken.store(self.position, Ordering::Release);
         Some(words)
     }
 }

@@ -14,6 +14,8 @@ use rustix::fs::SealFlags;
 
 use crate::buf::{Mapping, memfd};
 
+const WORD_BYTES: usize = size_of::<AtomicU64>();
+
 /// Words of shared memory. Cloning and slicing share the mapping.
 #[derive(Clone)]
 pub struct Words {
@@ -30,13 +32,13 @@ unsafe impl Sync for Words {}
 impl Words {
     /// A new segment of `len` zero words.
     pub fn create(name: &str, len: usize) -> io::Result<Words> {
-        let bytes = len * size_of::<AtomicU64>();
+        let bytes = len.saturating_mul(WORD_BYTES);
         Ok(Words::over(Mapping::new(memfd(name, bytes)?, bytes)?))
     }
 
     /// Every whole word of `mapping` (a page-aligned address, so aligned for any atomic).
     pub fn over(mapping: Mapping) -> Words {
-        let len = mapping.len() / size_of::<AtomicU64>();
+        let len = mapping.len() / WORD_BYTES;
         Words { first: mapping.base().cast(), mapping: Arc::new(mapping), len }
     }
 
@@ -45,7 +47,8 @@ impl Words {
     /// # Panics
     /// When `range` is not inside: layouts are constants, never taken from a peer.
     pub fn part(&self, range: Range<usize>) -> Words {
-        let first = NonNull::from(&self[range.clone()]).cast();
+        let words = self.get(range.clone()).expect("a part of the layout");
+        let first = NonNull::from(words).cast();
         Words { mapping: self.mapping.clone(), first, len: range.len() }
     }
 
@@ -54,7 +57,8 @@ impl Words {
     /// # Panics
     /// When it is not inside: layouts are constants, never taken from a peer.
     pub fn word(&self, at: usize) -> Word {
-        Word { word: NonNull::from(&self[at]), _mapping: self.mapping.clone() }
+        let word = self.get(at).expect("a word of the layout");
+        Word { word: NonNull::from(word), _mapping: self.mapping.clone() }
     }
 
     /// The descriptor of the whole segment, to be passed to a peer.

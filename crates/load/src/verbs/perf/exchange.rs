@@ -2,6 +2,7 @@
 //!
 //! Also the operations of a bandwidth run that are one-sided, which either side may do to the other's regions.
 //! Spec: `wire::perf`. Owns: nothing. Does not: know whose turn it is; see `client` and `server`.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
 
@@ -12,6 +13,17 @@ use weft_wire::perf::{Malformed, Message, Op, Place, Plan};
 
 use super::{pattern, slots};
 use crate::verbs::end::{End, EndError};
+
+/// Operations go round the slots of a plan, of which there is at least one.
+pub(super) fn slot_of(n: u64, slots: usize) -> Result<usize, EndError> {
+    let slot = n.checked_rem(slots as u64).ok_or(EndError::Peer("a plan without slots"))?;
+    Ok(slot as usize)
+}
+
+/// The one of `all` that operation `n` uses.
+pub(super) fn of_operation<T>(all: &[T], n: u64) -> Result<&T, EndError> {
+    all.get(slot_of(n, all.len())?).ok_or(EndError::Peer("a plan without slots"))
+}
 
 /// The peer's next message.
 pub(super) async fn control<E: From<EndError> + From<Malformed>>(end: &mut End) -> Result<Message, E> {
@@ -35,12 +47,13 @@ pub(super) fn compare(
     batch: Range<u64>,
     base: u64,
 ) -> Result<u64, EndError> {
-    let slots = regions.len() as u64;
-    let mut mismatches = 0;
+    let mut mismatches = 0u64;
     for n in batch {
-        let region = &mut regions[(n % slots) as usize];
+        let slot = slot_of(n, regions.len())?;
+        let region = regions.get_mut(slot).ok_or(EndError::Peer("a plan without slots"))?;
         let mut buf = end.take_back(region.stag)?;
-        mismatches += u64::from(!pattern::matches(&buf, base + n));
+        let wrong = !pattern::matches(&buf, base.wrapping_add(n));
+        mismatches = mismatches.saturating_add(wrong.into());
         // What was there must not pass for the next.
         buf.fill(0);
         *region = end.register(buf, access)?;
@@ -68,7 +81,7 @@ pub(super) fn open_slot(
 ) -> Result<Segment, EndError> {
     let mut buf = end.buffer(plan.size as usize)?;
     if plan.op == Op::Read {
-        pattern::fill(&mut buf, base + slot);
+        pattern::fill(&mut buf, base.wrapping_add(slot));
         return end.register(buf, Access::RemoteRead);
     }
     buf.fill(0);
@@ -89,7 +102,7 @@ impl Slots {
         let (mut sources, mut sinks) = (Vec::new(), Vec::new());
         for slot in 0..slots(plan) {
             let mut buf = end.buffer(plan.size as usize)?;
-            pattern::fill(&mut buf, base + u64::from(slot));
+            pattern::fill(&mut buf, base.wrapping_add(slot.into()));
             match plan.op {
                 Op::Read => sinks.push(buf),
                 Op::Send | Op::Write => sources.push(buf.freeze()),
@@ -101,7 +114,7 @@ impl Slots {
     /// What is sent or written as operation `n`.
     pub(super) fn source(&self, end: &End, plan: &Plan, n: u64) -> Result<Bytes, EndError> {
         if !plan.check {
-            return Ok(self.sources[(n % self.sources.len() as u64) as usize].clone());
+            return of_operation(&self.sources, n).cloned();
         }
         let mut buf = end.buffer(plan.size as usize)?;
         pattern::fill(&mut buf, n);
@@ -115,12 +128,12 @@ impl Slots {
         n: u64,
         theirs: &[Segment],
     ) -> Result<(), EndError> {
-        let slot = n % theirs.len() as u64;
+        let (slot, from) = (slot_of(n, theirs.len())?, *of_operation(theirs, n)?);
         let mut into = self.sinks.pop().ok_or(EndError::Memory)?;
         if plan.check {
             into.fill(0);
         }
-        end.post(Work::Read { id: slot, into, from: theirs[slot as usize] })
+        end.post(Work::Read { id: slot as u64, into, from })
     }
 
     /// The next Read that finished; whether its bytes are those that the peer has in its slot (true where nobody
@@ -134,7 +147,7 @@ impl Slots {
         let (slot, Done::Read { buf }) = end.finished().await? else {
             return Err(EndError::Peer("something else finished than a Read"));
         };
-        let right = !plan.check || pattern::matches(&buf, base + slot);
+        let right = !plan.check || pattern::matches(&buf, base.wrapping_add(slot));
         self.sinks.push(buf);
         Ok(right)
     }
@@ -149,26 +162,29 @@ impl Slots {
         own: Range<u64>,
         base: u64,
     ) -> Result<u64, EndError> {
-        let operations = own.end - own.start;
-        let (mut posted, mut done, mut mismatches) = (0, 0, 0);
+        let operations = own.end.saturating_sub(own.start);
+        let (mut posted, mut done, mut mismatches) = (0u64, 0u64, 0u64);
         while done < operations {
-            while posted < operations && posted - done < u64::from(plan.depth) {
-                let n = own.start + posted;
+            while posted < operations && posted.saturating_sub(done) < u64::from(plan.depth) {
+                let n = own.start.wrapping_add(posted);
                 match plan.op {
                     Op::Read => self.post_read(end, plan, n, theirs)?,
                     Op::Write | Op::Send => {
-                        let to = theirs[(n % theirs.len() as u64) as usize];
+                        let to = *of_operation(theirs, n)?;
                         let data = self.source(end, plan, n)?.into();
                         end.post(Work::Write { id: n, data, to, signalled: true })?;
                     }
                 }
-                posted += 1;
+                posted = posted.saturating_add(1);
             }
             match plan.op {
-                Op::Read => mismatches += u64::from(!self.take_read(end, plan, base).await?),
+                Op::Read => {
+                    let wrong = !self.take_read(end, plan, base).await?;
+                    mismatches = mismatches.saturating_add(wrong.into());
+                }
                 Op::Write | Op::Send => _ = end.finished().await?,
             }
-            done += 1;
+            done = done.saturating_add(1);
         }
         Ok(mismatches)
     }

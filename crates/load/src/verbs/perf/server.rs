@@ -1,13 +1,14 @@
 //! The passive side of a measurement.
 //!
 //! Owns: the regions that the client writes and reads. Does not: measure anything but its own CPU time.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use bytes::Bytes;
 use weft_machine::Pool;
 use weft_rdma::{Access, ConnectError, ConnectParams, Disconnect, QueuePair, Request, Segment, Work};
 use weft_wire::perf::{Malformed, Message, Mode, Op, Place, Plan, Reason, Refusal, VERSION, Welcome};
 
-use super::exchange::{Slots, compare, control, open_slot, place, segment, tell};
+use super::exchange::{Slots, compare, control, of_operation, open_slot, place, segment, tell};
 use super::{
     ECHO, MAX_DEPTH, MAX_SIZE, Side, allowed, has_way_back, pattern, recv_bytes, recvs, report_every, slots,
 };
@@ -133,12 +134,12 @@ impl Server {
             let (mismatches, places) = match (plan.op, plan.check) {
                 (Op::Write, true) => {
                     let (wrong, places) = self.compare(operations, first)?;
-                    (mismatches + wrong, places)
+                    (mismatches.saturating_add(wrong), places)
                 }
                 _ => (mismatches, Vec::new()),
             };
             tell(&self.end, &Message::Done { operations, mismatches, cpu_ns, places })?;
-            self.batches += 1;
+            self.batches = self.batches.saturating_add(1);
         }
     }
 
@@ -155,21 +156,24 @@ impl Server {
     /// The server's part of a batch; how many messages had wrong bytes.
     async fn batch(&mut self, operations: u64, first: u64) -> Result<u64, PerfError> {
         let (plan, size) = (self.plan, self.plan.size as usize);
-        let mut mismatches = 0;
+        let mut mismatches = 0u64;
         match (plan.op, plan.mode) {
             (Op::Send, Mode::Bandwidth | Mode::Latency) => {
                 let every = report_every(&plan);
                 for n in 0..operations {
+                    // `run` has seen that the last of a batch is below ECHO.
+                    let (number, consumed) = (first.wrapping_add(n), n.saturating_add(1));
                     let buf = self.end.message().await?;
                     if buf.len() != size {
                         return Err(EndError::Peer("a message of another size").into());
                     }
-                    mismatches += u64::from(plan.check && !pattern::matches(&buf, first + n));
+                    let wrong = plan.check && !pattern::matches(&buf, number);
+                    mismatches = mismatches.saturating_add(wrong.into());
                     self.end.recv(buf)?;
                     if plan.mode == Mode::Latency {
-                        self.end.send(self.echo_of(first + n)?)?;
-                    } else if (n + 1) % every == 0 {
-                        tell(&self.end, &Message::Consumed { operations: n + 1 })?;
+                        self.end.send(self.echo_of(number)?)?;
+                    } else if consumed.is_multiple_of(every) {
+                        tell(&self.end, &Message::Consumed { operations: consumed })?;
                     }
                 }
             }
@@ -180,8 +184,9 @@ impl Server {
                         return Err(EndError::Peer("a message where a Write is told of").into());
                     }
                     self.end.recv(bell)?;
-                    let to = self.theirs[((first + n) % self.theirs.len() as u64) as usize];
-                    let data = self.echo_of(first + n)?.into();
+                    let number = first.wrapping_add(n);
+                    let to = *of_operation(&self.theirs, number)?;
+                    let data = self.echo_of(number)?.into();
                     self.end.post(Work::Write { id: 0, data, to, signalled: false })?;
                     self.end.send(Bytes::new())?;
                 }
@@ -189,8 +194,10 @@ impl Server {
             (Op::Write | Op::Read, Mode::Bandwidth) => {
                 // One-sided: the server has no part in it, but its own.
                 if let Some(own) = &mut self.own_slots {
-                    let numbers = ECHO + first..ECHO + first + operations;
-                    mismatches += own.run(&mut self.end, &plan, &self.theirs, numbers, ECHO).await?;
+                    let from = ECHO.saturating_add(first);
+                    let numbers = from..from.saturating_add(operations);
+                    let wrong = own.run(&mut self.end, &plan, &self.theirs, numbers, ECHO).await?;
+                    mismatches = mismatches.saturating_add(wrong);
                 }
             }
             (Op::Read, Mode::Latency) | (_, Mode::Idle) => {}
@@ -200,7 +207,7 @@ impl Server {
 
     /// Takes every slot of the batch back, compares it with what was written last, and opens it again.
     fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<Place>), PerfError> {
-        let batch = first..first + operations;
+        let batch = first..first.saturating_add(operations);
         let mismatches = compare(&self.end, &mut self.regions, Access::RemoteFill, batch, 0)?;
         Ok((mismatches, self.regions.iter().map(place).collect()))
     }
@@ -216,7 +223,7 @@ impl Server {
 
     /// What goes back for operation `n`.
     fn echo_of(&self, n: u64) -> Result<Bytes, EndError> {
-        if self.plan.check { self.bytes_of(ECHO + n) } else { Ok(self.echo.clone()) }
+        if self.plan.check { self.bytes_of(ECHO.saturating_add(n)) } else { Ok(self.echo.clone()) }
     }
 
     fn cpu(&self) -> Result<u64, PerfError> {

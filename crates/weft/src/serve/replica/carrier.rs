@@ -6,6 +6,7 @@
 //! Buffers: an append is gathered into one pool buffer (the only copy on this side; RDMA needs memory in one piece), blocks
 //! are read from the volume's file straight into one. By RDMA the destination pulls from that buffer; over TCP it leaves from
 //! there.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -112,7 +113,7 @@ impl Carrier {
     }
 
     fn moved(&self, link: &Link, bytes: u64) {
-        link.unreported.set(link.unreported.get() + bytes);
+        link.unreported.set(link.unreported.get().saturating_add(bytes));
         if link.unreported.get() >= REPORT_EVERY {
             link.unreported.set(0);
             self.tell(link);
@@ -173,10 +174,11 @@ impl Carrier {
         let len = chain.iter().map(Bytes::len).sum();
         let mut whole = self.pool.alloc(len).await;
         whole.set_len(len);
-        let mut at = 0;
+        let mut rest = &mut whole[..];
         for piece in chain {
-            buf::copy(&mut whole[at..at + piece.len()], piece);
-            at += piece.len();
+            let (to, behind) = rest.split_at_mut(piece.len());
+            buf::copy(to, piece);
+            rest = behind;
         }
         whole
     }
@@ -206,9 +208,9 @@ impl Peer for Carrier {
             let mut rest = &records[..];
             while !rest.is_empty() {
                 // As many records as one WRITE holds; the engine's appends fit as they are, but for slow beginnings.
-                let mut bytes = 0;
+                let mut bytes = 0usize;
                 let fits = |record: &&Record| {
-                    bytes += record.header.record_len();
+                    bytes = bytes.saturating_add(record.header.record_len());
                     bytes <= most
                 };
                 let count = rest.iter().take_while(fits).count().max(1);

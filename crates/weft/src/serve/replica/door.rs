@@ -12,6 +12,7 @@
 //! from the source's memory by RDMA. Whoever may log on may come in; the share is offered over SMB alone.
 //! Owns: the numbers of the files. Does not: know what a destination does. Errors reach a source as an NTSTATUS, which is
 //! as good as unreachable to it; reasons travel by control requests.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -107,9 +108,9 @@ impl Doors {
         let node = match state.numbers.get(&target) {
             Some(node) => *node,
             None => {
-                state.last += 1;
+                state.last = state.last.saturating_add(1);
                 // 1 is the root.
-                let node = NodeId(state.last + 1);
+                let node = NodeId(state.last.saturating_add(1));
                 state.numbers.insert(target, node);
                 state.targets.insert(node, target);
                 state.order.push_back(node);
@@ -183,12 +184,13 @@ pub(super) fn hex(partnership: &[u8; 16]) -> String {
 
 /// [`hex`] backwards.
 pub(super) fn parse_partnership(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 32 || !text.is_ascii() {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let mut bytes = [0; 16];
+    if pairs.len() != bytes.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    let mut bytes = [0; 16];
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    for (byte, pair) in bytes.iter_mut().zip(pairs) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some(bytes)
 }
