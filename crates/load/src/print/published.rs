@@ -307,24 +307,33 @@ pub fn missing(picture: Picture) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The nine numbers of the Beta table agree with each other: IOPS x block is its bandwidth.
+    /// The nine numbers of the Beta table as it has them, and what they say together: IOPS x block is the bandwidth, and IOPS x
+    /// latency the number of requests outstanding (Little's law).
     #[test]
     fn the_beta_table_is_whole_and_consistent() {
-        for kib in [512, 8, 1] {
+        let table = [
+            (512, 4_210.0, 2.21e9, 4.41e6, 19.0),
+            (8, 214_000.0, 1.75e9, 870e3, 186.0),
+            (1, 294_000.0, 0.30e9, 305e3, 90.0),
+        ];
+        for (kib, iops, bytes_per_second, latency_ns, outstanding) in table {
             let size = kib * KIB;
             let work = Work::simple("SMB", Mix::Read, size, 1);
-            let value = |measure| {
+            let only = |measure| {
                 let mut all = of(Picture::Table, measure, Kind::Value)
                     .filter(|p| p.scope.covers(&work) && !p.at_best)
-                    .map(|p| p.value);
-                let value = all.next().unwrap_or_else(|| panic!("{measure:?} of {kib} KiB"));
+                    .map(|p| (p.value, p.text));
+                let one = all.next().unwrap_or_else(|| panic!("{measure:?} of {kib} KiB"));
                 assert_eq!(all.next(), None);
-                value
+                one
             };
-            let (iops, rate) = (value(Measure::Iops), value(Measure::Throughput));
-            let ratio = iops * f64::from(size) / rate;
+            assert_eq!(only(Measure::Iops).0, iops, "{kib} KiB");
+            assert_eq!(only(Measure::Throughput).0, bytes_per_second, "{kib} KiB");
+            assert_eq!(only(Measure::Mean).0, latency_ns, "{kib} KiB");
+            let ratio = iops * f64::from(size) / bytes_per_second;
             assert!((0.98..1.02).contains(&ratio), "{kib} KiB: {ratio}");
-            assert!(value(Measure::Mean) > 0.0);
+            assert_eq!((iops * latency_ns / 1e9).round(), outstanding, "{kib} KiB");
+            assert!(only(Measure::Iops).1.contains(&format!("{outstanding} outstanding")), "{kib} KiB");
         }
     }
 
