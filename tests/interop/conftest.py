@@ -10,7 +10,8 @@ import pytest
 import weft
 
 # The longest ones: they begin first, so that no worker is left with one of them at the end.
-FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_deadlines.py", "test_tshark.py", "test_lasting.py")
+FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs.py::Deaths", "test_deadlines.py", "test_manners.py::Waits",
+         "test_tshark.py", "test_lasting.py")
 
 
 def place(item):

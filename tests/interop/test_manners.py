@@ -1,0 +1,195 @@
+"""What every command of a client does where the server does not answer, when it is interrupted, and with names of several addresses."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import weft
+from test_reach import Peer, is_silent
+from test_replica import Host
+
+SMB, NFS = "smb://a@127.0.0.1:{port}/s", "nfs://127.0.0.1:{port}/s"
+REPLICA = ["vol1", "127.0.0.1:vol1", "--smb-port", "{port}", "--user", "a", "--state-dir", "{state}"]
+ASLEEP = "takes connections, and does not answer"
+# The command, what it says at last where nobody answers, and how long it may take: those that say themselves how long they wait, None.
+COMMANDS = [
+    (["ls", SMB], ASLEEP, None),
+    (["ls", NFS], ASLEEP, None),
+    (["stat", SMB + "/x"], ASLEEP, None),
+    (["stat", NFS + "/x"], ASLEEP, None),
+    (["cat", SMB + "/x"], ASLEEP, None),
+    (["cat", NFS + "/x"], ASLEEP, None),
+    (["put", SMB + "/x"], ASLEEP, None),
+    (["put", NFS + "/x"], ASLEEP, None),
+    (["cp", "-r", SMB + "/x", "{folder}/copy"], ASLEEP, None),
+    (["cp", "-r", "{folder}", NFS + "/x"], ASLEEP, None),
+    (["sync", SMB, "{folder}"], ASLEEP, None),
+    (["sync", "{folder}", NFS], ASLEEP, None),
+    (["bench", "smb", SMB], "let no client in", None),
+    (["bench", "nfs", NFS], "let no client in", None),
+    (["replica", "check", "127.0.0.1", *REPLICA[2:]], ASLEEP, None),
+    (["replica", "create", *REPLICA], ASLEEP, 25),
+    (["doctor", "127.0.0.1:{port}", "--timeout", "2"], "connected, but silent", 5),
+    (["doctor", "127.0.0.1:{port}", "--timeout", "2", "--user", "a", "--smb-port", "{port}"], "no answer in time", 8),
+    (["rdma", "ping", "127.0.0.1:{port}"], "timed out during the wait for the MPA reply", 10),
+    (["rdma", "perf", "client", "127.0.0.1:{port}"], "timed out during the wait for the MPA reply", 10),
+]
+# An interrupt does not end these while they wait for a server: they end as they do without one.
+LATE = ["bench", "rdma"]
+# What a busy host adds.
+LATER = 15
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-manners-")))
+        # Commands of replication ask the server of their own host.
+        self.host = Host(work, "here", {"vol1": 1 << 20})
+        self.addCleanup(self.host.stop)
+        self.folder = work / "folder"
+        self.folder.mkdir()
+        (self.folder / "file").write_text("x")
+
+    @contextlib.contextmanager
+    def started(self, command):
+        """The command, run against somebody who takes connections and is silent."""
+        peer = Peer(is_silent)
+        words = [word.format(port=peer.port, folder=self.folder, state=self.host.state) for word in command]
+        process = subprocess.Popen(
+            [weft.WEFT, *words], env=dict(os.environ, WEFT_PASSWORD="x"), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        try:
+            yield peer, process
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            peer.close()
+
+
+class Waits(Commands):
+    def test_every_command_ends_where_nobody_answers(self):
+        ended = {}
+
+        def carry_out(number, command):
+            begun = time.monotonic()
+            with self.started(command) as (_, process), contextlib.suppress(subprocess.TimeoutExpired):
+                said, _ = process.communicate(timeout=100)
+                ended[number] = process.returncode, said, time.monotonic() - begun
+
+        threads = [
+            threading.Thread(target=carry_out, args=(number, command)) for number, (command, *_) in enumerate(COMMANDS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number, (command, says, limit) in enumerate(COMMANDS):
+            with self.subTest(command=command):
+                self.assertIn(number, ended, "it still waits")
+                status, said, took = ended[number]
+                self.assertNotEqual(status, 0)
+                self.assertIn(says, said)
+                if limit is None:
+                    told = [int(seconds) for seconds in re.findall(r"(\d+) s at most", said)]
+                    self.assertTrue(told, said)
+                    limit = max(told)
+                self.assertLess(took, limit + LATER)
+
+
+class Interrupts(Commands):
+    """Runs alone: it measures."""
+
+    def test_the_first_interrupt_ends_every_command(self):
+        for command in [command for command, *_ in COMMANDS if command[0] not in LATE]:
+            with self.subTest(command=command), self.started(command) as (peer, process):
+                while not peer.taken:
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+                # It waits for an answer by now.
+                time.sleep(0.1)
+                begun = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                self.assertNotEqual(process.wait(timeout=30), 0)
+                self.assertLess(time.monotonic() - begun, 1.2)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "it mounts an /etc/hosts of its own")
+class Names(unittest.TestCase):
+    """A name with two addresses, the first of which refuses: whoever connects takes the other one."""
+
+    NAME = "refused.test"
+
+    def setUp(self):
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-names-")))
+        hosts = self.work / "hosts"
+        hosts.write_text(f"::1 {self.NAME}\n127.0.0.1 {self.NAME}\n")
+        # In a chroot / may be no mount point: then nothing above it is ours to make private.
+        script = 'mount --make-rprivate / 2> /dev/null; mount --bind "$0" /etc/hosts && exec "$@"'
+        self.knowing = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, hosts]
+
+    def weft(self, *command):
+        return weft.run(*self.knowing, weft.WEFT, *command).stdout
+
+    def test_doctor_smb_direct_and_nfs(self):
+        with weft.serving("--server-name", self.NAME) as server:
+            ready = server.ready
+            (server.folder / "file").write_text("x")
+            log_on = ["--user", weft.USER, "--smb-port", ready["smb_port"]]
+            for port, options, says in [
+                ("smbd_port", log_on, "RDMA is used"), ("nfs_rdma_port", ["--service", "nfs"], "RDMA would be used"),
+            ]:
+                with self.subTest(doctor=port):
+                    said = self.weft("doctor", f"{self.NAME}:{ready[port]}", *options)
+                    self.assertIn(f"{self.NAME} is ::1, 127.0.0.1", said)
+                    self.assertIn("open at 127.0.0.1", said)
+                    self.assertIn(says, said)
+            newer = f"nfs://127.0.0.1:{ready['nfs_port']}/data/file?vers=4.1&rdmaport={ready['nfs_rdma_port']}"
+            for url in [server.url("file"), server.nfs_url("file"), newer]:
+                url, copy = url.replace("127.0.0.1", self.NAME), self.work / "copy"
+                for transport in ["tcp", "iwarp", "shm"]:
+                    with self.subTest(url=url, transport=transport):
+                        copied = json.loads(self.weft("cp", "--json", "--transport", transport, url, copy))
+                        self.assertEqual((copied["transport"], copy.read_text()), (transport, "x"))
+                        copy.unlink()
+
+    def test_replica(self):
+        knowing = self.knowing
+
+        class Named(Host):
+            def command_at(self, ports):
+                return [*knowing, *super().command_at(ports)]
+
+            def weft(self, *command, check=True, timeout=120):
+                return weft.run(*knowing, weft.WEFT, *command, "--state-dir", self.state, check=check, timeout=timeout)
+
+            def to(self, *volumes):
+                return [word.replace("127.0.0.1", Names.NAME) for word in map(str, super().to(*volumes))]
+
+        here, there = hosts = [
+            Named(self.work, name, {"vol1": 1 << 20}, "--server-name", self.NAME) for name in ["here", "there"]
+        ]
+        for host in hosts:
+            self.addCleanup(host.stop)
+        for transport in ["tcp", "iwarp", "shm"]:
+            with self.subTest(transport=transport):
+                options = [*there.to("vol1"), "--transport", transport]
+                self.assertIn("volume vol1", here.replica("check", *options).stdout)
+                here.replica("create", "vol1", *options, "--log-size", "64M", "--overwrite")
+                [group] = here.wait_until_following()
+                [link] = group["links"]
+                self.assertEqual((link["transport"], link["address"].split(":")[0]), (transport, self.NAME))
+                here.replica("remove", "vol1")
+
+
+if __name__ == "__main__":
+    unittest.main()
