@@ -8,12 +8,13 @@ use weft_machine::rt;
 use weft_machine::sim::{Sim, with_rng};
 use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::MAX_EPOCH;
-use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response};
+use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response, Sync, Welcome};
 
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::destination::{self, Destination};
 use crate::error::Error;
 use crate::fuzz::disk::Disk;
+use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
 
@@ -542,6 +543,49 @@ fn a_promotion_that_is_given_up_leaves_nothing_behind() {
         world.check_equal(0, 1).await;
         let era = copy.promote(100, ALIVE).await.expect("there is space");
         assert_eq!((world.role(1).await, era.epoch), (Role::Source, 2));
+    });
+}
+
+#[test]
+fn what_is_answered_after_a_resync_that_was_given_up_half_way_is_there() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.cut();
+        let (copy, eras) = (world.destination(1), world.destination(1).eras());
+        let (last, sizes) = (copy.status().last, copy.status().sizes);
+        let hello = Hello {
+            partnership: PARTNERSHIP,
+            first: 1,
+            last,
+            synchronous: false,
+            adopt: false,
+            sizes,
+            eras: eras.clone(),
+        };
+        let welcome = copy.control(Request::Hello(hello)).await;
+        let Response::Welcome(Welcome { session, .. }) = welcome else { panic!("{welcome:?}") };
+        world.nodes[1].journal.fill(true);
+        let begin = copy.control(Request::Begin { session, base: last + 5, sync: Sync::Changed });
+        assert!(rt::timeout(Duration::from_secs(5), begin).await.is_err(), "the journal is full");
+        world.nodes[1].journal.fill(false);
+        let payload = vec![Bytes::from(vec![7; 512])];
+        let header = Header {
+            log: 0,
+            life: 0,
+            epoch: eras.last().map_or(0, |era| era.epoch),
+            sequence: last + 1,
+            member: 0,
+            offset: 0,
+            unix_ms: 0,
+            settled: 0,
+            kind: Kind::Write { len: 512, sum: sum_of(&payload) },
+        };
+        let answered = copy.append(session, vec![Record { header, payload }]).await;
+        // Something else is made durable.
+        copy.give_up().await.expect("there is space");
+        world.kill(1);
+        let copy = world.start_destination_as_it_is(1).await;
+        assert_eq!(copy.status().last, last + u64::from(answered.is_ok()), "{answered:?}");
     });
 }
 
