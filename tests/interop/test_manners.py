@@ -106,9 +106,8 @@ class Waits(Commands):
                 self.assertLess(took, limit + LATER)
 
 
+@weft.alone
 class Interrupts(Commands):
-    """Runs alone: it measures."""
-
     def test_the_first_interrupt_ends_every_command(self):
         for command in [command for command, *_ in COMMANDS if command[0] not in LATE]:
             with self.subTest(command=command), self.started(command) as (peer, process):

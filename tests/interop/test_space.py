@@ -204,15 +204,15 @@ class Ram(unittest.TestCase):
                 port = ready["smb_port"]
                 peer, tree = logged_on()
                 before = len(os.listdir(f"/proc/{ready['pid']}/fd"))
-                for number in range(400):
+                for number in range(240):
                     file = peer.createFile(tree, f"f{number}")
                     peer.writeFile(tree, file, b"x")
                     peer.closeFile(tree, file)
                 self.assertLess(len(os.listdir(f"/proc/{ready['pid']}/fd")), before + 256 // 4 + 5)
                 # All of these have theirs open at once.
-                others = [logged_on() for _ in range(20)]
-                self.assertEqual(len(peer.listPath("ram", "f*")), 400)
-                for number in range(400):
+                others = [logged_on() for _ in range(8)]
+                self.assertEqual(len(peer.listPath("ram", "f*")), 240)
+                for number in range(240):
                     other, of_other = others[number % len(others)]
                     other.deleteFile("ram", f"f{number}")
                 self.assertEqual(peer.listPath("ram", "*")[2:], [])
