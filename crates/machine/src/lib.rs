@@ -6,6 +6,7 @@
 //! Owns: the buffer pool's slabs, the reactor of each core, every file descriptor.
 //! Does not: know any protocol.
 
+pub mod budget;
 pub mod buf;
 pub mod clock;
 pub mod counters;
@@ -18,6 +19,7 @@ pub mod rt;
 pub mod shm;
 pub mod sim;
 
+pub use budget::{Budget, Charge};
 pub use buf::{Buf, Pool, Window};
 pub use clock::Time;
 pub use file::{File, FileRange, InMemory, MappedRange, Piece};

@@ -12,6 +12,7 @@ mod context;
 mod credits;
 pub mod dfs;
 mod frame;
+mod held;
 pub mod journal;
 mod logons;
 mod negotiate;
@@ -29,8 +30,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft_machine::Pool;
 use weft_machine::rt::Drain;
+use weft_machine::{Budget, Pool};
 use weft_store::vfs::Share;
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
@@ -104,6 +105,9 @@ pub struct Limits {
     pub trees: usize,
     /// Opens of one session.
     pub opens: usize,
+    /// What all sessions together can make the server keep, in bytes: opens, locks, pipes, watches and what waits in them. An
+    /// address can have a quarter, a user all of what is free.
+    pub held_bytes: usize,
     /// Credits that a connection can hold, thus requests that it can have outstanding.
     pub credits: u16,
     /// Requests in one compound.
@@ -128,6 +132,7 @@ impl Default for Limits {
             session_ms: None,
             trees: 256,
             opens: 16_384,
+            held_bytes: 256 << 20,
             credits: 8192,
             compound: 64,
             max_io: MAX_IO,
@@ -224,8 +229,8 @@ pub struct Server {
     users: Arc<Users>,
     delays: Delays,
     refusals: Refusals,
-    /// What waits in pipes.
-    held_by_pipes: pipes::Held,
+    /// What sessions make it keep.
+    held: Budget,
     name: Arc<str>,
     drain: Drain,
 }
@@ -240,6 +245,7 @@ impl Server {
         let accounts = Accounts::new(&config.name, config.users.iter().map(|user| user.name.as_str()));
         // Measured now rather than during somebody's log-on.
         Engine::choose();
+        let held = Budget::new(config.limits.held_bytes);
         Arc::new(Server {
             config,
             sessions: Sessions::default(),
@@ -249,7 +255,7 @@ impl Server {
             users,
             delays: Delays::default(),
             refusals: Refusals::default(),
-            held_by_pipes: pipes::Held::default(),
+            held,
             name,
             drain: Drain::default(),
         })

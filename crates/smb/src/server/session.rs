@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use weft_machine::Time;
+use weft_machine::{Charge, Time};
 use weft_store::access::Token;
 use weft_store::vfs::Share;
-use weft_wire::smb2::Guid;
+use weft_wire::smb2::{Guid, NtStatus};
 
 use super::about::ShareAbout;
+use super::held::{self, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
 use super::pipes::Pipes;
@@ -62,6 +63,8 @@ pub(crate) struct Session {
     /// ChannelList without its keys; `None` once the session has ended.
     channels: Mutex<Option<Vec<Arc<Mailbox>>>>,
     trees: Mutex<Trees>,
+    /// On the account of its user, and of the address where it was set up.
+    held: Charge,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -75,6 +78,8 @@ pub(crate) struct New {
     pub keys: SessionKeys,
     pub signing_required: bool,
     pub encrypt: bool,
+    /// What it is charged itself; what it opens comes on the same account.
+    pub held: Charge,
 }
 
 /// Why a connection cannot become a channel of a session.
@@ -150,6 +155,7 @@ pub(crate) struct Tree {
     pub share: Option<Share>,
     /// On IPC$, the pipes that are open.
     pub pipes: Pipes,
+    _held: Charge,
 }
 
 impl Tree {
@@ -162,7 +168,7 @@ impl Tree {
 impl Session {
     /// A session without channels, which nobody finds yet.
     pub(crate) fn new(new: New) -> Session {
-        let New { id, user, profile, client_guid, keys, signing_required, encrypt } = new;
+        let New { id, user, profile, client_guid, keys, signing_required, encrypt, held } = new;
         Session {
             id,
             user,
@@ -179,7 +185,13 @@ impl Session {
             ended: AtomicBool::new(false),
             channels: Mutex::new(Some(Vec::with_capacity(1))),
             trees: Mutex::default(),
+            held,
         }
+    }
+
+    /// Room for something that it makes the server keep.
+    pub(super) fn hold(&self, bytes: usize) -> Result<Charge, NtStatus> {
+        self.held.beside(bytes).map_err(held::refused)
     }
 
     /// Whether it has ended.
@@ -243,18 +255,19 @@ impl Session {
         lock(&self.trees).by_id.get(&id).cloned()
     }
 
-    /// Connects to a share, unless the session has `limit` trees already.
+    /// Connects to a share, unless the session has `limit` trees already, or no room for one.
     pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
             return None;
         }
+        let held = self.hold(TREE_BYTES).ok()?;
         // The limit is far below 2^32, so a free id is found soon.
         loop {
             trees.last = trees.last.wrapping_add(1);
             let id = trees.last;
             if id != 0 && id != u32::MAX && !trees.by_id.contains_key(&id) {
-                let tree = Arc::new(Tree { id, share, pipes: Pipes::default() });
+                let tree = Arc::new(Tree { id, share, pipes: Pipes::default(), _held: held });
                 trees.by_id.insert(id, tree.clone());
                 return Some(tree);
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use weft_machine::budget::Holder;
 use weft_machine::{Time, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
@@ -18,6 +19,7 @@ use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
+use super::held::{self, SESSION_BYTES};
 use super::logons::escaped;
 use super::negotiate::filetime;
 use super::session::{self, Binding, New, Session};
@@ -374,6 +376,8 @@ async fn established(
     let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
     let encrypt = server.config.require_encryption;
     let signing = keys.signing.clone();
+    let holder = Holder { source: Some(connection.source), user: Some(login.user.clone()) };
+    let held = server.held.charge(holder, SESSION_BYTES).map_err(held::refused)?;
     let session = Arc::new(Session::new(New {
         id,
         user: login.user,
@@ -382,6 +386,7 @@ async fn established(
         keys,
         signing_required: must_sign(connection, request) && !encrypt,
         encrypt,
+        held,
     }));
     expire(connection, &session, login.lifetime);
     // Its first channel before anybody finds it: a session without channels is one that has ended.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use weft_machine::{Pool, rt};
+use weft_machine::{Budget, Charge, Pool, Source, rt};
 
 use super::*;
 use crate::vfs::*;
@@ -24,6 +24,11 @@ mod unlinked;
 mod watches;
 
 const LIMIT: u64 = 8 << 20;
+
+/// For a watch that may queue what it likes.
+fn room() -> Charge {
+    Budget::new(usize::MAX).charge(Source::Local, 0).unwrap()
+}
 
 /// A share to test, and what keeps it.
 struct Subject {

@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use weft_machine::Charge;
+
 use super::depot;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
@@ -221,12 +223,18 @@ impl Vfs {
     }
 
     /// From now on until it is dropped, the watch collects what `filter` asks for about the names in `dir`, or in the
-    /// whole tree below it, whoever changes it.
-    pub async fn watch(&self, dir: NodeId, recursive: bool, filter: What) -> Result<Watch, Error> {
+    /// whole tree below it, whoever changes it. `held` grows by what waits.
+    pub async fn watch(
+        &self,
+        dir: NodeId,
+        recursive: bool,
+        filter: What,
+        held: Charge,
+    ) -> Result<Watch, Error> {
         if self.getattr(dir).await?.kind != Kind::Dir {
             return Err(Error::NotDir);
         }
-        Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter))
+        Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter), held)
     }
 
     /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.

@@ -1,22 +1,24 @@
 //! Watches: who wants to know what changes in a directory, and the queues that tell them.
 //!
 //! Spec: [MS-FSA] 2.1.4.1 (change notifications) decides which events there are; NFS may ask for them as well.
-//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, [`MAX_QUEUED_BYTES`] of all together,
-//! then its queue is emptied and marked: whoever reads it lists the directory anew.
+//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, and what its owner's [`Charge`] has room
+//! for; then its queue is emptied and marked: whoever reads it lists the directory anew.
 //! Does not: watch the disk (a backend does, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
 //! is told, whichever protocol it came by.
 //!
-//! Cost: while nothing is watched, one atomic load per change. A change is told to whoever watches its directory;
-//! watches of whole trees make every change cost a walk up to the root.
+//! Cost: while nothing is watched, one atomic load per change. A change is told to whoever watches its directory, and looks at no
+//! other watch; watches of whole trees make every change cost a walk up to the root.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
+use weft_machine::Charge;
+use weft_machine::budget::Holder;
 
 use super::own::Own;
 use super::stream::Stream;
@@ -24,10 +26,10 @@ use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.
 pub const MAX_WATCHES: usize = 65_536;
+/// Watches of one directory, and as many of the tree below it, on one account: each costs whoever changes something there.
+pub const MAX_WATCHES_OF_A_DIR: usize = 256;
 /// Changes that wait in one queue.
 pub const MAX_QUEUED: usize = 4096;
-/// What the changes take that wait in all queues of a share: one that nobody reads costs no more than one that is read.
-pub const MAX_QUEUED_BYTES: usize = 32 << 20;
 /// What a change takes beside its path.
 const CHANGE_BYTES: usize = 64;
 /// How deep below a watched tree a change is still seen.
@@ -142,8 +144,8 @@ impl Changes {
 struct Queue {
     queued: Mutex<Queued>,
     waker: AtomicWaker,
-    /// Bytes that wait in all queues of the share.
-    all_bytes: Arc<AtomicUsize>,
+    /// What the watch takes, with what waits.
+    held: Charge,
 }
 
 #[derive(Default)]
@@ -157,38 +159,37 @@ struct Queued {
 
 impl Queued {
     /// Whether that is something new.
-    fn push(&mut self, change: Change, all_bytes: &AtomicUsize) -> bool {
+    fn push(&mut self, change: Change, held: &Charge) -> bool {
         // A file that is written to again says nothing new.
         let same = change.action == Action::Modified && self.changes.back() == Some(&change);
         if self.overflowed || same {
             return false;
         }
         let bytes = CHANGE_BYTES.saturating_add(change.path.len());
-        let grown = |all: usize| all.checked_add(bytes).filter(|all| *all <= MAX_QUEUED_BYTES);
-        let room = self.changes.len() < MAX_QUEUED
-            && all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
-        if room {
+        if self.changes.len() < MAX_QUEUED && held.grow(bytes).is_ok() {
             self.bytes += bytes;
             self.changes.push_back(change);
         } else {
-            self.empty(all_bytes);
+            self.empty(held);
             self.overflowed = true;
         }
         true
     }
 
     /// Takes out what is queued.
-    fn empty(&mut self, all_bytes: &AtomicUsize) -> Queued {
+    fn empty(&mut self, held: &Charge) -> Queued {
         let ended = self.ended;
         let taken = std::mem::replace(self, Queued { ended, ..Queued::default() });
-        all_bytes.fetch_sub(taken.bytes, Ordering::Relaxed);
+        if taken.bytes > 0 {
+            held.shrink(taken.bytes);
+        }
         taken
     }
 }
 
 impl Queue {
-    fn new(all_bytes: Arc<AtomicUsize>) -> Queue {
-        Queue { queued: Mutex::default(), waker: AtomicWaker::new(), all_bytes }
+    fn new(held: Charge) -> Queue {
+        Queue { queued: Mutex::default(), waker: AtomicWaker::new(), held }
     }
 
     fn queued(&self) -> MutexGuard<'_, Queued> {
@@ -201,7 +202,7 @@ impl Queue {
         let mut queued = self.queued();
         let mut any = false;
         for change in changes {
-            any |= queued.push(change, &self.all_bytes);
+            any |= queued.push(change, &self.held);
         }
         drop(queued);
         if any {
@@ -211,7 +212,7 @@ impl Queue {
 
     fn overflow(&self) {
         let mut queued = self.queued();
-        queued.empty(&self.all_bytes);
+        queued.empty(&self.held);
         queued.overflowed = true;
         drop(queued);
         self.waker.wake();
@@ -224,17 +225,10 @@ impl Queue {
 
     fn take(&self) -> Changes {
         let mut queued = self.queued();
-        let taken = queued.empty(&self.all_bytes);
+        let taken = queued.empty(&self.held);
         queued.ended = false;
         drop(queued);
         Changes { changes: taken.changes.into(), overflowed: taken.overflowed, ended: taken.ended }
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        let bytes = self.queued().bytes;
-        self.all_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -263,6 +257,8 @@ struct Registered {
 impl Registered {
     /// The event, as this watch tells it; `above` are the directories above the event's.
     fn sees(&self, event: &Event<'_>, above: &Above) -> Option<Change> {
+        #[cfg(test)]
+        tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
         if !self.filter.intersects(event.what) {
             return None;
         }
@@ -280,16 +276,64 @@ impl Registered {
     }
 }
 
+/// The watches of one kind of one directory.
+#[derive(Default)]
+struct Group {
+    by_id: BTreeMap<u64, Registered>,
+    /// How many each account has.
+    held: HashMap<Holder, usize>,
+}
+
+impl Group {
+    fn add(&mut self, id: u64, watch: Registered) -> Result<(), Error> {
+        let held = self.held.entry(watch.queue.held.holder().clone()).or_default();
+        if *held >= MAX_WATCHES_OF_A_DIR {
+            return Err(Error::Limit("watches of a directory"));
+        }
+        *held += 1;
+        self.by_id.insert(id, watch);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(watch) = self.by_id.remove(&id) else { return };
+        let holder = watch.queue.held.holder();
+        match self.held.get_mut(holder) {
+            Some(held) if *held > 1 => *held -= 1,
+            _ => drop(self.held.remove(holder)),
+        }
+    }
+}
+
+/// The watches of one directory.
+#[derive(Default)]
+struct Watched {
+    /// Of the directory alone.
+    plain: Group,
+    /// Of the tree below it.
+    trees: Group,
+}
+
+impl Watched {
+    fn group(&mut self, recursive: bool) -> &mut Group {
+        if recursive { &mut self.trees } else { &mut self.plain }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Registered> {
+        self.plain.by_id.values().chain(self.trees.by_id.values())
+    }
+}
+
+type ByDir = HashMap<NodeId, Watched>;
+
 /// All watches of a share.
 #[derive(Default)]
 pub struct Watches {
-    list: Mutex<BTreeMap<u64, Registered>>,
+    by_dir: Mutex<ByDir>,
     next: AtomicU64,
     count: AtomicUsize,
     /// Those of whole trees among them.
     trees: AtomicUsize,
-    /// What waits in all queues.
-    queued_bytes: Arc<AtomicUsize>,
     own: Own,
 }
 
@@ -300,8 +344,8 @@ impl std::fmt::Debug for Watches {
 }
 
 impl Watches {
-    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, Registered>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_dir(&self) -> MutexGuard<'_, ByDir> {
+        self.by_dir.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The marks of what we do ourselves.
@@ -320,41 +364,61 @@ impl Watches {
     }
 
     fn add(self: &Arc<Watches>, registered: Registered) -> Result<u64, Error> {
-        let mut list = self.list();
-        if list.len() >= MAX_WATCHES {
+        let mut by_dir = self.by_dir();
+        if self.count.load(Ordering::Acquire) >= MAX_WATCHES {
             return Err(Error::Limit("watches of a share"));
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.trees.fetch_add(usize::from(registered.recursive), Ordering::Release);
-        list.insert(id, registered);
-        self.count.store(list.len(), Ordering::Release);
+        let recursive = registered.recursive;
+        // Where it is one too many, there are others, and so nothing empty is left behind.
+        by_dir.entry(registered.dir).or_default().group(recursive).add(id, registered)?;
+        self.trees.fetch_add(usize::from(recursive), Ordering::Release);
+        self.count.fetch_add(1, Ordering::Release);
         Ok(id)
     }
 
-    fn remove(&self, id: u64) {
-        let mut list = self.list();
-        if let Some(removed) = list.remove(&id) {
-            self.trees.fetch_sub(usize::from(removed.recursive), Ordering::Release);
+    fn remove(&self, id: u64, dir: NodeId, recursive: bool) {
+        let mut by_dir = self.by_dir();
+        let Some(watched) = by_dir.get_mut(&dir) else { return };
+        watched.group(recursive).remove(id);
+        if watched.all().next().is_none() {
+            by_dir.remove(&dir);
         }
-        self.count.store(list.len(), Ordering::Release);
+        self.trees.fetch_sub(usize::from(recursive), Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Release);
     }
 
     /// Tells what happened, at once: who watches sees all of it or nothing, so that no rename comes in halves. With each event go
     /// the directories above its own, which are only looked at for watches of trees.
     pub fn tell(&self, events: &[(Event<'_>, Above)]) {
-        for watch in self.list().values() {
-            watch.queue.push(events.iter().filter_map(|(event, above)| watch.sees(event, above)));
+        let by_dir = self.by_dir();
+        let of_event = |(event, above): &(Event<'_>, Above)| {
+            std::iter::once(event.dir).chain(above.iter().map(|(parent, _)| *parent)).collect::<Vec<_>>()
+        };
+        // Each once: a watch is told all of it by one call.
+        let mut dirs: Vec<NodeId> = events.iter().flat_map(of_event).collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        for dir in dirs {
+            let Some(watched) = by_dir.get(&dir) else { continue };
+            let happened_here = events.iter().any(|(event, _)| event.dir == dir);
+            let plain = watched.plain.by_id.values().filter(|_| happened_here);
+            for watch in watched.trees.by_id.values().chain(plain) {
+                watch.queue.push(events.iter().filter_map(|(event, above)| watch.sees(event, above)));
+            }
         }
     }
 
     /// Tells whoever watches `dir` that it is about to be removed.
     pub fn end(&self, dir: NodeId) {
-        self.list().values().filter(|watch| watch.dir == dir).for_each(|watch| watch.queue.end());
+        self.by_dir().get(&dir).into_iter().flat_map(Watched::all).for_each(|watch| watch.queue.end());
     }
 
     /// Tells whoever watches `dir`, or a tree, that changes were lost.
     pub fn lost(&self, dir: Option<NodeId>) {
-        for watch in self.list().values().filter(|w| dir.is_none_or(|dir| w.recursive || w.dir == dir)) {
+        let by_dir = self.by_dir();
+        let all = by_dir.values().flat_map(Watched::all);
+        for watch in all.filter(|w| dir.is_none_or(|dir| w.recursive || w.dir == dir)) {
             watch.queue.overflow();
         }
     }
@@ -363,6 +427,8 @@ impl Watches {
 /// A watch on a directory, or on the tree below one. Dropping it ends it. One task at a time waits on it.
 pub struct Watch {
     id: u64,
+    dir: NodeId,
+    recursive: bool,
     queue: Arc<Queue>,
     watches: Arc<Watches>,
     /// What the backend does to see changes that others make.
@@ -380,10 +446,11 @@ impl Watch {
         watches: &Arc<Watches>,
         backend: Arc<dyn Backend>,
         (dir, recursive, filter): (NodeId, bool, What),
+        held: Charge,
     ) -> Result<Watch, Error> {
-        let queue = Arc::new(Queue::new(watches.queued_bytes.clone()));
+        let queue = Arc::new(Queue::new(held));
         let id = watches.add(Registered { dir, recursive, filter, queue: queue.clone() })?;
-        let mut watch = Watch { id, queue, watches: watches.clone(), _observed: None };
+        let mut watch = Watch { id, dir, recursive, queue, watches: watches.clone(), _observed: None };
         watch._observed = backend.observe(dir, recursive, watches);
         Ok(watch)
     }
@@ -408,7 +475,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.watches.remove(self.id);
+        self.watches.remove(self.id, self.dir, self.recursive);
     }
 }
 
@@ -492,5 +559,50 @@ impl Witness {
         if let Some((dir, name)) = self.place(node).await {
             self.tell(vec![Event { what, action: Action::Modified, dir, name: &name }]).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use weft_machine::{Budget, Source};
+
+    use super::*;
+
+    thread_local! {
+        /// How often a watch has looked at an event.
+        pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn a_change_is_looked_at_by_no_watch_that_it_is_nothing_to() {
+        let (watches, budget) = (Arc::new(Watches::default()), Budget::new(usize::MAX));
+        let watch = |dir: u64, recursive| {
+            let queue = Arc::new(Queue::new(budget.charge(Source::Local, 0).unwrap()));
+            let registered =
+                Registered { dir: NodeId(dir), recursive, filter: What::ALL, queue: queue.clone() };
+            (watches.add(registered).unwrap(), queue, dir, recursive)
+        };
+        // 1/2/3, and a thousand others, with and without what is below them.
+        let near = [watch(3, false), watch(3, true), watch(2, true), watch(1, true)];
+        let mut far = vec![watch(2, false), watch(1, false)];
+        far.extend((10..1010).map(|dir| watch(dir, dir % 2 == 0)));
+        let above = || vec![(NodeId(2), b"c".to_vec()), (NodeId(1), b"b".to_vec())];
+        let event =
+            |name| (Event { what: What::FILE_NAME, action: Action::Added, dir: NodeId(3), name }, above());
+        let before = LOOKS.get();
+        watches.tell(&[event(b"x"), event(b"y")]);
+        assert_eq!(LOOKS.get() - before, near.len() * 2);
+        let told = |(_, queue, ..): &(u64, Arc<Queue>, u64, bool)| {
+            let changes = queue.take().changes;
+            changes.into_iter().map(|change| String::from_utf8(change.path).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(near.each_ref().map(told).concat(), ["x", "y", "x", "y", "c/x", "c/y", "b/c/x", "b/c/y"]);
+        assert!(far.iter().all(|watch| told(watch).is_empty()));
+        for (id, _, dir, recursive) in near.into_iter().chain(far) {
+            watches.remove(id, NodeId(dir), recursive);
+        }
+        assert!(!watches.any() && !watches.any_tree() && watches.by_dir().is_empty());
     }
 }

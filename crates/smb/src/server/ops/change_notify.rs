@@ -20,6 +20,7 @@ use weft_wire::smb2::fscc::notify::{Action, Change};
 use super::opens::{self, Open};
 use super::path;
 use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::held::WATCH_BYTES;
 
 /// Requests that wait on one open.
 const MAX_WAITING: usize = 128;
@@ -37,7 +38,8 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
     }
     if open.notify.is_new() {
         let tree = request.flags.contains(Flags::WATCH_TREE);
-        let watch = open.vfs.watch(open.node, tree, What(request.completion_filter)).await?;
+        let held = cx.session.hold(WATCH_BYTES)?;
+        let watch = open.vfs.watch(open.node, tree, What(request.completion_filter), held).await?;
         open.notify.begin(watch, limit);
     }
     let (changes, capacity) = wait(cx, &open).await?;

@@ -34,6 +34,7 @@ use super::{
     attributes, durable, ea, namespace, path, persistent, previous, security, status, symlink, tunnel,
 };
 use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::held::OPEN_BYTES;
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
 const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
@@ -135,6 +136,8 @@ async fn first(
     request: &Request,
     durable: &durable::Wanted,
 ) -> Result<(Arc<Open>, Reply), Failure> {
+    // Before anything is done.
+    let held = cx.session.hold(OPEN_BYTES)?;
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection.negotiated().posix)?;
@@ -159,7 +162,7 @@ async fn first(
         opened.file,
         (opened.claim, opened.caching),
         action,
-        opened.hold,
+        (opened.hold, held),
     );
     if let Some(short) = opened.by_short {
         let _ = open.by_short.set((cx.server.handles.tunnel.clone(), short));

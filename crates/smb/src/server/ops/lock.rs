@@ -61,7 +61,7 @@ impl Changed {
             Changed::Locked(ranges) => unlock_each(open, ranges),
             Changed::Unlocked(ranges) => {
                 for (range, exclusive) in ranges {
-                    if open.claim.try_lock(range, exclusive).is_err() {
+                    if open.lock_again(range, exclusive).is_err() {
                         tracing::warn!(
                             "a range that could not be unlocked for good was locked by another client"
                         );
@@ -75,7 +75,7 @@ impl Changed {
 fn unlock_each(open: &Open, ranges: Vec<Range>) {
     for range in ranges {
         // Gone already only when the handle was closed meanwhile.
-        let _ = open.claim.unlock(range);
+        let _ = open.unlock(range);
     }
 }
 
@@ -100,7 +100,7 @@ fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, F
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
         let range = range(element)?;
-        open.claim.unlock(range)?;
+        open.unlock(range)?;
         unlocked.extend(held.iter().find(|(known, _)| *known == range));
     }
     Ok(unlocked)
@@ -132,8 +132,12 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     };
     let range = range(element)?;
+    let charge = open.lock_charge()?;
     match open.claim.try_lock(range, exclusive) {
-        Ok(()) => return Ok(range),
+        Ok(()) => {
+            open.locked(charge);
+            return Ok(range);
+        }
         Err(Refused::Locked) if element.flags.contains(Flags::FAIL_IMMEDIATELY) => {
             return Err(NtStatus::LOCK_NOT_GRANTED.into());
         }
@@ -142,7 +146,10 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
     }
     cx.pending();
     match select(pin!(open.claim.lock(range, exclusive)), pin!(cx.cancelled())).await {
-        Either::Left((Ok(()), _)) => Ok(range),
+        Either::Left((Ok(()), _)) => {
+            open.locked(charge);
+            Ok(range)
+        }
         // Closed while it waited.
         Either::Left((Err(Refused::NotLocked), _)) => Err(NtStatus::RANGE_NOT_LOCKED.into()),
         Either::Left((Err(refused), _)) => Err(refused.into()),

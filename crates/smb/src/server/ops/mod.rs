@@ -52,6 +52,7 @@ pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::persistent::restore;
 pub(crate) use self::read::read;
+pub(crate) use self::status::limit_reached;
 use super::context::{Answer, OpContext};
 use super::pipes;
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use slab::Slab;
-use weft_machine::rt;
-use weft_store::opens::{Open as Claim, Removal};
+use weft_machine::{Charge, rt};
+use weft_store::opens::{Open as Claim, Range, Refused, Removal};
 use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
@@ -27,6 +27,7 @@ use super::query_directory::Scan;
 use super::replay::{LockSequences, Repeatable};
 use super::tunnel::Tunnel;
 use crate::server::context::{Failure, OpContext};
+use crate::server::held::LOCK_BYTES;
 
 /// A file or directory that a client has open.
 pub(crate) struct Open {
@@ -86,6 +87,8 @@ pub(crate) struct Open {
     /// Whether that is [`ChangeTime::Deferred`], for whoever writes.
     defers_change: AtomicBool,
     _hold: Hold,
+    /// What it makes the server keep, its byte-range locks included.
+    held: Charge,
 }
 
 /// What the client of an open sees as the time of change.
@@ -111,7 +114,7 @@ impl Open {
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
         action: CreateAction,
-        hold: Hold,
+        (hold, held): (Hold, Charge),
     ) -> Open {
         let (id, sequence) = (cx.server.handles.number(), ChannelSequence::starting(&cx.header));
         Open::numbered(
@@ -124,7 +127,7 @@ impl Open {
             file,
             (claim, caching),
             action,
-            hold,
+            (hold, held),
         )
     }
 
@@ -140,7 +143,7 @@ impl Open {
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
         action: CreateAction,
-        hold: Hold,
+        (hold, held): (Hold, Charge),
     ) -> Open {
         Open {
             persistent: id,
@@ -172,7 +175,37 @@ impl Open {
             change_time: Mutex::new(ChangeTime::Moves),
             defers_change: AtomicBool::new(false),
             _hold: hold,
+            held,
         }
+    }
+
+    /// On whose account it is kept, for what is kept in its place.
+    pub(super) fn held(&self) -> &Charge {
+        &self.held
+    }
+
+    /// Room for a byte-range lock; [`Open::locked`] takes it once the lock is there.
+    pub(super) fn lock_charge(&self) -> Result<Charge, Refused> {
+        self.held.beside(LOCK_BYTES).map_err(|_| Refused::Limit("memory for byte-range locks"))
+    }
+
+    /// A lock was taken.
+    pub(super) fn locked(&self, charge: Charge) {
+        self.held.absorb(charge);
+    }
+
+    /// Takes back a lock.
+    pub(super) fn unlock(&self, range: Range) -> Result<(), Refused> {
+        self.claim.unlock(range)?;
+        self.held.shrink(LOCK_BYTES);
+        Ok(())
+    }
+
+    /// Takes a lock that was taken back by mistake, whether there is room or not.
+    pub(super) fn lock_again(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
+        self.claim.try_lock(range, exclusive)?;
+        self.held.absorb(self.held.budget().restore(self.held.holder().clone(), LOCK_BYTES));
+        Ok(())
     }
 
     /// Refuses unless all of `access` was granted.

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_machine::budget::Holder;
 use weft_store::opens::{Caching as Rights, Form, Opening, Range, Rights as Sharing};
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
@@ -25,6 +26,7 @@ use super::opens::Open;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
+use crate::server::held::{LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
 
 /// What an open needs to be written down.
@@ -223,6 +225,10 @@ async fn reopen(
             Caching::Lease(lease.map_err(|status| format!("its lease: {status:?}"))?)
         }
     };
+    // Its client was promised it: it is charged, and kept whatever else is.
+    let locks_bytes = LOCK_BYTES.saturating_mul(record.locks.len());
+    let holder = Holder { source: None, user: Some(record.user.as_str().into()) };
+    let held = server.held.restore(holder, OPEN_BYTES.saturating_add(locks_bytes));
     let sharing = sharing_of(record.sharing);
     let opening = Opening {
         reach: caching::reach_of(access),
@@ -265,7 +271,7 @@ async fn reopen(
         file,
         (claim, caching),
         CreateAction(record.action),
-        hold,
+        (hold, held),
     );
     open.locks.restore(&record.sequences);
     let persistent = Persistent {

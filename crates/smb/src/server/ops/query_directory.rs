@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use weft_machine::rt;
+use weft_machine::{Charge, rt};
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
 use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp, Vfs};
@@ -23,6 +23,7 @@ use super::opens::{self, Open};
 use super::pattern::Pattern;
 use super::{attributes, create, namespace, path, resolve, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
+use crate::server::held::ENTRY_BYTES;
 
 /// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
 const BATCH: usize = 512;
@@ -48,6 +49,8 @@ pub(crate) struct Scan {
     links: Vec<directory::Entry>,
     /// Tells the shares apart to clients that speak the POSIX extensions; `None` to others.
     device: Option<u32>,
+    /// What `ready` takes between two requests.
+    held: Option<Charge>,
 }
 
 pub(super) async fn query_directory(cx: &OpContext) -> Answer {
@@ -74,18 +77,10 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     scan.refresh(&open).await?;
     let who = security::hides(cx);
     let single = request.flags.contains(Flags::RETURN_SINGLE_ENTRY);
-    while let Some((cookie, entry)) = scan.next(&open, who).await? {
-        if !writer.push(&entry) {
-            if writer.is_empty() {
-                return cut(request.class, &entry, limit);
-            }
-            scan.ready.push_front((cookie, entry));
-            break;
-        }
-        scan.given = cookie;
-        if single {
-            break;
-        }
+    let filled = scan.fill(&open, who, &mut writer, single).await;
+    scan.settle(&open);
+    if let Some(too_long) = filled? {
+        return cut(request.class, &too_long, limit);
     }
     if writer.is_empty() {
         return Err(if first { NtStatus::NO_SUCH_FILE } else { NtStatus::NO_MORE_FILES }.into());
@@ -130,7 +125,8 @@ impl Scan {
             self.pattern = Some(Pattern::parse(&request.pattern)?);
         }
         if first || restart {
-            *self = Scan { pattern: self.pattern.take(), device: self.device, ..Scan::default() };
+            let (pattern, held) = (self.pattern.take(), self.held.take());
+            *self = Scan { pattern, held, device: self.device, ..Scan::default() };
         }
         Ok(first || restart)
     }
@@ -140,10 +136,61 @@ impl Scan {
         let Some(stamp) = self.stamp.filter(|_| !self.ready.is_empty()) else { return Ok(()) };
         let attr = open.vfs.getattr(open.node).await?;
         if (attr.mtime, attr.ctime) != stamp {
-            self.ready.retain(|(cookie, _)| *cookie == 0);
-            (self.cookie, self.end) = (self.given, false);
+            self.drop_ahead();
         }
         Ok(())
+    }
+
+    /// Drops what was fetched and not given: it is fetched again.
+    fn drop_ahead(&mut self) {
+        self.ready.retain(|(cookie, _)| *cookie == 0);
+        (self.cookie, self.end) = (self.given, false);
+    }
+
+    /// Charges what stays until the next request; where there is no room for it, it does not stay.
+    fn settle(&mut self, open: &Open) {
+        let bytes = self.ready.iter().map(|(_, entry)| ENTRY_BYTES.saturating_add(entry.name.len()));
+        let bytes = bytes.fold(0, usize::saturating_add);
+        // Room for a batch would stay with every folder that was ever listed.
+        self.ready.shrink_to_fit();
+        let fits = match &self.held {
+            Some(held) => held.set(bytes).is_ok(),
+            None if bytes == 0 => true,
+            None => {
+                self.held = open.held().beside(bytes).ok();
+                self.held.is_some()
+            }
+        };
+        // What is not at a position of the store is at most the links of a namespace.
+        if !fits && self.stamp.is_some() {
+            self.drop_ahead();
+            self.ready.shrink_to_fit();
+            self.held = None;
+        }
+    }
+
+    /// Hands out entries until the buffer is full, one where `single` says so. `Some`: the first one, which does not fit.
+    async fn fill(
+        &mut self,
+        open: &Open,
+        who: Option<&Token>,
+        writer: &mut Writer,
+        single: bool,
+    ) -> Result<Option<directory::Entry>, Failure> {
+        while let Some((cookie, entry)) = self.next(open, who).await? {
+            if !writer.push(&entry) {
+                if writer.is_empty() {
+                    return Ok(Some(entry));
+                }
+                self.ready.push_front((cookie, entry));
+                break;
+            }
+            self.given = cookie;
+            if single {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     /// The next entry that matches, and the position behind it.

@@ -23,6 +23,7 @@ use super::ioctl::Output;
 use super::opens::Open;
 use super::{status, symlink};
 use crate::server::context::{Failure, OpContext};
+use crate::server::held::OPEN_BYTES;
 
 /// ReparseTag, ReparseDataLength, Reserved.
 const HEAD: usize = 8;
@@ -228,6 +229,8 @@ async fn go_over(
         }
         _ => None,
     };
+    // In the place of one that goes: there is room.
+    let held = open.held().budget().restore(open.held().holder().clone(), OPEN_BYTES);
     let new = Open::numbered(
         open.persistent,
         ChannelSequence::starting(&cx.header),
@@ -238,7 +241,7 @@ async fn go_over(
         file,
         (claim, Caching::None),
         open.action,
-        hold,
+        (hold, held),
     );
     if open.is_posix() {
         new.set_posix();

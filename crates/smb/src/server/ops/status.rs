@@ -59,7 +59,7 @@ pub(super) fn of(error: &Error) -> NtStatus {
 
 /// Says in the log which limit it is, and how it is raised where it can be: at most every ten seconds, because whoever runs
 /// into one does so again and again.
-pub(super) fn limit_reached(what: &'static str) {
+pub(crate) fn limit_reached(what: &'static str) {
     const PAUSE: Duration = Duration::from_secs(10);
     static LAST: Mutex<Option<(&str, Time)>> = Mutex::new(None);
     let now = rt::now();

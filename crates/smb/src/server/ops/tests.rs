@@ -3,6 +3,7 @@
 mod beside;
 mod control;
 mod files;
+mod held;
 mod hostile;
 mod info;
 mod listing;
@@ -24,7 +25,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, File, Pool, rt};
+use weft_machine::budget::Holder;
+use weft_machine::{Buf, Charge, File, Pool, rt};
 use weft_store::backend::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::{
@@ -41,6 +43,7 @@ use super::dispatch;
 use crate::crypto::{Preauth, Profile, Role, SessionKeys};
 use crate::server::connection::{Connection, Negotiated};
 use crate::server::context::{Answer, OpContext, Reply};
+use crate::server::held::SESSION_BYTES;
 use crate::server::session::{New, Session, Tree};
 use crate::server::{Config, NetworkInterface, Offers, Server};
 
@@ -125,6 +128,12 @@ impl Bench {
         Bench::offering(Offers::default(), vfs, dialect, rdma)
     }
 
+    /// Its sessions can make the server keep so much.
+    fn holding(held_bytes: usize) -> Bench {
+        let limits = crate::server::Limits { held_bytes, ..Default::default() };
+        Bench::on(limited(limits, Offers::default(), Ram::new(DISK).into()), Dialect::V3_1_1, true)
+    }
+
     fn offering(offers: Offers, vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
         Bench::on(server(offers, vfs), dialect, rdma)
     }
@@ -155,7 +164,7 @@ impl Bench {
             posix: false,
             profile,
         });
-        let session = session(77, "tester", profile);
+        let session = session(&server, &connection, 77, "tester", profile);
         let vfs = share.vfs.clone();
         let tree = session.connect(Some(share), 10).unwrap();
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
@@ -163,7 +172,8 @@ impl Bench {
 
     /// A session of somebody else on the same connection.
     fn another_session(&self, user: &str) -> Arc<Session> {
-        session(self.session.id + 1, user, self.connection.negotiated().profile)
+        let profile = self.connection.negotiated().profile;
+        session(&self.server, &self.connection, self.session.id + 1, user, profile)
     }
 
     fn cx(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> OpContext {
@@ -246,6 +256,10 @@ impl Bench {
 
 /// A server with one share.
 fn server(offers: Offers, vfs: Vfs) -> Arc<Server> {
+    limited(crate::server::Limits { opens: 100, ..Default::default() }, offers, vfs)
+}
+
+fn limited(limits: crate::server::Limits, offers: Offers, vfs: Vfs) -> Arc<Server> {
     Server::new(Config {
         server_guid: [7; 16],
         name: "WEFT".into(),
@@ -267,11 +281,16 @@ fn server(offers: Offers, vfs: Vfs) -> Arc<Server> {
         endpoints: "iwarp 127.0.0.1:5445\n".into(),
         offers,
         pool: Pool::new(64 << 20),
-        limits: crate::server::Limits { opens: 100, ..Default::default() },
+        limits,
     })
 }
 
-fn session(id: u64, user: &str, profile: Profile) -> Arc<Session> {
+fn session(server: &Server, connection: &Connection, id: u64, user: &str, profile: Profile) -> Arc<Session> {
+    let holder = Holder { source: Some(connection.source), user: Some(user.into()) };
+    session_of(server.held.charge(holder, SESSION_BYTES).unwrap(), id, user, profile)
+}
+
+fn session_of(held: Charge, id: u64, user: &str, profile: Profile) -> Arc<Session> {
     let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
     Arc::new(Session::new(New {
         id,
@@ -281,6 +300,7 @@ fn session(id: u64, user: &str, profile: Profile) -> Arc<Session> {
         keys,
         signing_required: false,
         encrypt: false,
+        held,
     }))
 }
 

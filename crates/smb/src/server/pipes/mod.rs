@@ -6,7 +6,6 @@
 //! answers at once, so that only a READ before its WRITE ever waits.
 //! Does not: serve pipes of other programs, or byte locks, directories and change notices on IPC$.
 
-mod held;
 mod lsarpc;
 mod rpc;
 mod samr;
@@ -21,7 +20,8 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use slab::Slab;
-use weft_machine::Payload;
+use weft_machine::budget::Full;
+use weft_machine::{Charge, Payload};
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::channel::Channel;
 use weft_wire::smb2::create::{self, CreateAction, FileSummary, OplockLevel};
@@ -30,18 +30,15 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::query_info::{self, InfoType};
 use weft_wire::smb2::{Command, FileId, HEADER_LEN, NtStatus, close, flush, read, set_info, write};
 
-pub(super) use self::held::Held;
-use self::held::Holding;
 use self::rpc::{Association, Caller, Service};
 use super::context::{Answer, Failure, OpContext, Reply};
+use super::held::{self, PIPE_BYTES};
 use super::ops;
 
 /// Pipes that one tree can have open.
 const MAX_PIPES: usize = 128;
 /// Answers that wait to be read from one pipe, in bytes: beyond it, a pipe takes no more calls.
 const MAX_UNREAD_BYTES: usize = 1 << 20;
-/// What a pipe takes by itself.
-const PIPE_BYTES: usize = 1024;
 /// READs that wait on one pipe.
 const MAX_WAITING: usize = 1024;
 /// What a pipe says to hold (FilePipeLocalInformation): nobody depends on it.
@@ -50,7 +47,6 @@ const QUOTA_BYTES: u32 = 4096;
 const PIPE_BIT: u64 = 1 << 63;
 
 /// What a client reads and writes.
-#[derive(Default)]
 struct State {
     rpc: Association,
     /// Messages that it has not read yet.
@@ -61,14 +57,26 @@ struct State {
     closed: bool,
     waiting: Vec<Waker>,
     /// What all of this takes.
-    holding: Holding,
+    held: Charge,
 }
 
 impl State {
-    /// Charges what is kept now; whether there is room for it.
-    fn hold(&mut self) -> bool {
+    fn new(held: Charge) -> State {
+        State {
+            rpc: Association::default(),
+            unread: VecDeque::new(),
+            unread_bytes: 0,
+            byte_mode: false,
+            closed: false,
+            waiting: Vec::new(),
+            held,
+        }
+    }
+
+    /// Charges what is kept now, if there is room for it.
+    fn hold(&mut self) -> Result<(), Full> {
         let bytes = PIPE_BYTES.saturating_add(self.unread_bytes).saturating_add(self.rpc.held_bytes());
-        self.holding.set(bytes)
+        self.held.set(bytes)
     }
 
     /// Nothing goes in or comes out any more.
@@ -91,9 +99,8 @@ pub(super) struct Pipe {
 type Taken = (Bytes, bool);
 
 impl Pipe {
-    fn new(service: Service, held: &Held) -> Option<Pipe> {
-        let holding = held.hold(PIPE_BYTES)?;
-        Some(Pipe { service, state: Mutex::new(State { holding, ..State::default() }) })
+    fn new(service: Service, held: Charge) -> Pipe {
+        Pipe { service, state: Mutex::new(State::new(held)) }
     }
 
     /// Hands over what the client wrote; answers are there when this returns.
@@ -115,13 +122,12 @@ impl Pipe {
             let more = answers.iter().map(Bytes::len).sum();
             state.unread_bytes = state.unread_bytes.saturating_add(more);
             state.unread.extend(answers);
-            if !state.hold() {
-                tracing::debug!(peer = %cx.connection.peer, "limit reached: bytes that wait in pipes");
+            if let Err(full) = state.hold() {
                 state.end();
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);
-                return Err(NtStatus::INSUFFICIENT_RESOURCES);
+                return Err(held::refused(full));
             }
             std::mem::take(&mut state.waiting)
         };
@@ -293,12 +299,11 @@ fn create(cx: &OpContext) -> Answer {
         return Err(NtStatus::BAD_IMPERSONATION_LEVEL.into());
     }
     let service = Service::of_pipe(&request.name).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
-    let file = Pipe::new(service, &cx.server.held_by_pipes)
-        .and_then(|pipe| cx.tree.pipes.insert(pipe))
-        .ok_or_else(|| {
-            tracing::warn!(peer = %cx.connection.peer, "limit reached: pipes of a tree");
-            NtStatus::PIPE_NOT_AVAILABLE
-        })?;
+    let held = cx.session.hold(PIPE_BYTES)?;
+    let file = cx.tree.pipes.insert(Pipe::new(service, held)).ok_or_else(|| {
+        tracing::warn!(peer = %cx.connection.peer, "limit reached: pipes of a tree");
+        NtStatus::PIPE_NOT_AVAILABLE
+    })?;
     cx.set_file_id(file);
     let mut reply = Reply::with_capacity(96);
     create::Response {

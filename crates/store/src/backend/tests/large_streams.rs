@@ -233,7 +233,7 @@ fn streams_survive_a_restart_and_a_crash_while_they_grew() {
 #[test]
 fn the_folder_is_no_clients() {
     served(async |vfs, folder| {
-        let watch = vfs.watch(ROOT, true, What::ALL).await.unwrap();
+        let watch = vfs.watch(ROOT, true, What::ALL, room()).await.unwrap();
         let f = file(&vfs, ROOT, "f").await.node;
         make(&vfs, f, "s", &pattern(MIB)).await;
         let mode =

@@ -40,7 +40,7 @@ fn told(action: Action, path: &str) -> (Action, String) {
 #[test]
 fn names_that_others_make_move_and_remove() {
     served(async |vfs, folder| {
-        let watch = vfs.watch(ROOT, false, What::FILE_NAME | What::DIR_NAME).await.unwrap();
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME | What::DIR_NAME, room()).await.unwrap();
         fs::write(folder.join("a"), b"1").unwrap();
         fs::rename(folder.join("a"), folder.join("b")).unwrap();
         fs::create_dir(folder.join("d")).unwrap();
@@ -65,10 +65,10 @@ fn names_that_others_make_move_and_remove() {
 fn content_that_others_change() {
     served(async |vfs, folder| {
         fs::write(folder.join("f"), b"1").unwrap();
-        let sizes = vfs.watch(ROOT, false, What::SIZE | What::FILE_NAME).await.unwrap();
+        let sizes = vfs.watch(ROOT, false, What::SIZE | What::FILE_NAME, room()).await.unwrap();
         fs::write(folder.join("f"), b"more").unwrap();
         assert!(until(&sizes, &folder, "end").await.contains(&told(Action::Modified, "f")));
-        let security = vfs.watch(ROOT, false, What::SECURITY | What::FILE_NAME).await.unwrap();
+        let security = vfs.watch(ROOT, false, What::SECURITY | What::FILE_NAME, room()).await.unwrap();
         let mut readonly = fs::metadata(folder.join("f")).unwrap().permissions();
         readonly.set_readonly(true);
         fs::set_permissions(folder.join("f"), readonly).unwrap();
@@ -79,7 +79,7 @@ fn content_that_others_change() {
 #[test]
 fn what_we_change_is_told_once() {
     served(async |vfs, folder| {
-        let watch = vfs.watch(ROOT, true, What::ALL).await.unwrap();
+        let watch = vfs.watch(ROOT, true, What::ALL, room()).await.unwrap();
         let d = dir(&vfs, ROOT, "d").await.node;
         let f = file(&vfs, d, "f").await.node;
         put(&vfs, f, 0, b"content").await.unwrap();
@@ -109,7 +109,7 @@ fn what_we_change_is_told_once() {
 fn trees_grow_while_they_are_watched() {
     served(async |vfs, folder| {
         fs::create_dir_all(folder.join("old/deep")).unwrap();
-        let watch = vfs.watch(ROOT, true, What::FILE_NAME).await.unwrap();
+        let watch = vfs.watch(ROOT, true, What::FILE_NAME, room()).await.unwrap();
         // The walk through what is there is done when something deep below is told.
         let mut n = 0;
         while watch.take().is_empty() {
@@ -133,7 +133,7 @@ fn trees_grow_while_they_are_watched() {
         }
         drop(watch);
         // The next one starts anew.
-        let watch = vfs.watch(ROOT, false, What::FILE_NAME).await.unwrap();
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME, room()).await.unwrap();
         fs::write(folder.join("new/er/g"), b"").unwrap();
         assert!(until(&watch, &folder, "end").await.is_empty());
     });
@@ -144,7 +144,7 @@ fn a_directory_that_goes_ends_its_watch() {
     served(async |vfs, folder| {
         fs::create_dir(folder.join("d")).unwrap();
         let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
-        let watch = vfs.watch(d, false, What::ALL).await.unwrap();
+        let watch = vfs.watch(d, false, What::ALL, room()).await.unwrap();
         fs::remove_dir(folder.join("d")).unwrap();
         assert!(watch.next().await.ended);
     });

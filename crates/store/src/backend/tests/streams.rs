@@ -100,7 +100,7 @@ fn streams_have_limits() {
 fn streams_are_told_to_who_watches() {
     each(async |vfs| {
         let f = file(&vfs, ROOT, "f").await.node;
-        let watch = vfs.watch(ROOT, false, What::STREAM_NAME | What::STREAM_WRITTEN).await.unwrap();
+        let watch = vfs.watch(ROOT, false, What::STREAM_NAME | What::STREAM_WRITTEN, room()).await.unwrap();
         let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
         put(&vfs, s, 0, b"x").await.unwrap();
         vfs.remove_stream(f, b"s").await.unwrap();

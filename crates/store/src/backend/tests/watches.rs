@@ -23,7 +23,7 @@ fn shown(changes: Changes) -> Vec<String> {
 fn names_that_come_and_go_are_told() {
     each(async |vfs| {
         let d = dir(&vfs, ROOT, "d").await.node;
-        let watch = vfs.watch(d, false, What::ALL).await.unwrap();
+        let watch = vfs.watch(d, false, What::ALL, room()).await.unwrap();
         let f = file(&vfs, d, "f").await.node;
         dir(&vfs, d, "sub").await;
         file(&vfs, ROOT, "elsewhere").await;
@@ -42,7 +42,7 @@ fn names_that_come_and_go_are_told() {
         assert_eq!(shown(watch.next().await), ["+link", "-link", "-sub"]);
         drop(watch);
         file(&vfs, d, "unseen").await;
-        refused!(vfs.watch(f, false, What::ALL).await, Error::NotDir);
+        refused!(vfs.watch(f, false, What::ALL, room()).await, Error::NotDir);
     });
 }
 
@@ -50,7 +50,7 @@ fn names_that_come_and_go_are_told() {
 fn changes_of_files_are_told_to_who_asked_for_them() {
     each(async |vfs| {
         let f = file(&vfs, ROOT, "f").await.node;
-        let watch = async |what| vfs.watch(ROOT, false, what).await.unwrap();
+        let watch = async |what| vfs.watch(ROOT, false, what, room()).await.unwrap();
         let names = watch(What::FILE_NAME).await;
         let dirs = watch(What::DIR_NAME).await;
         let (size, written) = (watch(What::SIZE).await, watch(What::WRITTEN).await);
@@ -84,9 +84,9 @@ fn a_tree_is_watched_whole() {
     each(async |vfs| {
         let a = dir(&vfs, ROOT, "a").await.node;
         let b = dir(&vfs, a, "b").await.node;
-        let root = vfs.watch(ROOT, true, What::FILE_NAME | What::SIZE).await.unwrap();
-        let tree = vfs.watch(a, true, What::FILE_NAME | What::SIZE).await.unwrap();
-        let flat = vfs.watch(a, false, What::FILE_NAME | What::SIZE).await.unwrap();
+        let root = vfs.watch(ROOT, true, What::FILE_NAME | What::SIZE, room()).await.unwrap();
+        let tree = vfs.watch(a, true, What::FILE_NAME | What::SIZE, room()).await.unwrap();
+        let flat = vfs.watch(a, false, What::FILE_NAME | What::SIZE, room()).await.unwrap();
         let f = file(&vfs, b, "f").await.node;
         put(&vfs, f, 0, b"x").await.unwrap();
         file(&vfs, ROOT, "top").await;
@@ -102,7 +102,7 @@ fn a_tree_is_watched_whole() {
 #[test]
 fn a_queue_that_nobody_reads_overflows() {
     each(async |vfs| {
-        let watch = vfs.watch(ROOT, false, What::FILE_NAME).await.unwrap();
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME, room()).await.unwrap();
         for i in 0..=MAX_QUEUED {
             file(&vfs, ROOT, &i.to_string()).await;
         }
@@ -117,8 +117,10 @@ fn a_queue_that_nobody_reads_overflows() {
 fn who_watches_a_directory_learns_that_it_goes() {
     each(async |vfs| {
         let d = dir(&vfs, ROOT, "d").await.node;
-        let (watch, other) =
-            (vfs.watch(d, true, What::SIZE).await.unwrap(), vfs.watch(ROOT, true, What::SIZE).await.unwrap());
+        let (watch, other) = (
+            vfs.watch(d, true, What::SIZE, room()).await.unwrap(),
+            vfs.watch(ROOT, true, What::SIZE, room()).await.unwrap(),
+        );
         vfs.end_watches(d);
         assert_eq!(watch.next().await, Changes { ended: true, ..Changes::default() });
         assert!(other.take().is_empty());
@@ -154,7 +156,7 @@ fn a_rename_is_told_in_one_piece() {
         for name in ["a", "c"] {
             file(&vfs, d, name).await;
         }
-        let watch = vfs.watch(ROOT, true, What::ALL).await.unwrap();
+        let watch = vfs.watch(ROOT, true, What::ALL, room()).await.unwrap();
         let eager = Arc::new(Eager { watch, taken: Mutex::default() });
         eager.poll();
         vfs.rename((d, b"a"), (d, b"b"), false).await.unwrap();
@@ -172,23 +174,54 @@ fn a_rename_is_told_in_one_piece() {
 fn what_nobody_reads_takes_a_bounded_amount_of_memory() {
     rt::block_on(async {
         let vfs = Vfs::new(Ram::new(64 << 20));
-        let watches = 400;
+        let (budget, watches) = (Budget::new(20 << 20), 200);
+        // One address alone.
+        let part = 4 << 20;
+        let greedy = Source::V4([192, 0, 2, 1].into());
+        let charge = |source| budget.charge(source, 0).unwrap();
         let unread: Vec<_> = {
-            let each = (0..watches).map(|_| vfs.watch(ROOT, false, What::FILE_NAME));
+            let each = (0..watches).map(|_| vfs.watch(ROOT, false, What::FILE_NAME, charge(greedy)));
             futures_util::future::join_all(each).await.into_iter().map(Result::unwrap).collect()
         };
+        let other = vfs.watch(ROOT, false, What::FILE_NAME, charge(Source::Local)).await.unwrap();
         let name = "n".repeat(200);
         // More than twice what may wait.
-        let files = 2 * MAX_QUEUED_BYTES / (200 * watches);
+        let files = 2 * part / (200 * watches);
         for n in 0..files {
             file(&vfs, ROOT, &format!("{name}{n}")).await;
         }
         let waits: usize =
             unread.iter().map(|watch| watch.take()).map(|changes| changes.changes.len() * 200).sum();
-        assert!(waits > 0 && waits <= MAX_QUEUED_BYTES, "{waits}");
+        assert!(waits > 0 && waits <= part, "{waits}");
+        // What another keeps is his.
+        assert_eq!(shown(other.take()).len(), files);
+        assert_eq!(budget.used_bytes(), 0);
         // Once it is read there is room again, and nothing is lost.
         file(&vfs, ROOT, "last").await;
         assert!(unread.iter().all(|watch| shown(watch.take()) == ["+last"]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_account_has_a_bounded_number_of_watches_of_a_directory() {
+    rt::block_on(async {
+        let vfs = Vfs::new(Ram::new(1 << 20));
+        let d = dir(&vfs, ROOT, "d").await.node;
+        for tree in [false, true] {
+            let mut held = Vec::new();
+            for _ in 0..MAX_WATCHES_OF_A_DIR {
+                held.push(vfs.watch(ROOT, tree, What::ALL, room()).await.unwrap());
+            }
+            refused!(vfs.watch(ROOT, tree, What::ALL, room()).await, Error::Limit(_));
+            // Elsewhere, the other kind, and somebody else.
+            vfs.watch(d, tree, What::ALL, room()).await.unwrap();
+            vfs.watch(ROOT, !tree, What::ALL, room()).await.unwrap();
+            let other = Budget::new(100).charge(Source::V6(7), 0).unwrap();
+            vfs.watch(ROOT, tree, What::ALL, other).await.unwrap();
+            held.pop();
+            vfs.watch(ROOT, tree, What::ALL, room()).await.unwrap();
+        }
     })
     .unwrap();
 }

@@ -1,0 +1,350 @@
+//! How much clients can make a server keep: a sum for all, and a part of it for each address and each user.
+//!
+//! Whatever is kept for a client holds a [`Charge`], which gives its bytes back when it is dropped. So nothing can grow past
+//! the budget by way of something that nobody counts.
+//!
+//! An address may hold a quarter of what is still free (the dynamic threshold of shared switch buffers, Choudhury and
+//! Hahne 1998): one that is alone gets a fifth of all, and ten that one after the other take all they can leave a tenth for
+//! whoever comes next. A user, where there is one, may hold as much as is still free, thus half of all when he is alone: he may
+//! work at many hosts, and an attacker may have many addresses. Who got more when there was more is overdrawn: he is given
+//! nothing more, and keeps what he has until its owner takes it back.
+//! Does not: know what is kept, or take anything away.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::net::Source;
+
+/// An address may hold this part of what is free.
+pub const SOURCE_SHARE: usize = 4;
+/// A user may hold this part of what is free.
+pub const USER_SHARE: usize = 1;
+
+/// There is no room. The client can ask again when it, or others, have given up something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// On whose account something is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// Where its client is; none of what was kept before the client is back.
+    pub source: Option<Source>,
+    /// Who logged on, where that is known.
+    pub user: Option<Arc<str>>,
+}
+
+impl From<Source> for Holder {
+    fn from(source: Source) -> Holder {
+        Holder { source: Some(source), user: None }
+    }
+}
+
+/// Cloning shares it.
+#[derive(Clone)]
+pub struct Budget(Arc<Inner>);
+
+struct Inner {
+    limit_bytes: usize,
+    used: Mutex<Used>,
+    /// So much is taken that somebody may be overdrawn.
+    scarce: AtomicBool,
+}
+
+#[derive(Default)]
+struct Used {
+    /// `total_bytes <= limit_bytes`, but for what was taken by [`Budget::restore`].
+    total_bytes: usize,
+    /// Those that hold something.
+    by_source: HashMap<Source, usize>,
+    by_user: HashMap<Arc<str>, usize>,
+}
+
+impl Used {
+    fn of(&self, source: Source) -> usize {
+        self.by_source.get(&source).copied().unwrap_or(0)
+    }
+
+    fn of_user(&self, user: &str) -> usize {
+        self.by_user.get(user).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, holder: &Holder, bytes: usize) {
+        self.total_bytes = self.total_bytes.saturating_add(bytes);
+        if let Some(source) = holder.source {
+            let own = self.by_source.entry(source).or_default();
+            *own = own.saturating_add(bytes);
+        }
+        if let Some(user) = &holder.user {
+            match self.by_user.get_mut(user) {
+                Some(own) => *own = own.saturating_add(bytes),
+                None => drop(self.by_user.insert(user.clone(), bytes)),
+            }
+        }
+    }
+
+    fn take(&mut self, holder: &Holder, bytes: usize) {
+        self.total_bytes = self.total_bytes.saturating_sub(bytes);
+        if let Some(source) = &holder.source {
+            lower(&mut self.by_source, source, bytes);
+        }
+        if let Some(user) = &holder.user {
+            lower(&mut self.by_user, user, bytes);
+        }
+    }
+}
+
+/// Who holds nothing any more is forgotten.
+fn lower<K: Eq + Hash>(held: &mut HashMap<K, usize>, who: &K, bytes: usize) {
+    if let Some(own) = held.get_mut(who) {
+        *own = own.saturating_sub(bytes);
+        if *own == 0 {
+            held.remove(who);
+        }
+    }
+}
+
+impl Budget {
+    /// So many bytes for all together.
+    pub fn new(limit_bytes: usize) -> Budget {
+        Budget(Arc::new(Inner { limit_bytes, used: Mutex::default(), scarce: AtomicBool::new(false) }))
+    }
+
+    /// Bytes that are taken.
+    pub fn used_bytes(&self) -> usize {
+        self.0.lock().total_bytes
+    }
+
+    /// Takes some for a holder.
+    ///
+    /// # Errors
+    /// All of it, or the holder's part, is taken.
+    pub fn charge(&self, holder: impl Into<Holder>, bytes: usize) -> Result<Charge, Full> {
+        let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(0) };
+        charge.grow(bytes)?;
+        Ok(charge)
+    }
+
+    /// Takes some whether there is room or not: for what a client was promised before this run, and is not to lose.
+    pub fn restore(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
+        let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(bytes) };
+        let mut used = self.0.lock();
+        used.add(&charge.holder, bytes);
+        self.0.note(&used);
+        drop(used);
+        charge
+    }
+
+    /// How much more a source may take.
+    pub fn allowance(&self, source: Source) -> usize {
+        let used = self.0.lock();
+        // What is taken is not free: `own + x <= (free - x) / SOURCE_SHARE`.
+        let free = self.0.limit_bytes.saturating_sub(used.total_bytes);
+        free.saturating_sub(used.of(source).saturating_mul(SOURCE_SHARE)) / (SOURCE_SHARE + 1)
+    }
+
+    /// Whether anybody may be overdrawn. To be asked with each request.
+    pub fn is_scarce(&self) -> bool {
+        self.0.scarce.load(Ordering::Relaxed)
+    }
+
+    /// Whether a source holds more than it would be given now.
+    pub fn is_overdrawn(&self, source: Source) -> bool {
+        let used = self.0.lock();
+        used.of(source) > self.0.threshold(&used)
+    }
+}
+
+impl Inner {
+    // Sums that are changed together, by nothing that panics.
+    fn lock(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a source may hold.
+    fn threshold(&self, used: &Used) -> usize {
+        self.limit_bytes.saturating_sub(used.total_bytes) / SOURCE_SHARE
+    }
+
+    fn note(&self, used: &Used) {
+        // Nobody holds more than all together.
+        self.scarce.store(used.total_bytes > self.threshold(used), Ordering::Relaxed);
+    }
+}
+
+/// Bytes of the budget that somebody holds.
+#[must_use = "what is not held is given back"]
+pub struct Charge {
+    budget: Budget,
+    holder: Holder,
+    /// Changes while the budget is locked.
+    bytes: AtomicUsize,
+}
+
+impl std::fmt::Debug for Charge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Charge({} bytes)", self.bytes())
+    }
+}
+
+impl Charge {
+    /// What it is of.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// On whose account.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// How much it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Another on the same account.
+    ///
+    /// # Errors
+    /// As [`Budget::charge`].
+    pub fn beside(&self, bytes: usize) -> Result<Charge, Full> {
+        self.budget.charge(self.holder.clone(), bytes)
+    }
+
+    /// Takes more.
+    ///
+    /// # Errors
+    /// As [`Budget::charge`]; then it is what it was.
+    pub fn grow(&self, bytes: usize) -> Result<(), Full> {
+        let inner = &self.budget.0;
+        let mut used = inner.lock();
+        let total = used.total_bytes.checked_add(bytes).ok_or(Full)?;
+        let free = inner.limit_bytes.checked_sub(total).ok_or(Full)?;
+        let fits = |own: usize, share| own.checked_add(bytes).is_some_and(|own| own <= free / share);
+        let source_fits = self.holder.source.is_none_or(|source| fits(used.of(source), SOURCE_SHARE));
+        let user_fits = self.holder.user.as_ref().is_none_or(|user| fits(used.of_user(user), USER_SHARE));
+        if !source_fits || !user_fits {
+            return Err(Full);
+        }
+        used.add(&self.holder, bytes);
+        inner.note(&used);
+        self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives some back.
+    pub fn shrink(&self, bytes: usize) {
+        let inner = &self.budget.0;
+        let mut used = inner.lock();
+        let bytes = bytes.min(self.bytes());
+        self.bytes.store(self.bytes().saturating_sub(bytes), Ordering::Relaxed);
+        used.take(&self.holder, bytes);
+        inner.note(&used);
+    }
+
+    /// Takes over what another of the same account holds.
+    pub fn absorb(&self, other: Charge) {
+        debug_assert!(self.holder == other.holder && Arc::ptr_eq(&self.budget.0, &other.budget.0));
+        let _used = self.budget.0.lock();
+        self.bytes
+            .store(self.bytes().saturating_add(other.bytes.swap(0, Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// It is so much from now on. One task at a time sets a charge.
+    ///
+    /// # Errors
+    /// As [`Budget::charge`]; then it is what it was.
+    pub fn set(&self, bytes: usize) -> Result<(), Full> {
+        let held = self.bytes();
+        match bytes.checked_sub(held) {
+            Some(0) => Ok(()),
+            Some(more) => self.grow(more),
+            None => {
+                self.shrink(held.saturating_sub(bytes));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.bytes() > 0 {
+            self.shrink(self.bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(n: u8) -> Source {
+        Source::V4([192, 0, 2, n].into())
+    }
+
+    fn user(name: &str, n: u8) -> Holder {
+        Holder { source: Some(host(n)), user: Some(name.into()) }
+    }
+
+    #[test]
+    fn greedy_addresses_leave_room_for_the_next() {
+        let budget = Budget::new(1100);
+        let mut held = Vec::new();
+        while let Some(more) = (0..10).find_map(|n| budget.charge(host(n), 1).ok()) {
+            held.push(more);
+        }
+        assert!(budget.used_bytes() <= 1000, "{}", budget.used_bytes());
+        assert!(budget.charge(host(10), 20).is_ok());
+        assert!((0..10).all(|n| budget.charge(host(n), 100).is_err()));
+        held.clear();
+        assert_eq!(budget.used_bytes(), 0);
+        assert!(budget.0.lock().by_source.is_empty(), "nothing is kept of who holds nothing");
+    }
+
+    #[test]
+    fn one_alone_gets_a_fifth_and_is_overdrawn_when_others_come() {
+        let budget = Budget::new(1000);
+        let one = budget.charge(host(1), 200).ok();
+        assert!(one.is_some() && budget.charge(host(1), 1).is_err());
+        assert!(!budget.is_overdrawn(host(1)));
+        let other = budget.charge(host(2), 100).ok();
+        assert!(other.is_some() && budget.is_overdrawn(host(1)) && !budget.is_overdrawn(host(2)));
+        drop(one);
+        assert!(!budget.is_overdrawn(host(1)));
+    }
+
+    #[test]
+    fn a_user_of_many_addresses_gets_half_and_leaves_the_other_to_others() {
+        let budget = Budget::new(1000);
+        let mut held = Vec::new();
+        while let Some(more) = (0..200).find_map(|n| budget.charge(user("alice", n), 1).ok()) {
+            held.push(more);
+        }
+        assert_eq!(budget.used_bytes(), 500);
+        let bob = budget.charge(user("bob", 201), 100);
+        assert!(bob.is_ok());
+        drop(bob);
+        held.clear();
+        assert_eq!(budget.used_bytes(), 0);
+        assert!(budget.0.lock().by_user.is_empty());
+    }
+
+    #[test]
+    fn a_charge_grows_and_shrinks_and_is_what_it_was_where_there_is_no_room() {
+        let budget = Budget::new(1000);
+        let charge = budget.charge(user("alice", 1), 10).unwrap();
+        assert_eq!(charge.set(200), Ok(()));
+        assert_eq!((charge.set(201), charge.bytes(), budget.used_bytes()), (Err(Full), 200, 200));
+        assert!(charge.beside(1).is_err());
+        assert_eq!(charge.set(5), Ok(()));
+        charge.shrink(100);
+        assert_eq!((charge.bytes(), budget.used_bytes()), (0, 0));
+        // What was promised is kept, and counts.
+        let restored = budget.restore(user("alice", 1), 600);
+        assert_eq!((budget.used_bytes(), charge.grow(1)), (600, Err(Full)));
+        drop((restored, charge));
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}
