@@ -1,30 +1,31 @@
 """Abuse of every port at once while one SMB and one NFS client work.
 
-Each kind of abuse begins, the two clients are measured beside it, it ends, and the clients are measured without it; at last all
-kinds run together. The table tells, for each, what throughput the two clients kept, what the abuse alone took of the server's
-processor, how much memory the server had at most, and what was left behind. Every loop here is bounded in count and time, and
-everything stays on the loopback interface of a network of the test's own.
+Each kind of abuse (kinds.py) begins, the two clients are measured beside it, it ends, and the clients are measured without it; at last
+all kinds run together. The table, in Markdown, tells for each what throughput the two clients kept, what the abuse alone took of the
+server's processor, how much memory the server had at most and has more than before afterwards, and what was left behind. Every loop is
+bounded in count and time, the whole by LIMIT_SECONDS, and everything stays on the loopback interface of a network of the test's own.
 
 What is bounded is what the *server* takes away from its clients. The server has one processor; the clients share another with those
 who abuse, and on a network of their own they would not. So the abusers' processor time is measured as well, and where the clients
 are measured without abuse, this process burns as much, as often, on that processor. Both are medians of pairs that follow each
 other, because other work on a machine comes and goes.
 
-Bounds: both clients keep KEPT of their throughput, the server's resident memory stays below --buffers, its ramdisk and
-CONSTANT_BYTES, and a minute after the abuse has ended the server has the descriptors that it had before. Exits with 1 where one of
-them is broken.
+Bounds: both clients keep KEPT of their throughput; the server's resident memory stays below --buffers, its ramdisk and
+CONSTANT_BYTES; and SETTLE_SECONDS after the abuse has ended at the latest the server has no more descriptors, connections, sessions,
+opens and threads than before, no other files in its state directory, and AFTER_BYTES more memory at most. Locks are of opens, and go
+with them: that the lock of a client that vanished is free again is looked at by taking it. Exits with 1 where a bound is broken.
+
+The table goes to standard output, progress to standard error.
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
 import pathlib
 import resource
-import socket
+import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -37,428 +38,43 @@ sys.path.append(str(ROOT / "target" / "python"))
 import weft  # noqa: E402
 
 try:
-    import spnego
+    import spnego  # noqa: F401
 except ImportError:
     sys.exit("test-abuse logs on by pyspnego: bash tests/interop/deps.sh installs it")
+
+from kinds import FEW_DESCRIPTORS, KINDS, STEP_SECONDS, Abuse, Descriptors, Recorded, TlsOfNbd, Together  # noqa: E402
 
 KEPT = 0.9
 BUFFERS = 256 << 20
 RAM = 96 << 20
 # Code, stacks of the cores, tables of connections and sessions, and the allocator's own reserve.
 CONSTANT_BYTES = 96 << 20
-# Descriptors of the server in the test of EMFILE.
-FEW_DESCRIPTORS = 512
-# Clients that vanish without a word are given up after 60 seconds (TCP keepalive, TCP_USER_TIMEOUT).
+# What of that may still be there afterwards, beyond what was there before.
+AFTER_BYTES = 32 << 20
+# Clients that vanish without a word are given up after 60 seconds (TCP keepalive, TCP_USER_TIMEOUT); the state of an NFSv4 client
+# goes with its lease, of 60 seconds as well.
 SETTLE_SECONDS = 75
-# How often abusers do something.
-STEP_SECONDS = 0.25
-# As many hosts as pretend to be clients: 127.1.0.1 and on.
-HOSTS = 64
-
-
-def host(number):
-    return f"127.1.{number % HOSTS // 250}.{number % HOSTS % 250 + 1}"
-
-
-class Abuse:
-    """One kind: `begin` opens its connections, `step` is called each STEP_SECONDS meanwhile, `end` closes everything."""
-
-    name = ""
-
-    def __init__(self, server):
-        self.server, self.peers = server, []
-
-    def port(self, name):
-        return self.server.ready[f"{name}_port"]
-
-    def connect(self, port, number, nonblocking=True):
-        """A connection from one of many addresses; None where the server refuses it."""
-        peer = socket.socket()
-        peer.settimeout(2)
-        try:
-            peer.bind((host(number), 0))
-            peer.connect(("127.0.0.1", port))
-        except OSError:
-            peer.close()
-            return None
-        if nonblocking:
-            peer.setblocking(False)
-        self.peers.append(peer)
-        return peer
-
-    def send(self, peer, data):
-        """As much as goes out at once; a peer that has hung up is what we want to see."""
-        with contextlib.suppress(OSError):
-            if peer:
-                return peer.send(data)
-        return 0
-
-    def begin(self):
-        pass
-
-    def step(self):
-        pass
-
-    def end(self):
-        for peer in self.peers:
-            peer.close()
-        self.peers = []
-
-
-def rpc_call(program, version, procedure):
-    """A call without credentials or arguments, as one record."""
-    return struct.pack(">IIIIIIIIIII", 0x80000028, 7, 0, 2, program, version, procedure, 0, 0, 0, 0)
-
-
-PORTS = ["smb", "smbd", "nfs", "nfs_rdma", "mountd", "nbd"]
-
-
-class Idle(Abuse):
-    name = "idle connections, 400 to each port"
-
-    def begin(self):
-        for port in PORTS:
-            for number in range(400):
-                self.connect(self.port(port), number)
-
-
-class MountdFlood(Abuse):
-    name = "9,000 connections to mountd alone"
-
-    def begin(self):
-        self.number = 0
-        self.some(9000)
-
-    def step(self):
-        # The flood goes on: the newest thousands are kept, as the server keeps its newest.
-        for peer in self.peers[:-8500]:
-            peer.close()
-        del self.peers[:-8500]
-        self.some(500)
-
-    def some(self, count):
-        for _ in range(count):
-            self.connect(self.port("mountd"), self.number)
-            self.number += 1
-
-
-class Slow(Abuse):
-    name = "a byte a quarter second, 100 to each port"
-    STARTS = {
-        "smb": b"\0\0\0\x40\xfeSMB" + bytes(64),
-        "smbd": b"MPA ID Req Frame\x40\x01\x00\x00",
-        "nfs": b"\x80\0\0\x28" + bytes(40),
-        "nfs_rdma": b"MPA ID Req Frame\x40\x01\x00\x00",
-        "mountd": b"\x80\0\0\x28" + bytes(40),
-        "nbd": bytes(64),
-    }
-
-    def begin(self):
-        self.sent = 0
-        self.all = [(self.connect(self.port(port), n), port) for port in PORTS for n in range(100)]
-
-    def step(self):
-        for peer, port in self.all:
-            self.send(peer, self.STARTS[port][self.sent : self.sent + 1])
-        self.sent += 1
-
-
-class Giants(Abuse):
-    name = "announced giants (8 MiB), 600 each to SMB, NFS, mountd"
-
-    def begin(self):
-        for number in range(600):
-            self.send(self.connect(self.port("smb"), number), b"\0\x7f\xff\xff\xfeSMB")
-            for port in ("nfs", "mountd"):
-                self.send(self.connect(self.port(port), number), b"\x80\x7f\xff\xff" + bytes(8))
-
-
-class HalfOpenMpa(Abuse):
-    name = "MPA requests, half of them whole, 600 to each RDMA port"
-
-    def begin(self):
-        whole = b"MPA ID Req Frame\x40\x01\x00\x00"
-        for port in ("smbd", "nfs_rdma"):
-            for number in range(600):
-                self.send(self.connect(self.port(port), number), whole if number % 2 else whole[:10])
-
-
-class NeverReading(Abuse):
-    name = "clients that never read their answers, 50 each to NFS and mountd"
-    CALLS = {"nfs": (100003, 3, 0), "mountd": (100005, 3, 5)}
-
-    def begin(self):
-        self.all = []
-        for port, (program, version, procedure) in self.CALLS.items():
-            calls = rpc_call(program, version, procedure) * 1000
-            for number in range(50):
-                self.all.append([self.connect(self.port(port), number), calls, 0])
-        # Until nothing more is taken: then the buffers of both kernels are full, and the server holds answers.
-        until = time.monotonic() + 10
-        while self.step() > 0 and time.monotonic() < until:
-            time.sleep(0.01)
-
-    def step(self):
-        sent = 0
-        for entry in self.all:
-            peer, calls, done = entry
-            # A call that was cut goes on where it was cut.
-            taken = self.send(peer, calls[done:])
-            entry[2] = (done + taken) % len(calls)
-            sent += taken
-        return sent
-
-
-class Calls(Abuse):
-    name = "20,000 empty calls a second, by 50 connections to NFS"
-
-    def begin(self):
-        self.all = [self.connect(self.port("nfs"), number) for number in range(50)]
-
-    def step(self):
-        calls = rpc_call(100003, 3, 0) * int(20_000 * STEP_SECONDS / 50)
-        for peer in self.all:
-            self.send(peer, calls)
-            with contextlib.suppress(OSError):
-                peer and peer.recv(1 << 20)
-
-
-class NbdWrites(Abuse):
-    name = "begun WRITEs of 8 MiB, 300 to NBD"
-
-    def begin(self):
-        option = b"IHAVEOPT" + struct.pack(">II", 1, 3) + b"vol"
-        write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 << 20)
-        for number in range(300):
-            peer = self.connect(self.port("nbd"), number)
-            # The server speaks first; what it says needs no answer but this.
-            self.send(peer, struct.pack(">I", 3) + option + write + bytes(1000))
-
-
-class Vanished(Abuse):
-    name = "clients that vanished, 200 each to SMB and NFS"
-    ADDRESS = "10.99.99.2"
-
-    def begin(self):
-        weft.run("ip", "address", "add", f"{self.ADDRESS}/32", "dev", "lo")
-        for port, first in (("smb", b""), ("nfs", rpc_call(100003, 3, 0))):
-            for _ in range(200):
-                peer = socket.socket()
-                peer.bind((self.ADDRESS, 0))
-                with contextlib.suppress(OSError):
-                    peer.connect(("127.0.0.1", self.port(port)))
-                self.send(peer, first)
-                self.peers.append(peer)
-        # From here on nothing reaches them any more, and nothing of theirs arrives.
-        weft.run("ip", "address", "del", f"{self.ADDRESS}/32", "dev", "lo")
-
-
-class WrongPasswords(Abuse):
-    name = f"wrong passwords for the same user from {HOSTS} addresses"
-
-    def begin(self):
-        self.round = 0
-
-    def step(self):
-        # Two guesses at a time, eight a second.
-        self.round += 1
-        asyncio.run(self.some(range(self.round * 2, self.round * 2 + 2)))
-
-    async def some(self, numbers):
-        async def one(number):
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, struct.error):
-                await asyncio.wait_for(self.guess(number), 2)
-
-        await asyncio.gather(*map(one, numbers))
-
-    async def guess(self, number):
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port("smb"), local_addr=(host(number), 0)
-        )
-        message, session = 0, 0
-
-        async def ask(command, body):
-            nonlocal message
-            header = struct.pack(
-                "<4sHHIHHIIQIIQ16s", b"\xfeSMB", 64, 0, 0, command, 1, 0, 0, message, 0, 0, session, bytes(16)
-            )
-            message += 1
-            writer.write(struct.pack(">I", len(header) + len(body)) + header + body)
-            length = struct.unpack(">I", await reader.readexactly(4))[0]
-            return await reader.readexactly(length)
-
-        try:
-            await ask(0, struct.pack("<HHHHI16sQHH", 36, 2, 1, 0, 0, os.urandom(16), 0, 0x0300, 0x0302))
-            proof = spnego.client(
-                weft.USER, f"wrong-{number}", hostname="127.0.0.1", service="cifs", protocol="ntlm"
-            )
-            token = proof.step()
-            for _ in range(2):
-                body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
-                answer = await ask(1, body)
-                session = struct.unpack_from("<Q", answer, 40)[0]
-                at, length = struct.unpack_from("<HH", answer, 68)
-                if struct.unpack_from("<I", answer, 8)[0] != 0xC0000016:
-                    break
-                token = proof.step(answer[at : at + length])
-        finally:
-            writer.close()
-
-
-class FullDisk(Abuse):
-    name = "a full disk: writes into a share without space"
-
-    def begin(self):
-        self.folder, self.steps = self.server.full, 0
-        with contextlib.suppress(OSError), open(self.folder / "fill", "wb", buffering=0) as fill:
-            for _ in range(64):
-                fill.write(bytes(1 << 20))
-
-    def step(self):
-        # Once a second, by a client that ends each time.
-        self.steps += 1
-        if self.steps % 4 != 1:
-            return
-        name = f"smb://{weft.USER}@127.0.0.1:{self.port('smb')}/full/more"
-        done = weft.run(weft.WEFT, "cp", "--quiet", self.server.source, name, check=False, timeout=30)
-        if done.returncode == 0:
-            raise AssertionError("a full disk took a file")
-
-    def end(self):
-        super().end()
-        for left in self.folder.iterdir():
-            left.unlink()
-
-
-class Descriptors(Abuse):
-    """Runs with a server that may have few of them. Whoever is sent away comes back."""
-
-    name = f"more connections than descriptors ({FEW_DESCRIPTORS})"
-
-    def begin(self):
-        self.number = 0
-        self.some(FEW_DESCRIPTORS * 2)
-
-    def step(self):
-        for peer in self.peers[:100]:
-            peer.close()
-        del self.peers[:100]
-        self.some(100)
-
-    def some(self, count):
-        for _ in range(count):
-            self.connect(self.port(PORTS[self.number % len(PORTS)]), self.number)
-            self.number += 1
-
-
-class Recorded(Abuse):
-    """The numbers with which each of these stopped a server, all protocols of it, before there were limits: it had --buffers 1G."""
-
-    name = (
-        "at once: 1,820 MPA requests, 4,300 NFS/RDMA connections of 20 bytes, 315 begun SMB Direct messages, "
-        "140 SMB and 520 NFS giants"
-    )
-    MPA = b"MPA ID Req Frame\x40\x01\x00\x00"
-
-    def begin(self):
-        for number in range(1820):
-            self.send(self.connect(self.port("smbd"), number), self.MPA)
-        for number in range(4300):
-            self.send(self.connect(self.port("nfs_rdma"), number), self.MPA)
-        self.fragments = 0
-        for number in range(315):
-            self.fragments += self.fragment(number)
-        if self.fragments == 0:
-            raise AssertionError("no SMB Direct message was begun: what is sent is out of date")
-        for number in range(140):
-            self.send(self.connect(self.port("smb"), number), b"\0\x7f\xff\xff\xfeSMB")
-        for number in range(520):
-            self.send(self.connect(self.port("nfs"), number), b"\x80\x0f\xff\xff" + bytes(8))
-
-    def fragment(self, number):
-        """Negotiates SMB Direct ([MS-SMBD] 2.2.1) and sends the first fragment of a message of 60 KiB (2.2.3)."""
-        peer = self.connect(self.port("smbd"), number, nonblocking=False)
-        if peer is None:
-            return False
-        negotiate = struct.pack("<HHHHIII", 0x100, 0x100, 0, 10, 1364, 8192, 1 << 20)
-        first = struct.pack("<HHHHIIII", 10, 1, 0, 0, 60_000, 24, 8, 0) + bytes(8)
-        try:
-            peer.sendall(self.MPA)
-            answer = self.exactly(peer, 20)
-            self.exactly(peer, struct.unpack_from(">H", answer, 18)[0])
-            peer.sendall(fpdu(1, negotiate))
-            self.exactly(peer, 2)
-            peer.sendall(fpdu(2, first))
-        except OSError:
-            return False
-        peer.setblocking(False)
-        return True
-
-    def exactly(self, peer, count):
-        got = b""
-        while len(got) < count:
-            piece = peer.recv(count - len(got))
-            if not piece:
-                raise ConnectionResetError
-            got += piece
-        return got
-
-
-def fpdu(number, message):
-    """An RDMAP Send (RFC 5040 4.3) in an untagged DDP segment (RFC 5041 4.3) in an FPDU (RFC 5044 4)."""
-    segment = bytes([0x41, 0x43]) + bytes(4) + struct.pack(">III", 0, number, 0) + message
-    framed = struct.pack(">H", len(segment)) + segment
-    framed += bytes(-len(framed) % 4)
-    return framed + struct.pack("<I", crc32c(framed))
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-class Together(Abuse):
-    name = "all of these at once"
-
-    def __init__(self, server):
-        super().__init__(server)
-        # Those that take long to begin come first: others would have met their deadlines by then.
-        first = [NeverReading, MountdFlood]
-        self.kinds = [kind(server) for kind in [*first, *(kind for kind in KINDS if kind not in first)]]
-
-    def begin(self):
-        for kind in self.kinds:
-            kind.begin()
-
-    def step(self):
-        for kind in self.kinds:
-            kind.step()
-
-    def end(self):
-        for kind in self.kinds:
-            kind.end()
-
-
-KINDS = [
-    Idle, Slow, Giants, HalfOpenMpa, NeverReading, Calls, NbdWrites, Vanished, WrongPasswords, FullDisk, MountdFlood,
-]
+# The whole run: it is given up then.
+LIMIT_SECONDS = 40 * 60
 
 
 class Server(weft.Process):
     """The server under abuse, on the first processor where there are two."""
 
-    def __init__(self, work, descriptors=None, buffers=BUFFERS):
-        self.work, self.buffers = work, buffers
-        self.full = work / "full"
+    def __init__(self, work, descriptors=None, buffers=BUFFERS, nbd_tls=False):
+        self.work, self.buffers, self.nbd_tls = work, buffers, nbd_tls
+        self.data, self.full, self.state = work / "data", work / "full", work / "state"
         self.source = weft.random_file(work / "source", 2 << 20)
-        state = work / "state"
+        state = self.state
         if not (state / "volumes").exists():
             for name in ("data", "full"):
                 (work / name).mkdir(exist_ok=True)
+            with open(self.data / "abuse-read", "wb") as file:
+                file.truncate(1 << 20)
+            weft.run(
+                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                "-subj", "/CN=localhost", "-keyout", work / "key.pem", "-out", work / "certificate.pem",
+            )
             weft.run("mount", "-t", "tmpfs", "-o", "size=8m", "full", self.full)
             weft.run(
                 weft.WEFT, "volume", "create", "vol", "--size", "64M", "--file", work / "vol.img", "--state-dir", state
@@ -466,18 +82,21 @@ class Server(weft.Process):
         # A limit that a process of root's could raise again would be none.
         limit = ["prlimit", f"--nofile={descriptors}:{descriptors}"] if descriptors else []
         command = [
-            *limit, *pinned(0), weft.WEFT, "serve", work / "data", self.full, "--ram", f"ram={RAM}", "--user", weft.USER,
+            *limit, *pinned(0), weft.WEFT, "serve", self.data, self.full, "--ram", f"ram={RAM}", "--user", weft.USER,
             "--json", "--buffers", str(buffers), "--state-dir", state, "--volume", "vol", "--nbd-port", 0, "--cores", 1,
-            "--no-root-squash",
+            "--no-root-squash", "--nfs-udp",
         ]
-        for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
+        for name in ["nfs", *(["nbd"] if nbd_tls else [])]:
+            command += [f"--{name}-tls-cert", work / "certificate.pem", f"--{name}-tls-key", work / "key.pem"]
+        for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd", "rpcbind"]:
             command += [f"--{name}-port", 0]
         super().__init__(command, work / "log")
 
     def status(self, field):
+        """A number of /proc/PID/status, in the unit that it has there."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
-                return int(line.split()[1]) << 10
+                return int(line.split()[1])
         return 0
 
     def processor_seconds(self):
@@ -485,15 +104,29 @@ class Server(weft.Process):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident(self):
-        return self.status("VmRSS")
+        return self.status("VmRSS") << 10
 
     def descriptors(self):
-        """How many it has, but for the slabs of its buffer pool: those stay mapped, and the memory in them is measured."""
-        count = 0
+        """What its descriptors are of, but for the slabs of its buffer pool: those stay mapped, and the memory in them is measured."""
+        found = []
         for name in os.listdir(folder := f"/proc/{self.process.pid}/fd"):
             with contextlib.suppress(OSError):
-                count += "memfd:weft-slab" not in os.readlink(f"{folder}/{name}")
-        return count
+                found.append(os.readlink(f"{folder}/{name}"))
+        return [target for target in found if "memfd:weft-slab" not in target]
+
+    def holds(self):
+        """What it holds for clients, in numbers, by what it says itself and what the kernel says of it."""
+        # Before it is asked, which takes a descriptor for a moment.
+        descriptors = len(self.descriptors())
+        told = weft.run(weft.WEFT, "status", "--json", "--state-dir", self.state, "--pid", self.process.pid, timeout=30)
+        [told] = json.loads(told.stdout)["servers"]
+        return {
+            "descriptors": descriptors, "connections": len(told["connections"]), "sessions": told["sessions"],
+            "opens": told["opens"], "threads": self.status("Threads"), "files of state": len(self.files()),
+        }
+
+    def files(self):
+        return [path for path in self.state.rglob("*") if path.is_file()]
 
 
 def pinned(cpu):
@@ -576,26 +209,42 @@ def alone(server, abuse):
     return (server.processor_seconds() - before) / (time.monotonic() - began)
 
 
-def settle(server, wanted):
-    """Waits until the server has no more descriptors than `wanted`; how many it has then."""
+def settle(server, before, resident):
+    """Waits until the server holds no more than `before`, and hardly more memory; what is left beyond, and how much more memory."""
     until = time.monotonic() + SETTLE_SECONDS
-    while server.descriptors() > wanted and time.monotonic() < until:
-        time.sleep(0.5)
-    return server.descriptors()
+    while True:
+        left = {what: count - before[what] for what, count in server.holds().items() if count > before[what]}
+        more = server.resident() - resident
+        if (not left and more <= AFTER_BYTES) or time.monotonic() > until:
+            return left, more
+        time.sleep(1)
+
+
+def warm(server, out):
+    """What the server opens once and keeps: the files and folders that it has served, its pool's memory."""
+    measure(server, out)
+    user = Abuse(server)
+    user.user(0).open("abuse-read", 0x80000000, 7)
+    user.end()
+    weft.run(weft.WEFT, "cp", "-q", server.source, f"smb://{weft.USER}@127.0.0.1:{server.ready['smb_port']}/full/warm")
+    (server.full / "warm").unlink()
+    settle(server, dict.fromkeys(server.holds(), 1 << 30) | {"connections": 0}, server.resident())
 
 
 def row(server, abuse, out, repetitions):
-    """One line of the table."""
-    held = server.descriptors()
+    """One line of the table, and the bounds that are broken."""
+    # Whoever asked last is gone.
+    time.sleep(1)
+    before, resident, known = server.holds(), server.resident(), set(server.descriptors())
     kept, taken, peak = {"smb": [], "nfs": []}, [], 0
     for _ in range(repetitions):
         start = time.monotonic()
         abuse.begin()
         began = time.monotonic() - start
         taken.append(alone(server, abuse))
-        during, resident, effort = measure(server, out, abuse.step)
+        during, most, effort = measure(server, out, abuse.step)
         abuse.end()
-        peak = max(peak, resident)
+        peak = max(peak, most)
         beside, _, _ = measure(server, out, lambda: burn(effort))
         for name, shares in kept.items():
             shares.append(during[name] / max(beside[name], 1))
@@ -604,48 +253,95 @@ def row(server, abuse, out, repetitions):
             + ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in beside.items()),
             file=sys.stderr,
         )
-    left = settle(server, held) - held
+    start = time.monotonic()
+    faults = abuse.after()
+    left, more = settle(server, before, resident)
+    print(f"  {left or 'nothing'} left after {time.monotonic() - start:.0f} s", file=sys.stderr)
+    if "descriptors" in left:
+        print(f"  new descriptors: {sorted(set(server.descriptors()) - known)}", file=sys.stderr)
     kept = {name: statistics.median(shares) for name, shares in kept.items()}
     bound = server.buffers + RAM + CONSTANT_BYTES
-    faults = [f"{name} kept {share:.2f}" for name, share in kept.items() if share < KEPT]
+    faults += [f"{name} kept {share:.2f}" for name, share in kept.items() if share < KEPT]
     if peak > bound:
         faults.append(f"{peak >> 20} MiB resident, bound {bound >> 20}")
-    if left > 0:
-        faults.append(f"{left} descriptors left behind")
-    if server.process.poll() is not None:
-        faults.append("the server is gone")
-    print(
+    if more > AFTER_BYTES:
+        faults.append(f"{more >> 20} MiB more afterwards, bound {AFTER_BYTES >> 20}")
+    named = ", ".join(f"{count} {what}" for what, count in left.items())
+    if named:
+        faults.append(f"left behind: {named}")
+    line = (
         f"| {abuse.name} | {kept['smb']:.2f} | {kept['nfs']:.2f} | {statistics.median(taken):.2f} | {peak >> 20} MiB "
-        f"| {max(left, 0)} | {'; '.join(faults) or 'holds'} |",
-        flush=True,
+        f"| {max(more, 0) >> 20} MiB | {named or 'nothing'} | {'; '.join(faults) or 'holds'} |"
     )
-    return faults
+    return line, faults
+
+
+HEADING = """\
+| abuse | SMB kept | NFS kept | server's processor | resident | more afterwards | left behind | |
+|---|---|---|---|---|---|---|---|"""
+
+
+class TooLong(Exception):
+    """LIMIT_SECONDS are over."""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only kinds whose name contains this")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--out", type=pathlib.Path, help="the table goes here, too, and nothing else")
+    parser.add_argument("--list", action="store_true", help="name the kinds, and end")
     options = parser.parse_args()
+    # Each with the limits of its server.
+    plan = [
+        ([*KINDS, Together], {}),
+        ([TlsOfNbd], {"nbd_tls": True}),
+        ([Descriptors], {"descriptors": FEW_DESCRIPTORS}),
+        ([Recorded], {"buffers": 1 << 30}),
+    ]
+    plan = [([kind for kind in kinds if options.only in kind.name], limits) for kinds, limits in plan]
+    count = sum(len(kinds) for kinds, _ in plan)
+    if options.list:
+        print("\n".join(kind.name for kinds, _ in plan for kind in kinds))
+        return
     if os.geteuid() != 0:
         sys.exit("test-abuse needs root: it makes a network, an address and a small file system of its own")
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(32768, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     if (os.cpu_count() or 1) > 1:
         # Beside the clients, and not beside the server. What this starts inherits it.
         os.sched_setaffinity(0, {1})
-    faults = []
+    faults, lines, started = [], [], time.monotonic()
 
-    def under(kinds, **limits):
-        """Runs the kinds that were chosen against a server of their own."""
-        chosen = [kind for kind in kinds if options.only in kind.name]
-        if not chosen:
-            return
+    def too_long(*_):
+        raise TooLong(f"it takes longer than {LIMIT_SECONDS} s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    # Told to end, it tidies up as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    signal.alarm(LIMIT_SECONDS)
+
+    def table(line):
+        lines.append(line)
+        print(line, flush=True)
+        if options.out:
+            options.out.write_text("\n".join(lines) + "\n")
+
+    def under(kinds, limits):
+        """Runs these kinds against a server of their own."""
         server = Server(work, **limits)
         try:
-            measure(server, work)  # Warm.
-            for kind in chosen:
-                faults.extend(row(server, kind(server), work, options.repetitions))
-            if server.stop() != 0:
+            warm(server, work)
+            for kind in kinds:
+                passed = time.monotonic() - started
+                print(f"{len(lines)} of {count}, {passed // 60:.0f}:{passed % 60:02.0f}: {kind.name}", file=sys.stderr, flush=True)
+                line, broken = row(server, kind(server), work, options.repetitions)
+                table(line)
+                faults.extend(broken)
+                if server.process.poll() is not None:
+                    break
+            if server.process.poll() is not None:
+                faults.append("the server is gone")
+            elif server.stop() != 0:
                 faults.append("the server ended with a fault")
         finally:
             if server.process.poll() is None:
@@ -656,13 +352,17 @@ def main():
     with weft.own_network(), tempfile.TemporaryDirectory(prefix="weft-abuse-") as folder:
         work = pathlib.Path(folder)
         try:
-            print("| abuse | SMB kept | NFS kept | server's processor | resident | descriptors left | |")
-            print("|---|---|---|---|---|---|---|", flush=True)
-            under([*KINDS, Together])
-            under([Descriptors], descriptors=FEW_DESCRIPTORS)
-            under([Recorded], buffers=1 << 30)
+            table(HEADING)
+            for kinds, limits in plan:
+                if kinds:
+                    under(kinds, limits)
         finally:
+            signal.alarm(0)
             weft.run("umount", work / "full", check=False)
+    passed = time.monotonic() - started
+    print(f"{count} kinds, {options.repetitions} repetitions: {passed / 60:.1f} minutes", file=sys.stderr)
+    for fault in faults:
+        print(f"  {fault}", file=sys.stderr)
     sys.exit(f"{len(faults)} bounds broken" if faults else 0)
 
 

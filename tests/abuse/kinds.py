@@ -1,0 +1,772 @@
+"""The kinds of abuse: what is done to which port.
+
+Every loop here is bounded in count, and every wait in time. Peers that have to be logged on come from addresses of their own
+(`user_host`), at which nobody has tried wrong passwords.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import socket
+import struct
+import sys
+import time
+import unittest.mock
+
+import clients
+import nfs4
+import weft
+
+# How often abusers do something.
+STEP_SECONDS = 0.25
+# As many hosts as pretend to be clients: 127.1.0.1 and on.
+HOSTS = 64
+# Descriptors of the server in the test of EMFILE.
+FEW_DESCRIPTORS = 512
+# What a client that vanished had open is free again: SMB gives it up after 30 seconds, NFSv4 when its lease of 60 has ended.
+# Looks at connections and leases come every few seconds.
+SMB_FREE_SECONDS, NFS_FREE_SECONDS = 45, 75
+# Connections that say nothing, or stop in their first message, are ended after 30 seconds at the latest; deadlines are looked
+# at every few seconds.
+DEADLINE_SECONDS = 45
+PORTS = ["smb", "smbd", "nfs", "nfs_rdma", "mountd", "rpcbind", "nbd"]
+RDMA_PORTS = ["smbd", "nfs_rdma"]
+UDP_PORTS = ["nfs", "mountd", "rpcbind"]
+
+
+def host(number):
+    return f"127.1.{number % HOSTS // 250}.{number % HOSTS % 250 + 1}"
+
+
+def user_host(number):
+    return f"127.2.{number // 250}.{number % 250 + 1}"
+
+
+class Abuse:
+    """One kind: `begin` opens its connections, `step` is called each STEP_SECONDS meanwhile, `end` closes everything. `after` is
+    called once when all is over; it returns what is wrong then."""
+
+    name = ""
+
+    def __init__(self, server):
+        self.server, self.peers = server, []
+
+    def port(self, name):
+        return self.server.ready[f"{name}_port"]
+
+    def connect(self, port, number, nonblocking=True, address=None):
+        """A connection from one of many addresses; None where the server refuses it."""
+        peer = socket.socket()
+        peer.settimeout(2)
+        try:
+            peer.bind((address or host(number), 0))
+            peer.connect(("127.0.0.1", port))
+        except OSError:
+            peer.close()
+            return None
+        if nonblocking:
+            peer.setblocking(False)
+        self.peers.append(peer)
+        return peer
+
+    def shm(self, port):
+        """A connection by shared memory; None where the server refuses it."""
+        try:
+            peer = clients.shm_connect(self.port(port))
+        except OSError:
+            return None
+        peer.setblocking(False)
+        self.peers.append(peer)
+        return peer
+
+    def send(self, peer, data):
+        """As much as goes out at once; a peer that has hung up is what we want to see."""
+        with contextlib.suppress(OSError):
+            if peer:
+                return peer.send(data)
+        return 0
+
+    def prepared(self, what, prepare, numbers):
+        """What `prepare` returns for each of these numbers, many at once: a log-on may be made to wait. Connections that the server
+        ends meanwhile are left out; all of them would mean that what is sent is out of date."""
+
+        def one(number):
+            try:
+                return prepare(number)
+            except OSError as e:
+                self.said = e
+                return None
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            made = [peer for peer in pool.map(one, numbers) if peer]
+        if len(made) < len(numbers):
+            print(f"  {what}: {len(made)} of {len(numbers)} got through: {self.said}", file=sys.stderr)
+        if not made:
+            raise AssertionError(f"{what}: none got through: what is sent is out of date")
+        return made
+
+    def user(self, number, share="data", address=None, grant=None):
+        """A user who has logged on, by TCP, or by SMB Direct where there is a `grant` of credits."""
+        peer = self.connect(self.port("smb" if grant is None else "smbd"), number, False, address or user_host(number))
+        if peer is None:
+            raise ConnectionRefusedError("no connection")
+        peer.settimeout(20)
+        channel = clients.Tcp(peer) if grant is None else clients.SmbDirect(peer)
+        client = clients.Smb(channel, signs=address is not None)
+        client.negotiate()
+        client.log_on()
+        client.connect(share)
+        return client
+
+    def begin(self):
+        pass
+
+    def step(self):
+        pass
+
+    def end(self):
+        for peer in self.peers:
+            peer.close()
+        self.peers = []
+
+    def after(self):
+        return []
+
+
+class Idle(Abuse):
+    name = "idle connections, 400 to each port and each socket of shared memory"
+
+    def begin(self):
+        for port in PORTS:
+            for number in range(400):
+                self.connect(self.port(port), number)
+        for port in RDMA_PORTS:
+            for _ in range(400):
+                self.shm(port)
+
+
+class Deadlines(Abuse):
+    """These do not hang up: the server does, in the time that is stated for each of them."""
+
+    name = "20 to each port and socket that say nothing, 20 that stop in their first message, until the server has ended them"
+
+    def begin(self):
+        for peer, _ in getattr(self, "all", []):
+            peer.close()
+        self.all = []
+        for port in PORTS:
+            for number in range(20):
+                begun = self.connect(self.port(port), number)
+                self.send(begun, Slow.STARTS[port][:10])
+                self.all += [(begun, f"{port}, begun"), (self.connect(self.port(port), number), f"{port}, silent")]
+        for port in RDMA_PORTS:
+            self.all += [(self.shm(port), f"{port} by shared memory, silent") for _ in range(20)]
+        tls = self.prepared("TLS of NFS", self.tls, range(40))
+        hello = clients.client_hello()
+        for peer in tls[:20]:
+            self.send(peer, hello[:50])
+        self.all += [(peer, "TLS of NFS, " + ("silent" if number >= 20 else "begun")) for number, peer in enumerate(tls)]
+        self.all = [(peer, what) for peer, what in self.all if peer]
+        self.since, self.peers = time.monotonic(), []
+
+    def tls(self, number):
+        peer = self.connect(self.port("nfs"), number, nonblocking=False)
+        clients.start_tls_of_nfs(peer)
+        peer.setblocking(False)
+        return peer
+
+    def after(self):
+        ended = {}
+        while self.all:
+            late = time.monotonic() > self.since + DEADLINE_SECONDS
+            for peer, what in self.all[:]:
+                with contextlib.suppress(BlockingIOError):
+                    try:
+                        if peer.recv(1000):
+                            continue
+                    except ConnectionResetError:
+                        pass
+                    peer.close()
+                    self.all.remove((peer, what))
+                    ended[what] = time.monotonic() - self.since
+            if late:
+                break
+            time.sleep(0.5)
+        print("  ended: " + "; ".join(f"{what} {seconds:.0f} s" for what, seconds in ended.items()), file=sys.stderr)
+        left = sorted({what for _, what in self.all})
+        for peer, _ in self.all:
+            peer.close()
+        return [f"not ended after {DEADLINE_SECONDS} s: {what}" for what in left]
+
+
+class MountdFlood(Abuse):
+    name = "9,000 connections to mountd alone"
+
+    def begin(self):
+        self.number = 0
+        self.some(9000)
+
+    def step(self):
+        # The flood goes on: the newest thousands are kept, as the server keeps its newest.
+        for peer in self.peers[:-8500]:
+            peer.close()
+        del self.peers[:-8500]
+        self.some(500)
+
+    def some(self, count):
+        for _ in range(count):
+            self.connect(self.port("mountd"), self.number)
+            self.number += 1
+
+
+class Slow(Abuse):
+    name = "a byte a quarter second, 100 to each port"
+    STARTS = {
+        "smb": b"\0\0\0\x40\xfeSMB" + bytes(64),
+        "smbd": b"MPA ID Req Frame\x40\x01\x00\x00",
+        "nfs": b"\x80\0\0\x28" + bytes(40),
+        "nfs_rdma": b"MPA ID Req Frame\x40\x01\x00\x00",
+        "mountd": b"\x80\0\0\x28" + bytes(40),
+        "rpcbind": b"\x80\0\0\x28" + bytes(40),
+        "nbd": bytes(64),
+    }
+
+    def begin(self):
+        self.sent = 0
+        self.all = [(self.connect(self.port(port), n), port) for port in PORTS for n in range(100)]
+
+    def step(self):
+        for peer, port in self.all:
+            self.send(peer, self.STARTS[port][self.sent : self.sent + 1])
+        self.sent += 1
+
+
+class Giants(Abuse):
+    name = "announced giants, 600 each: 8 MiB to SMB, NFS, mountd, rpcbind; an option of 2 GiB to NBD; MPA private data of 64 KiB"
+
+    def begin(self):
+        for number in range(600):
+            self.send(self.connect(self.port("smb"), number), b"\0\x7f\xff\xff\xfeSMB")
+            for port in ("nfs", "mountd", "rpcbind"):
+                self.send(self.connect(self.port(port), number), b"\x80\x7f\xff\xff" + bytes(8))
+            option = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 7, 0x7FFF_FFFF)
+            self.send(self.connect(self.port("nbd"), number), option + bytes(8))
+            for port in RDMA_PORTS:
+                self.send(self.connect(self.port(port), number), b"MPA ID Req Frame\x40\x01\xff\xff" + bytes(8))
+
+
+class HalfOpenMpa(Abuse):
+    name = "MPA requests, half of them whole, 600 to each RDMA port"
+
+    def begin(self):
+        for port in RDMA_PORTS:
+            for number in range(600):
+                self.send(self.connect(self.port(port), number), clients.MPA if number % 2 else clients.MPA[:10])
+
+
+class HalfOpenShm(Abuse):
+    """A message of these sockets is whole or is not there, so nobody sends it slowly or announces a giant."""
+
+    name = "shared memory: 200 whole requests to each socket without a word afterwards, and 200 garbled ones"
+
+    def begin(self):
+        self.bells, asked = [], 0
+        for port in RDMA_PORTS:
+            for number in range(200):
+                peer = self.shm(port)
+                with contextlib.suppress(OSError):
+                    if peer:
+                        self.bells.append(clients.shm_request(peer))
+                        asked += 1
+                self.send(self.shm(port), (b"weft-shm" + bytes(16), b"x", bytes(532))[number % 3])
+        if not asked or not any(self.answered(peer) for peer in self.peers):
+            raise AssertionError("no request by shared memory was accepted: what is sent is out of date")
+
+    def answered(self, peer):
+        peer.settimeout(0.05)
+        with contextlib.suppress(OSError):
+            return peer.recv(600)[:8] == b"weft-shm"
+        return False
+
+    def end(self):
+        super().end()
+        for bell in self.bells:
+            bell.close()
+
+
+class Datagrams(Abuse):
+    name = "datagrams to NFS, mountd and rpcbind by UDP: calls, garbage, 60 KiB, from 1,280 senders, 1,200 a second"
+
+    def begin(self):
+        self.sent = 0
+        for number in range(1280):
+            peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            peer.bind((host(number), 0))
+            peer.setblocking(False)
+            self.peers.append(peer)
+        self.step()
+
+    def step(self):
+        programs = {"nfs": (100003, 3, 0), "mountd": (100005, 3, 5), "rpcbind": (100000, 2, 4)}
+        for _ in range(int(1200 * STEP_SECONDS / len(UDP_PORTS))):
+            peer = self.peers[self.sent % len(self.peers)]
+            for port in UDP_PORTS:
+                # Without the mark of a record.
+                call = clients.rpc_call(*programs[port])[4:]
+                with contextlib.suppress(OSError):
+                    peer.sendto((call, call[:17], call + bytes(60_000))[self.sent % 3], ("127.0.0.1", self.port(port)))
+            self.sent += 1
+
+
+class Tls(Abuse):
+    """Of NBD as well where the server has it under TLS."""
+
+    name = "TLS asked of NFS, 60 each: then silence, a byte a quarter second, a giant record, a giant message under TLS"
+
+    def begin(self):
+        self.sent, self.hello = 0, clients.client_hello()
+        starts = {"nfs": clients.start_tls_of_nfs}
+        if self.server.nbd_tls:
+            starts["nbd"] = clients.start_tls_of_nbd
+        context = clients.tls_context()
+        self.slow = []
+        for port, start in starts.items():
+            def asked(number, port=port, start=start):
+                peer = self.connect(self.port(port), number, nonblocking=False)
+                if peer:
+                    start(peer)
+                    peer.setblocking(False)
+                return peer
+
+            def inside(number, port=port):
+                peer = asked(number, port)
+                peer.settimeout(10)
+                talk = context.wrap_socket(peer, server_hostname="localhost")
+                self.peers[self.peers.index(peer)] = talk
+                talk.setblocking(False)
+                return talk
+
+            silent, slow, giants = (self.prepared(f"TLS of {port}", asked, range(60)) for _ in range(3))
+            self.slow += slow
+            for number, peer in enumerate(giants):
+                # A record longer than any, and a ClientHello of 16 MiB.
+                self.send(peer, b"\x16\x03\x01\xff\xff" if number % 2 else b"\x16\x03\x01\x40\x00\x01\xff\xff\xff")
+            giant = {"nfs": b"\x80\x7f\xff\xff" + bytes(8), "nbd": b"IHAVEOPT" + struct.pack(">II", 7, 0x7FFF_FFFF)}[port]
+            for peer in self.prepared(f"handshakes of {port}", inside, range(60)):
+                self.send(peer, giant)
+
+    def step(self):
+        for peer in self.slow:
+            self.send(peer, self.hello[self.sent : self.sent + 1])
+        self.sent += 1
+
+
+class NeverReading(Abuse):
+    name = "clients that never read their answers, 50 each to NFS, mountd and rpcbind"
+    CALLS = {"nfs": (100003, 3, 0), "mountd": (100005, 3, 5), "rpcbind": (100000, 2, 4)}
+
+    def begin(self):
+        self.all = []
+        for port, (program, version, procedure) in self.CALLS.items():
+            calls = clients.rpc_call(program, version, procedure) * 1000
+            for number in range(50):
+                self.all.append([self.connect(self.port(port), number), calls, 0])
+        self.fill()
+
+    def fill(self):
+        """Until nothing more is taken: then the buffers of both kernels are full, and the server holds answers."""
+        until = time.monotonic() + 10
+        while self.step() > 0 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def step(self):
+        sent = 0
+        for entry in self.all:
+            peer, calls, done = entry
+            # A call that was cut goes on where it was cut.
+            taken = self.send(peer, calls[done:])
+            entry[2] = (done + taken) % len(calls)
+            sent += taken
+        return sent
+
+
+class NeverReadingSmb(Abuse):
+    name = "SMB clients that never read: 50 that have not logged on, ECHOs; 40 users, each with 64 READs of 1 MiB under way"
+
+    def begin(self):
+        for client in self.prepared("SMB without a log-on", self.stranger, range(50)):
+            frames = b""
+            for _ in range(1000):
+                message = client.packed(clients.ECHO, struct.pack("<HH", 4, 0))
+                frames += struct.pack(">I", len(message)) + message
+            self.send(client.channel.peer, frames)
+        for client in self.prepared("log-ons to SMB", self.reader, range(40)):
+            frames = b""
+            for _ in range(min(64, client.credits // 16)):
+                message = client.read(0, 1 << 20)
+                frames += struct.pack(">I", len(message)) + message
+            client.channel.peer.setblocking(False)
+            self.send(client.channel.peer, frames)
+
+    def stranger(self, number):
+        peer = self.connect(self.port("smb"), number, nonblocking=False)
+        client = clients.Smb(clients.Tcp(peer))
+        client.negotiate()
+        peer.setblocking(False)
+        return client
+
+    def reader(self, number):
+        client = self.user(number)
+        client.open("abuse-read", 0x80000000, 7)
+        # Enough credits for all that is asked.
+        for _ in range(4):
+            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
+        return client
+
+
+class NeverReadingNbd(Abuse):
+    name = "NBD clients that never read: 50, each with 64 READs of 1 MiB under way"
+
+    def begin(self):
+        reads = b"".join(clients.nbd_request(0, number, 0, 1 << 20) for number in range(64))
+        for number in range(50):
+            self.send(self.connect(self.port("nbd"), number), clients.nbd_start(b"vol") + reads)
+
+
+class NeverCompleting(Abuse):
+    name = (
+        "RDMA peers that answer no Read and take nothing: 100 to NFS, 100 to SMB Direct without credits for the server, "
+        "20 users with READs and WRITEs of 1 MiB by RDMA"
+    )
+
+    def begin(self):
+        self.prepared("NFS/RDMA", self.nfs, range(100))
+        self.prepared("SMB Direct without a log-on", self.stranger, range(100))
+        self.prepared("log-ons to SMB Direct", self.reader, range(20))
+
+    def nfs(self, number):
+        peer = self.connect(self.port("nfs_rdma"), number, nonblocking=False)
+        line = clients.Iwarp(peer)
+        # As many as the server has receives for at first.
+        for call in range(3):
+            line.send(clients.rdma_call(call, reads=60_000))
+        line.send(clients.rdma_call(3, reply=60_000))
+        return peer
+
+    def stranger(self, number):
+        peer = self.connect(self.port("smbd"), number, nonblocking=False)
+        channel = clients.SmbDirect(peer, grant=1)
+        client = clients.Smb(channel)
+        client.negotiate()
+        # Nothing is granted from here on, so nothing of what follows can be answered.
+        channel.grant = 0
+        for _ in range(4):
+            client.send(clients.ECHO, struct.pack("<HH", 4, 0))
+        return peer
+
+    def reader(self, number):
+        client = self.user(100 + number, grant=10)
+        client.open("abuse-read", 0xC0000000, 7)
+        for _ in range(3):
+            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
+        # Those that fetch first: who does not read is not asked to send any more.
+        for _ in range(3):
+            client.channel.send(client.write(0, 1 << 20, clients.descriptor(1 << 20)))
+        for _ in range(3):
+            client.channel.send(client.read(0, 1 << 20, clients.descriptor(1 << 20)))
+        return client.channel.peer
+
+
+class Calls(Abuse):
+    name = "20,000 empty calls a second, by 50 connections to NFS"
+
+    def begin(self):
+        self.all = [self.connect(self.port("nfs"), number) for number in range(50)]
+
+    def step(self):
+        calls = rpc_call(100003, 3, 0) * int(20_000 * STEP_SECONDS / 50)
+        for peer in self.all:
+            self.send(peer, calls)
+            with contextlib.suppress(OSError):
+                peer and peer.recv(1 << 20)
+
+
+class NbdWrites(Abuse):
+    name = "begun WRITEs of 8 MiB, 300 to NBD"
+
+    def begin(self):
+        write = clients.nbd_request(1, 1, 0, 8 << 20)
+        for number in range(300):
+            self.send(self.connect(self.port("nbd"), number), clients.nbd_start(b"vol") + write + bytes(1000))
+
+
+@contextlib.contextmanager
+def vanishing(address):
+    """An address of clients that can be reached inside; afterwards nothing reaches them any more, and nothing of theirs arrives.
+    What is sent there goes the way of 192.0.2.0/24, which drops it without a word."""
+    weft.run("ip", "address", "add", f"{address}/32", "dev", "lo")
+    try:
+        yield
+    finally:
+        weft.run("ip", "address", "del", f"{address}/32", "dev", "lo")
+
+
+class Vanished(Abuse):
+    name = "clients that vanished, 200 each to SMB and NFS"
+    ADDRESS = "192.0.2.2"
+
+    def begin(self):
+        with vanishing(self.ADDRESS):
+            for port, first in (("smb", b""), ("nfs", clients.rpc_call(100003, 3, 0))):
+                for number in range(200):
+                    self.send(self.connect(self.port(port), number, address=self.ADDRESS), first)
+
+
+class VanishedHolders(Abuse):
+    name = "clients that vanished with a file that they let nobody else open, and a lock: one by SMB, one by NFSv4.1"
+    ADDRESS = "192.0.2.{}"
+
+    def begin(self):
+        self.round = getattr(self, "round", 100) + 1
+        self.names = {way: f"held-{way}-{self.round}" for way in ("smb", "nfs")}
+        for name in self.names.values():
+            (self.server.data / name).write_bytes(bytes(100))
+        address = self.ADDRESS.format(self.round)
+        with vanishing(address):
+            holder = self.user(0, address=address)
+            holder.open(self.names["smb"], 0xC0000000, 0)
+            holder.lock(0, 10)
+            there = ("127.0.0.1", self.port("nfs"))
+
+            def connect(*_):
+                made = lambda own: socket.create_connection(there, 10, source_address=own)
+                return weft.as_root_of(made, address)
+
+            with unittest.mock.patch.object(weft, "nfs_connection", connect):
+                self.nfs = nfs4.Client(self.port("nfs"), f"holder-{self.round}")
+            if self.take_by_nfs(self.nfs) != "ok":
+                raise AssertionError("the holder by NFSv4.1 could not open its file")
+        self.since = time.monotonic()
+        if self.free("smb") or self.free("nfs"):
+            raise AssertionError("what a client holds was given to another one")
+
+    def take_by_nfs(self, client, give_back=False):
+        """Opens the file for reading and writing, denies both to others, and locks 10 bytes; the status."""
+        status, handle, stateid, _ = client.open("data", self.names["nfs"], 3 | 0x400, 3)
+        if status == "ok":
+            area = struct.pack(">QQ", 0, 10)
+            new = nfs4.words(1, 0) + stateid + nfs4.words(0) + bytes(8) + nfs4.opaque(b"locks")
+            reply, status = client.on(handle, nfs4.LOCK, nfs4.words(2, 0) + area + new)
+            if status == "ok" and give_back:
+                client.on(handle, nfs4.LOCKU, nfs4.words(2, 0) + reply.take(16) + area)
+            if give_back:
+                client.on(handle, nfs4.CLOSE, nfs4.words(0) + stateid)
+        return status
+
+    def free(self, way):
+        """Whether another client gets the file, and the lock."""
+        if way == "nfs":
+            client = nfs4.Client(self.port("nfs"), f"other-{self.round}-{time.monotonic_ns()}")
+            try:
+                return self.take_by_nfs(client, give_back=True) == "ok"
+            finally:
+                client.hang_up()
+        client = self.user(200)
+        try:
+            taken = client.open(self.names["smb"], 0xC0000000, 0)
+            if taken:
+                client.lock(0, 10)
+            return taken
+        finally:
+            self.peers.remove(client.channel.peer)
+            client.channel.peer.close()
+
+    def end(self):
+        super().end()
+        self.nfs.hang_up()
+
+    def after(self):
+        faults = []
+        for way, seconds in (("smb", SMB_FREE_SECONDS), ("nfs", NFS_FREE_SECONDS)):
+            while not (free := self.free(way)) and time.monotonic() < self.since + seconds:
+                time.sleep(1)
+            print(f"  {way}: the file is {'free' if free else 'held'} after {time.monotonic() - self.since:.0f} s", file=sys.stderr)
+            if not free:
+                faults.append(f"what the client held by {way} was not free after {seconds} s")
+        for name in self.names.values():
+            (self.server.data / name).unlink()
+        return faults
+
+
+class WrongPasswords(Abuse):
+    name = f"wrong passwords for the same user from {HOSTS} addresses"
+
+    def begin(self):
+        self.round = 0
+
+    def step(self):
+        # Two guesses at a time, eight a second.
+        self.round += 1
+        asyncio.run(self.some(range(self.round * 2, self.round * 2 + 2)))
+
+    async def some(self, numbers):
+        async def one(number):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, struct.error):
+                await asyncio.wait_for(self.guess(number), 2)
+
+        await asyncio.gather(*map(one, numbers))
+
+    async def guess(self, number):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port("smb"), local_addr=(host(number), 0)
+        )
+        message, session = 0, 0
+
+        async def ask(command, body):
+            nonlocal message
+            header = struct.pack(
+                "<4sHHIHHIIQIIQ16s", b"\xfeSMB", 64, 0, 0, command, 1, 0, 0, message, 0, 0, session, bytes(16)
+            )
+            message += 1
+            writer.write(struct.pack(">I", len(header) + len(body)) + header + body)
+            length = struct.unpack(">I", await reader.readexactly(4))[0]
+            return await reader.readexactly(length)
+
+        try:
+            await ask(0, struct.pack("<HHHHI16sQHH", 36, 2, 1, 0, 0, os.urandom(16), 0, 0x0300, 0x0302))
+            proof = spnego.client(
+                weft.USER, f"wrong-{number}", hostname="127.0.0.1", service="cifs", protocol="ntlm"
+            )
+            token = proof.step()
+            for _ in range(2):
+                body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
+                answer = await ask(1, body)
+                session = struct.unpack_from("<Q", answer, 40)[0]
+                at, length = struct.unpack_from("<HH", answer, 68)
+                if struct.unpack_from("<I", answer, 8)[0] != 0xC0000016:
+                    break
+                token = proof.step(answer[at : at + length])
+        finally:
+            writer.close()
+
+
+class FullDisk(Abuse):
+    name = "a full disk: writes into a share without space"
+
+    def begin(self):
+        self.folder, self.steps = self.server.full, 0
+        with contextlib.suppress(OSError), open(self.folder / "fill", "wb", buffering=0) as fill:
+            for _ in range(64):
+                fill.write(bytes(1 << 20))
+
+    def step(self):
+        # Once a second, by a client that ends each time.
+        self.steps += 1
+        if self.steps % 4 != 1:
+            return
+        name = f"smb://{weft.USER}@127.0.0.1:{self.port('smb')}/full/more"
+        done = weft.run(weft.WEFT, "cp", "--quiet", self.server.source, name, check=False, timeout=30)
+        if done.returncode == 0:
+            raise AssertionError("a full disk took a file")
+
+    def end(self):
+        super().end()
+        self.left = [left.name for left in self.folder.iterdir() if left.name != "fill"]
+        for left in self.folder.iterdir():
+            left.unlink()
+
+    def after(self):
+        return [f"files on the full disk: {self.left}"] if self.left else []
+
+
+class Descriptors(Abuse):
+    """Runs with a server that may have few of them. Whoever is sent away comes back."""
+
+    name = f"more connections than descriptors ({FEW_DESCRIPTORS})"
+
+    def begin(self):
+        self.number = 0
+        self.some(FEW_DESCRIPTORS * 2)
+
+    def step(self):
+        for peer in self.peers[:100]:
+            peer.close()
+        del self.peers[:100]
+        self.some(100)
+
+    def some(self, count):
+        for _ in range(count):
+            turn = self.number % (len(PORTS) + 1)
+            if turn < len(PORTS):
+                self.connect(self.port(PORTS[turn]), self.number)
+            else:
+                self.shm("smbd")
+            self.number += 1
+
+
+class Recorded(Abuse):
+    """The numbers with which each of these stopped a server, all protocols of it, before there were limits: it had --buffers 1G."""
+
+    name = (
+        "at once: 1,820 MPA requests, 4,300 NFS/RDMA connections of 20 bytes, 315 begun SMB Direct messages, "
+        "140 SMB and 520 NFS giants"
+    )
+
+    def begin(self):
+        for number in range(1820):
+            self.send(self.connect(self.port("smbd"), number), clients.MPA)
+        for number in range(4300):
+            self.send(self.connect(self.port("nfs_rdma"), number), clients.MPA)
+        self.prepared("begun SMB Direct messages", self.fragment, range(315))
+        for number in range(140):
+            self.send(self.connect(self.port("smb"), number), b"\0\x7f\xff\xff\xfeSMB")
+        for number in range(520):
+            self.send(self.connect(self.port("nfs"), number), b"\x80\x0f\xff\xff" + bytes(8))
+
+    def fragment(self, number):
+        """Negotiates SMB Direct ([MS-SMBD] 2.2.1) and sends the first fragment of a message of 60 KiB (2.2.3)."""
+        peer = self.connect(self.port("smbd"), number, nonblocking=False)
+        if peer is None:
+            return None
+        clients.SmbDirect(peer).begin(60_000)
+        peer.setblocking(False)
+        return peer
+
+
+class Together(Abuse):
+    name = "all of these at once"
+
+    def __init__(self, server):
+        super().__init__(server)
+        # Those that take long to begin come first: others would have met their deadlines by then.
+        first = [NeverReading, MountdFlood]
+        self.kinds = [kind(server) for kind in [*first, *(kind for kind in KINDS if kind not in first)]]
+
+    def begin(self):
+        for kind in self.kinds:
+            kind.begin()
+
+    def step(self):
+        for kind in self.kinds:
+            kind.step()
+
+    def end(self):
+        for kind in self.kinds:
+            kind.end()
+
+    def after(self):
+        return [fault for kind in self.kinds for fault in kind.after()]
+
+
+class TlsOfNbd(Tls):
+    """Runs with a server whose NBD is under TLS."""
+
+    name = "TLS asked of NFS and NBD, of a server whose NBD is under TLS, 60 each: then the same"
+
+
+KINDS = [
+    Idle, Slow, Giants, HalfOpenMpa, HalfOpenShm, Tls, Datagrams, NeverReading, NeverReadingSmb, NeverReadingNbd, NeverCompleting,
+    Calls, NbdWrites, Vanished, VanishedHolders, WrongPasswords, FullDisk, MountdFlood,
+    Deadlines,
+]
