@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -334,9 +335,17 @@ def main():
             for kind in kinds:
                 passed = time.monotonic() - started
                 print(f"{len(lines)} of {count}, {passed // 60:.0f}:{passed % 60:02.0f}: {kind.name}", file=sys.stderr, flush=True)
-                line, broken = row(server, kind(server), work, options.repetitions)
+                abuse = kind(server)
+                try:
+                    line, broken = row(server, abuse, work, options.repetitions)
+                except (AssertionError, OSError, LookupError, subprocess.SubprocessError) as e:
+                    # The other kinds are of interest all the same.
+                    abuse.end()
+                    traceback.print_exc()
+                    broken = [f"could not be done: {' '.join(str(e).split())[:200]}"]
+                    line = f"| {kind.name} | | | | | | | {broken[0]} |"
                 table(line)
-                faults.extend(broken)
+                faults.extend(f"{kind.name}: {fault}" for fault in broken)
                 if server.process.poll() is not None:
                     break
             if server.process.poll() is not None:
