@@ -765,8 +765,8 @@ class Together(Abuse):
 
     def __init__(self, server):
         super().__init__(server)
-        # Those that take long to begin come first: others would have met their deadlines by then.
-        first = [NeverReading, MountdFlood]
+        # Those that take long to begin come first: others would have met their deadlines by then. So do those that log on.
+        first = [MountdFlood, NeverReading, NeverReadingSmb, NeverCompleting, VanishedHolders]
         self.kinds = [kind(server) for kind in [*first, *(kind for kind in KINDS if kind not in first)]]
 
     def begin(self):
