@@ -205,8 +205,15 @@ impl Locks {
         {
             return Err(SetFailed::Conflict(conflict));
         }
-        // One lock more, or one more piece: at most two are added where one was.
-        if self.held.len() + 2 > MAX_LOCKS {
+        // A lock and one more piece of what it splits. An unlock leaves one more piece at most, and mostly none: others' locks must
+        // not keep anybody from giving back his own.
+        let splits = |lock: &Lock| {
+            lock.owner == Owner::Posix(owner)
+                && lock.range.offset < range.offset
+                && range.last() < lock.range.last()
+        };
+        let added = if wish.is_some() { 2 } else { usize::from(self.held.iter().any(splits)) };
+        if self.held.len() + added > MAX_LOCKS {
             return Err(SetFailed::Refused(Refused::Limit("byte-range locks of a file")));
         }
         let (mut first, mut last) = (range.offset, range.last());

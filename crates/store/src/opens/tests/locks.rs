@@ -144,6 +144,21 @@ fn ranges_of_an_owner_are_split_joined_and_changed() {
 }
 
 #[test]
+fn whoever_takes_all_locks_of_a_file_keeps_nobody_from_giving_back_his_own() {
+    let t = table();
+    let (greedy, honest) = (t.lock_owner(), t.lock_owner());
+    t.try_set_range(NODE, honest, range(0, 10), true).unwrap();
+    let far = |n: usize| range(100 + 2 * n as u64, 1);
+    let taken = (0..MAX_LOCKS).take_while(|n| t.try_set_range(NODE, greedy, far(*n), true).is_ok()).count();
+    assert_eq!(taken, MAX_LOCKS - 2);
+    // One piece more fits, and then none; whatever leaves none can be given back.
+    t.clear_range(NODE, honest, range(3, 1)).unwrap();
+    assert!(matches!(t.clear_range(NODE, honest, range(6, 1)), Err(Refused::Limit(_))));
+    t.clear_range(NODE, honest, range(0, 10)).unwrap();
+    assert!(!t.holds_ranges(NODE, honest));
+}
+
+#[test]
 fn owners_and_opens_keep_each_other_out() {
     let t = table();
     let (a, b) = (t.lock_owner(), t.lock_owner());
