@@ -241,7 +241,8 @@ impl Hands {
             Ask::Threads { threads, waiting } if (1..=MANY).contains(&threads) => {
                 self.crew = None;
                 let cores = std::thread::available_parallelism()?.get();
-                self.crew = Some(Crew::start(threads as usize, cores, waiting)?);
+                // Whoever hired it hears of interrupts.
+                self.crew = Some(Crew::start(threads as usize, cores, waiting, &Arc::default())?);
             }
             Ask::Threads { threads, .. } => return Err(format!("{threads} threads cannot be had").into()),
             Ask::Open { thread, key, way, files } => {

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -25,12 +25,13 @@ use weft_load::target::{Carried, Target, TargetError};
 use weft_load::workload::Workload;
 use weft_machine::Pool;
 use weft_machine::buf::MAX_BUF;
-use weft_machine::rt::{Cores, CoresOptions, Options};
+use weft_machine::rt::{self, Cores, CoresOptions, Options};
 use zeroize::Zeroizing;
 
 use crate::Failure;
 use crate::args::{Connect, Over};
 use crate::connect::{Agreed, Remote, RemoteFile};
+use crate::signals::unless_stopped;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
@@ -41,6 +42,8 @@ const FILL_BYTES: u64 = 64 << 10;
 const FILL_DEPTH: usize = 64;
 /// A server that does not let a client in sooner is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long it takes to remove what was half made.
+const TIDYING: Duration = Duration::from_secs(3);
 /// Memory of a thread's payload buffers at least.
 const THREAD_BUFFERS: usize = 64 << 20;
 
@@ -114,16 +117,24 @@ impl Waiting {
 /// Threads that are clients. Dropping it ends them.
 pub(crate) struct Crew {
     cores: Cores,
+    /// Raised by an interrupt: nobody waits for a server any longer.
+    stop: Arc<AtomicBool>,
 }
 
 impl Crew {
     /// Starts `threads`; they may run on `cores` processors. Threads that share one do not poll it away from each other.
-    pub(crate) fn start(threads: usize, cores: usize, waiting: Waiting) -> Result<Crew, Failure> {
+    pub(crate) fn start(
+        threads: usize,
+        cores: usize,
+        waiting: Waiting,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Crew, Failure> {
         let core = match threads > cores || waiting == Waiting::Asleep {
             true => Options { spin_max: Duration::ZERO, ..Options::default() },
             false => Options::default(),
         };
-        Ok(Crew { cores: Cores::start_with(threads, "client", &CoresOptions { pin: false, core })? })
+        let cores = Cores::start_with(threads, "client", &CoresOptions { pin: false, core })?;
+        Ok(Crew { cores, stop: stop.clone() })
     }
 
     /// How many threads there are.
@@ -155,9 +166,9 @@ impl Crew {
 
     /// Thread `i` connects as client number `key` and opens `files`.
     pub(crate) fn open(&self, i: usize, key: u32, way: &Way, files: Vec<Named>) -> Result<Agreed, Failure> {
-        let (way, buffers) = (way.clone(), self.buffers());
+        let (way, buffers, stop) = (way.clone(), self.buffers(), self.stop.clone());
         self.on(i, move || async move {
-            let remote = connect(&way, buffers).await?;
+            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
             let mut open = Vec::with_capacity(files.len());
             for (_, path) in &files {
                 open.push(remote.open(path, true).await.map_err(|e| format!("opening {path}: {e}"))?);
@@ -207,30 +218,32 @@ impl Crew {
         Running { watches, outcomes, counted: RefCell::default(), error: RefCell::default() }
     }
 
-    /// Makes files of `bytes` bytes, full of their pattern, in a folder that did not exist. Gives up when `stop` is raised.
-    pub(crate) fn make(
-        &self,
-        way: &Way,
-        folder: &str,
-        files: Vec<Named>,
-        bytes: u64,
-        stop: &Arc<AtomicBool>,
-    ) -> Result<(), Failure> {
-        let (way, buffers, folder, stop) = (way.clone(), self.buffers(), folder.to_owned(), stop.clone());
+    /// Makes files of `bytes` bytes, full of their pattern, in a folder that did not exist. Gives up on an interrupt, and removes
+    /// what it has made where it fails.
+    pub(crate) fn make(&self, way: &Way, folder: &str, files: Vec<Named>, bytes: u64) -> Result<(), Failure> {
+        let (way, buffers, folder, stop) =
+            (way.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
         self.on(0, move || async move {
-            let remote = connect(&way, buffers).await?;
-            let made = async {
+            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
+            let made = unless_stopped(&stop, async {
                 if !folder.is_empty() {
                     remote.mkdir(&folder).await.map_err(|e| format!("making the folder {folder}: {e}"))?;
                 }
                 for (number, path) in &files {
                     let file = remote.create(path).await.map_err(|e| format!("making {path}: {e}"))?;
-                    fill(&*file, *number, bytes, &stop).await.map_err(|e| format!("filling {path}: {e}"))?;
+                    fill(&*file, *number, bytes).await.map_err(|e| format!("filling {path}: {e}"))?;
                     file.close().await?;
                 }
                 Ok(())
-            };
-            let made: Result<(), Failure> = made.await;
+            });
+            let made = made.await;
+            if made.is_err() {
+                match rt::timeout(TIDYING, tidy(&remote, &folder, &files)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => tracing::debug!("removing what was made: {e}"),
+                    Err(_) => tracing::debug!("removing what was made: the server does not answer"),
+                }
+            }
             remote.close().await;
             made
         })
@@ -241,30 +254,17 @@ impl Crew {
         let (way, buffers, folder) = (way.clone(), self.buffers(), folder.to_owned());
         self.on(0, move || async move {
             let remote = connect(&way, buffers).await?;
-            let mut failed = None;
-            for (_, path) in &files {
-                // What was never made does not have to go.
-                if let Err(e) = remote.remove(path).await
-                    && remote.stat(path).await.map_or(true, |found| found.is_some())
-                {
-                    failed = Some(format!("{path}: {e}"));
-                }
-            }
-            if !folder.is_empty()
-                && let Err(e) = remote.rmdir(&folder).await
-            {
-                failed = Some(format!("{folder}: {e}"));
-            }
+            let removed = tidy(&remote, &folder, &files).await;
             remote.close().await;
-            failed.map_or(Ok(()), |what| Err(what.into()))
+            removed
         })
     }
 
     /// The size of a file; `None` where there is none.
     pub(crate) fn size(&self, way: &Way, path: &str) -> Result<Option<u64>, Failure> {
-        let (way, buffers, path) = (way.clone(), self.buffers(), path.to_owned());
+        let (way, buffers, path, stop) = (way.clone(), self.buffers(), path.to_owned(), self.stop.clone());
         self.on(0, move || async move {
-            let remote = connect(&way, buffers).await?;
+            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
             let found = remote.stat(&path).await;
             remote.close().await;
             match found? {
@@ -279,22 +279,38 @@ async fn connect(way: &Way, buffers: usize) -> Result<Remote, Failure> {
     let pool = POOL.with_borrow_mut(|pool| pool.get_or_insert_with(|| Pool::new(buffers)).clone());
     let connecting =
         Remote::connect_as(&way.url, &way.connect, &pool, &way.password, way.congestion.as_deref());
-    match weft_machine::rt::timeout(PATIENCE, connecting).await {
+    match rt::timeout(PATIENCE, connecting).await {
         Ok(remote) => remote,
         Err(_) => Err(format!("{} let no client in within {} s", way.url.host, PATIENCE.as_secs()).into()),
     }
 }
 
-async fn fill(file: &dyn RemoteFile, number: u64, bytes: u64, stop: &AtomicBool) -> Result<(), Failure> {
+/// Removes files and, where it has a name, their folder.
+async fn tidy(remote: &Remote, folder: &str, files: &[Named]) -> Result<(), Failure> {
+    let mut failed = None;
+    for (_, path) in files {
+        // What was never made does not have to go.
+        if let Err(e) = remote.remove(path).await
+            && remote.stat(path).await.map_or(true, |found| found.is_some())
+        {
+            failed = Some(format!("{path}: {e}"));
+        }
+    }
+    if !folder.is_empty()
+        && let Err(e) = remote.rmdir(folder).await
+    {
+        failed = Some(format!("{folder}: {e}"));
+    }
+    failed.map_or(Ok(()), |what| Err(what.into()))
+}
+
+async fn fill(file: &dyn RemoteFile, number: u64, bytes: u64) -> Result<(), Failure> {
     let mut offsets = (0..bytes).step_by(FILL_BYTES as usize);
     let mut writing = FuturesUnordered::new();
     loop {
         while writing.len() < FILL_DEPTH
             && let Some(offset) = offsets.next()
         {
-            if stop.load(Ordering::Relaxed) {
-                return Err("stopped".into());
-            }
             let len = FILL_BYTES.min(bytes - offset);
             writing.push(file.write(offset, pattern::block(number, offset, len as usize).into()));
         }

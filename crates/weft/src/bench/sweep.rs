@@ -65,7 +65,8 @@ impl Sweep<'_> {
             return Ok(section);
         }
         let waiting = Waiting::of(job, &self.server.transports().0);
-        let team = Team::start(job, self.server.agents(), self.server.client_cores.len(), waiting)?;
+        let team =
+            Team::start(job, self.server.agents(), self.server.client_cores.len(), waiting, &self.stop)?;
         self.live.doing(&format!("{protocol}: making {} files", job.files));
         let made = self.make(&team.here, scheme, job)?;
         let outcome =
@@ -89,7 +90,7 @@ impl Sweep<'_> {
             return Ok(job.clone());
         }
         let way = self.server.way(scheme, Over::Tcp, job)?;
-        let crew = Crew::start(1, 1, Waiting::Asleep)?;
+        let crew = Crew::start(1, 1, Waiting::Asleep, &self.stop)?;
         let mut least = None;
         for path in &job.paths {
             if let Some(size) = crew.size(&way, path)? {
@@ -123,20 +124,10 @@ impl Sweep<'_> {
                 Made { way, folder: String::new(), files }
             }
         };
-        let outcome = crew.make(&made.way, &made.folder, made.files.clone(), job.file_bytes, &self.stop);
-        match outcome {
+        match crew.make(&made.way, &made.folder, made.files.clone(), job.file_bytes) {
             Ok(()) => Ok(Some(made)),
-            Err(e) => {
-                let tidied = crew.remove(&made.way, &made.folder, made.files);
-                match (self.stopped(), tidied) {
-                    (true, Ok(())) => Ok(None),
-                    (_, Ok(())) => Err(e),
-                    (_, Err(also)) => {
-                        tracing::debug!("removing what was made: {also}");
-                        Err(e)
-                    }
-                }
-            }
+            Err(_) if self.stopped() => Ok(None),
+            Err(e) => Err(e),
         }
     }
 

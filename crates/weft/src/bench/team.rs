@@ -5,6 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use weft_load::job::Job;
@@ -100,12 +102,18 @@ pub(crate) struct Team {
 
 impl Team {
     /// Starts them. `cores` are for the threads of this process.
-    pub(crate) fn start(job: &Job, agents: &[Host], cores: usize, waiting: Waiting) -> Result<Team, Failure> {
+    pub(crate) fn start(
+        job: &Job,
+        agents: &[Host],
+        cores: usize,
+        waiting: Waiting,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Team, Failure> {
         let threads = job.threads as usize;
         let here = (job.clients as usize).saturating_sub(agents.len()) * threads;
         let meet = |(i, host)| Agent::hire(host, here + i * threads, threads, waiting);
         let agents = agents.iter().enumerate().map(meet).collect::<Result<Vec<_>, Failure>>()?;
-        Ok(Team { here: Crew::start(here.max(1), cores, waiting)?, threads_here: here, agents })
+        Ok(Team { here: Crew::start(here.max(1), cores, waiting, stop)?, threads_here: here, agents })
     }
 
     /// How many clients' threads there are.

@@ -20,6 +20,7 @@ use crate::Failure;
 use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
 use crate::connect::reach;
 use crate::providers;
+use crate::signals::{unless_stopped, until_stopped};
 
 /// Memory of the client's buffers: what it sends, and where it reads to.
 const BUFFERS: usize = 1 << 30;
@@ -54,8 +55,11 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
             // The first at which somebody answers; every measurement has a connection of its own.
             _ => {
                 let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
-                let reached = reach::first(&addresses, connect).await;
-                reached.map_err(|failed| reach::told(&args.host.name, ping::PORT, &failed))?.0
+                let reached = unless_stopped(&stopped, async {
+                    let reached = reach::first(&addresses, connect).await;
+                    reached.map_err(|failed| reach::told(&args.host.name, ping::PORT, &failed).into())
+                });
+                reached.await?.0
             }
         };
         let mut rows = Vec::new();
@@ -70,8 +74,11 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
                     break;
                 }
                 let stop = || stopped.load(Ordering::Relaxed);
-                let measured = measure(&*provider, addr, plan, length, &pool, &stop).await;
-                let row = Row::from(&measured.map_err(|e| explain(&e, &args, addr))?);
+                let measured = until_stopped(&stopped, async {
+                    let measured = measure(&*provider, addr, plan, length, &pool, &stop).await;
+                    measured.map_err(|e| explain(&e, &args, addr).into())
+                });
+                let row = Row::from(&measured.await?);
                 if !args.json {
                     writeln!(out, "{}", row.line())?;
                     out.flush()?;

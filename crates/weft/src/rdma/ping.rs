@@ -18,6 +18,7 @@ use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::connect::reach;
 use crate::providers;
+use crate::signals::unless_stopped;
 
 /// Memory for the two regions and the receive buffers.
 const BUFFERS: usize = 64 << 20;
@@ -49,13 +50,13 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
         let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
-        let (addr, (qp, _)) = reach::first(&addresses, connect).await.map_err(|failed| {
-            format!(
-                "{} over {}; on that host: weft rdma ping --server",
-                reach::told(&host.name, host.port.unwrap_or(ping::PORT), &failed),
-                provider.name()
-            )
-        })?;
+        let connected = unless_stopped(&stopped, async {
+            reach::first(&addresses, connect).await.map_err(|failed| {
+                let told = reach::told(&host.name, host.port.unwrap_or(ping::PORT), &failed);
+                format!("{told} over {}; on that host: weft rdma ping --server", provider.name()).into()
+            })
+        });
+        let (addr, (qp, _)) = connected.await?;
         if !args.json {
             let caps = qp.caps();
             let name = provider.name();
