@@ -127,8 +127,9 @@ class Abuse:
         def ended(peer):
             if isinstance(peer, ssl.SSLSocket) or peer.type == socket.SOCK_DGRAM:
                 return False
+            peer.setblocking(False)
             try:
-                return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+                return peer.recv(1, socket.MSG_PEEK) == b""
             except BlockingIOError:
                 return False
             except OSError:
