@@ -40,14 +40,21 @@ pub enum Error {
     /// What we insist on and what the server offers do not meet.
     #[error("{0}")]
     Denied(Denial),
-    /// Authentication failed before the server could judge it.
-    #[error("authentication failed: {0}")]
+    /// The server's tokens cannot be answered, or prove nothing; the server has not judged ours.
+    #[error(
+        "the server's part of the log-on is not accepted: {0}; `weft doctor HOST` shows each step, --kerberos logs on with a ticket"
+    )]
     Auth(#[from] AuthError),
     /// Kerberos has no ticket for us, or not for this server.
     #[error(
         "no log-on by Kerberos: {0} (is there a ticket? see klist, and kinit gets one; a server is named as in the ticket cifs/HOST, not by its address)"
     )]
     Ticket(TicketError),
+    /// What is there where a list of shares should be.
+    #[error(
+        "the server lists no shares: {0}; name one in the URL (smb://USER@HOST/SHARE), or log on as another user"
+    )]
+    Unlisted(&'static str),
     /// The call makes no sense.
     #[error("{0}")]
     Misuse(&'static str),
@@ -179,4 +186,20 @@ fn advice(command: Command, status: NtStatus) -> String {
         other => return other.to_string(),
     };
     format!("{text} ({status})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_comes_first_then_why_then_what_to_type() {
+        let text = Error::Auth(AuthError::Unexpected("no responseToken")).to_string();
+        assert!(text.starts_with("the server's part of the log-on is not accepted: "), "{text}");
+        assert!(text.contains("no responseToken; `weft doctor HOST`"), "{text}");
+        let text = Error::Unlisted("it refuses the call").to_string();
+        assert!(text.starts_with("the server lists no shares: it refuses the call; name one"), "{text}");
+        // Functions of a protocol tell nobody anything.
+        assert!(!text.contains("srvsvc"), "{text}");
+    }
 }

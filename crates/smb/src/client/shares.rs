@@ -67,7 +67,7 @@ async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
     if header.kind != PacketType::BIND_ACK
         || BindAck::parse(&packet)?.verdicts != [Verdict::Accepted(Syntax::NDR)]
     {
-        return Err(Error::Violation("srvsvc: the bind was refused"));
+        return Err(Error::Unlisted("it does not offer them"));
     }
     let (mut shares, mut resume) = (Vec::new(), 0);
     for _ in 0..MAX_PAGES {
@@ -87,10 +87,10 @@ async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
             0 => return Ok(shares),
             // A server that never gets further would keep us for ever.
             MORE_DATA if next > resume => resume = next,
-            _ => return Err(Error::Violation("srvsvc: the server refuses to list its shares")),
+            _ => return Err(Error::Unlisted("it refuses to")),
         }
     }
-    Err(Error::Misuse("the server lists shares without end"))
+    Err(Error::Unlisted("its list has no end"))
 }
 
 /// The stub of an answer, put together from its fragments.
@@ -99,14 +99,14 @@ async fn answer(pipe: &File) -> Result<Vec<u8>, Error> {
     loop {
         let (header, packet) = packet(pipe).await?;
         if header.kind != PacketType::RESPONSE {
-            return Err(Error::Violation("srvsvc: the call failed"));
+            return Err(Error::Unlisted("it refuses the call"));
         }
         stub.extend_from_slice(&Response::parse(&packet)?.stub);
         if header.flags.contains(Flags::LAST) {
             return Ok(stub);
         }
         if stub.len() > MAX_ANSWER_BYTES {
-            return Err(Error::Violation("srvsvc: an answer without end"));
+            return Err(Error::Unlisted("its list has no end"));
         }
     }
 }
@@ -119,7 +119,7 @@ async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
             let header = Header::parse(&bytes)?;
             let len = usize::from(header.frag_len);
             if header.frag_len > FRAGMENT_BYTES || bytes.len() > len {
-                return Err(Error::Violation("srvsvc: a packet of another length"));
+                return Err(Error::Unlisted("a part of its list has another length than it says"));
             }
             if bytes.len() == len {
                 return Ok((header, bytes.freeze()));
@@ -127,7 +127,7 @@ async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
         }
         let part = pipe.read(0, usize::from(FRAGMENT_BYTES)).await?;
         if part.is_empty() {
-            return Err(Error::Violation("srvsvc: nothing where an answer should be"));
+            return Err(Error::Unlisted("a part of its list is missing"));
         }
         bytes.extend_from_slice(&part);
     }
