@@ -538,7 +538,7 @@ pub(crate) struct Status {
 /// `weft demo`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Demo {
-    /// Where the page goes
+    /// Where the page goes; - is standard output, and the tables go to standard error then
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
     /// Where the figures go as JSON (docs/result-schema.md)

@@ -13,6 +13,7 @@ mod server;
 mod sweep;
 mod team;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
+use crate::out::Console;
 use crate::url::Scheme;
 use crate::when::When;
 
@@ -190,6 +192,7 @@ pub(crate) fn session(
     notes_before: Vec<String>,
     assignments: Assignments,
 ) -> Result<ExitCode, Failure> {
+    let console = Console::beside(measuring.out.iter().map(PathBuf::as_path))?;
     for path in &measuring.out {
         crate::show::check(path)?;
     }
@@ -241,10 +244,10 @@ pub(crate) fn session(
     let stopped = server.stop();
     // What was measured is written, also where something failed afterwards.
     if report.points().next().is_some() || report.interrupted {
-        crate::out::print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
+        console.print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
         for path in &measuring.out {
             crate::show::write(&report, path)?;
-            say!("wrote {}", path.display())?;
+            console.wrote(path)?;
         }
     }
     outcome?;

@@ -2,6 +2,7 @@
 //!
 //! Owns: the server process that it starts, the plan of points and the bounds. Does not: measure (see `weft_load`).
 
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::args::{Connect, Demo, Transport};
 use crate::bench::Measured;
 use crate::child::Service;
 use crate::connect::Remote;
+use crate::out::Console;
 use crate::rdma::pin;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
@@ -36,6 +38,8 @@ struct Path {
 
 /// Runs the command.
 pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
+    let files = [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten();
+    let console = Console::beside(files.map(PathBuf::as_path))?;
     let server = ServerProcess::start()?;
     // Before this process is bound to one processor.
     let environment = Environment::here("", CONGESTION)?;
@@ -51,20 +55,20 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     ));
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
     let report = rt::block_on(sweep(&args, &server, environment, notes))??;
-    crate::out::print(format_args!("{}", print::term::render(&report, print::term::Style::of_stdout())))?;
+    console.print(format_args!("{}\n", print::term::render(&report, print::term::Style::of_stdout())))?;
     crate::local::save(&args.out, print::html::render(&report).as_bytes())?;
-    say!("\nwrote {}", args.out.display())?;
+    console.wrote(&args.out)?;
     if let Some(path) = &args.json {
         let mut text = Vec::new();
         print::json::write(&report, &mut text)?;
         crate::local::save(path, &text)?;
-        say!("wrote {}", path.display())?;
+        console.wrote(path)?;
     }
     if let Some(path) = &args.csv {
         let mut text = Vec::new();
         print::csv::write(&report, &mut text)?;
         crate::local::save(path, &text)?;
-        say!("wrote {}", path.display())?;
+        console.wrote(path)?;
     }
     server.service.stop()?;
     let short: Vec<_> = report.verdicts.iter().filter(|v| !v.holds).collect();
@@ -254,5 +258,20 @@ impl ServerProcess {
         let (nfs, mountd, rdma) = (port("nfs_port")?, port("mountd_port")?, port("nfs_rdma_port")?);
         let text = format!("nfs://127.0.0.1:{nfs}/demo/nfs.bin?mountport={mountd}&rdmaport={rdma}");
         Ok(Url::parse(&text)?.ok_or("not a URL")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    #[test]
+    fn standard_output_is_one_file_at_most_and_that_is_said_before_anything_is_measured() {
+        let line = ["weft", "demo", "--out", "-", "--json", "-"];
+        let Command::Demo(args) = Args::try_parse_from(line).unwrap().command else { panic!("demo") };
+        assert!(run(args).unwrap_err().to_string().contains("one form only"));
     }
 }

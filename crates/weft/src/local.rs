@@ -26,6 +26,11 @@ const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"secur
 /// The name of standard output and input.
 pub(crate) const STANDARD: &str = "-";
 
+/// Whether a file that a command writes is standard output, where nothing else may stand then.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path == Path::new(STANDARD) || path == Path::new("/dev/stdout")
+}
+
 /// Where a command writes.
 #[derive(Debug)]
 pub(crate) enum Destination {

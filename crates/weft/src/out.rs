@@ -9,7 +9,11 @@
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Failure;
+use crate::local::{STANDARD, is_standard_output};
 
 /// Nobody reads standard output any more.
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -64,6 +68,54 @@ fn told<T>(written: io::Result<T>) -> io::Result<T> {
             CLOSED.store(true, Ordering::Relaxed);
         }
     })
+}
+
+/// Where a command's own words go: to standard output, or to standard error where one of its files is standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Console {
+    /// No file is standard output.
+    Stdout,
+    /// One is, and nothing else may stand there.
+    Stderr,
+}
+
+impl Console {
+    /// The console of a command that writes these files.
+    pub(crate) fn beside<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<Console, Failure> {
+        match files.into_iter().filter(|path| is_standard_output(path)).count() {
+            0 => Ok(Console::Stdout),
+            1 => Ok(Console::Stderr),
+            _ => Err("standard output (`-`) takes one form only; give the others a file each".into()),
+        }
+    }
+
+    /// The same, of a command that prints a JSON object where `json` says so.
+    pub(crate) fn beside_json<'a>(
+        json: bool,
+        files: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<Console, Failure> {
+        Console::beside(files.into_iter().chain(json.then_some(Path::new(STANDARD))))
+    }
+
+    /// Text of our own, which may be coloured.
+    pub(crate) fn print(self, text: Arguments) -> io::Result<()> {
+        match self {
+            Console::Stdout => print(text),
+            Console::Stderr => {
+                // As for `note`.
+                io::stderr().lock().write_fmt(text).ok();
+                Ok(())
+            }
+        }
+    }
+
+    /// Names a file that was written; standard output speaks for itself.
+    pub(crate) fn wrote(self, path: &Path) -> io::Result<()> {
+        match is_standard_output(path) {
+            true => Ok(()),
+            false => self.print(format_args!("{}\n", harmless(format_args!("wrote {}", path.display())))),
+        }
+    }
 }
 
 /// Whether a command failed only because nobody reads what it prints.
@@ -128,6 +180,20 @@ mod tests {
         let printed = harmless(format_args!("{json}"));
         assert!(!printed.contains(acts));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), json);
+    }
+
+    #[test]
+    fn words_make_way_for_a_file_that_is_standard_output() {
+        let console = |files: &[&'static str]| Console::beside(files.iter().map(Path::new));
+        assert_eq!(console(&[]).unwrap(), Console::Stdout);
+        assert_eq!(console(&["a.html", "/dev/null"]).unwrap(), Console::Stdout);
+        assert_eq!(console(&["a.html", "-"]).unwrap(), Console::Stderr);
+        assert_eq!(console(&["/dev/stdout"]).unwrap(), Console::Stderr);
+        let refused = console(&["-", "-"]).unwrap_err().to_string();
+        assert!(refused.starts_with("standard output (`-`) takes one form only"), "{refused}");
+        let json = |files: &[&'static str]| Console::beside_json(true, files.iter().map(Path::new));
+        assert_eq!(json(&["a.html"]).unwrap(), Console::Stderr);
+        assert!(json(&["-"]).is_err());
     }
 
     #[test]

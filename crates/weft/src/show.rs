@@ -2,7 +2,9 @@
 //!
 //! Owns: which ending of a name means which form. Does not: measure again.
 
-use std::path::Path;
+use std::fs::FileType;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use weft_load::print;
@@ -11,10 +13,13 @@ use weft_load::result::Report;
 
 use crate::Failure;
 use crate::args::Show;
+use crate::local::is_standard_output;
+use crate::out::Console;
 
 /// Runs the command.
 pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     let report = crate::compare::read(&args.result)?;
+    let console = Console::beside(args.out.iter().map(PathBuf::as_path))?;
     if args.out.is_empty() {
         crate::out::print(format_args!("{}", print::term::render(&report, Style::of_stdout())))?;
     }
@@ -24,7 +29,7 @@ pub(crate) fn run(args: Show) -> Result<ExitCode, Failure> {
     }
     for path in &args.out {
         write(&report, path)?;
-        say!("wrote {}", path.display())?;
+        console.wrote(path)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -45,12 +50,21 @@ impl Form {
             Some("csv") => Ok(Form::Csv),
             Some("json") => Ok(Form::Json),
             Some("md") => Ok(Form::Claims),
+            // Whoever reads from a pipe is a program.
+            _ if takes_bytes_in_order(path) => Ok(Form::Json),
             _ => {
-                let forms = ".html (a page), .csv, .json or .md (the papers' claims)";
+                let forms =
+                    ".html (a page), .csv, .json or .md (the papers' claims); - is standard output, as JSON";
                 Err(format!("{}: end the name in {forms}", path.display()).into())
             }
         }
     }
+}
+
+/// Standard output, a FIFO or a character device: nobody has named it for what it takes.
+fn takes_bytes_in_order(path: &Path) -> bool {
+    let special = |kind: FileType| kind.is_fifo() || kind.is_char_device();
+    is_standard_output(path) || std::fs::metadata(path).is_ok_and(|metadata| special(metadata.file_type()))
 }
 
 /// Whether the name of `path` says a form.
@@ -69,4 +83,45 @@ pub(crate) fn write(report: &Report, path: &Path) -> Result<(), Failure> {
         Form::Claims => out.extend(print::claims::markdown(report).into_bytes()),
     }
     crate::local::save(path, &out)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType as Node, Mode, mknodat};
+    use weft_load::result::Environment;
+
+    use super::*;
+
+    fn report() -> Report {
+        Report::new("a title", Environment::here("", "").unwrap())
+    }
+
+    #[test]
+    fn what_takes_bytes_in_order_gets_json_and_files_what_their_name_says() {
+        let form = |path: &str| Form::of(Path::new(path)).map_err(|e| e.to_string());
+        for path in ["-", "/dev/stdout", "/dev/null"] {
+            assert!(matches!(form(path), Ok(Form::Json)), "{path}");
+        }
+        assert!(matches!(form("a.md"), Ok(Form::Claims)));
+        for path in ["a", "a.txt", "-.txt", "/dev"] {
+            let refused = form(path).map(drop).unwrap_err();
+            assert!(refused.starts_with(&format!("{path}: end the name in .html")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_shown_in_files_and_in_a_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        write(&report(), &at("result.json")).unwrap();
+        mknodat(CWD, at("pipe"), Node::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let pipe = at("pipe");
+        let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
+        let out = vec![at("page.html"), at("pipe"), "/dev/null".into()];
+        run(Show { result: at("result.json"), out }).unwrap();
+        assert_eq!(reader.join().unwrap(), std::fs::read(at("result.json")).unwrap());
+        assert!(std::fs::read_to_string(at("page.html")).unwrap().contains("a title"));
+        let twice = Show { result: at("result.json"), out: vec!["-".into(), "-".into()] };
+        assert!(run(twice).unwrap_err().to_string().contains("one form only"));
+    }
 }

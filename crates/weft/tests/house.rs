@@ -218,6 +218,26 @@ fn no_file_holds_two_ideas_for_long() {
     }
 }
 
+/// What no user names as a place for a command's output: state, and a capture, which grows while it is read.
+const OWN_FILES: [&str; 2] = ["crates/weft/src/serve.rs", "crates/weft/src/serve/replica/config.rs"];
+
+#[test]
+fn commands_write_files_in_one_place_only() {
+    // `local` knows what a name can be (-, a pipe, a link) and what a file keeps. Whatever writes by itself forgets some of that.
+    let ways =
+        ["fs::write(", "File::create", ".create(true)", ".create_new(true)", "fs::rename(", "fs::copy("];
+    for (name, text) in sources() {
+        let own = name == "crates/weft/src/local.rs" || OWN_FILES.contains(&name.as_str());
+        if !name.starts_with("crates/weft/src/") || name.contains("/tests") || own {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for way in ways {
+            assert!(!code.contains(way), "{name} writes a file by {way}: crate::local does that");
+        }
+    }
+}
+
 #[test]
 fn payload_is_copied_in_one_place_only() {
     // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere escapes the counter.

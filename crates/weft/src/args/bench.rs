@@ -202,7 +202,8 @@ pub(crate) struct Measuring {
     /// Bytes of each file [default: what the picture has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub file_size: Option<u64>,
-    /// Where the figures go: FILE.html, FILE.json, FILE.csv, or FILE.md for the papers' claims (repeatable)
+    /// Where the figures go: FILE.html, FILE.json, FILE.csv, FILE.md for the papers' claims, or - for JSON on standard
+    /// output (repeatable)
     #[arg(long, value_name = "FILE")]
     pub out: Vec<PathBuf>,
     /// Refuse to measure while the machine is busy, or where client and server share a core, instead of marking it

@@ -45,8 +45,8 @@ pub(crate) struct Show {
     /// A result: FILE.json of weft bench --out or weft demo --json
     #[arg(value_name = "RESULT.json")]
     pub result: PathBuf,
-    /// Write it to FILE.html (a page), FILE.csv (every percentile), FILE.json, or FILE.md (the papers' claims, one by one);
-    /// repeatable. Without it, tables on the terminal
+    /// Write it to FILE.html (a page), FILE.csv (every percentile), FILE.json, FILE.md (the papers' claims, one by one), or -
+    /// (JSON on standard output); repeatable. Without it, tables on the terminal
     #[arg(long, value_name = "FILE")]
     pub out: Vec<PathBuf>,
 }

@@ -6,7 +6,7 @@
 
 mod peer;
 
-use std::io::Write;
+use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::process::{ExitCode, Stdio};
@@ -28,6 +28,7 @@ use super::pin;
 use crate::Failure;
 use crate::args::Bench;
 use crate::child::Service;
+use crate::out::Console;
 
 /// TCP congestion control on both sides: the usual default of cloud machines, bbr, paces loopback.
 const CONGESTION: &str = "reno";
@@ -170,7 +171,8 @@ fn finish(
     processors: usize,
     lines: &[Comparison],
 ) -> Result<ExitCode, Failure> {
-    let mut out = crate::out::Stdout;
+    let console = Console::beside(args.json.as_deref())?;
+    let mut out = String::new();
     writeln!(
         out,
         "{} x {processors}, Linux {}, TCP congestion control {CONGESTION}, Weft {}",
@@ -193,11 +195,12 @@ fn finish(
     if processors == 1 {
         writeln!(out, "one processor: both sides shared it, the figures mean nothing")?;
     }
+    console.print(format_args!("{out}"))?;
     if let Some(path) = &args.json {
         let verdicts: Vec<_> = lines.iter().map(Comparison::verdict).collect();
         let report = json!({ "environment": environment, "lines": lines, "verdicts": verdicts });
         crate::local::save(path, (serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
-        writeln!(out, "wrote {}", path.display())?;
+        console.wrote(path)?;
     }
     let short: Vec<_> = lines.iter().map(Comparison::verdict).filter(|verdict| !verdict.holds).collect();
     for verdict in &short {

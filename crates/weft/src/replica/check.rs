@@ -16,6 +16,7 @@ use super::{address, parse_to};
 use crate::Failure;
 use crate::args::ReplicaCheck;
 use crate::doctor::{Report, Verdict};
+use crate::out::Console;
 use crate::serve::replica::check::{Measured, There, look, measure};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::volume::human;
@@ -25,6 +26,7 @@ const SYNC_ROUND_TRIP_MS: f64 = 5.0;
 
 /// Runs the command.
 pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure> {
+    let console = Console::beside_json(args.json, args.html.as_deref())?;
     // As `create` is told of it, too: HOST:VOLUME.
     let (host, theirs) = match args.host.parse::<IpAddr>() {
         Ok(_) => (args.host.clone(), None),
@@ -79,7 +81,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     }
     match args.json {
         true => say!("{all}")?,
-        false => crate::out::print(format_args!("{}", report.render(std::io::stdout().is_terminal())))?,
+        false => console.print(format_args!("{}", report.render(std::io::stdout().is_terminal())))?,
     }
     Ok(if mode.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
