@@ -1,8 +1,7 @@
 """Samba's own test suite against `weft serve`, beside Debian's smbd.
 
 Prints a line per suite and every test that smbd of the same version passes and Weft does not. Exits non-zero when fewer
-tests pass than promised or when such a test is not named, with its reason, in docs/interop.md. With --part only the suites of
-continuous integration run, and every test that passed when weft-VERSION.tsv was written must pass again.
+tests pass than promised or when such a test is not named, with its reason, in docs/interop.md. --record writes weft-VERSION.tsv anew.
 """
 
 import argparse
@@ -21,8 +20,6 @@ sys.path.insert(0, str(ROOT / "tests" / "interop"))
 import weft  # noqa: E402
 from torture import SUITES, Torture, version  # noqa: E402
 
-# Quick suites, one for each part of the server.
-PART = "connect create read rw lock session-id tcon compound compound_find credits rename getinfo dir mkdir sharemode".split()
 # How many tests must pass in all, by the version of smbtorture: a few less than do, because some ask how fast the machine is.
 PROMISE = {"4.17": 440, "4.22": 510}
 
@@ -99,15 +96,14 @@ def explained():
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("suites", nargs="*", help="smb2.lock ...; all by default")
-    arguments.add_argument("--part", action="store_true", help="the part that continuous integration runs")
     arguments.add_argument("--jobs", type=int, default=4, help="suites at a time")
     arguments.add_argument("--record", action="store_true", help="write weft-VERSION.tsv anew")
     arguments.add_argument("--raw", type=argparse.FileType("w"), help="everything that smbtorture says goes here")
     arguments.add_argument("--weft-option", action="append", default=[], help="further options of weft serve")
     arguments.add_argument("--own-network", action="store_true", help="the network is ours: port 445 and packet filters")
     arguments = arguments.parse_args()
-    whole = not arguments.suites and not arguments.part
-    suites = arguments.suites or [f"smb2.{name}" for name in (PART if arguments.part else SUITES)]
+    whole = not arguments.suites
+    suites = arguments.suites or [f"smb2.{name}" for name in SUITES]
 
     known = version()
     if known not in PROMISE:
@@ -115,12 +111,9 @@ def main():
     rows = torture(suites, arguments.jobs, arguments.raw, arguments.weft_option, arguments.own_network)
     smbd = load(HERE / f"smbd-{known}.tsv")
     passed = summary(rows, smbd, known)
-    # What must pass: what smbd passes, but for written reasons; in the part, what passed before.
-    if arguments.part:
-        wanted = {key for key, verdict in load(HERE / f"weft-{known}.tsv").items() if verdict == "PASS"}
-    else:
-        reasons = explained()
-        wanted = {key for key, verdict in smbd.items() if verdict == "PASS" and ".".join(key) not in reasons}
+    # What must pass: what smbd passes, but for written reasons.
+    reasons = explained()
+    wanted = {key for key, verdict in smbd.items() if verdict == "PASS" and ".".join(key) not in reasons}
     short = [row for row in rows if row[2] != "PASS" and row[:2] in wanted]
     for suite, test, verdict, reason in short:
         print(f"{verdict:8} {suite}.{test}: {reason}")
