@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ const FILL_BYTES: u64 = 64 << 10;
 const FILL_DEPTH: usize = 64;
 /// A server that does not let a client in sooner is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long it takes to remove what was half made.
-const TIDYING: Duration = Duration::from_secs(3);
+/// The same after an interrupt, to remove what was made and to say goodbye.
+const HASTE: Duration = Duration::from_millis(750);
 /// Memory of a thread's payload buffers at least.
 const THREAD_BUFFERS: usize = 64 << 20;
 
@@ -168,12 +168,16 @@ impl Crew {
     pub(crate) fn open(&self, i: usize, key: u32, way: &Way, files: Vec<Named>) -> Result<Agreed, Failure> {
         let (way, buffers, stop) = (way.clone(), self.buffers(), self.stop.clone());
         self.on(i, move || async move {
-            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
-            let mut open = Vec::with_capacity(files.len());
-            for (_, path) in &files {
-                open.push(remote.open(path, true).await.map_err(|e| format!("opening {path}: {e}"))?);
-            }
-            let agreed = remote.agreed().await;
+            let opening = unless_stopped(&stop, async {
+                let remote = connect(&way, buffers).await?;
+                let mut open = Vec::with_capacity(files.len());
+                for (_, path) in &files {
+                    open.push(remote.open(path, true).await.map_err(|e| format!("opening {path}: {e}"))?);
+                }
+                let agreed = remote.agreed().await;
+                Ok((remote, open, agreed))
+            });
+            let (remote, open, agreed) = opening.await?;
             let numbers = files.into_iter().map(|(number, _)| number).collect();
             OPEN.with_borrow_mut(|clients| {
                 clients.insert(key, Rc::new(Client { remote, files: open, numbers }));
@@ -185,15 +189,21 @@ impl Crew {
     /// All clients of this number say goodbye. One that is already gone is no failure.
     pub(crate) fn close(&self, key: u32) -> Result<(), Failure> {
         for i in 0..self.cores.len() {
+            let stop = self.stop.clone();
             self.on(i, move || async move {
                 let client = OPEN.with_borrow_mut(|clients| clients.remove(&key));
                 if let Some(client) = client {
-                    for file in &client.files {
-                        if let Err(e) = file.close().await {
-                            tracing::debug!("closing a file: {e}");
+                    let closing = async {
+                        for file in &client.files {
+                            if let Err(e) = file.close().await {
+                                tracing::debug!("closing a file: {e}");
+                            }
                         }
+                        client.remote.close().await;
+                    };
+                    if rt::timeout(patience(&stop), closing).await.is_err() {
+                        tracing::debug!("closing files: the server does not answer");
                     }
-                    client.remote.close().await;
                 }
                 Ok(())
             })?;
@@ -237,26 +247,32 @@ impl Crew {
                 Ok(())
             });
             let made = made.await;
-            if made.is_err() {
-                match rt::timeout(TIDYING, tidy(&remote, &folder, &files)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(e)) => tracing::debug!("removing what was made: {e}"),
-                    Err(_) => tracing::debug!("removing what was made: the server does not answer"),
-                }
+            let Err(failed) = made else {
+                remote.close().await;
+                return Ok(());
+            };
+            match rt::timeout(patience(&stop), removed(remote, &folder, &files)).await {
+                Ok(Ok(())) => Err(failed),
+                Ok(Err(e)) => Err(format!("{failed} (and files were left behind: {e})").into()),
+                Err(_) => Err(format!("{failed} (and files were left behind in {folder}: no answer)").into()),
             }
-            remote.close().await;
-            made
         })
     }
 
     /// Removes files and their folder.
     pub(crate) fn remove(&self, way: &Way, folder: &str, files: Vec<Named>) -> Result<(), Failure> {
-        let (way, buffers, folder) = (way.clone(), self.buffers(), folder.to_owned());
+        let (way, buffers, folder, stop) =
+            (way.clone(), self.buffers(), folder.to_owned(), self.stop.clone());
         self.on(0, move || async move {
-            let remote = connect(&way, buffers).await?;
-            let removed = tidy(&remote, &folder, &files).await;
-            remote.close().await;
-            removed
+            let removing = async {
+                let remote = connect(&way, buffers).await?;
+                removed(remote, &folder, &files).await
+            };
+            // Without an interrupt whoever is slow has the time that it takes.
+            match patience(&stop) {
+                HASTE => rt::timeout(HASTE, removing).await.unwrap_or_else(|_| Err("no answer".into())),
+                _ => removing.await,
+            }
         })
     }
 
@@ -264,10 +280,13 @@ impl Crew {
     pub(crate) fn size(&self, way: &Way, path: &str) -> Result<Option<u64>, Failure> {
         let (way, buffers, path, stop) = (way.clone(), self.buffers(), path.to_owned(), self.stop.clone());
         self.on(0, move || async move {
-            let remote = unless_stopped(&stop, connect(&way, buffers)).await?;
-            let found = remote.stat(&path).await;
-            remote.close().await;
-            match found? {
+            let finding = unless_stopped(&stop, async {
+                let remote = connect(&way, buffers).await?;
+                let found = remote.stat(&path).await;
+                remote.close().await;
+                found
+            });
+            match finding.await? {
                 Some(stat) if stat.folder => Err(format!("{path} is a folder: name a file in it").into()),
                 found => Ok(found.map(|stat| stat.size)),
             }
@@ -285,8 +304,13 @@ async fn connect(way: &Way, buffers: usize) -> Result<Remote, Failure> {
     }
 }
 
+/// How long a server may take from now on.
+fn patience(stop: &AtomicBool) -> Duration {
+    if stop.load(Ordering::Relaxed) { HASTE } else { PATIENCE }
+}
+
 /// Removes files and, where it has a name, their folder.
-async fn tidy(remote: &Remote, folder: &str, files: &[Named]) -> Result<(), Failure> {
+async fn removed(remote: Remote, folder: &str, files: &[Named]) -> Result<(), Failure> {
     let mut failed = None;
     for (_, path) in files {
         // What was never made does not have to go.
@@ -301,6 +325,7 @@ async fn tidy(remote: &Remote, folder: &str, files: &[Named]) -> Result<(), Fail
     {
         failed = Some(format!("{folder}: {e}"));
     }
+    remote.close().await;
     failed.map_or(Ok(()), |what| Err(what.into()))
 }
 
