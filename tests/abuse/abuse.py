@@ -247,8 +247,10 @@ def row(server, abuse, out, repetitions):
         abuse.end()
         peak = max(peak, most)
         beside, _, _ = measure(server, out, lambda: burn(effort))
+        if not all(beside.values()):
+            raise AssertionError("a client failed although nobody was abusing the server")
         for name, shares in kept.items():
-            shares.append(during[name] / max(beside[name], 1))
+            shares.append(during[name] / beside[name])
         print(
             f"  began in {began:.1f} s; abusers {effort / STEP_SECONDS:.2f} of their processor; without abuse "
             + ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in beside.items()),

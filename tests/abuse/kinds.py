@@ -206,11 +206,10 @@ class Deadlines(Abuse):
             late = time.monotonic() > self.since + DEADLINE_SECONDS
             for peer, what in self.all[:]:
                 with contextlib.suppress(BlockingIOError):
-                    try:
-                        if peer.recv(1000):
-                            continue
-                    except ConnectionResetError:
-                        pass
+                    # NBD's greeting comes before the end.
+                    with contextlib.suppress(ConnectionResetError):
+                        while peer.recv(1000):
+                            pass
                     peer.close()
                     self.all.remove((peer, what))
                     ended[what] = time.monotonic() - self.since
