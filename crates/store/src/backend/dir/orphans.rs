@@ -8,6 +8,7 @@
 //! than their files have, and of what is mounted there any directory does.
 //! The same looks find what crashes and failures leave: a file in the folder of a file that is there, to which none of that one's
 //! attributes led in two looks. One look is not enough, because a stream that moves has its file before its attribute leads to it.
+//! Where the attributes of that one cannot be had, nothing is decided.
 //! Cost: nothing while the folder does not exist; a walk reads names and inodes alone, and more only before it removes; of each file
 //! with large streams the attributes are read.
 //! Owns: what was nowhere in the last look. Does not: run in shares that are read-only, or look for what lies on another device
@@ -273,18 +274,29 @@ impl Dir {
     }
 }
 
-/// The numbers to which the attributes of a file lead; `None` where they change at the moment.
+/// The numbers to which the attributes of a file lead; `None` where they change at the moment, or cannot be had.
 fn named(file: BorrowedFd<'_>) -> std::result::Result<Option<HashSet<u64>>, Error> {
-    let names = xattr::list(file)?;
+    named_by(|| xattr::list(file), |name| xattr::get(file, name))
+}
+
+fn named_by(
+    list: impl Fn() -> std::result::Result<Vec<Vec<u8>>, Error>,
+    get: impl Fn(&[u8]) -> std::result::Result<Vec<u8>, Error>,
+) -> std::result::Result<Option<HashSet<u64>>, Error> {
+    let names = list()?;
     let mut numbers = HashSet::new();
     for name in names.iter().filter(|name| name.starts_with(ATTRIBUTES)) {
-        match xattr::get(file, name) {
+        match get(name) {
             Ok(value) => numbers.extend(leads_to(value)),
             Err(Error::NoXattr) => return Ok(None),
             Err(e) => return Err(e),
         }
     }
-    Ok((xattr::list(file)? == names).then_some(numbers))
+    // A file system that is mounted without attributes lists none, and keeps those that files have. No stream has this name.
+    if numbers.is_empty() && !matches!(get(ATTRIBUTES), Err(Error::NoXattr)) {
+        return Ok(None);
+    }
+    Ok((list()? == names).then_some(numbers))
 }
 
 fn not_all() {
@@ -301,5 +313,30 @@ fn each_entry(dir: BorrowedFd<'_>, mut each: impl FnMut(&sys::Raw) -> Result<()>
         if end {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ext4 with `nouser_xattr` lists nothing, and so does what is mounted again without attributes.
+    #[test]
+    fn attributes_that_cannot_be_had_decide_nothing() {
+        let none = || Ok(Vec::new());
+        for refuse in [|| Error::NotSupported, || Error::Access, || Error::Stale] {
+            assert!(matches!(named_by(none, |_| Err(refuse())), Ok(None) | Err(_)));
+        }
+        // Where they work, there are none.
+        assert_eq!(named_by(none, |_| Err(Error::NoXattr)).unwrap(), Some(HashSet::new()));
+        // One that leads to a file is enough.
+        let value = [&b"\x89WEFT\r\n\x1a"[..], &7_u64.to_le_bytes()].concat();
+        let one = || Ok(vec![b"other".to_vec(), b"weft.stream.s".to_vec()]);
+        let get = |name: &[u8]| match name {
+            b"weft.stream.s" => Ok(value.clone()),
+            _ => Err(Error::NotSupported),
+        };
+        assert_eq!(named_by(one, get).unwrap(), Some(HashSet::from([7])));
+        assert!(named_by(one, |_| Err(Error::NotSupported)).is_err());
     }
 }

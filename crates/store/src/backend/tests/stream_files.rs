@@ -329,6 +329,23 @@ fn another_file_with_the_inode_of_a_deleted_one_sees_none_of_its_streams() {
     });
 }
 
+/// Where attributes work, none at all is as good as others.
+#[test]
+fn files_of_an_owner_without_attributes_go_after_two_looks() {
+    served(async |vfs, folder| {
+        for base in [file(&vfs, ROOT, "f").await.node, dir(&vfs, ROOT, "d").await.node] {
+            make(&vfs, base, "s", &pattern(MIB)).await;
+        }
+        for name in ["f", "d"] {
+            rustix::fs::removexattr(folder.join(name), "user.weft.stream.s").unwrap();
+        }
+        vfs.sweep(Instant::now());
+        assert_eq!(depot(&folder).len(), 2);
+        vfs.sweep(Instant::now() + Duration::from_secs(3601));
+        assert!(depot(&folder).is_empty());
+    });
+}
+
 #[test]
 fn a_stream_that_a_program_took_away_is_not_the_next_of_its_name() {
     served(async |vfs, folder| {
