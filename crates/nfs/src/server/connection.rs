@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -33,8 +34,29 @@ const BATCH: usize = 64;
 /// are answered would keep the core for itself.
 const CALLS_IN_A_ROW: usize = 64;
 /// How long a client that no export lets in waits after a turn, if it keeps calls coming all the same: a thousand a second are more than
-/// NULL and MOUNT are ever needed for, and a hundred such connections leave the core to others.
+/// NULL and MOUNT are ever needed for.
 const STRANGERS_PAUSE: Duration = Duration::from_millis(64);
+/// As many of them wait no longer than that. More share what these have, so that any number of connections leaves the server to others.
+const STRANGERS_AT_ONCE: u32 = 8;
+
+/// The connections that wait for their next turn because no export lets their client in.
+#[derive(Default)]
+pub(super) struct Strangers(AtomicU32);
+
+impl Strangers {
+    async fn pause(&self) {
+        struct Waits<'a>(&'a AtomicU32);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let _waits = Waits(&self.0);
+        let rounds = (before / STRANGERS_AT_ONCE).saturating_add(1);
+        rt::sleep(STRANGERS_PAUSE.saturating_mul(rounds)).await;
+    }
+}
 
 type Running<'a> = LocalBoxFuture<'a, Result<Outgoing, NotRpc>>;
 
@@ -153,7 +175,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             in_a_row = 0;
             match told {
                 true => rt::yield_now().await,
-                false => rt::sleep(STRANGERS_PAUSE).await,
+                false => server.strangers.pause().await,
             }
         }
     };

@@ -156,6 +156,7 @@ pub struct Server {
     duplicates: Duplicates,
     /// Where connections have come from: what UDP claims is believed of these addresses alone.
     reached: Reached,
+    strangers: connection::Strangers,
     /// What rpcbind tells, once it is known.
     services: OnceLock<Services>,
     drain: Drain,
@@ -216,6 +217,7 @@ impl Server {
             monitors,
             duplicates: Duplicates::default(),
             reached: Reached::default(),
+            strangers: connection::Strangers::default(),
             services: OnceLock::new(),
             drain: Drain::default(),
             verifier,
