@@ -11,10 +11,10 @@
 //!
 //! Why by identity: whoever moves a file on the host moves its attributes with it, and the number leads to the bytes from anywhere in
 //! the share. A copy that was made on the host is another file: its attribute leads nowhere, and nobody's bytes are read by forging
-//! one. Why a random number, and a file that did not exist: no two streams ever have the same file, whatever they are called, not even
-//! one after the other. Some file systems keep no birth of files, and a later file with the same inode has the same identity there; its
-//! attributes do not know the numbers. Why 16 bytes: a new stream has them from the start, so that it can always be moved out of a full
-//! attribute block.
+//! one. Why a random number, and a file that did not exist: no two streams ever get the same file, whatever they are called, not even
+//! one after the other. (A rename that a crash cuts short leaves one stream under two names, see below.) Some file systems keep no birth
+//! of files, and a later file with the same inode has the same identity there; its attributes do not know the numbers. Why 16 bytes: a
+//! new stream has them from the start, so that it can always be moved out of a full attribute block.
 //!
 //! The order of writes, so that a crash or a failure in between loses nothing that was promised:
 //!
@@ -24,12 +24,13 @@
 //! | the same, of a stream that is empty and that nobody has flushed | the fsyncs wait for the first flush | no such stream, perhaps: nobody was promised one |
 //! | flush | fsync of the file; of the three directories unless that was done before; of the stream's file or directory, for the attribute | no answer was sent |
 //! | remove | removexattr; unlink of the file; rmdir of the last one's folder | a file that nothing leads to |
-//! | rename | setxattr of the new name, which replaces the bytes of one that has it; removexattr of the old name; unlink of what was replaced | the stream under both names, until one of them is removed; or a file that nothing leads to |
+//! | rename | where it replaces a stream: fsync of its own file and of the three directories; setxattr of the new name, which replaces the bytes of one that has it; removexattr of the old name; unlink of what was replaced | the stream under both names, until one of them is removed; or a file that nothing leads to |
 //! | last name of a file | unlink of it; then of its streams | a folder of no file |
 //!
 //! Files that nothing leads to, and folders of no file, are removed by `backend::dir::orphans`.
 //! Only files on the device of the share's root have large streams: the number of any other may change with a restart of the host, and
-//! with it the name of the folder. Elsewhere a stream that outgrows its attribute is refused as if the disk were full.
+//! with it the name of the folder. Elsewhere a stream that outgrows its attribute is refused as if the disk were full, and so is what
+//! would replace an attribute that leads to a file: earlier versions made such.
 //! Owns: nothing. Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -209,6 +210,11 @@ async fn stable_of(backend: &dyn Backend, node: NodeId) -> Result<Stable, Error>
         Outcome::Stable(stable) => Ok(stable),
         other => unreachable!("backend answered {other:?}"),
     }
+}
+
+/// [`Error::NoSpace`] for a file whose large streams cannot be reached.
+pub(super) async fn require_reach(backend: &dyn Backend, base: NodeId) -> Result<(), Error> {
+    require_home(&stable_of(backend, base).await?)
 }
 
 /// The folder, if there is one.

@@ -357,8 +357,10 @@ impl Stream {
             && let Ok(Kept::Here(bytes)) =
                 get(&*self.backend, self.base, &self.name()).await.map(Kept::or_no_bytes)
         {
-            memory.set_len(0)?;
+            // In this order: whoever reads meanwhile never finds it empty, and a write that fails leaves no less than there was.
+            let len = bytes.len() as u64;
             memory.write_at(0, &[bytes.into()]).await?;
+            memory.set_len(len)?;
         }
         saved
     }
@@ -390,6 +392,8 @@ impl Stream {
         let Content::Small { memory, grown } = content else { return Ok(()) };
         let (backend, base, name) = (&*self.backend, self.base, self.linked()?);
         let (number, node) = depot::make(backend, base).await?;
+        // What is known of names is known of those of an earlier file, in another folder perhaps.
+        self.named_durably.store(false, Ordering::Release);
         let moved = async {
             let file = depot::open(&self.backend, node).await?;
             let bytes = read(memory)?;
@@ -412,8 +416,7 @@ impl Stream {
                 Ok(())
             }
             Err(e) => {
-                // The next one is in another folder, perhaps. Nothing leads to what stays: who looks for such files removes it.
-                self.named_durably.store(false, Ordering::Release);
+                // Nothing leads to what stays: who looks for such files removes it.
                 let _ = depot::remove(backend, base, number).await;
                 Err(e)
             }
@@ -429,10 +432,24 @@ impl Stream {
         Ok(())
     }
 
+    /// Before it takes the place of another, whose bytes were promised perhaps: makes its own durable, and the names that lead to them.
+    /// What lies in its attribute moves with that. Whoever calls has it to himself.
+    pub(super) async fn promise(&self) -> Result<(), Error> {
+        self.unpromised.store(false, Ordering::Release);
+        let (backend, base) = (&*self.backend, self.base);
+        let kept = get(backend, base, &self.linked()?).await.map_err(gone)?;
+        let Kept::Beside(number @ 1..) = kept else { return Ok(()) };
+        let found = depot::find(backend, base, number).await?.ok_or(Error::Stale)?;
+        let file = depot::open(&self.backend, found.node).await?;
+        Box::pin(file.sync()).await?;
+        self.sync_names().await
+    }
+
     /// Makes it durable: its bytes, the names that lead to them, and the attribute that holds them or tells where they are.
     pub(super) async fn sync(&self, content: &Content) -> Result<(), Error> {
-        if self.unpromised.swap(false, Ordering::AcqRel) {
-            // Whoever moves it at the moment may not know that yet.
+        self.unpromised.store(false, Ordering::Release);
+        if content.large().is_none() {
+            // Whoever moves it at the moment may not know that yet, whichever flush this is.
             drop(self.alone().await);
         }
         let large = content.large();

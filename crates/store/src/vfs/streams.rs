@@ -132,7 +132,12 @@ impl Streams {
             Some(found) => match self.extent(&**backend, base, &found).await {
                 Ok(_) => return Ok((self.enter(backend, base, found, false), false)),
                 // It came with a copy of its file that another program made, without its bytes.
-                Err(Error::NoXattr | Error::Stale) => (found, SetXattr::Either),
+                Err(Error::NoXattr | Error::Stale) => {
+                    if make {
+                        spare(&**backend, base, &found).await?;
+                    }
+                    (found, SetXattr::Either)
+                }
                 Err(e) => return Err(e),
             },
             None => (name.to_vec(), SetXattr::Create),
@@ -262,6 +267,11 @@ impl Streams {
                 Some(replaced) => Some(replaced.alone().await),
                 None => None,
             };
+            if let Some(taken) = &taken {
+                spare(&**backend, base, taken).await?;
+                // A loss of power must not leave the name without the bytes of either.
+                stream.promise().await?;
+            }
             match change_name(&**backend, base, (&from, to), taken).await {
                 Ok((name, lost)) => {
                     self.is_called(stream, &from, name);
@@ -302,6 +312,16 @@ impl Streams {
                 stream.id
             })
             .collect()
+    }
+}
+
+/// Refuses to replace an attribute that leads to bytes out of reach from here: an earlier version has kept large streams of files on
+/// other devices, too.
+async fn spare(backend: &dyn Backend, base: NodeId, name: &[u8]) -> Result<(), Error> {
+    match get(backend, base, name).await {
+        Ok(Kept::Beside(1..)) => depot::require_reach(backend, base).await,
+        Ok(_) | Err(Error::NoXattr) => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

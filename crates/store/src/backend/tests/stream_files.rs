@@ -1,15 +1,54 @@
 //! What becomes of the files of large streams when the power goes, a step fails, a name is used again, or another program deletes.
 
+use std::collections::HashMap;
 use std::fs;
+use std::future::poll_fn;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::future::LocalBoxFuture;
 
+use weft_machine::Payload;
+
 use super::large_streams::{MIB, depot, found, listed, make, pattern, served};
 use super::unlinked::nameless;
 use super::*;
+
+type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
+
+/// A file of which a test knows what is durable.
+#[derive(Debug)]
+struct Synced(OpenFile, Durable);
+
+impl Sink for Synced {
+    fn len(&self) -> u64 {
+        self.0.len().unwrap()
+    }
+
+    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move { self.0.write(offset, &chain).await })
+    }
+
+    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            self.0.sync().await?;
+            let Payload::File(range) = self.0.read(0, usize::MAX)? else { panic!() };
+            let mut bytes = vec![0; range.len];
+            let read = rustix::io::pread(&range.file, &mut bytes[..], 0).unwrap();
+            assert_eq!(read, bytes.len());
+            let inode = rustix::fs::fstat(&range.file).unwrap().st_ino;
+            self.1.lock().unwrap().insert(inode, bytes);
+            Ok(())
+        })
+    }
+
+    fn zero(&self, _: u64, _: u64, _: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
+        unimplemented!()
+    }
+}
 
 type Fails = Box<dyn FnMut(&Op) -> bool + Send>;
 
@@ -23,6 +62,11 @@ struct Behind {
     unsynced: Mutex<Vec<(NodeId, Vec<u8>)>>,
     /// Which operations fail.
     fails: Mutex<Option<Fails>>,
+    /// What is durable of files' bytes, by their inode.
+    durable: Durable,
+    /// Changes of attributes wait while it is set, and then one has come to that.
+    waits: AtomicBool,
+    waiting: AtomicBool,
     /// All files lie on another device than the root.
     elsewhere: bool,
 }
@@ -33,6 +77,9 @@ impl Watched {
             dir: Dir::open(folder).unwrap(),
             unsynced: Mutex::default(),
             fails: Mutex::default(),
+            durable: Arc::default(),
+            waits: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
             elsewhere,
         }))
     }
@@ -66,6 +113,11 @@ impl Watched {
                 let path = folder.join(path);
                 let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             }
+        }
+        for path in depot(folder) {
+            let inode = fs::metadata(&path).unwrap().ino();
+            fs::write(path, self.0.durable.lock().unwrap().get(&inode).map_or(&[][..], Vec::as_slice))
+                .unwrap();
         }
     }
 
@@ -108,7 +160,15 @@ impl Backend for Watched {
             Op::SyncDir { dir } => Some(*dir),
             _ => None,
         };
+        let sets = matches!(op, Op::SetXattr { .. });
         Box::pin(async move {
+            // Whoever lets it go on polls it himself.
+            let wait = |_: &mut std::task::Context<'_>| {
+                let waits = sets && self.0.waits.load(Ordering::SeqCst);
+                self.0.waiting.store(waits, Ordering::SeqCst);
+                if waits { Poll::Pending } else { Poll::Ready(()) }
+            };
+            poll_fn(wait).await;
             let outcome = self.0.dir.submit(op).await?;
             let mut unsynced = self.0.unsynced.lock().unwrap();
             unsynced.retain(|(dir, _)| Some(*dir) != synced);
@@ -118,6 +178,10 @@ impl Backend for Watched {
                     Outcome::Created { attr: self.moved(attr), created }
                 }
                 Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
+                Outcome::File(file) => {
+                    let synced = Synced(file.clone(), self.0.durable.clone());
+                    Outcome::File(file.through(Arc::new(synced)))
+                }
                 Outcome::Stable(mut stable) if self.0.elsewhere => {
                     stable.0[20] = 1;
                     Outcome::Stable(stable)
@@ -174,18 +238,138 @@ fn a_flush_makes_durable_what_an_earlier_run_has_written() {
 
 #[test]
 fn a_stream_that_was_flushed_is_there_after_a_loss_of_power_while_it_grew() {
+    for first in [&b""[..], b"small"] {
+        served(async |_, folder| {
+            let watched = Watched::open(&folder, false);
+            let vfs = watched.vfs();
+            let f = file(&vfs, ROOT, "f").await.node;
+            let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+            let open = vfs.open(s, true).await.unwrap();
+            open.write(0, &[Bytes::from_static(first)]).await.unwrap();
+            open.sync().await.unwrap();
+            open.write(first.len() as u64, &[pattern(MIB).into()]).await.unwrap();
+            watched.lose_power(&folder).await;
+            let vfs = Vfs::from(Dir::open(&folder).unwrap());
+            let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+            assert_eq!(found(&vfs, f, "s").await, first);
+        });
+    }
+}
+
+/// What was flushed under a name is there, or what has replaced it.
+#[test]
+fn a_rename_over_a_stream_that_was_flushed_loses_nothing_with_the_power() {
+    // At once, grown from something small, and empty at first.
+    for (first, then) in [(None, true), (Some(&b"small"[..]), true), (None, false)] {
+        served(async |_, folder| {
+            let watched = Watched::open(&folder, false);
+            let vfs = watched.vfs();
+            let f = file(&vfs, ROOT, "f").await.node;
+            let b = make(&vfs, f, "b", &pattern(100_000)).await;
+            vfs.open(b, true).await.unwrap().sync().await.unwrap();
+            let a = make(&vfs, f, "a", first.unwrap_or_default()).await;
+            if then {
+                put(&vfs, a, 0, &pattern(MIB)).await.unwrap();
+            }
+            vfs.rename_stream(a, b"b", true).await.unwrap();
+            if !then {
+                // The name was promised, so that it is there at least.
+                put(&vfs, a, 0, &pattern(MIB)).await.unwrap();
+            }
+            watched.lose_power(&folder).await;
+            let vfs = Vfs::from(Dir::open(&folder).unwrap());
+            let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+            assert_eq!(found(&vfs, f, "b").await, if then { pattern(MIB) } else { Vec::new() });
+        });
+    }
+}
+
+#[test]
+fn a_stream_that_moves_out_again_makes_its_new_names_durable() {
     served(async |_, folder| {
         let watched = Watched::open(&folder, false);
         let vfs = watched.vfs();
         let f = file(&vfs, ROOT, "f").await.node;
-        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let s = make(&vfs, f, "s", &pattern(MIB)).await;
+        vfs.open(s, true).await.unwrap().sync().await.unwrap();
+        // A program puts other bytes into its attribute.
+        let (path, attribute) = (folder.join("f"), "user.weft.stream.s");
+        rustix::fs::setxattr(path, attribute, b"small", rustix::fs::XattrFlags::empty()).unwrap();
         let open = vfs.open(s, true).await.unwrap();
+        open.write(0, &[pattern(100_000).into()]).await.unwrap();
         open.sync().await.unwrap();
-        open.write(0, &[pattern(MIB).into()]).await.unwrap();
         watched.lose_power(&folder).await;
         let vfs = Vfs::from(Dir::open(&folder).unwrap());
         let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
-        assert_eq!(vfs.streams(f).await.unwrap().len(), 1);
+        assert_eq!(found(&vfs, f, "s").await, pattern(100_000));
+    });
+}
+
+#[test]
+fn no_flush_is_answered_before_the_move_that_it_finds() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let (f, g) = (file(&vfs, ROOT, "f").await.node, file(&vfs, ROOT, "g").await.node);
+        let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
+        let (open, other) = (vfs.open(s, true).await.unwrap(), vfs.open(g, true).await.unwrap());
+        watched.0.waits.store(true, Ordering::SeqCst);
+        let bytes = [pattern(MIB).into()];
+        let mut write = Box::pin(open.write(0, &bytes));
+        poll_fn(|cx| {
+            assert!(write.as_mut().poll(cx).is_pending());
+            if watched.0.waiting.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let mut flushes = [Box::pin(open.sync()), Box::pin(open.sync())];
+        for _ in 0..20 {
+            poll_fn(|cx| {
+                for flush in &mut flushes {
+                    assert!(flush.as_mut().poll(cx).is_pending());
+                }
+                Poll::Ready(())
+            })
+            .await;
+            // Who does not wait for the move is through after as much as this.
+            other.sync().await.unwrap();
+        }
+        watched.0.waits.store(false, Ordering::SeqCst);
+        write.await.unwrap();
+        for flush in flushes {
+            flush.await.unwrap();
+        }
+        watched.lose_power(&folder).await;
+        let vfs = Vfs::from(Dir::open(&folder).unwrap());
+        let f = vfs.lookup(ROOT, b"f", false).await.unwrap().node;
+        assert_eq!(found(&vfs, f, "s").await, pattern(MIB));
+    });
+}
+
+/// Others read while it is taken back.
+#[test]
+fn a_change_that_is_taken_back_never_leaves_a_stream_empty() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let s = make(&vfs, f, "s", b"small").await;
+        let open = vfs.open(s, true).await.unwrap();
+        watched.fail(|op| matches!(op, Op::SetXattr { .. }));
+        let done = Arc::new(AtomicBool::new(false));
+        let (reader, until) = (vfs.open(s, false).await.unwrap(), done.clone());
+        let reads = std::thread::spawn(move || {
+            let mut shortest = u64::MAX;
+            while !until.load(Ordering::SeqCst) {
+                shortest = shortest.min(reader.len().unwrap());
+            }
+            shortest
+        });
+        for _ in 0..5000 {
+            refused!(open.write(0, &[Bytes::from_static(b"a longer one")]).await, Error::Io(_));
+        }
+        done.store(true, Ordering::SeqCst);
+        assert!(reads.join().unwrap() >= 5);
+        assert_eq!(read(&open, 0, 100).await, b"small");
     });
 }
 
@@ -396,6 +580,26 @@ fn files_on_another_device_have_no_large_streams_and_lose_no_small_ones() {
         vfs.rename_stream(s, b"t", false).await.unwrap();
         vfs.remove_stream(f, b"t").await.unwrap();
         vfs.remove(ROOT, b"f").await.unwrap();
+    });
+}
+
+/// An earlier version kept them there.
+#[test]
+fn what_leads_to_a_large_stream_on_another_device_is_not_replaced() {
+    served(async |_, folder| {
+        let vfs = Watched::open(&folder, true).vfs();
+        let f = file(&vfs, ROOT, "f").await.node;
+        let (path, attribute) = (folder.join("f"), "user.weft.stream.s");
+        let leads = [&b"\x89WEFT\r\n\x1a"[..], &7_u64.to_le_bytes()].concat();
+        rustix::fs::setxattr(&path, attribute, &leads, rustix::fs::XattrFlags::empty()).unwrap();
+        refused!(vfs.stream(f, b"S", true).await, Error::NoSpace);
+        refused!(vfs.stream(f, b"s", false).await, Error::NotFound);
+        let t = make(&vfs, f, "t", b"small").await;
+        refused!(vfs.rename_stream(t, b"s", true).await, Error::NoSpace);
+        assert_eq!(listed(&vfs.streams(f).await.unwrap()), [("t", 5)]);
+        let mut value = [0; 16];
+        assert_eq!(rustix::fs::getxattr(&path, attribute, &mut value[..]).unwrap(), 16);
+        assert_eq!(value[..], leads);
     });
 }
 
