@@ -169,17 +169,17 @@ impl Destination {
     /// Writes a changed state to the journal; memory follows when it is durable. Whoever drops this has changed nothing but what
     /// the journal may say until it is written next. The caller is in the journal's gate.
     pub(super) async fn write_state(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
-        let (before, mut state) = {
+        let (before, mut state, session) = {
             let core = self.core();
-            (core.state.promised, core.state.clone())
+            (core.state.promised, core.state.clone(), core.session)
         };
         change(&mut state);
-        let unsure = Unsure(self);
+        let unsure = Unsure { destination: self, session };
         self.journal.write_state(state.clone()).await?;
         std::mem::forget(unsure);
         let mut core = self.core();
-        if core.state.promised != before {
-            // It was claimed meanwhile.
+        // A claim that came meanwhile is in memory alone; a promotion may have promised more than it did.
+        if core.state.promised != before && core.state.promised.epoch >= state.promised.epoch {
             state.promised = core.state.promised;
         }
         core.state = state;
@@ -187,14 +187,23 @@ impl Destination {
     }
 }
 
-/// Until this is forgotten, the journal says what memory does, or what was about to be written. If that stays so, no session goes
-/// on: nothing is answered for before the next claim has written the journal again.
-struct Unsure<'a>(&'a Destination);
+/// Until this is forgotten, the journal says what memory does, or what was about to be written. If that stays so, the session of the
+/// time when the write began does not go on. One that was claimed since then is not confirmed before it has written the journal again.
+struct Unsure<'a> {
+    destination: &'a Destination,
+    session: Option<u64>,
+}
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        self.0.core().session = None;
-        self.0.changed.notify();
-        self.0.log.changed.notify();
+        let destination = self.destination;
+        {
+            let mut core = destination.core();
+            if core.session == self.session {
+                core.session = None;
+            }
+        }
+        destination.changed.notify();
+        destination.log.changed.notify();
     }
 }

@@ -590,6 +590,43 @@ fn what_is_answered_after_a_resync_that_was_given_up_half_way_is_there() {
 }
 
 #[test]
+fn a_claim_that_is_given_up_ends_its_own_session_alone() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.cut();
+        let (copy, last) = (world.destination(1), world.source(0).status().last);
+        let hello = |epoch| {
+            let eras = vec![Era { epoch, tag: 77, after: last }];
+            let sizes = copy.status().sizes;
+            let hello = Hello {
+                partnership: PARTNERSHIP,
+                first: 1,
+                last,
+                synchronous: false,
+                adopt: true,
+                sizes,
+                eras,
+            };
+            copy.control(Request::Hello(hello))
+        };
+        world.nodes[1].journal.fill(true);
+        // The second comes while the first one is being written down, and the first one leaves.
+        let first = rt::timeout(Duration::from_secs(2), hello(10));
+        let second = async {
+            rt::sleep(Duration::from_secs(1)).await;
+            rt::timeout(Duration::from_secs(30), hello(11)).await
+        };
+        let there_is_space = async {
+            rt::sleep(Duration::from_secs(3)).await;
+            world.nodes[1].journal.fill(false);
+        };
+        let (first, second, ()) = futures_util::future::join3(first, second, there_is_space).await;
+        assert!(first.is_err(), "the journal is full: {first:?}");
+        assert!(matches!(second, Ok(Response::Welcome(_))), "{second:?}");
+    });
+}
+
+#[test]
 fn a_promotion_ends_though_others_apply_the_log_first() {
     for seed in 0..32 {
         Sim::new(seed).run(async {
