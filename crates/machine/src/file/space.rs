@@ -19,12 +19,27 @@ const COPY_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: u64 = 1 << 20;
 
 impl File {
-    /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`.
+    /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`. What the disk has no room for is refused
+    /// before any of it is taken: ext4 keeps what it has found until then, and a request of a few bytes would fill the disk.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
+        let file = self.clone();
+        rt::blocking(move || file.require_room(len)).await?;
         let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
         self.fallocate(flags, offset, len).await?;
         if !keep_size {
             self.grown(offset.saturating_add(len));
+        }
+        Ok(())
+    }
+
+    /// At least what this file has not got yet of `len` bytes has to be free.
+    fn require_room(&self, len: u64) -> io::Result<()> {
+        let held = rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512);
+        let disk = rustix::fs::fstatvfs(self)?;
+        // A file that is in memory and has no name has no disk either.
+        let is_bounded = disk.f_blocks > 0;
+        if is_bounded && len.saturating_sub(held) > disk.f_bavail.saturating_mul(disk.f_frsize) {
+            return Err(Errno::NOSPC.into());
         }
         Ok(())
     }

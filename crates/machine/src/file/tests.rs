@@ -450,6 +450,20 @@ fn space_is_reserved_with_and_without_growth() {
 }
 
 #[test]
+fn what_the_disk_has_no_room_for_takes_none_of_it() {
+    let [_, file] = files_of(b"");
+    run(async {
+        // More than ext4 gives a file: were it tried, it would be refused by another error, and no disk would be filled.
+        for keep_size in [false, true] {
+            let refused = file.allocate(0, 1 << 45, keep_size).await.expect_err("no disk is so large");
+            assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
+        }
+        assert_eq!(file.len().expect("length"), 0);
+        assert_eq!(rustix::fs::fstat(&file).expect("it is there").st_blocks, 0);
+    });
+}
+
+#[test]
 fn copies_go_between_files_and_within_one() {
     let bytes = numbers(3 << 20);
     let all = files_of(&bytes);
