@@ -19,7 +19,7 @@ use super::super::delegations;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
-use super::super::state::{Answered, Client, Full, Held, Kind, Owner, State, Turn, Turned};
+use super::super::state::{Answered, Charge, Client, Full, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::dispatch::Node;
 use crate::server::guard;
@@ -85,7 +85,7 @@ async fn carry_out(
     check_share(args, c.minor)?;
     check_grace(c, client, args)?;
     let (access, deny) = (args.access & share::BOTH, args.deny);
-    let found = find(c, args, access).await?;
+    let mut found = find(c, client, args, access).await?;
     if !found.new {
         let attr = found.node.attr().await?;
         let reads = if access & share::READ != 0 { READ } else { 0 };
@@ -102,8 +102,7 @@ async fn carry_out(
         found.node.admit(c.cx, &attr, guard::data(reads | writes)).await.map_err(|e| status(&e))?;
     }
     let wanted = Wanted { access, deny, truncates: found.truncate.is_some() };
-    c.cx.server.states.remember(client)?;
-    let state = acquire(c, client, owner, turn, &found, wanted).await?;
+    let state = acquire(c, client, owner, turn, &mut found, wanted).await?;
     if let Some(set) = found.truncate {
         found.node.share.vfs.setattr(found.node.id, set).await.map_err(|e| status(&e))?;
     }
@@ -175,17 +174,40 @@ struct Found<'a> {
     /// It is new and will get this mode once it is open: one that forbids its owner to write must not keep the file
     /// from being opened for writing now.
     mode: Option<u32>,
+    /// Taken already, if the file may be new.
+    room: Option<Room>,
 }
 
-async fn find<'a>(c: &Compound<'a>, args: &Open, access: u32) -> Result<Found<'a>, Status> {
+/// Room for one more open of a client. It is taken before a file is made or a delegation recalled: an OPEN that is refused
+/// for want of room leaves no file behind, which an exclusive create would meet when the client asks again.
+struct Room {
+    state: Charge,
+    descriptors: Charge,
+}
+
+impl Room {
+    fn take(c: &Compound<'_>, client: &Client) -> Result<Room, Status> {
+        let states = &c.cx.server.states;
+        states.remember(client)?;
+        let charges = || {
+            if client.mine().states.len() >= states.limits.states {
+                return Err(Full);
+            }
+            Ok(Room { state: client.state_room()?, descriptors: states.descriptors(client)? })
+        };
+        charges().map_err(|full| full.status(c.minor))
+    }
+}
+
+async fn find<'a>(c: &Compound<'a>, client: &Client, args: &Open, access: u32) -> Result<Found<'a>, Status> {
     match &args.claim {
-        Claim::Null(name) => by_name(c, args, name, access).await,
+        Claim::Null(name) => by_name(c, client, args, name, access).await,
         Claim::Fh | Claim::Previous(_) => by_handle(c, args).await,
         Claim::DelegateCur(stateid, name) => {
             if args.how.is_some() {
                 return Err(Status::INVAL);
             }
-            let found = by_name(c, args, name, access).await?;
+            let found = by_name(c, client, args, name, access).await?;
             delegations::claimed(c, &found.node, stateid, access)?;
             Ok(found)
         }
@@ -204,7 +226,15 @@ async fn by_handle<'a>(c: &Compound<'a>, args: &Open) -> Result<Found<'a>, Statu
     }
     let node = c.node()?;
     regular(&node.attr().await?, c.minor)?;
-    Ok(Found { node, change: NO_CHANGE, attrset: Bitmap::EMPTY, new: false, truncate: None, mode: None })
+    Ok(Found {
+        node,
+        change: NO_CHANGE,
+        attrset: Bitmap::EMPTY,
+        new: false,
+        truncate: None,
+        mode: None,
+        room: None,
+    })
 }
 
 /// RFC 7530 16.16.5, RFC 8881 18.16.3: only regular files are opened.
@@ -218,7 +248,13 @@ fn regular(attr: &Attr, minor: u32) -> Result<(), Status> {
     }
 }
 
-async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) -> Result<Found<'a>, Status> {
+async fn by_name<'a>(
+    c: &Compound<'a>,
+    client: &Client,
+    args: &Open,
+    name: &Text,
+    access: u32,
+) -> Result<Found<'a>, Status> {
     let dir = match c.place()? {
         Place::Root => {
             let name = &*component(name)?;
@@ -229,7 +265,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
                 () => Status::NOENT,
             });
         }
-        Place::Attributes(of) => return by_attribute(c, args, of, name).await,
+        Place::Attributes(of) => return by_attribute(c, client, args, of, name).await,
         Place::Node(node) => node,
     };
     let before = dir.attr().await?;
@@ -275,6 +311,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
                 new: false,
                 truncate: None,
                 mode: None,
+                room: None,
             })
         }
         (Some(attr), Some(Exists::Reuse)) => {
@@ -287,16 +324,22 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
             }
             let truncate = size.map(|size| SetAttr { size: Some(size), ..SetAttr::default() });
             let change = ChangeInfo { atomic: false, before: change(&before), after: change(&before) };
-            Ok(Found { node: at(attr.node), change, attrset, new: false, truncate, mode: None })
+            Ok(Found { node: at(attr.node), change, attrset, new: false, truncate, mode: None, room: None })
         }
         (Some(_), Some(Exists::Fail)) => Err(Status::EXIST),
-        (_, exists) => {
+        (known, exists) => {
             let exists = exists.unwrap_or(Exists::Fail);
             let exclusive = matches!(exists, Exists::Verifier(_));
             let mode = wish.set.mode.filter(|mode| access & share::WRITE != 0 && mode & 0o200 == 0);
             c.cx.caller.check_make(&before).map_err(|e| status(&e))?;
             dir.admit(c.cx, &before, guard::making(NodeKind::File)).await.map_err(|e| status(&e))?;
             let wish = Changes { set: c.cx.caller.owned(wish.set, &before), ..wish };
+            let room = match Room::take(c, client) {
+                Ok(room) => Some(room),
+                Err(status) if known.is_none() => return Err(status),
+                // Nothing will be made, and the owner may have it open already.
+                Err(_) => None,
+            };
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
             // Somebody else may have made it meanwhile: then the client is told to ask again.
             let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
@@ -319,6 +362,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
                 new,
                 truncate: None,
                 mode: mode.filter(|_| new),
+                room,
             })
         }
     }
@@ -327,6 +371,7 @@ async fn by_name<'a>(c: &Compound<'a>, args: &Open, name: &Text, access: u32) ->
 /// A named attribute. Nothing of it is set when it is made but that it is empty: the rest is its file's.
 async fn by_attribute<'a>(
     c: &Compound<'a>,
+    client: &Client,
     args: &Open,
     of: Node<'a>,
     name: &Text,
@@ -339,7 +384,13 @@ async fn by_attribute<'a>(
         Some(CreateHow::Exclusive(_) | CreateHow::Exclusive41(..)) => return Err(Status::INVAL),
     };
     let before = change(&of.attr().await?);
-    let (node, new) = named::open(c, of, name, make).await?;
+    let ((node, new), room) = match named::open(c, of, name, false).await {
+        Err(Status::NOENT) if make => {
+            let room = Room::take(c, client)?;
+            (named::open(c, of, name, true).await?, Some(room))
+        }
+        found => (found?, None),
+    };
     if guarded && !new {
         return Err(Status::EXIST);
     }
@@ -352,6 +403,7 @@ async fn by_attribute<'a>(
         new,
         truncate: (empties && !new).then_some(truncate),
         mode: None,
+        room,
     })
 }
 
@@ -383,26 +435,26 @@ async fn acquire(
     client: &Arc<Client>,
     owner: &Arc<Owner>,
     turn: &mut Turn,
-    found: &Found<'_>,
+    found: &mut Found<'_>,
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
-    let node = &found.node;
+    let node = found.node;
     let known =
         turn.states().find(|state| (state.share, state.node) == (node.number, node.id) && !state.has_ended());
     match known {
         Some(state) => {
-            widen(c, node, &state, wanted).await?;
+            widen(c, &node, &state, wanted).await?;
             Ok(state)
         }
         None => {
             let states = &c.cx.server.states;
-            if client.mine().states.len() >= states.limits.states {
-                return Err(Full.status(c.minor));
-            }
-            let charge = client.state_room().map_err(|full| full.status(c.minor))?;
-            let held = enter(c, client, found, wanted).await?;
+            let room = match found.room.take() {
+                Some(room) => room,
+                None => Room::take(c, client)?,
+            };
+            let held = enter(c, client, found, wanted, room.descriptors).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
-            let state = states.enter(client.lease.clone(), node.number, node.id, kind, charge);
+            let state = states.enter(client.lease.clone(), node.number, node.id, kind, room.state);
             client.mine().states.insert(state.other, state.clone());
             turn.opened(&state);
             Ok(state)
@@ -415,6 +467,7 @@ async fn enter(
     client: &Arc<Client>,
     found: &Found<'_>,
     wanted: Wanted,
+    descriptors: Charge,
 ) -> Result<Held, Status> {
     let node = &found.node;
     let vfs = &node.share.vfs;
@@ -430,7 +483,6 @@ async fn enter(
         opened = vfs.opens().try_open(node.id, &opening);
     }
     let open = opened.map_err(refused)?;
-    let descriptors = c.cx.server.states.descriptors(client).map_err(|full| full.status(c.minor))?;
     let hold = vfs.hold(node.id).await.map_err(|e| status(&e))?;
     let file = vfs.open(node.id, wanted.access & share::WRITE != 0).await.map_err(|e| status(&e))?;
     if let Some(mode) = found.mode {

@@ -322,6 +322,18 @@ fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
     let (greedy, second) = (by(HOSTS[0], "greedy"), by(HOSTS[1], "second"));
     assert_eq!(take_all(&greedy), (20, Status::DELAY));
     assert_eq!(take_all(&second), (10, Status::DELAY));
+    // An OPEN that is refused leaves no file behind: an exclusive one would meet it when it is sent again.
+    let lookup = |name: &str| second.at_root(&[Op::Lookup(text(name))]).status;
+    let guarded = || Some(CreateHow::Guarded(Fattr::default()));
+    let exclusive = || Some(CreateHow::Exclusive41([7; 8], Fattr::default()));
+    for how in [how(), guarded(), exclusive()] {
+        assert_eq!(second.at_root(&[second.open_op("lock", 2, 0, how)]).status, Status::DELAY);
+        assert_eq!(lookup("lock"), Status::NOENT);
+    }
+    for how in [guarded(), exclusive()] {
+        assert_eq!(second.at_root(&[second.open_op("0", 2, 0, how)]).status, Status::EXIST);
+    }
+    assert_eq!(lookup("20"), Status::NOENT);
     let mut old = Old::new(&server, "old");
     old.open("one", 1, 0);
     for n in 0.. {
@@ -329,6 +341,7 @@ fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
         let status = old.at_root(&[old.open_op(old.seqid, &name, 1, 0, how())]).status;
         if status != Status::OK {
             assert_eq!((status, n), (Status::RESOURCE, 4), "minor version 0 has a word for it");
+            assert_eq!(lookup(&name), Status::NOENT);
             break;
         }
         old.seqid += 1;
