@@ -258,17 +258,14 @@ async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Res
     // Who has the file delegated, or caches it by a lease, may have locked it without asking us, or would.
     opens.clear(asked.node.id, None, Access::Write).await.map_err(|_| Status::FAILED)?;
     let state = Some(args.state).filter(|state| monitored == Monitored::Yes && *state != 0);
-    let (id, ranges) = table
-        .enter(&asked.host, &asked.owner, state, asked.node.id, || opens.lock_owner())
+    let entered = table
+        .enter(&asked.host, &asked.owner, state, asked.node.id, opens)
         .map_err(|_| Status::DENIED_NOLOCKS)?;
-    if monitored == Monitored::Yes
-        && let Err(status) = super::nsm::monitor(cx.server, asked.host.addr)
-    {
-        table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
-        return Err(status);
+    if monitored == Monitored::Yes {
+        super::nsm::monitor(cx.server, asked.host.addr)?;
     }
-    let set = || opens.try_set_range(asked.node.id, id, asked.range, args.exclusive);
-    let attempt = || ranges.lock((opens, asked.node.id, id), set).unwrap_or(Err(NO_ROOM));
+    let set = || opens.try_set_range(asked.node.id, entered.id, asked.range, args.exclusive);
+    let attempt = || entered.ranges.lock((opens, asked.node.id, entered.id), set).unwrap_or(Err(NO_ROOM));
     let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && super::v4::clear_lapsed(cx.server, &asked.node).await {
         done = attempt();
@@ -283,20 +280,11 @@ async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Res
             Ok(Status::GRANTED)
         }
         Err(SetFailed::Conflict(_)) if args.block && monitored == Monitored::Yes => {
-            let waits = wait(cx.server, &asked, (id, ranges), args, wish);
-            if waits.is_err() {
-                table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
-            }
-            waits
+            wait(cx.server, &asked, (entered.id, entered.ranges.clone()), args, wish)
         }
-        Err(failed) => {
-            table.leave(&asked.host, &asked.owner, asked.node.id, |id| asked.holds(id));
-            Err(match failed {
-                SetFailed::Conflict(_) => Status::DENIED,
-                SetFailed::Refused(Refused::Limit(_)) => Status::DENIED_NOLOCKS,
-                SetFailed::Refused(_) => Status::FAILED,
-            })
-        }
+        Err(SetFailed::Conflict(_)) => Err(Status::DENIED),
+        Err(SetFailed::Refused(Refused::Limit(_))) => Err(Status::DENIED_NOLOCKS),
+        Err(SetFailed::Refused(_)) => Err(Status::FAILED),
     }
 }
 

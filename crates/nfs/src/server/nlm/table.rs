@@ -7,6 +7,9 @@
 //! one holds. A caller makes as many names as it likes, so memory is counted by where calls come from ([`Source`]), in the
 //! budget of NFSv4's state: whoever takes all that its address may have leaves the others theirs.
 //!
+//! An owner is forgotten with its last range. While a request to lock is under way ([`Entered`]) it stays, whatever others unlock
+//! or free in between: the request would lock under a name that nobody could unlock by.
+//!
 //! Locking: one mutex, for short sections. What is decided with the table of opens is decided under it; that table never
 //! asks back.
 
@@ -19,7 +22,7 @@ use bytes::Bytes;
 use futures_util::future::AbortHandle;
 use weft_machine::Source;
 use weft_store::NodeId;
-use weft_store::opens::{LockOwner, Open, Refused};
+use weft_store::opens::{LockOwner, Open, Opens, Refused};
 use weft_wire::nlm::Object;
 
 use crate::server::v4::state::{Budget, Charge, Full, Ranges};
@@ -62,9 +65,38 @@ struct Owner {
     id: LockOwner,
     /// The host's state number when it locked last, if it has said so.
     state: Option<u32>,
-    /// Files where it holds ranges.
-    files: HashMap<NodeId, Arc<Ranges>>,
+    /// Files where it holds ranges, or is about to.
+    files: HashMap<NodeId, LockedFile>,
     _charge: Charge,
+}
+
+/// A file where an owner holds ranges, waits for one, or has requests under way.
+struct LockedFile {
+    ranges: Arc<Ranges>,
+    /// Requests to lock that are under way: [`Entered`] in number.
+    pending: usize,
+}
+
+/// A request to lock that is under way. Its owner is known until this is dropped, and afterwards if it holds something by then or
+/// waits for it.
+pub(super) struct Entered<'a> {
+    table: &'a Table,
+    host: &'a HostId,
+    owner: &'a OwnerId,
+    node: NodeId,
+    opens: &'a Opens,
+    /// The store's name of the owner.
+    pub id: LockOwner,
+    /// What its ranges in the file are charged.
+    pub ranges: Arc<Ranges>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let Entered { table, host, owner, node, opens, .. } = *self;
+        table.ended(host, owner, node);
+        table.leave(host, owner, node, |id| opens.holds_ranges(node, id));
+    }
 }
 
 /// A request that waits.
@@ -132,16 +164,15 @@ impl Table {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store's name of an owner that is about to lock something in `node`, and what its ranges there are charged; `new`
-    /// makes a name. `state` is the host's state number.
-    pub fn enter(
-        &self,
-        host: &HostId,
-        owner: &OwnerId,
+    /// An owner is about to lock something in `node`. `state` is the host's state number.
+    pub fn enter<'a>(
+        &'a self,
+        host: &'a HostId,
+        owner: &'a OwnerId,
         state: Option<u32>,
         node: NodeId,
-        new: impl FnOnce() -> LockOwner,
-    ) -> Result<(LockOwner, Arc<Ranges>), Full> {
+        opens: &'a Opens,
+    ) -> Result<Entered<'a>, Full> {
         let hosts = &mut *self.hosts();
         let entered = hosts.host(&self.budget, host).and_then(|known| {
             let charge = |bytes| self.budget.charge(Source::of_ip(host.addr), bytes);
@@ -154,24 +185,40 @@ impl Table {
                 // Its words are kept twice.
                 let words = owner.owner.0.len().saturating_mul(2);
                 let _charge = charge(OWNER_BYTES.saturating_add(words))?;
-                let new = Owner { id: new(), state: None, files: HashMap::new(), _charge };
+                let new = Owner { id: opens.lock_owner(), state: None, files: HashMap::new(), _charge };
                 known.owners.insert(owner.clone(), new);
             }
             let known = known.owners.get_mut(owner).ok_or(Full)?;
             known.state = state.or(known.state);
-            known.files.extend(ranges.map(|ranges| (node, ranges)));
-            Ok((known.id, known.files.get(&node).ok_or(Full)?.clone()))
+            known.files.extend(ranges.map(|ranges| (node, LockedFile { ranges, pending: 0 })));
+            let file = known.files.get_mut(&node).ok_or(Full)?;
+            file.pending = file.pending.checked_add(1).ok_or(Full)?;
+            Ok((known.id, file.ranges.clone()))
         });
-        match &entered {
-            Ok((id, _)) => drop(hosts.words.insert((owner.share, *id), (owner.owner.clone(), owner.svid))),
-            Err(Full) => hosts.tidy(host),
+        match entered {
+            Ok((id, ranges)) => {
+                hosts.words.insert((owner.share, id), (owner.owner.clone(), owner.svid));
+                Ok(Entered { table: self, host, owner, node, opens, id, ranges })
+            }
+            Err(Full) => {
+                hosts.tidy(host);
+                Err(Full)
+            }
         }
-        entered
+    }
+
+    /// One request less is under way.
+    fn ended(&self, host: &HostId, owner: &OwnerId, node: NodeId) {
+        let mut hosts = self.hosts();
+        let owner = hosts.known.get_mut(host).and_then(|host| host.owners.get_mut(owner));
+        if let Some(file) = owner.and_then(|owner| owner.files.get_mut(&node)) {
+            file.pending = file.pending.saturating_sub(1);
+        }
     }
 
     /// What an owner's ranges in a file are charged.
     pub fn ranges(&self, host: &HostId, owner: &OwnerId, node: NodeId) -> Option<Arc<Ranges>> {
-        self.hosts().known.get(host)?.owners.get(owner)?.files.get(&node).cloned()
+        Some(self.hosts().known.get(host)?.owners.get(owner)?.files.get(&node)?.ranges.clone())
     }
 
     /// Whether a host holds anything or waits for it.
@@ -194,12 +241,13 @@ impl Table {
         self.hosts().words.get(&(share, id)).cloned()
     }
 
-    /// Forgets that the owner locks in `node`, unless it still does or waits there.
+    /// Forgets that the owner locks in `node`, unless it still does, waits there, or is about to.
     pub fn leave(&self, host: &HostId, owner: &OwnerId, node: NodeId, holds: impl FnOnce(LockOwner) -> bool) {
         let hosts = &mut *self.hosts();
         let Some(known) = hosts.known.get_mut(host) else { return };
         let waits = known.blocked.keys().any(|wish| wish.owner == *owner && wish.node == node);
         if let Some(entry) = known.owners.get_mut(owner)
+            && entry.files.get(&node).is_none_or(|file| file.pending == 0)
             && !waits
             && !holds(entry.id)
         {
@@ -313,16 +361,21 @@ impl Table {
         let hosts = &mut *self.hosts();
         let mut freed = Freed::default();
         let Some(known) = hosts.known.get_mut(host) else { return freed };
-        let gone = known.owners.extract_if(|owner, known| goes(owner.share, known.state));
-        let gone: HashMap<OwnerId, Owner> = gone.collect();
-        for (_, blocked) in known.blocked.extract_if(|wish, _| gone.contains_key(&wish.owner)) {
+        let mut gone = HashSet::new();
+        for (owner, known) in known.owners.iter_mut().filter(|(owner, known)| goes(owner.share, known.state))
+        {
+            freed.ranges.extend(known.files.keys().map(|node| ((owner.share, *node), known.id)));
+            // What a request that is under way will lock can be given back by this name alone.
+            known.files.retain(|_, file| file.pending > 0);
+            gone.insert(owner.clone());
+        }
+        for (_, blocked) in known.blocked.extract_if(|wish, _| gone.contains(&wish.owner)) {
             blocked.waiting.abort();
         }
         let shares = known.shares.extract_if(|((share, _), _), _| goes(*share, None));
         freed.shares.extend(shares.map(|(((share, _), _), (open, _))| (share, open)));
-        for (owner, known) in gone {
+        for (owner, known) in known.owners.extract_if(|_, known| known.files.is_empty()) {
             hosts.words.remove(&(owner.share, known.id));
-            freed.ranges.extend(known.files.into_keys().map(|node| ((owner.share, node), known.id)));
         }
         hosts.tidy(host);
         freed

@@ -546,6 +546,53 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
 }
 
 #[test]
+fn a_lock_that_is_being_taken_can_be_given_back_whatever_comes_between() {
+    enum Between {
+        Unlock,
+        FailingLock,
+        FreeAll,
+        Restart,
+    }
+    let server = server();
+    let file = make(&server, b"f");
+    let node = node_of(&server, &file);
+    let here = Peer::Tcp(HERE.parse().unwrap());
+    let host = HostId { addr: here.ip().unwrap(), name: Bytes::from_static(b"box") };
+    let mine = part(file, 1, 0, 10);
+    let owner = OwnerId { share: 0, owner: mine.owner.clone(), svid: mine.svid };
+    rt::block_on(async {
+        let server = &server;
+        let (table, opens) = (&server.locking.table, server.shares[0].vfs.opens());
+        let theirs = part(file, 9, 100, 1);
+        assert_eq!(locked(server, THERE, &wish(theirs.clone(), true, false)).await, Status::GRANTED);
+        for between in [Between::Unlock, Between::FailingLock, Between::FreeAll, Between::Restart] {
+            let entered = table.enter(&host, &owner, Some(1), node, opens).unwrap();
+            match between {
+                Between::Unlock => assert_eq!(unlocked(server, HERE, mine.clone()).await, Status::GRANTED),
+                Between::FailingLock => {
+                    let lock = wish(part(file, 1, 100, 1), true, false);
+                    assert_eq!(locked(server, HERE, &lock).await, Status::DENIED);
+                }
+                Between::FreeAll => freed(server, here).await.unwrap(),
+                Between::Restart => notified(server, here, 3).await.unwrap(),
+            }
+            let set = || opens.try_set_range(node, entered.id, Range::new(0, 10).unwrap(), true);
+            assert!(matches!(entered.ranges.lock((opens, node, entered.id), set), Ok(Ok(()))));
+            drop(entered);
+            assert!(tested(server, THERE, part(file, 9, 0, 1), true).await.is_err(), "it is locked");
+            assert_eq!(unlocked(server, HERE, mine.clone()).await, Status::GRANTED);
+            assert_eq!(tested(server, THERE, part(file, 9, 0, 1), true).await, Ok(Status::GRANTED));
+            assert!(!table.knows(&host));
+        }
+        // A request that ends before it has locked leaves nothing.
+        drop(table.enter(&host, &owner, None, node, opens).unwrap());
+        assert_eq!(unlocked(server, THERE, theirs).await, Status::GRANTED);
+        assert_eq!((table.len(), server.states.budget.used_bytes()), (0, 0));
+    })
+    .unwrap();
+}
+
+#[test]
 fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
     const ANY: &str = "127.0.0.1:40000";
     let server = server_with(1 << 20, Ports::Reserved);
