@@ -97,9 +97,9 @@ pub struct Limits {
 
 /// Of the descriptors of a process, files that are kept open between requests have one in so many at most.
 const CACHED_PART: usize = 8;
-/// Files that NFSv4 clients have open have so many of [`OPENED_OF`]: connections have half, and what is left is for other protocols.
-const OPENED_PART: usize = 3;
-const OPENED_OF: usize = 8;
+/// Files that NFSv4 clients have open have one in so many at most. Connections of all protocols have half: an eighth is left to
+/// files of other protocols, and to accepting.
+const OPENED_PART: usize = 4;
 
 impl Limits {
     /// For a process that may have so many descriptors.
@@ -107,7 +107,7 @@ impl Limits {
         let limits = Limits::default();
         Limits {
             open_files: limits.open_files.min(descriptors / CACHED_PART),
-            descriptors: (descriptors / OPENED_OF).saturating_mul(OPENED_PART),
+            descriptors: descriptors / OPENED_PART,
             ..limits
         }
     }
