@@ -34,8 +34,8 @@ pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;
 pub use self::unlinked::Cache;
 pub use self::watch::{
-    Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_WATCHES, MAX_WATCHES_OF_A_DIR, Watch, Watches,
-    What,
+    Above, Action, Change, Changes, Event, MAX_QUEUED, MAX_WATCHES, MAX_WATCHES_OF_A_DIR,
+    MAX_WATCHES_OF_A_DIR_IN_ALL, Watch, Watches, What,
 };
 
 /// The longest name of an extended attribute in bytes: Linux takes 255, of which `user.` takes five.

@@ -1,7 +1,7 @@
 //! Watches: who wants to know what changes in a directory, and the queues that tell them.
 //!
 //! Spec: [MS-FSA] 2.1.4.1 (change notifications) decides which events there are; NFS may ask for them as well.
-//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes of a watch, and what its owner's [`Charge`] has room
+//! Owns: the queues. Limits: [`MAX_WATCHES`] of a share; [`MAX_QUEUED`] changes and a MiB of a watch, and what its owner's [`Charge`] has room
 //! for; then its queue is emptied and marked: whoever reads it lists the directory anew.
 //! Does not: watch the disk (a backend does, see [`Backend::observe`]): every change that goes through [`super::Vfs`]
 //! is told, whichever protocol it came by.
@@ -26,10 +26,15 @@ use super::{Backend, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.
 pub const MAX_WATCHES: usize = 65_536;
-/// Watches of one directory, and as many of the tree below it, on one account: each costs whoever changes something there.
-pub const MAX_WATCHES_OF_A_DIR: usize = 256;
-/// Changes that wait in one queue.
+/// Watches of one directory, and as many of the tree below it, on one account: each costs whoever changes something there. Two
+/// connections of smbtorture have 512 requests each under way.
+pub const MAX_WATCHES_OF_A_DIR: usize = 1024;
+/// The same on all accounts.
+pub const MAX_WATCHES_OF_A_DIR_IN_ALL: usize = 4 * MAX_WATCHES_OF_A_DIR;
+/// Changes that wait in one queue, and what they take at most: who reads them has no more room either, and what others change deep
+/// below must not use up what the watch's owner may hold.
 pub const MAX_QUEUED: usize = 4096;
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// What a change takes beside its path.
 const CHANGE_BYTES: usize = 64;
 /// How deep below a watched tree a change is still seen.
@@ -166,8 +171,9 @@ impl Queued {
             return false;
         }
         let bytes = CHANGE_BYTES.saturating_add(change.path.len());
-        if self.changes.len() < MAX_QUEUED && held.grow(bytes).is_ok() {
-            self.bytes += bytes;
+        let all = self.bytes.saturating_add(bytes);
+        if self.changes.len() < MAX_QUEUED && all <= MAX_QUEUED_BYTES && held.grow(bytes).is_ok() {
+            self.bytes = all;
             self.changes.push_back(change);
         } else {
             self.empty(held);
@@ -286,6 +292,9 @@ struct Group {
 
 impl Group {
     fn add(&mut self, id: u64, watch: Registered) -> Result<(), Error> {
+        if self.by_id.len() >= MAX_WATCHES_OF_A_DIR_IN_ALL {
+            return Err(Error::Limit("watches of a directory"));
+        }
         let held = self.held.entry(watch.queue.held.holder().clone()).or_default();
         if *held >= MAX_WATCHES_OF_A_DIR {
             return Err(Error::Limit("watches of a directory"));

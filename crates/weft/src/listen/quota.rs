@@ -9,12 +9,13 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::future::poll_fn;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rustix::event::EventfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weft_machine::{Peer, Source, rt};
 
@@ -87,7 +88,7 @@ struct Inner {
     services: Mutex<Vec<Counts>>,
     leaving: Mutex<Leaving>,
     /// A descriptor that is given up to accept, and refuse, a connection when there is no other.
-    spare: Mutex<Option<File>>,
+    spare: Mutex<Option<OwnedFd>>,
 }
 
 /// Connections that were told to go and still have their descriptors.
@@ -271,7 +272,8 @@ impl Quotas {
     fn has_spare(&self) -> bool {
         let mut spare = lock(&self.0.spare);
         if spare.is_none() {
-            *spare = File::open("/dev/null").ok();
+            // No file is opened for it: a bare root has none.
+            *spare = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
         }
         spare.is_some()
     }

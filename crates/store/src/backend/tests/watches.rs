@@ -225,3 +225,37 @@ fn one_account_has_a_bounded_number_of_watches_of_a_directory() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_directory_has_a_bounded_number_of_watches_on_all_accounts() {
+    rt::block_on(async {
+        let vfs = Vfs::new(Ram::new(1 << 20));
+        let mut held = Vec::new();
+        let watch = |account: u64| {
+            vfs.watch(ROOT, true, What::ALL, Budget::new(100).charge(Source::V6(account), 0).unwrap())
+        };
+        for n in 0..MAX_WATCHES_OF_A_DIR_IN_ALL {
+            held.push(watch((n / MAX_WATCHES_OF_A_DIR) as u64).await.unwrap());
+        }
+        refused!(watch(77).await, Error::Limit(_));
+        held.pop();
+        watch(77).await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn changes_that_nobody_reads_take_a_mebibyte() {
+    rt::block_on(async {
+        let vfs = Vfs::new(Ram::new(1 << 20));
+        let watch = vfs.watch(ROOT, false, What::FILE_NAME, room()).await.unwrap();
+        // Fewer than a queue holds, with the longest names.
+        for n in 0..3500 {
+            file(&vfs, ROOT, &format!("{n:0>255}")).await;
+        }
+        assert!(watch.take().overflowed);
+        file(&vfs, ROOT, "next").await;
+        assert_eq!(shown(watch.take()), ["+next"]);
+    })
+    .unwrap();
+}
