@@ -7,7 +7,8 @@
 //! nothing is known.
 //!
 //! A full disk takes overwrites, and a failing one most requests. So a request that succeeds ends the trouble only when none
-//! has failed for [`CALM`]: the log has one pair of lines for it, however many requests fail in between.
+//! has failed for [`CALM`], and that of a full disk only where the request took space. The log has one warning per kind of trouble
+//! in [`REMIND`], whatever clients do, and at most one end of trouble for each.
 
 use std::any::Any;
 use std::fmt;
@@ -53,14 +54,52 @@ impl Trouble {
     }
 }
 
+/// What a request takes of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Takes {
+    /// Nothing, or it is not known.
+    Nothing,
+    /// A new file.
+    Name,
+    /// Space for content.
+    Space,
+}
+
 /// Trouble that has not ended.
 #[derive(Clone, Debug)]
 struct Current {
     trouble: Trouble,
     since: Time,
     last: Time,
-    told: Time,
     failed: u64,
+    /// What the last request that failed was to take.
+    refused: Takes,
+    /// The log has a warning of it, and so is to have its end.
+    warned: bool,
+}
+
+/// When the log had its last warning of each kind, whatever has ended since.
+#[derive(Debug, Default)]
+struct Told {
+    full: Option<Time>,
+    read_only: Option<Time>,
+    failing: Option<Time>,
+}
+
+impl Told {
+    /// Whether a warning is due; it counts as given.
+    fn is_due(&mut self, trouble: Trouble, now: Time) -> bool {
+        let told = match trouble {
+            Trouble::Full => &mut self.full,
+            Trouble::ReadOnly => &mut self.read_only,
+            Trouble::Failing => &mut self.failing,
+        };
+        let due = told.is_none_or(|told| now.since(told) >= REMIND);
+        if due {
+            *told = Some(now);
+        }
+        due
+    }
 }
 
 /// Of one share.
@@ -71,7 +110,14 @@ pub struct Health {
     folder: Option<PathBuf>,
     /// Whether `current` is there: all that a request that succeeds looks at.
     ill: AtomicBool,
-    current: Mutex<Option<Current>>,
+    known: Mutex<Known>,
+}
+
+/// What is wrong now, and what was said.
+#[derive(Debug, Default)]
+struct Known {
+    current: Option<Current>,
+    told: Told,
 }
 
 impl Health {
@@ -81,26 +127,37 @@ impl Health {
             share: share.to_owned(),
             folder: folder.map(Path::to_owned),
             ill: AtomicBool::new(false),
-            current: Mutex::default(),
+            known: Mutex::default(),
         }
     }
 
     /// What is wrong and what to do about it, where something is.
     pub fn trouble(&self) -> Option<String> {
-        let current = self.current().clone()?;
+        let current = self.known().current.clone()?;
         let now = rt::now();
         let (since, last) = (now.since(current.since).as_secs(), now.since(current.last).as_secs());
         let said = self.said(current.trouble);
         Some(format!("{said} ({} requests failed in {since} s, the last one {last} s ago)", current.failed))
     }
 
-    /// A request that changes something has ended; `at` is asked for the path only where that is logged.
-    pub(crate) fn heard<T>(&self, done: &Result<T, Error>, at: impl FnOnce() -> Option<PathBuf>) {
+    /// Whether something is wrong.
+    pub(crate) fn is_ill(&self) -> bool {
+        self.ill.load(Ordering::Acquire)
+    }
+
+    /// A request that changes something, and takes so much where it succeeds, has ended; `at` is asked for the path only where
+    /// that is logged.
+    pub(crate) fn heard<T>(
+        &self,
+        done: &Result<T, Error>,
+        takes: Takes,
+        at: impl FnOnce() -> Option<PathBuf>,
+    ) {
         match done {
-            Ok(_) => self.worked(rt::now()),
+            Ok(_) => self.worked(takes, rt::now()),
             Err(e) => {
                 if let Some(trouble) = Trouble::of(e)
-                    && self.failed(trouble, rt::now())
+                    && self.failed(trouble, takes, rt::now())
                 {
                     let at = at().map_or(String::new(), |path| format!(", at {}", path.display()));
                     tracing::warn!("share {}: {}{at}", self.share, self.said(trouble));
@@ -110,46 +167,46 @@ impl Health {
     }
 
     /// Whether that is to be logged.
-    fn failed(&self, trouble: Trouble, now: Time) -> bool {
-        let current = &mut *self.current();
+    fn failed(&self, trouble: Trouble, takes: Takes, now: Time) -> bool {
+        let Known { current, told } = &mut *self.known();
         self.ill.store(true, Ordering::Release);
-        match current {
-            // A disk that fails may be full at times; the worse of the two is what is told.
-            Some(known) if known.trouble == trouble || known.trouble == Trouble::Failing => {
-                known.last = now;
-                known.failed = known.failed.saturating_add(1);
-                let again = now.since(known.told) >= REMIND;
-                if again {
-                    known.told = now;
-                }
-                again
-            }
-            other => {
-                *other = Some(Current { trouble, since: now, last: now, told: now, failed: 1 });
-                true
-            }
+        let first = Current { trouble, since: now, last: now, failed: 0, refused: takes, warned: false };
+        let known = current.get_or_insert(first);
+        // A disk that fails may be full at times; the worse of the two is what is told.
+        if known.trouble != Trouble::Failing && known.trouble != trouble {
+            (known.trouble, known.since, known.failed) = (trouble, now, 0);
         }
+        (known.last, known.refused) = (now, takes);
+        known.failed = known.failed.saturating_add(1);
+        let due = known.trouble == trouble && told.is_due(trouble, now);
+        known.warned |= due;
+        due
     }
 
-    fn worked(&self, now: Time) {
-        if !self.ill.load(Ordering::Acquire) {
+    fn worked(&self, takes: Takes, now: Time) {
+        if !self.is_ill() {
             return;
         }
-        let current = &mut *self.current();
+        let current = &mut self.known().current;
         let Some(known) = current.as_ref().filter(|known| now.since(known.last) >= CALM) else { return };
-        if known.trouble == Trouble::Full && self.is_full() {
-            return;
+        if known.trouble == Trouble::Full {
+            let taken = takes != Takes::Nothing && [takes, Takes::Nothing].contains(&known.refused);
+            if !taken || self.is_full() {
+                return;
+            }
         }
-        let (failed, since) = (known.failed, now.since(known.since).as_secs());
+        let (failed, since, warned) = (known.failed, now.since(known.since).as_secs(), known.warned);
         *current = None;
         self.ill.store(false, Ordering::Release);
-        tracing::info!(
-            "share {}: its disk works again; {failed} requests had failed in {since} s",
-            self.share
-        );
+        if warned {
+            tracing::info!(
+                "share {}: its disk works again; {failed} requests had failed in {since} s",
+                self.share
+            );
+        }
     }
 
-    /// Overwrites succeed on a full disk.
+    /// A full disk may take a little still.
     fn is_full(&self) -> bool {
         let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
         space.is_some_and(|space| space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0))
@@ -159,9 +216,9 @@ impl Health {
         Said { trouble, folder: self.folder.as_deref() }
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // What it guards is replaced whole.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // No change of what it guards can be interrupted.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,6 +308,9 @@ impl Backend for Heard {
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         let changes = changes(&op);
+        let makes = matches!(op, Op::Create { .. });
+        // Anybody may ask for a size that no disk has.
+        let sizes = matches!(op, Op::Setattr { .. });
         let submitted = self.backend.submit(op);
         match changes {
             None => submitted,
@@ -258,7 +318,14 @@ impl Backend for Heard {
                 let done = submitted.await;
                 use std::os::unix::ffi::OsStringExt;
                 let path = || name.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)));
-                self.health.heard(&done, path);
+                let takes = match &done {
+                    Ok(Outcome::Created { created: true, .. }) => Takes::Name,
+                    Err(_) if makes => Takes::Name,
+                    _ => Takes::Nothing,
+                };
+                if !(sizes && matches!(done, Err(Error::NoSpace))) {
+                    self.health.heard(&done, takes, path);
+                }
                 done
             }),
         }

@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use weft_machine::rt;
+use weft_machine::sim::Sim;
 
 use super::*;
 use crate::backend::{Dir, Ram};
@@ -14,29 +15,94 @@ fn health() -> Health {
 fn trouble_is_told_once_until_it_is_over_or_lasts() {
     let health = health();
     let begun = rt::now();
-    assert!(health.failed(Trouble::Full, begun));
+    assert!(health.failed(Trouble::Full, Takes::Space, begun));
     // Whatever comes while something still fails is part of it.
     for second in 1..600 {
         let now = begun + Duration::from_secs(second);
-        assert!(!health.failed(Trouble::Full, now), "{second}");
-        health.worked(now);
+        assert!(!health.failed(Trouble::Full, Takes::Space, now), "{second}");
+        health.worked(Takes::Space, now);
     }
-    assert!(health.failed(Trouble::Full, begun + REMIND), "it lasts");
+    assert!(health.failed(Trouble::Full, Takes::Space, begun + REMIND), "it lasts");
     let said = health.trouble().unwrap();
     assert!(said.contains("the disk of / is full") && said.contains("601 requests"), "{said}");
-    health.worked(begun + REMIND + (CALM - Duration::from_nanos(1)));
+    health.worked(Takes::Space, begun + REMIND + (CALM - Duration::from_nanos(1)));
     assert!(health.trouble().is_some());
-    health.worked(begun + REMIND + CALM);
+    health.worked(Takes::Space, begun + REMIND + CALM);
     assert_eq!(health.trouble(), None);
-    assert!(health.failed(Trouble::Full, begun + REMIND + CALM), "another time");
+    // Another time, of which the log has had its line a moment ago; and so it has no end of it.
+    assert!(!health.failed(Trouble::Full, Takes::Space, begun + REMIND + CALM));
+    assert!(health.trouble().is_some(), "the status says so");
+    assert!(health.failed(Trouble::Full, Takes::Space, begun + REMIND + REMIND));
+}
+
+#[test]
+fn a_client_that_alternates_what_fails_gets_one_line_for_each_kind() {
+    let (health, begun) = (health(), rt::now());
+    let fails = |trouble, after| health.failed(trouble, Takes::Space, begun + Duration::from_secs(after));
+    let lines = |seconds: std::ops::Range<u64>| {
+        let each = seconds.flat_map(|after| [(Trouble::Full, after), (Trouble::ReadOnly, after)]);
+        each.filter(|(trouble, after)| fails(*trouble, *after)).count()
+    };
+    assert_eq!(lines(0..600), 2);
+    assert_eq!(lines(600..1200), 2, "it lasts");
+}
+
+#[test]
+fn a_disk_is_full_until_something_took_space() {
+    let (health, begun) = (health(), rt::now());
+    let later = begun + CALM;
+    health.failed(Trouble::Full, Takes::Space, begun);
+    health.worked(Takes::Nothing, later);
+    health.worked(Takes::Name, later);
+    assert!(health.trouble().is_some());
+    health.worked(Takes::Space, later);
+    assert_eq!(health.trouble(), None);
+    // There may be space without room for another file.
+    health.failed(Trouble::Full, Takes::Name, begun);
+    health.worked(Takes::Space, later);
+    assert!(health.trouble().is_some());
+    health.worked(Takes::Name, later);
+    assert_eq!(health.trouble(), None);
+}
+
+#[test]
+fn overwrites_do_not_end_that_a_ramdisk_is_full() {
+    Sim::new(1).run(async {
+        let vfs = Vfs::new(Ram::new(1 << 20)).heard_by(Health::new("ram", None));
+        write(&vfs, 4096).await.unwrap();
+        assert!(matches!(write(&vfs, 2 << 20).await, Err(Error::NoSpace)));
+        rt::sleep(CALM).await;
+        write(&vfs, 4096).await.unwrap();
+        assert!(vfs.health().unwrap().trouble().is_some());
+        write(&vfs, 4097).await.unwrap();
+        assert_eq!(vfs.health().unwrap().trouble(), None);
+    });
+}
+
+#[test]
+fn whoever_asks_for_more_than_a_disk_has_does_not_make_it_full() {
+    rt::block_on(async {
+        let vfs = Vfs::new(Ram::new(1 << 20)).heard_by(Health::new("ram", None));
+        let (made, _) =
+            vfs.create(NodeId::ROOT, b"file", Make::File, Exists::Reuse, SetAttr::default()).await.unwrap();
+        let file = vfs.open(made.node, true).await.unwrap();
+        assert!(matches!(file.allocate(0, 1 << 40, false).await, Err(Error::NoSpace)));
+        let size = SetAttr { size: Some(1 << 40), ..SetAttr::default() };
+        assert!(matches!(vfs.setattr(made.node, size).await, Err(Error::NoSpace)));
+        assert_eq!(vfs.health().unwrap().trouble(), None);
+    })
+    .unwrap();
 }
 
 #[test]
 fn what_is_worse_is_told_beside_what_is_known() {
     let (health, now) = (health(), rt::now());
-    assert!(health.failed(Trouble::Full, now));
-    assert!(health.failed(Trouble::Failing, now));
-    assert!(!health.failed(Trouble::Full, now) && !health.failed(Trouble::Failing, now));
+    assert!(health.failed(Trouble::Full, Takes::Space, now));
+    assert!(health.failed(Trouble::Failing, Takes::Space, now));
+    assert!(
+        !health.failed(Trouble::Full, Takes::Space, now)
+            && !health.failed(Trouble::Failing, Takes::Space, now)
+    );
     assert!(health.trouble().unwrap().contains("fails"));
 }
 

@@ -17,7 +17,7 @@ use super::sink::{Put, Sink};
 use super::stream::{Content, Stream};
 use super::watch::{What, Witness};
 use super::{Error, NodeId};
-use crate::health::Health;
+use crate::health::{Health, Takes};
 
 /// An open regular file: reads are ranges that the transport fetches late, writes are chains.
 #[derive(Clone, Debug)]
@@ -37,6 +37,10 @@ pub struct OpenFile {
     /// Who hears what becomes of changes.
     health: Option<Arc<Health>>,
 }
+
+/// What a file takes of its disk; `None` where nobody asks.
+#[derive(Clone, Copy)]
+struct Footprint(Option<u64>);
 
 /// Why nothing was appended.
 enum Refused<E> {
@@ -120,15 +124,30 @@ impl OpenFile {
     }
 
     /// Passes on what became of a change. A stream may lie where the disk has little space for it, and a sink is no disk.
-    fn heard<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+    fn heard<T>(&self, before: Footprint, done: Result<T, Error>) -> Result<T, Error> {
         if let Some(health) = self.health.as_ref().filter(|_| self.is_plain()) {
             let path = || {
                 let number = rustix::fd::AsRawFd::as_raw_fd(&rustix::fd::AsFd::as_fd(&self.file));
                 std::fs::read_link(format!("/proc/self/fd/{number}")).ok()
             };
-            health.heard(&done, || if self.file.is_in_memory() { None } else { path() });
+            let grown = || before.0.zip(self.footprint().0).is_some_and(|(before, now)| now > before);
+            let takes = if done.is_err() || grown() { Takes::Space } else { Takes::Nothing };
+            health.heard(&done, takes, || if self.file.is_in_memory() { None } else { path() });
         }
         done
+    }
+
+    /// What it takes of the disk now. Looked at only while something is wrong: then it matters whether a change takes space.
+    fn footprint(&self) -> Footprint {
+        let is_asked = self.health.as_ref().is_some_and(|health| health.is_ill()) && self.is_plain();
+        if !is_asked {
+            return Footprint(None);
+        }
+        // A quota of ours counts sizes.
+        Footprint(match self.quota() {
+            Some(_) => self.file.len().ok(),
+            None => rustix::fs::fstat(&self.file).ok().and_then(|stat| u64::try_from(stat.st_blocks).ok()),
+        })
     }
 
     /// The bytes of `[offset, offset + len)` that exist, unread as yet; empty at or past the end.
@@ -169,7 +188,8 @@ impl OpenFile {
 
     /// Writes all of `chain` at `offset`.
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
-        self.heard(self.write_all(offset, chain).await)
+        let before = self.footprint();
+        self.heard(before, self.write_all(offset, chain).await)
     }
 
     async fn write_all(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
@@ -206,18 +226,19 @@ impl OpenFile {
             Some(_) => self.begin(self.len()?, || len).await?,
             None => self.begin(0, || 0).await?,
         };
+        let before = self.footprint();
         let appended = self.file().append(bytes, |end| {
             self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
             if let Some(quota) = self.quota() {
-                let grown = self.heard(quota.grow(end, end.saturating_add(len)));
+                let grown = self.heard(before, quota.grow(end, end.saturating_add(len)));
                 grown.map_err(|e| Refused::Store(e.into()))?;
             }
             admit(end).map_err(Refused::Store)
         });
         match appended {
-            Ok(()) => Ok(self.heard(self.changed(What::SIZE | What::WRITTEN).await)?),
+            Ok(()) => Ok(self.heard(before, self.changed(What::SIZE | What::WRITTEN).await)?),
             Err(Refused::Store(e)) => Err(e),
-            Err(Refused::Io(e)) => Ok(self.heard(Err(Error::from(e)))?),
+            Err(Refused::Io(e)) => Ok(self.heard(before, Err(Error::from(e)))?),
         }
     }
 
@@ -231,11 +252,13 @@ impl OpenFile {
             // What a stream in memory is written with goes to its file as well, or moves it.
             None if !self.file.is_in_memory() || self.stream.is_some() => false,
             None => {
+                let before = self.footprint();
                 if self.quota.is_some() {
-                    self.heard(self.may_grow(offset, len))?;
+                    self.heard(before, self.may_grow(offset, len))?;
                 }
                 self.mark();
-                put(&self.file, offset).transpose()?.is_some()
+                let placed = put(&self.file, offset).transpose()?.is_some();
+                self.heard(before, Ok(placed))?
             }
             Some(sink) => sink.place(offset, len, put).await?,
         };
@@ -307,13 +330,14 @@ impl OpenFile {
         if i64::try_from(end).is_err() { Err(Error::Invalid) } else { Ok(()) }
     }
 
-    /// Sets space aside for `[offset, offset + len)`; the file grows to its end unless `keep_size`.
+    /// Sets space aside for `[offset, offset + len)`; the file grows to its end unless `keep_size`. Anybody may ask for more than
+    /// a disk has, so a refusal says nothing of its health.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.require_file()?;
         let _alone = self.begin(offset, || len).await?;
-        self.heard(self.may_grow(offset, len))?;
-        self.heard(self.file().allocate(offset, len, keep_size).await.map_err(Error::from))?;
+        self.may_grow(offset, len)?;
+        self.file().allocate(offset, len, keep_size).await?;
         self.changed(What::SIZE).await
     }
 
@@ -354,8 +378,9 @@ impl OpenFile {
         self.require_file()?;
         let _alone = self.begin(at, || len).await?;
         self.may_grow(at, len)?;
+        let before = self.footprint();
         let copied = self.file().copy_from(at, source.file(), from, len).await;
-        let copied = self.heard(copied.map_err(Error::from))?;
+        let copied = self.heard(before, copied.map_err(Error::from))?;
         self.changed(What::SIZE | What::WRITTEN).await?;
         Ok(copied)
     }
@@ -375,7 +400,7 @@ impl OpenFile {
         match (&self.sink, &self.stream) {
             (Some(sink), _) => sink.sync().await,
             (None, Some((stream, content))) => stream.sync(content).await,
-            (None, None) => self.heard(self.file.sync(false).await.map_err(Error::from)),
+            (None, None) => self.heard(Footprint(None), self.file.sync(false).await.map_err(Error::from)),
         }
     }
 
