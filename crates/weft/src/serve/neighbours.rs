@@ -16,32 +16,70 @@ use crate::shares::Described;
 /// The marks of this server.
 pub(super) struct Marks(#[allow(dead_code, reason = "they work by being kept")] Vec<UnixDatagram>);
 
-/// Marks the folders of `shares`, and warns of those that another server has marked.
+/// Marks the folders of `shares`, and warns of those that another server has marked, and of those that lie in each other.
 pub(super) fn mark(shares: &[Described]) -> Marks {
-    let mut marks = Vec::new();
-    for described in shares.iter().filter(|described| described.share.vfs.kind() == "dir") {
-        let (name, folder) = (&described.share.name, Path::new(&described.source));
-        // Before our own is there.
+    let folders: Vec<(&str, &Path)> = shares
+        .iter()
+        .filter(|described| described.share.vfs.kind() == "dir")
+        .map(|described| (&*described.share.name, Path::new(&described.source)))
+        .collect();
+    let (marks, warnings) = look(&folders);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    marks
+}
+
+/// The marks of folders, by the names of their shares, and what is to be said of them.
+fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
+    let (mut marks, mut warnings) = (Vec::new(), Vec::new());
+    let taken = |name, folder: &Path| {
+        let folder = folder.display();
+        format!("share {name}: {folder} is served already, by another Weft: {OTHER_SERVER}")
+    };
+    // All marks of others, before one of ours is there.
+    for (name, folder) in folders {
+        let shown = folder.display();
         if let Some(above) = folder.ancestors().skip(1).find(|above| is_marked(above)) {
-            let (above, folder) = (above.display(), folder.display());
-            tracing::warn!(
-                "share {name}: another Weft serves {above}, and {folder} lies in it: {}",
-                advice()
-            );
+            let above = above.display();
+            warnings.push(format!(
+                "share {name}: another Weft serves {above}, and {shown} lies in it: {OTHER_SERVER}"
+            ));
+        }
+        if is_marked(folder) {
+            warnings.push(taken(name, folder));
+        }
+    }
+    for (n, (name, folder)) in folders.iter().enumerate() {
+        let shown = folder.display();
+        for (m, (other, above)) in folders.iter().enumerate() {
+            let own = number(above);
+            let same = own.is_some() && own == number(folder);
+            // Of two shares of one folder the second one says so.
+            if same && m < n {
+                warnings.push(format!(
+                    "share {name}: {shown} is also {other}, another share of this server: {OTHER_SHARE}"
+                ));
+            } else if !same && own.is_some() && folder.ancestors().skip(1).any(|above| number(above) == own) {
+                warnings.push(format!(
+                    "share {name}: {shown} lies in {other}, another share of this server: {OTHER_SHARE}"
+                ));
+            }
         }
         match address(folder).and_then(|address| UnixDatagram::bind_addr(&address)) {
             Ok(mark) => marks.push(mark),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                let folder = folder.display();
-                tracing::warn!(
-                    "share {name}: {folder} is served already, by another Weft or share: {}",
-                    advice()
-                );
+                let is_ours = folders.iter().take(n).any(|(_, other)| number(other) == number(folder));
+                let warning = taken(name, folder);
+                // A server that has started beside this one since the look.
+                if !is_ours && !warnings.contains(&warning) {
+                    warnings.push(warning);
+                }
             }
             Err(e) => tracing::debug!("share {name}: whether another Weft serves it is not known: {e}"),
         }
     }
-    Marks(marks)
+    (Marks(marks), warnings)
 }
 
 /// Says which other servers keep their state in `dir`; a warning where that directory was asked for.
@@ -62,13 +100,17 @@ pub(super) fn sharing_state(dir: &Path, named: bool) {
     if named { tracing::warn!("{text}") } else { tracing::info!("{text}") }
 }
 
-fn advice() -> &'static str {
-    "locks and caches of their clients do not know of each other, and writes can be lost; end one of the two (`weft status` lists them)"
-}
+const OTHER_SERVER: &str = "locks and caches of their clients do not know of each other, and writes can be lost; end one of the two (`weft status` lists them)";
+const OTHER_SHARE: &str = "locks and caches of their clients do not know of each other, and writes can be lost; serve one of the two";
 
 fn is_marked(folder: &Path) -> bool {
     let connected = |address| UnixDatagram::unbound()?.connect_addr(&address);
     address(folder).and_then(connected).is_ok()
+}
+
+/// What a folder is, whatever leads to it.
+fn number(folder: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn address(folder: &Path) -> io::Result<SocketAddr> {
@@ -93,5 +135,27 @@ mod tests {
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(mark);
         assert!(!is_marked(&folder));
+    }
+
+    #[test]
+    fn shares_of_one_server_are_not_said_to_be_anothers() {
+        let dir = tempfile::tempdir().unwrap();
+        let (srv, inner, link) = (dir.path().join("srv"), dir.path().join("srv/a"), dir.path().join("link"));
+        std::fs::create_dir_all(&inner).unwrap();
+        std::os::unix::fs::symlink(&srv, &link).unwrap();
+        let (srv, inner) = (("srv", &*srv), ("a", &*inner));
+        for folders in [[srv, inner], [inner, srv]] {
+            let (_marks, warnings) = look(&folders);
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            assert!(warnings[0].contains("a lies in srv, another share of this server"), "{warnings:?}");
+        }
+        let (_marks, warnings) = look(&[srv, ("link", &link)]);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("link is also srv, another share of this server"), "{warnings:?}");
+        // Another server looks at the same folders.
+        let (_none, warnings) = look(&[srv]);
+        assert!(warnings[0].contains("is served already, by another Weft"), "{warnings:?}");
+        let (_mark, warnings) = look(&[inner]);
+        assert!(warnings[0].contains("another Weft serves"), "{warnings:?}");
     }
 }
