@@ -38,6 +38,9 @@ pub(super) struct Group {
     pub log_bytes: u64,
     /// Everything lies in memory: nothing outlives the process.
     pub in_memory: bool,
+    /// A random number of this side, by which partners know who speaks. Zero in a file of an older version.
+    #[serde(default)]
+    pub speaker: u64,
     /// What a source does when a destination is away, or slow.
     #[serde(default, flatten)]
     pub policy: Policy,
@@ -285,7 +288,7 @@ impl Group {
         policy: Policy,
     ) -> Group {
         let (version, name, in_memory, partners) = (VERSION, name.to_owned(), false, Vec::new());
-        Group { version, name, partnership, volumes, log_bytes, in_memory, policy, partners }
+        Group { version, name, partnership, volumes, log_bytes, in_memory, speaker: 0, policy, partners }
     }
 }
 

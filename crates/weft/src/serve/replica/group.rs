@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::LocalBoxFuture;
-use weft_machine::clock::Time;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
@@ -26,17 +26,13 @@ use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
 use super::picture::Picture;
 use super::setup::{Ask, Join};
+use super::stopped::{self, Mark, Now};
 use super::{Member, Replicas, door, random};
 
 pub(super) use engine::State;
 
 /// Extents that are asked for at a time.
 const EXTENTS: usize = 1024;
-/// How often a stopped group says so to its partners, and how long that counts there.
-const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
-const STOPPED_COUNTS: Duration = Duration::from_secs(35);
-/// The longest reason of another server that is kept, bytes.
-const MOST_REASON: usize = 1024;
 
 /// See the module.
 pub(super) struct Group {
@@ -55,8 +51,10 @@ pub(super) struct Group {
     links_known: Mutex<HashMap<String, Link>>,
     /// A test failover that goes on.
     pub(super) picture: Mutex<Option<Picture>>,
-    /// What a partner has said of being stopped, and when.
-    said_stopped: Mutex<Option<(Time, String)>>,
+    /// What partners have said of being stopped.
+    heard: Mutex<stopped::Heard>,
+    /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
+    stops: AtomicU64,
 }
 
 /// A link that runs, by its number at the source.
@@ -241,8 +239,8 @@ impl Host for Home {
             State::Starting => lock(&self.group.links_known).clear(),
             State::Stopped(stopped) => {
                 let (group, replicas) = (self.group.clone(), self.replicas.clone());
-                let stopped = stopped.clone();
-                rt::spawn(async move { group.say_stopped(&replicas, &stopped).await }).detach();
+                let (stopped, stops) = (stopped.clone(), group.stops.fetch_add(1, Ordering::Relaxed));
+                rt::spawn(async move { group.say_stopped(&replicas, &stopped, stops).await }).detach();
             }
             State::Source(_) | State::Destination(_) => {}
         }
@@ -268,13 +266,17 @@ impl Group {
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
-            said_stopped: Mutex::default(),
+            heard: Mutex::default(),
+            stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
 
     /// A group that is remembered, with those of its volumes that are served and in no other group. What keeps it from being used
     /// is found out when it lives.
-    pub fn remembered(config: config::Group, members: Vec<Arc<Member>>) -> Arc<Group> {
+    pub fn remembered(mut config: config::Group, members: Vec<Arc<Member>>) -> Arc<Group> {
+        if config.speaker == 0 {
+            config.speaker = random().map(u64::from_le_bytes).unwrap_or_default();
+        }
         let partnership = door::parse_partnership(&config.partnership);
         let name = &config.name;
         let is_member = |volume: &&String| members.iter().any(|member| member.name == **volume);
@@ -336,6 +338,7 @@ impl Group {
         }
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
+        config.speaker = u64::from_le_bytes(random()?);
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
         config.partners.extend(partner);
         let partnership =
@@ -482,44 +485,64 @@ impl Group {
     }
 
     /// Tells all partners, as long as it is, that the group is stopped here; and then that it is not.
-    async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>) {
-        let is_stopped = |state: &State| matches!(state, State::Stopped(now) if Arc::ptr_eq(now, stopped));
-        while is_stopped(&self.state()) && !replicas.ends() {
-            let partnership = self.partnership_hex();
-            self.tell(replicas, &Ask::Stopped { partnership, why: stopped.why.clone() }).await;
-            let changed = self.engine.until(|state| !is_stopped(state));
-            let _time = rt::timeout(SAY_STOPPED_EVERY, changed).await;
-        }
-        self.engine.until(|state| !matches!(state, State::Starting)).await;
-        if matches!(self.state(), State::Source(_) | State::Destination(_)) && !replicas.ends() {
-            self.tell(replicas, &Ask::Goes { partnership: self.partnership_hex() }).await;
-        }
+    async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>, stops: u64) {
+        let is = |state: &State| match state {
+            _ if replicas.ends() => Now::Over,
+            State::Stopped(now) if Arc::ptr_eq(now, stopped) => Now::Stopped,
+            State::Stopped(_) => Now::Over,
+            State::Starting => Now::Starting,
+            State::Source(_) | State::Destination(_) => Now::Goes,
+        };
+        let names: Vec<String> = self.config().partners.into_iter().map(|partner| partner.name).collect();
+        let find = |name: &str| self.config().partners.into_iter().find(|partner| partner.name == name);
+        let now = |name: &String| if find(name).is_some() { is(&self.state()) } else { Now::Over };
+        let changes = async |was: Now| self.engine.until(|state| is(state) != was).await;
+        let tell = async |name: &String, now: Now| match find(name) {
+            Some(partner) => self.tell(replicas, &partner, now, stopped, stops).await,
+            None => false,
+        };
+        stopped::say_to_all(&names, now, changes, tell).await;
     }
 
-    async fn tell(&self, replicas: &Replicas, ask: &Ask) {
-        for partner in self.config().partners {
-            if let Err(e) = carrier::ask(&partner.address, &replicas.pool, ask).await {
-                tracing::debug!("group {}: {} does not know how it is: {e}", self.name, partner.name);
+    /// Whether a partner has heard it.
+    async fn tell(
+        &self,
+        replicas: &Replicas,
+        partner: &Partner,
+        now: Now,
+        stopped: &Stopped,
+        stops: u64,
+    ) -> bool {
+        let partnership = self.partnership_hex();
+        let speaker = self.config().speaker;
+        let mark = |number| Mark { speaker, number };
+        let ask = match now {
+            Now::Stopped => {
+                Ask::Stopped { partnership, why: stopped.why.clone(), mark: mark(stops.saturating_mul(2)) }
             }
+            Now::Goes => Ask::Goes { partnership, mark: mark(stops.saturating_mul(2).saturating_add(1)) },
+            Now::Starting | Now::Over => return false,
+        };
+        let told = carrier::ask(&partner.address, &replicas.pool, &ask).await;
+        if let Err(e) = &told {
+            tracing::debug!("group {}: {} does not know how it is: {e}", self.name, partner.name);
         }
+        told.is_ok()
     }
 
     /// A partner says that it is stopped, and why.
-    pub fn hear_stopped(&self, mut why: String) {
-        let most = (0..=MOST_REASON.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
-        why.truncate(most.unwrap_or_default());
-        *lock(&self.said_stopped) = Some((rt::now(), why));
+    pub fn hear_stopped(&self, mark: Mark, why: String) {
+        lock(&self.heard).stopped(mark, why, rt::now());
     }
 
     /// A partner says that it is stopped no more.
-    pub fn hear_goes(&self) {
-        lock(&self.said_stopped).take();
+    pub fn hear_goes(&self, mark: Mark) {
+        lock(&self.heard).goes(mark, rt::now());
     }
 
     /// Why a partner is stopped, where it said so a moment ago.
     pub fn partner_stopped(&self) -> Option<String> {
-        let said = lock(&self.said_stopped).clone();
-        said.filter(|(at, _)| rt::now().since(*at) < STOPPED_COUNTS).map(|(_, why)| why)
+        lock(&self.heard).why(rt::now())
     }
 
     /// Where the pictures of an open test failover are served.

@@ -12,6 +12,7 @@ mod door;
 mod group;
 mod picture;
 mod setup;
+mod stopped;
 mod told;
 
 use std::collections::BTreeMap;
@@ -254,15 +255,15 @@ impl Replicas {
             Ask::Grow { partnership, sizes } => {
                 self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
             }
-            Ask::Stopped { partnership, why } => {
+            Ask::Stopped { partnership, why, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
-                    group.hear_stopped(why);
+                    group.hear_stopped(mark, why);
                 }
                 Ok(Tell::Done)
             }
-            Ask::Goes { partnership } => {
+            Ask::Goes { partnership, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
-                    group.hear_goes();
+                    group.hear_goes(mark);
                 }
                 Ok(Tell::Done)
             }

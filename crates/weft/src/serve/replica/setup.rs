@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::config::{Address, Policy};
+use super::stopped::Mark;
 
 /// The longest message, bytes.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
@@ -42,11 +43,17 @@ pub(super) enum Ask {
         partnership: String,
         /// A sentence.
         why: String,
+        /// Who says it, and when.
+        #[serde(default, flatten)]
+        mark: Mark,
     },
     /// It is not stopped any more. A server that does not know this goes on to show what it was told, for half a minute.
     Goes {
         /// 32 hexadecimal digits.
         partnership: String,
+        /// Who says it, and when.
+        #[serde(default, flatten)]
+        mark: Mark,
     },
     /// Says that it is done, so that the round trip can be measured.
     Nothing,

@@ -1,0 +1,261 @@
+//! What the sides of a group say to each other of being stopped.
+//!
+//! Spec: [`super::setup::Ask::Stopped`] and [`super::setup::Ask::Goes`]. Owns: what was heard, by speaker, and when something is said
+//! again. Does not: carry it, or decide what a group is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::{Either, join_all, select};
+use serde::{Deserialize, Serialize};
+use weft_machine::clock::Time;
+use weft_machine::rt;
+
+/// How often a stopped group says so to its partners, and how long that counts there.
+const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
+const STOPPED_COUNTS: Duration = Duration::from_secs(35);
+/// How often it says that it goes, until that is answered or no longer matters.
+const SAY_GOES_EVERY: Duration = Duration::from_secs(1);
+/// The longest reason of another server that is kept, bytes.
+const MOST_REASON: usize = 1024;
+/// Speakers that are remembered: a source and its other destinations.
+const MOST_SPEAKERS: usize = 32;
+
+/// Who says something, and which of what is said is newer.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub(super) struct Mark {
+    /// A random number of one side of a group. Zero from a server that does not tell.
+    pub speaker: u64,
+    /// Counts what this speaker says.
+    pub number: u64,
+}
+
+/// What was heard, by speaker.
+#[derive(Debug, Default)]
+pub(super) struct Heard(BTreeMap<u64, Word>);
+
+#[derive(Debug)]
+struct Word {
+    number: u64,
+    at: Time,
+    /// `None`: it goes.
+    why: Option<String>,
+}
+
+impl Heard {
+    /// A partner says that it is stopped, and why.
+    pub fn stopped(&mut self, mark: Mark, mut why: String, now: Time) {
+        let most = (0..=MOST_REASON.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
+        why.truncate(most.unwrap_or_default());
+        self.hear(mark, Some(why), now);
+    }
+
+    /// A partner says that it is stopped no more.
+    pub fn goes(&mut self, mark: Mark, now: Time) {
+        self.hear(mark, None, now);
+    }
+
+    fn hear(&mut self, mark: Mark, why: Option<String>, now: Time) {
+        // What was said later may arrive first.
+        let newer = |word: &Word| word.number > mark.number && now.since(word.at) < STOPPED_COUNTS;
+        if self.0.get(&mark.speaker).is_some_and(newer) {
+            return;
+        }
+        self.0.insert(mark.speaker, Word { number: mark.number, at: now, why });
+        if self.0.len() > MOST_SPEAKERS
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, word)| word.at).map(|(speaker, _)| *speaker)
+        {
+            self.0.remove(&oldest);
+        }
+    }
+
+    /// Why a partner is stopped, where one said so a moment ago: the last one that did.
+    pub fn why(&self, now: Time) -> Option<String> {
+        let counts = self.0.values().filter(|word| now.since(word.at) < STOPPED_COUNTS && word.why.is_some());
+        counts.max_by_key(|word| word.at).and_then(|word| word.why.clone())
+    }
+}
+
+/// What a group is, for whoever says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Now {
+    /// Stopped, as it was when this began.
+    Stopped,
+    /// It tries again.
+    Starting,
+    /// It is not stopped.
+    Goes,
+    /// Nobody says anything of it any more: it is stopped anew, the partner is none, or the server ends.
+    Over,
+}
+
+/// Says to all partners at once, as long as it is, that a group is stopped; and then, until that has arrived, that it is not.
+/// `changes` waits until the group is not what is given, `say` sends what is given and answers whether it arrived.
+pub(super) async fn say_to_all<P>(
+    partners: &[P],
+    now: impl Fn(&P) -> Now,
+    changes: impl AsyncFn(Now),
+    say: impl AsyncFn(&P, Now) -> bool,
+) {
+    let each = partners
+        .iter()
+        .map(|partner| say_to_one(|| now(partner), &changes, async |what: Now| say(partner, what).await));
+    join_all(each).await;
+}
+
+async fn say_to_one(now: impl Fn() -> Now, changes: impl AsyncFn(Now), say: impl AsyncFn(Now) -> bool) {
+    while now() == Now::Stopped {
+        let said = async {
+            say(Now::Stopped).await;
+            rt::sleep(SAY_STOPPED_EVERY).await;
+        };
+        until_first(said, changes(Now::Stopped)).await;
+    }
+    if now() == Now::Starting {
+        changes(Now::Starting).await;
+    }
+    // Later nothing of it counts there.
+    let begun = rt::now();
+    while now() == Now::Goes && rt::now().since(begun) < STOPPED_COUNTS {
+        let said = async {
+            let arrived = say(Now::Goes).await;
+            if !arrived {
+                rt::sleep(SAY_GOES_EVERY).await;
+            }
+            arrived
+        };
+        if until_first(said, changes(Now::Goes)).await == Some(true) {
+            return;
+        }
+    }
+}
+
+/// What the first one gives, unless the second one is done before it.
+async fn until_first<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> Option<T> {
+    match select(std::pin::pin!(first), std::pin::pin!(second)).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use weft_machine::sim::Sim;
+
+    use super::*;
+
+    const A: u64 = 7;
+    const B: u64 = 8;
+
+    fn mark(speaker: u64, number: u64) -> Mark {
+        Mark { speaker, number }
+    }
+
+    #[test]
+    fn one_partner_that_goes_leaves_what_another_has_said() {
+        let (mut heard, now) = (Heard::default(), rt::now());
+        heard.stopped(mark(A, 0), "a disk is full".into(), now);
+        heard.stopped(mark(B, 0), "a journal is lost".into(), now);
+        heard.goes(mark(B, 1), now);
+        assert_eq!(heard.why(now).as_deref(), Some("a disk is full"));
+        assert_eq!(heard.why(now + STOPPED_COUNTS), None);
+        heard.goes(mark(A, 1), now);
+        assert_eq!(heard.why(now), None);
+    }
+
+    #[test]
+    fn what_arrives_late_does_not_count() {
+        let (mut heard, now) = (Heard::default(), rt::now());
+        heard.stopped(mark(A, 2), "again".into(), now);
+        heard.goes(mark(A, 1), now);
+        heard.stopped(mark(A, 0), "before".into(), now);
+        assert_eq!(heard.why(now).as_deref(), Some("again"));
+        // A server whose clock was set back numbers from there on.
+        let later = now + STOPPED_COUNTS;
+        heard.goes(mark(A, 1), later);
+        assert_eq!(heard.why(later), None);
+        heard.stopped(mark(A, 2), "again".into(), now);
+        // A server that does not number what it says.
+        heard.stopped(mark(0, 0), "an older one".into(), now + SAY_GOES_EVERY);
+        assert_eq!(heard.why(now + SAY_GOES_EVERY).as_deref(), Some("an older one"));
+        heard.goes(mark(0, 0), now + SAY_GOES_EVERY);
+        assert_eq!(heard.why(now).as_deref(), Some("again"));
+    }
+
+    #[test]
+    fn speakers_and_reasons_are_bounded() {
+        let (mut heard, now) = (Heard::default(), rt::now());
+        for speaker in 0..1000 {
+            heard.stopped(mark(speaker, 0), "ä".repeat(MOST_REASON), now);
+        }
+        assert_eq!(heard.0.len(), MOST_SPEAKERS);
+        assert!(heard.why(now).is_some_and(|why| why.len() <= MOST_REASON));
+    }
+
+    /// What is said to a partner that hears from `hears_after` on, by a group that goes after 25 s, and is `then` after 40 s.
+    fn said(hears_after: u64, then: Now) -> Vec<(u64, Now)> {
+        let said = RefCell::new(Vec::new());
+        Sim::new(3).run(async {
+            let begun = rt::now();
+            let seconds = || rt::now().since(begun).as_secs();
+            let now = || match seconds() {
+                0..25 => Now::Stopped,
+                25..40 => Now::Goes,
+                _ => then,
+            };
+            let changes = async |was: Now| {
+                while now() == was {
+                    rt::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let tell = async |what: Now| {
+                said.borrow_mut().push((seconds(), what));
+                if seconds() < hears_after {
+                    // Nobody answers.
+                    rt::sleep(Duration::from_secs(3)).await;
+                }
+                seconds() >= hears_after
+            };
+            say_to_one(now, changes, tell).await;
+        });
+        said.into_inner()
+    }
+
+    #[test]
+    fn that_it_goes_is_said_until_it_arrives() {
+        let stopped = [(0, Now::Stopped), (10, Now::Stopped), (20, Now::Stopped)];
+        assert_eq!(said(0, Now::Goes), [&stopped[..], &[(25, Now::Goes)]].concat());
+        let lost = said(30, Now::Goes);
+        assert_eq!(lost[lost.len() - 2..], [(25, Now::Goes), (29, Now::Goes)]);
+        // Until nothing of it counts there.
+        let last = said(1000, Now::Goes).last().copied();
+        assert!(last.is_some_and(|(at, _)| (55..60).contains(&at)), "{last:?}");
+    }
+
+    #[test]
+    fn that_it_goes_is_not_said_when_it_is_stopped_again() {
+        let last = said(1000, Now::Over).last().copied();
+        assert!(last.is_some_and(|(at, what)| what == Now::Goes && at < 40), "{last:?}");
+    }
+
+    #[test]
+    fn a_partner_that_does_not_answer_keeps_no_other_waiting() {
+        let heard = Cell::new(false);
+        Sim::new(3).run(async {
+            let never = async |_: Now| std::future::pending::<()>().await;
+            let tell = async |partner: &u64, _: Now| {
+                if *partner == A {
+                    std::future::pending::<()>().await;
+                }
+                heard.set(true);
+                true
+            };
+            let all = say_to_all(&[A, B], |_| Now::Goes, never, tell);
+            assert!(rt::timeout(Duration::from_secs(1), all).await.is_err());
+        });
+        assert!(heard.get());
+    }
+}
