@@ -294,6 +294,15 @@ impl Backend for Heard {
         self.backend.is_read_only()
     }
 
+    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        let asked = self.backend.may_unlink(dir, name);
+        if asked.is_err() {
+            // A name that may go says nothing about the disk.
+            self.health.heard(&asked, Takes::Nothing, || None);
+        }
+        asked
+    }
+
     fn changes_on_the_host(&self) -> bool {
         self.backend.changes_on_the_host()
     }

@@ -367,6 +367,12 @@ pub trait Backend: Send + Sync {
     fn changes_on_the_host(&self) -> bool {
         false
     }
+    /// Whether the host lets the name go: what [`Op::Remove`] or [`Op::Rmdir`] of it would be refused with, as far as that is known
+    /// beforehand. By default nothing is refused.
+    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        let _ = (dir, name);
+        Ok(())
+    }
     /// Looks at `max` of the descriptors that it caches, and closes those of files that have no name any more.
     fn sweep(&self, max: usize) {
         let _ = max;

@@ -57,6 +57,10 @@ impl Backend for ReadOnly {
         true
     }
 
+    fn may_unlink(&self, _dir: NodeId, _name: &[u8]) -> Result<(), Error> {
+        Err(Error::ReadOnly)
+    }
+
     fn changes_on_the_host(&self) -> bool {
         self.0.changes_on_the_host()
     }

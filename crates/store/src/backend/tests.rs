@@ -21,6 +21,7 @@ mod stream_files;
 mod streams;
 mod trees;
 mod unlinked;
+mod unlinking;
 mod watches;
 
 const LIMIT: u64 = 8 << 20;

@@ -332,6 +332,12 @@ impl Vfs {
         Ok(())
     }
 
+    /// Whether the host lets the name go, as far as it can say so beforehand ([`Backend::may_unlink`]).
+    pub fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        Self::may_name(name)?;
+        self.backend.may_unlink(dir, name)
+    }
+
     /// See [`Op::Rename`].
     pub async fn rename(
         &self,

@@ -34,8 +34,9 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
         }
         false => None,
     };
-    // Last: whoever waits for a lock or an oplock of this open is answered after its client, not before.
-    open.leave().await;
+    // Last: whoever waits for a lock or an oplock of this open is answered after its client, not before. The handle is closed
+    // also where the file that goes with it does not go, which its client has to hear ([MS-SMB2] 3.3.5.10).
+    open.leave().await?;
     let mut reply = Reply::new();
     Response { summary }.emit(&mut reply.message);
     Ok(reply)

@@ -164,6 +164,7 @@ async fn first(
         action,
         (opened.hold, held),
     );
+    let _ = open.share.set(share.name.clone());
     if let Some(short) = opened.by_short {
         let _ = open.by_short.set((cx.server.handles.tunnel.clone(), short));
     }
@@ -561,6 +562,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.0).await?;
+    if delete && vfs.stream_of(attr.node).is_none() {
+        vfs.may_unlink(place.0, &place.1)?;
+    }
     if !wish.truncates() {
         let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use slab::Slab;
-use weft_machine::{Charge, rt};
+use weft_machine::{Charge, LogLimit, rt};
 use weft_store::opens::{Open as Claim, Range, Refused, Removal};
 use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
@@ -51,6 +51,8 @@ pub(crate) struct Open {
     pub(super) base: OnceLock<Claim>,
     /// What it caches by.
     pub(super) caching: Caching,
+    /// Of which share it is, for the log.
+    pub(super) share: OnceLock<Arc<str>>,
     /// Of what was opened by its 8.3 name: that name, and who remembers it when the file goes.
     pub(super) by_short: OnceLock<(Arc<Tunnel>, String)>,
     /// Set when it may outlive its session.
@@ -156,6 +158,7 @@ impl Open {
             claim,
             base: OnceLock::new(),
             caching,
+            share: OnceLock::new(),
             by_short: OnceLock::new(),
             durable: OnceLock::new(),
             resilient_ms: AtomicU32::new(0),
@@ -346,11 +349,11 @@ impl Open {
         open.close().await;
     }
 
-    /// Closes: restores the kept time and removes what is to be deleted. Nothing is left to tell the client when that
-    /// fails: as on Windows, CLOSE succeeds.
+    /// Closes without a CLOSE: restores the kept time and removes what is to be deleted. No client is left to be told when that
+    /// fails; the log tells.
     pub(super) async fn close(&self) {
         self.settle().await;
-        self.leave().await;
+        let _ = self.leave().await;
     }
 
     /// The first half of closing: what the file is to look like afterwards. The open still holds what it holds.
@@ -379,17 +382,19 @@ impl Open {
     }
 
     /// The second half: gives back locks, share modes and caching rights, of which others hear at once, and removes what
-    /// is to be deleted.
-    pub(super) async fn leave(&self) {
+    /// is to be deleted. Fails where that stays.
+    pub(super) async fn leave(&self) -> Result<(), Error> {
+        let mut left = Ok(());
         if let Some(removal) = self.claim.close() {
-            self.remove(removal).await;
+            left = self.remove(removal).await;
         } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
             // It goes when the others close; they wait for changes in vain.
             self.vfs.end_watches(self.node);
         }
         if let Some(removal) = self.base.get().and_then(Claim::close) {
-            self.remove_base(removal).await;
+            left = left.and(self.remove_base(removal).await);
         }
+        left
     }
 
     /// A file was removed: if it was opened by its 8.3 name, that may come again.
@@ -400,7 +405,7 @@ impl Open {
     }
 
     /// The file of a stream was to be deleted, and waited for the stream.
-    async fn remove_base(&self, removal: Removal) {
+    async fn remove_base(&self, removal: Removal) -> Result<(), Error> {
         let removed = match self.vfs.place(removal.node()).await {
             Ok((dir, name)) => match self.vfs.remove(dir, &name).await {
                 Err(Error::IsDir) => self.vfs.rmdir(dir, &name).await,
@@ -409,19 +414,14 @@ impl Open {
             Err(e) => Err(e),
         };
         drop(removal);
-        if let Err(e) = removed {
-            tracing::debug!("delete on close of a stream's file: {e}");
-        }
+        self.told(removed).await
     }
 
-    async fn remove(&self, removal: Removal) {
+    async fn remove(&self, removal: Removal) -> Result<(), Error> {
         if let Some((base, name)) = self.vfs.stream_of(self.node) {
             let removed = self.vfs.remove_stream(base, &name).await;
             drop(removal);
-            if let Err(e) = removed {
-                tracing::debug!("delete on close of a stream: {e}");
-            }
-            return;
+            return self.told(removed).await;
         }
         // Who caches the directory keeps that only where both who marked it and who closes it last act in his name.
         let vfs = self.vfs.in_name_of(removal.parent());
@@ -431,10 +431,26 @@ impl Open {
             Err(e) => Err(e),
         };
         drop(removal);
-        match removed {
-            Ok(()) | Err(Error::NotFound | Error::Stale) => {}
-            Err(e) => tracing::debug!("delete on close: {e}"),
+        self.told(removed).await
+    }
+
+    /// What became of a file that was to go: that it stays is logged, and is the answer of the CLOSE.
+    async fn told(&self, removed: Result<(), Error>) -> Result<(), Error> {
+        static STAYED: LogLimit = LogLimit::new();
+        let e = match removed {
+            // [MS-FSA] 2.1.5.5: a directory that is not empty by then stays, and closing it succeeds.
+            Ok(()) | Err(Error::NotFound | Error::Stale | Error::NotEmpty) => return Ok(()),
+            Err(e) => e,
+        };
+        if let Some(left_out) = STAYED.pass(rt::now()) {
+            let path = self.vfs.path(self.node).await.unwrap_or_else(|_| self.name());
+            let share = self.share.get().map_or("", |share| share);
+            tracing::warn!(
+                "share {share}: \"{}\" was to be deleted and is still there: {e}{left_out}",
+                path.escape_ascii()
+            );
         }
+        Err(e)
     }
 }
 

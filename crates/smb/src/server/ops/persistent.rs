@@ -273,6 +273,7 @@ async fn reopen(
         CreateAction(record.action),
         (hold, held),
     );
+    let _ = open.share.set(share.name.clone());
     open.locks.restore(&record.sequences);
     let persistent = Persistent {
         journal: journal.clone(),

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use weft_machine::{Charge, rt};
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, Timestamp, Vfs};
+use weft_store::vfs::{Attr, Beside, Entry, Error, Kind, NodeId, Timestamp, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::fscc::directory::{self, Writer};
@@ -249,8 +249,11 @@ impl Scan {
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
         let (entries, end) = match vfs.readdir_beside(dir, self.cookie, BATCH).await {
-            // Removed while it was open: nothing is in it any more.
-            Err(Error::NotFound) => (Vec::new(), true),
+            // A folder that is gone is not an empty one: who mirrors it would empty the mirror.
+            Err(Error::NotFound) if dir == NodeId::ROOT => {
+                return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
+            }
+            Err(Error::NotFound) => return Err(NtStatus::FILE_DELETED.into()),
             other => other?,
         };
         self.end = end;

@@ -243,6 +243,9 @@ async fn go_over(
         open.action,
         (hold, held),
     );
+    if let Some(share) = open.share.get() {
+        let _ = new.share.set(share.clone());
+    }
     if open.is_posix() {
         new.set_posix();
     }

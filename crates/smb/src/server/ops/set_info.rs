@@ -220,11 +220,25 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
     }
+    may_go(open).await?;
     open.claim.set_delete_pending(true);
     // [MS-FSA] 2.1.5.15.3: whoever waits for changes in it waits in vain.
     open.vfs.end_watches(open.node);
     open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS) || open.is_posix());
     Ok(())
+}
+
+/// The name goes when the last handle is closed, and a client takes this answer for that: what the host keeps is refused now.
+async fn may_go(open: &Open) -> Result<(), Failure> {
+    if open.vfs.stream_of(open.node).is_some() {
+        return Ok(());
+    }
+    match open.place().await {
+        Ok((dir, name)) => Ok(open.vfs.may_unlink(dir, &name)?),
+        // It has no name any more.
+        Err(Error::NotFound | Error::Stale) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// [MS-FSA] 2.1.5.15.5.

@@ -732,6 +732,11 @@ impl Backend for Dir {
         true
     }
 
+    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+        names::check_entry(name)?;
+        Ok(sys::may_unlink(self.dir_fd(dir)?.as_fd(), name)?)
+    }
+
     fn sweep(&self, max: usize) {
         let looked_at = self.table().turn(max);
         for (node, fd) in looked_at {

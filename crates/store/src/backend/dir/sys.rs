@@ -9,11 +9,12 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp,
-    Timespec, Timestamps,
+    Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags,
+    StatxTimestamp, Timespec, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::DecInt;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::folds::Stamp;
 use crate::backend::descriptor_limit;
@@ -167,6 +168,24 @@ fn statx(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Stat> {
 /// Attributes of the file behind a descriptor.
 pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, b"", AtFlags::EMPTY_PATH)
+}
+
+/// Fails as unlink(2) of a name would for the lack of rights, or because the file system is read-only.
+pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    match rustix::fs::accessat(dir, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        // Kernels before 5.8 cannot be asked with effective rights: the operation itself tells.
+        Err(Errno::NOSYS) => return Ok(()),
+        other => other?,
+    }
+    let folder = stat(dir)?.0;
+    if u32::from(folder.stx_mode) & Mode::SVTX.bits() == 0 {
+        return Ok(());
+    }
+    // unlink(2), EPERM: in a sticky directory a name goes by its owner, the directory's, or who has CAP_FOWNER.
+    let euid = rustix::process::geteuid().as_raw();
+    let owns = folder.stx_uid == euid || stat_at(dir, name)?.0.stx_uid == euid;
+    let may = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::FOWNER);
+    if owns || rustix::thread::capabilities(None).is_ok_and(may) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 /// Attributes of a name in a directory.

@@ -31,6 +31,12 @@ async fn query(
     Ok((reply.status, if whole { directory::parse(request.class, &buffer).unwrap() } else { Vec::new() }))
 }
 
+/// What the first listing of an open directory is answered with.
+pub(super) async fn status_of(b: &Bench, dir: FileId) -> NtStatus {
+    let first = query(b, dir, "*", Flags::NONE, 4096).await;
+    first.map_or_else(|status| status, |(status, _)| status)
+}
+
 /// Every entry that matches, sorted by name.
 pub(super) async fn entries(b: &Bench, path: &str, pattern: &str) -> Vec<Entry> {
     let dir = b.open(&Wish::dir(path)).await.unwrap();
