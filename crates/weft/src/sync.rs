@@ -472,7 +472,7 @@ impl Listing {
                     self.unread.push((folder, e.to_string()));
                     continue;
                 }
-                listed => listed.map_err(|e| format!("{path}: {e}"))?,
+                listed => listed.map_err(|e| format!("{}: {e}", shown(path)))?,
             };
             for entry in entries {
                 // A server has no say in where we write.
@@ -517,6 +517,11 @@ fn enter(items: &mut Items, path: String, item: Item) -> Result<(), Failure> {
     }
     items.insert(path, item);
     Ok(())
+}
+
+/// A path on a server as an error names it; the share's root has none.
+fn shown(path: &str) -> &str {
+    if path.is_empty() { "/" } else { path }
 }
 
 fn print_work(unread: &[(String, String)], work: &Work) -> Result<(), Failure> {
