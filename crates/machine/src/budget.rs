@@ -6,13 +6,13 @@
 //! An address may hold a quarter of what is still free (the dynamic threshold of shared switch buffers, Choudhury and
 //! Hahne 1998): one that is alone gets a fifth of all, and ten that one after the other take all they can leave a tenth for
 //! whoever comes next. A user, where there is one, may hold as much as is still free, thus half of all when he is alone: he may
-//! work at many hosts, and an attacker may have many addresses. Who got more when there was more is overdrawn: he is given
-//! nothing more, and keeps what he has until its owner takes it back.
+//! work at many hosts, and an attacker may have many addresses. Who got more when there was more is given nothing more, and keeps
+//! what he has.
 //! Does not: know what is kept, or take anything away.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::net::Source;
@@ -48,8 +48,6 @@ pub struct Budget(Arc<Inner>);
 struct Inner {
     limit_bytes: usize,
     used: Mutex<Used>,
-    /// So much is taken that somebody may be overdrawn.
-    scarce: AtomicBool,
 }
 
 #[derive(Default)]
@@ -70,7 +68,11 @@ impl Used {
         self.by_user.get(user).copied().unwrap_or(0)
     }
 
+    /// Who is given nothing is not entered.
     fn add(&mut self, holder: &Holder, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         self.total_bytes = self.total_bytes.saturating_add(bytes);
         if let Some(source) = holder.source {
             let own = self.by_source.entry(source).or_default();
@@ -108,7 +110,7 @@ fn lower<K: Eq + Hash>(held: &mut HashMap<K, usize>, who: &K, bytes: usize) {
 impl Budget {
     /// So many bytes for all together.
     pub fn new(limit_bytes: usize) -> Budget {
-        Budget(Arc::new(Inner { limit_bytes, used: Mutex::default(), scarce: AtomicBool::new(false) }))
+        Budget(Arc::new(Inner { limit_bytes, used: Mutex::default() }))
     }
 
     /// Bytes that are taken.
@@ -129,30 +131,16 @@ impl Budget {
     /// Takes some whether there is room or not: for what a client was promised before this run, and is not to lose.
     pub fn restore(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
         let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(bytes) };
-        let mut used = self.0.lock();
-        used.add(&charge.holder, bytes);
-        self.0.note(&used);
-        drop(used);
+        self.0.lock().add(&charge.holder, bytes);
         charge
     }
 
-    /// How much more a source may take.
-    pub fn allowance(&self, source: Source) -> usize {
-        let used = self.0.lock();
-        // What is taken is not free: `own + x <= (free - x) / SOURCE_SHARE`.
-        let free = self.0.limit_bytes.saturating_sub(used.total_bytes);
-        free.saturating_sub(used.of(source).saturating_mul(SOURCE_SHARE)) / (SOURCE_SHARE + 1)
-    }
-
-    /// Whether anybody may be overdrawn. To be asked with each request.
-    pub fn is_scarce(&self) -> bool {
-        self.0.scarce.load(Ordering::Relaxed)
-    }
-
-    /// Whether a source holds more than it would be given now.
-    pub fn is_overdrawn(&self, source: Source) -> bool {
-        let used = self.0.lock();
-        used.of(source) > self.0.threshold(&used)
+    /// Takes some where there is room, otherwise nothing: for what must not be refused, and whose number is bounded by other
+    /// means. What it does not hold takes no room from others.
+    pub fn charge_if_room(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
+        let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(0) };
+        let _ = charge.grow(bytes);
+        charge
     }
 }
 
@@ -160,16 +148,6 @@ impl Inner {
     // Sums that are changed together, by nothing that panics.
     fn lock(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a source may hold.
-    fn threshold(&self, used: &Used) -> usize {
-        self.limit_bytes.saturating_sub(used.total_bytes) / SOURCE_SHARE
-    }
-
-    fn note(&self, used: &Used) {
-        // Nobody holds more than all together.
-        self.scarce.store(used.total_bytes > self.threshold(used), Ordering::Relaxed);
     }
 }
 
@@ -217,6 +195,9 @@ impl Charge {
     /// # Errors
     /// As [`Budget::charge`]; then it is what it was.
     pub fn grow(&self, bytes: usize) -> Result<(), Full> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let inner = &self.budget.0;
         let mut used = inner.lock();
         let total = used.total_bytes.checked_add(bytes).ok_or(Full)?;
@@ -228,7 +209,6 @@ impl Charge {
             return Err(Full);
         }
         used.add(&self.holder, bytes);
-        inner.note(&used);
         self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
         Ok(())
     }
@@ -240,7 +220,6 @@ impl Charge {
         let bytes = bytes.min(self.bytes());
         self.bytes.store(self.bytes().saturating_sub(bytes), Ordering::Relaxed);
         used.take(&self.holder, bytes);
-        inner.note(&used);
     }
 
     /// Takes over what another of the same account holds.
@@ -304,15 +283,41 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_gets_a_fifth_and_is_overdrawn_when_others_come() {
+    fn one_alone_gets_a_fifth_and_no_more_when_others_come() {
         let budget = Budget::new(1000);
-        let one = budget.charge(host(1), 200).ok();
-        assert!(one.is_some() && budget.charge(host(1), 1).is_err());
-        assert!(!budget.is_overdrawn(host(1)));
-        let other = budget.charge(host(2), 100).ok();
-        assert!(other.is_some() && budget.is_overdrawn(host(1)) && !budget.is_overdrawn(host(2)));
-        drop(one);
-        assert!(!budget.is_overdrawn(host(1)));
+        let one = budget.charge(host(1), 200).unwrap();
+        assert!(budget.charge(host(1), 1).is_err());
+        let other = budget.charge(host(2), 100).unwrap();
+        // Given back, it is not given again: there is less now.
+        one.shrink(20);
+        assert_eq!((one.grow(1), other.grow(1)), (Err(Full), Ok(())));
+    }
+
+    #[test]
+    fn what_must_not_be_refused_takes_no_room_from_others() {
+        let budget = Budget::new(1000);
+        let kept = budget.charge(host(1), 200).unwrap();
+        let more: Vec<_> = (0..100).map(|_| budget.charge_if_room(host(1), 10)).collect();
+        assert_eq!((more.iter().map(Charge::bytes).sum::<usize>(), budget.used_bytes()), (0, 200));
+        assert!(budget.charge(host(2), 150).is_ok());
+        drop(kept);
+        assert_eq!(budget.charge_if_room(host(1), 10).bytes(), 10);
+        drop(more);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn who_takes_nothing_is_not_remembered_nor_refused() {
+        let budget = Budget::new(1000);
+        for n in 0..100 {
+            assert!(budget.charge(user("alice", n), 0).is_ok());
+            drop(budget.restore(user("bob", n), 0));
+        }
+        let used = budget.0.lock();
+        assert!(used.by_source.is_empty() && used.by_user.is_empty());
+        drop(used);
+        let full = budget.restore(host(1), 1001);
+        assert!(full.beside(0).is_ok() && full.beside(1).is_err());
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! their length where they are kept. The budget is [`super::Limits::held_bytes`]; who is refused is answered
 //! STATUS_INSUFFICIENT_RESOURCES.
 //!
+//! Nobody is refused a log-on, or the first tree connect of a session to a share: whoever lost his connection comes back to his
+//! handles by them, and others at his address come in. [`super::Limits::sessions`] and the number of shares bound those. Where
+//! they find no room they are not counted, so that they take none from others.
+//!
 //! [`Budget`]: weft_machine::Budget
 
 use weft_machine::budget::Full;

@@ -284,6 +284,13 @@ impl Server {
         self.drain.begin();
     }
 
+    /// On whose account a client keeps what it keeps. Where only one user can log on his part would be everybody's, and a few
+    /// addresses would leave the next one nothing: addresses alone count there.
+    fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
+        let several = self.config.users.len() > 1 || self.config.keytab.is_some();
+        Holder { source, user: several.then(|| user.clone()) }
+    }
+
     /// How many sessions there are now.
     pub fn session_count(&self) -> usize {
         self.sessions.len()

@@ -255,13 +255,18 @@ impl Session {
         lock(&self.trees).by_id.get(&id).cloned()
     }
 
-    /// Connects to a share, unless the session has `limit` trees already, or no room for one.
+    /// Connects to a share, unless the session has `limit` trees already. Only a further tree of the same share needs room.
     pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
             return None;
         }
-        let held = self.hold(TREE_BYTES).ok()?;
+        let wanted = share.as_ref().map(|share| &share.name);
+        let same = |tree: &Arc<Tree>| tree.share.as_ref().map(|share| &share.name) == wanted;
+        let held = match trees.by_id.values().any(same) {
+            true => self.hold(TREE_BYTES).ok()?,
+            false => self.held.budget().charge_if_room(self.held.holder().clone(), TREE_BYTES),
+        };
         // The limit is far below 2^32, so a free id is found soon.
         loop {
             trees.last = trees.last.wrapping_add(1);

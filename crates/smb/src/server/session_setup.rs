@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::budget::Holder;
 use weft_machine::{Time, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
@@ -19,7 +18,7 @@ use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
-use super::held::{self, SESSION_BYTES};
+use super::held::SESSION_BYTES;
 use super::logons::escaped;
 use super::negotiate::filetime;
 use super::session::{self, Binding, New, Session};
@@ -376,8 +375,9 @@ async fn established(
     let keys = SessionKeys::derive_from(Role::Server, &negotiated.profile, key, full_key, &preauth.borrow());
     let encrypt = server.config.require_encryption;
     let signing = keys.signing.clone();
-    let holder = Holder { source: Some(connection.source), user: Some(login.user.clone()) };
-    let held = server.held.charge(holder, SESSION_BYTES).map_err(held::refused)?;
+    let holder = server.holder(Some(connection.source), &login.user);
+    // Never refused: a client that is back has handles that wait for it.
+    let held = server.held.charge_if_room(holder, SESSION_BYTES);
     let session = Arc::new(Session::new(New {
         id,
         user: login.user,

@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_machine::budget::Holder;
 use weft_store::opens::{Caching as Rights, Form, Opening, Range, Rights as Sharing};
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
@@ -227,7 +226,7 @@ async fn reopen(
     };
     // Its client was promised it: it is charged, and kept whatever else is.
     let locks_bytes = LOCK_BYTES.saturating_mul(record.locks.len());
-    let holder = Holder { source: None, user: Some(record.user.as_str().into()) };
+    let holder = server.holder(None, &record.user.as_str().into());
     let held = server.held.restore(holder, OPEN_BYTES.saturating_add(locks_bytes));
     let sharing = sharing_of(record.sharing);
     let opening = Opening {

@@ -288,7 +288,7 @@ fn limited(limits: crate::server::Limits, offers: Offers, vfs: Vfs) -> Arc<Serve
 
 fn session(server: &Server, connection: &Connection, id: u64, user: &str, profile: Profile) -> Arc<Session> {
     let holder = Holder { source: Some(connection.source), user: Some(user.into()) };
-    session_of(server.held.charge(holder, SESSION_BYTES).unwrap(), id, user, profile)
+    session_of(server.held.charge_if_room(holder, SESSION_BYTES), id, user, profile)
 }
 
 fn session_of(held: Charge, id: u64, user: &str, profile: Profile) -> Arc<Session> {

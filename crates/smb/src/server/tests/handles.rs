@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use weft_machine::rt;
+use weft_machine::budget::Holder;
+use weft_machine::{Source, rt};
 use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
@@ -707,5 +708,71 @@ fn a_handle_that_deletes_on_close_is_closed_when_cached_ones_are_given_up() {
             ..create_request("f", CreateOptions::NONE)
         };
         assert_eq!(create(&mut bob, &again).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+/// Opens and locks as much as there is room for.
+async fn take_all(client: &mut Client) {
+    let file = client.open("g", CreateOptions::NONE).await;
+    let more = create_request("g", CreateOptions::NONE);
+    while create(client, &more).await.is_ok() {}
+    for offset in 0.. {
+        let flags = lock::Flags::SHARED_LOCK | lock::Flags::FAIL_IMMEDIATELY;
+        let locks = vec![lock::Element { offset, length: 1, flags }];
+        let request = lock::Request { sequence: 0, file, locks };
+        match client.status(Command::Lock, |out| request.emit(out)).await {
+            NtStatus::SUCCESS => {}
+            status => {
+                assert_eq!(status, NtStatus::INSUFFICIENT_RESOURCES);
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn who_lost_his_connection_comes_back_where_there_is_no_room() {
+    const HELD: usize = 1 << 20;
+    let room = |world: &World, source, user: &str| {
+        world.server.held.charge(Holder { source, user: Some(user.into()) }, 96).is_ok()
+    };
+    story(async {
+        for who in ["alice", "bob", "others", "alice before the restart"] {
+            let world = World::with(|config| config.limits.held_bytes = HELD);
+            let mut alice = client(&world, 1, "alice").await;
+            let durable = with_oplock(OplockLevel::BATCH, vec![durable(60_000)]);
+            let opened = create(&mut alice, &durable).await.unwrap();
+            let mut greedy = client(&world, 2, "bob").await;
+            let mut kept = Vec::new();
+            match who {
+                "alice" => {
+                    let mut again = client(&world, 3, "alice").await;
+                    take_all(&mut again).await;
+                    kept.push(again);
+                }
+                "bob" => take_all(&mut greedy).await,
+                _ => {}
+            }
+            let holder = match who {
+                "others" => Holder { source: Some(Source::V4([192, 0, 2, 9].into())), user: None },
+                _ => Holder { source: None, user: Some("alice".into()) },
+            };
+            let taken = if kept.is_empty() && who != "bob" { HELD } else { 0 };
+            let _taken = world.server.held.restore(holder, taken);
+            assert!(!room(&world, Some(Source::Local), "alice"), "{who}");
+            // Others at the same address come in meanwhile.
+            let _bob = client(&world, 4, "bob").await;
+            // The server has not noticed yet that the connection is lost.
+            let mut new = world.connect();
+            new.negotiate(Offer { guid: [1; 16], ..Offer::default() }).await;
+            let previous = alice.session;
+            let logged_on =
+                new.log_on_with("alice", PASSWORD, |setup| setup.previous_session_id = previous).await;
+            assert_eq!(logged_on.map(drop), Ok(()), "{who}");
+            new.tree().await;
+            let returned = back(&mut new, opened.file).await;
+            assert_eq!(returned.map(|file| file.file.persistent), Ok(opened.file.persistent), "{who}");
+            assert_eq!(world.server.session_count(), 3 + kept.len(), "{who}: bob twice, and alice");
+        }
     });
 }

@@ -8,7 +8,7 @@ use weft_wire::smb2::lock::{self, Element};
 use weft_wire::smb2::query_directory;
 
 use super::*;
-use crate::server::held::{LOCK_BYTES, OPEN_BYTES, WATCH_BYTES};
+use crate::server::held::{LOCK_BYTES, OPEN_BYTES, TREE_BYTES, WATCH_BYTES};
 
 /// What all may hold; one address alone a fifth.
 const HELD: usize = 1 << 20;
@@ -19,8 +19,7 @@ impl Bench {
     fn from(&self, host: u8, user: &str) -> Bench {
         let (profile, id) = (self.connection.negotiated().profile, 1000 + u64::from(host));
         let source = Some(Source::V4([192, 0, 2, host].into()));
-        let held =
-            self.server.held.charge(Holder { source, user: Some(user.into()) }, SESSION_BYTES).unwrap();
+        let held = self.server.held.charge_if_room(Holder { source, user: Some(user.into()) }, SESSION_BYTES);
         let session = session_of(held, id, user, profile);
         let tree = session.connect(self.tree.share.clone(), 10).unwrap();
         Bench {
@@ -206,5 +205,21 @@ fn what_a_listing_fetched_ahead_counts_and_goes_where_there_is_no_room() {
             b.close(dir).await.unwrap();
         }
         assert_eq!(b.server.held.used_bytes(), before);
+    });
+}
+
+#[test]
+fn trees_are_connected_to_once_where_there_is_no_room() {
+    holding(async |b| {
+        let full = b.server.held.restore(b.connection.source, HELD);
+        let other = b.another_session("other");
+        for share in [None, b.tree.share.clone()] {
+            assert!(other.connect(share.clone(), 10).is_some(), "to come back to what is open");
+            assert!(other.connect(share, 10).is_none());
+        }
+        drop(full);
+        let before = b.server.held.used_bytes();
+        assert!(other.connect(None, 10).is_some());
+        assert_eq!(b.server.held.used_bytes(), before + TREE_BYTES);
     });
 }
