@@ -30,8 +30,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use weft_machine::budget::Holder;
 use weft_machine::rt::Drain;
-use weft_machine::{Budget, Pool};
+use weft_machine::{Budget, Pool, Source};
 use weft_store::vfs::Share;
 use weft_transport::Channel;
 pub use weft_wire::smb2::Dialect;
@@ -287,7 +288,7 @@ impl Server {
     /// On whose account a client keeps what it keeps. Where only one user can log on his part would be everybody's, and a few
     /// addresses would leave the next one nothing: addresses alone count there.
     fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
-        let several = self.config.users.len() > 1 || self.config.keytab.is_some();
+        let several = self.config.users.len() > 1 || self.config.offers.keytab.is_some();
         Holder { source, user: several.then(|| user.clone()) }
     }
 
