@@ -12,6 +12,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,6 +121,11 @@ struct Known {
     told: Told,
 }
 
+/// Where it was, as part of a line of the log: clients choose names, and a line break in one would begin a line of theirs.
+fn place(path: &Path) -> String {
+    format!(", at {}", path.as_os_str().as_bytes().escape_ascii())
+}
+
 impl Health {
     /// Of a share of this name, in this folder or in memory.
     pub fn new(share: &str, folder: Option<&Path>) -> Health {
@@ -159,7 +165,7 @@ impl Health {
                 if let Some(trouble) = Trouble::of(e)
                     && self.failed(trouble, takes, rt::now())
                 {
-                    let at = at().map_or(String::new(), |path| format!(", at {}", path.display()));
+                    let at = at().map_or(String::new(), |path| place(&path));
                     tracing::warn!("share {}: {}{at}", self.share, self.said(trouble));
                 }
             }

@@ -169,3 +169,12 @@ fn a_folder_whose_names_can_be_changed_is_well() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_name_of_a_client_begins_no_line_of_the_log() {
+    let name = Path::new("a\n2026-11-23T16:40:00Z ERROR vol1: the copy is lost\u{1b}[31m\u{202e}");
+    let place = place(name);
+    assert!(!place.contains(char::is_control) && !place.contains('\u{202e}'), "{place}");
+    assert!(place.contains("a\\n2026"), "{place}");
+    assert_eq!(super::place(Path::new("/srv/a b")), ", at /srv/a b");
+}
