@@ -2,7 +2,8 @@
 """Runs the executing fuzzers in turns, coverage-guided, from the kept corpora, and keeps what they learn.
 
 Each kind has its share of --minutes. A finding is left in fuzz/artifacts/TARGET, its reproduction is printed, and the exit status
-is 1. What is kept in fuzz/corpus/TARGET afterwards covers every edge that was reached, in few and small files.
+is 1. What is kept in fuzz/corpus/TARGET afterwards covers every edge that was reached, in few and small files, and the findings of
+before (found-*).
 """
 
 import argparse
@@ -109,8 +110,10 @@ class Fuzzer:
             files = sorted(few.iterdir(), key=lambda file: (file.stat().st_size, file.name))
             if not files:
                 raise RuntimeError(f"nothing of the corpus of {target} is left:\n{said[-4000:]}")
+            # What was a finding stays, whatever else reaches the same.
             for old in kept.iterdir():
-                old.unlink()
+                if not old.name.startswith("found-"):
+                    old.unlink()
             total = 0
             for file in files[:MOST_FILES]:
                 data = file.read_bytes()
