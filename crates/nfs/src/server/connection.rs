@@ -36,8 +36,11 @@ const CALLS_IN_A_ROW: usize = 64;
 /// How long a client that no export lets in waits after a turn, if it keeps calls coming all the same: a thousand a second are more than
 /// NULL and MOUNT are ever needed for.
 const STRANGERS_PAUSE: Duration = Duration::from_millis(64);
-/// As many of them wait no longer than that. More share what these have, so that any number of connections leaves the server to others.
+/// As many of them wait no longer than that. Where there are more, each waits longer, so that many connections leave the server to
+/// others as well; but not so long that what one has sent before it hung up keeps it for minutes.
 const STRANGERS_AT_ONCE: u32 = 8;
+/// The longest pause, in such pauses.
+const MOST_PAUSES: u32 = 4;
 
 /// The connections that wait for their next turn because no export lets their client in.
 #[derive(Default)]
@@ -53,8 +56,8 @@ impl Strangers {
         }
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let _waits = Waits(&self.0);
-        let rounds = (before / STRANGERS_AT_ONCE).saturating_add(1);
-        rt::sleep(STRANGERS_PAUSE.saturating_mul(rounds)).await;
+        let pauses = (before / STRANGERS_AT_ONCE).saturating_add(1).min(MOST_PAUSES);
+        rt::sleep(STRANGERS_PAUSE.saturating_mul(pauses)).await;
     }
 }
 

@@ -280,10 +280,10 @@ fn a_client_that_no_export_lets_in_makes_a_thousand_calls_a_second() {
     assert_eq!(time_for(1, 5000, Vec::new()), Duration::ZERO);
     let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
     assert_eq!(time_for(1, 63, elsewhere), Duration::ZERO);
-    // A hundred connections have hardly more than eight: 64 calls each by turns of 64 ms, which eight take at a time.
+    // Each of a hundred connections has a quarter of that.
     let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
     let taken = time_for(100, 640, elsewhere);
-    assert!(taken >= Duration::from_secs(7), "{taken:?}");
+    assert!(taken >= Duration::from_secs(2) && taken <= Duration::from_secs(3), "{taken:?}");
 }
 
 #[test]
