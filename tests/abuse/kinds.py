@@ -569,7 +569,7 @@ class VanishedHolders(Abuse):
                 return weft.as_root_of(made, address)
 
             with unittest.mock.patch.object(weft, "nfs_connection", connect):
-                self.nfs = nfs4.Client(self.port("nfs"), f"holder-{self.round}")
+                self.nfs = nfs4.Client(self.port("nfs"), f"holder-{self.round}-{time.monotonic_ns()}")
             if self.take_by_nfs(self.nfs) != "ok":
                 raise AssertionError("the holder by NFSv4.1 could not open its file")
         self.since = time.monotonic()
