@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import selectors
 import socket
+import ssl
 import struct
 import tempfile
 import time
@@ -16,6 +17,8 @@ from test_nbd import make_certificates
 MPA = b"MPA ID Req Frame\x40\x01\x00\x00", 20
 # NULL of NFS under AUTH_TLS: may TLS begin? (RFC 9289 4.1)
 RPC_TLS = struct.pack(">11I", 1 << 31 | 40, 1, 0, 2, 100003, 3, 0, 7, 0, 0, 0), 36
+# The same, and then the handshake: what is begun goes under TLS, or is the first half of a record of TLS.
+UNDER_TLS, HALF_A_RECORD = "under TLS", "half a record of TLS"
 # The flags of a client, NBD_OPT_STARTTLS: acknowledged behind the greeting.
 NBD_TLS = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 5, 0), 18 + 20
 
@@ -41,9 +44,13 @@ CASES = [
     ("nbd_port", None, b"\0\0\0", 30),
     # Where there is TLS the first call is looked at before anything else.
     ("tls_nfs_port", None, b"", 30),
-    ("tls_nfs_port", None, b"\x80\0\0", 30),
+    ("tls_nfs_port", None, b"\x80\0\0", 10),
+    ("tls_nfs_port", None, RPC_TLS[0][:43], 10),
     ("tls_nfs_port", RPC_TLS, b"", 10),
     ("tls_nfs_port", RPC_TLS, b"\x16\x03\x01", 10),
+    ("tls_nfs_port", UNDER_TLS, b"", 30),
+    ("tls_nfs_port", UNDER_TLS, b"\x80\0\0", 10),
+    ("tls_nfs_port", UNDER_TLS, HALF_A_RECORD, 10),
     ("tls_nbd_port", None, b"", 30),
     ("tls_nbd_port", None, b"\0\0\0", 30),
     ("tls_nbd_port", NBD_TLS, b"", 30),
@@ -53,7 +60,33 @@ CASES = [
 LATER = 15
 
 
+def shake_hands(peer):
+    """Begins TLS on a connection; what is to be sent afterwards, and the session that writes it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["sunrpc"])
+    received, unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(received, unsent)
+    while True:
+        try:
+            session.do_handshake()
+        except ssl.SSLWantReadError:
+            peer.sendall(unsent.read())
+            received.write(peer.recv(1 << 16))
+        else:
+            peer.sendall(unsent.read())
+            return unsent, session
+
+
 class Deadlines(unittest.TestCase):
+    def say(self, peer, said, length):
+        """Says something that is answered, and takes so many bytes of the answer."""
+        peer.sendall(said)
+        with peer.makefile("rb", buffering=0) as answer:
+            while length and (some := answer.read(length)):
+                length -= len(some)
+        self.assertEqual(length, 0, said)
+
     @contextlib.contextmanager
     def serving(self):
         """The ports of two servers that have everything, one of them with TLS where that can be had."""
@@ -78,14 +111,20 @@ class Deadlines(unittest.TestCase):
             for case in CASES:
                 port, before, beginning, _ = case
                 peer = stack.enter_context(socket.create_connection(("127.0.0.1", ports[port]), timeout=10))
-                if before:
-                    said, length = before
-                    peer.sendall(said)
-                    with peer.makefile("rb", buffering=0) as answer:
-                        while length and (some := answer.read(length)):
-                            length -= len(some)
-                    self.assertEqual(length, 0, case)
-                peer.sendall(beginning)
+                if before == UNDER_TLS:
+                    self.say(peer, *RPC_TLS)
+                    shaken, session = shake_hands(peer)
+                    if beginning == HALF_A_RECORD:
+                        session.write(bytes(64))
+                        record = shaken.read()
+                        peer.sendall(record[: len(record) // 2])
+                    elif beginning:
+                        session.write(beginning)
+                        peer.sendall(shaken.read())
+                else:
+                    if before:
+                        self.say(peer, *before)
+                    peer.sendall(beginning)
                 waiting.register(peer, selectors.EVENT_READ, case)
             kept, last = {}, max(limit for *_, limit in CASES) + LATER
             while waiting.get_map() and time.monotonic() < begun + last:

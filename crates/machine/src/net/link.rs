@@ -99,6 +99,44 @@ impl Tls {
     }
 }
 
+/// Where the received stream stands among the records of TLS (RFC 8446 5.1): a head of five bytes, the last two of them the length.
+#[derive(Default)]
+struct Records {
+    received_bytes: u64,
+    head: [u8; 5],
+    head_bytes: usize,
+    /// What is missing of the record behind the head.
+    missing: usize,
+}
+
+impl Records {
+    fn pass(&mut self, mut bytes: &[u8]) {
+        self.received_bytes += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let taken = if self.missing > 0 {
+                let taken = self.missing.min(bytes.len());
+                self.missing -= taken;
+                taken
+            } else {
+                let room = &mut self.head[self.head_bytes..];
+                let taken = room.len().min(bytes.len());
+                room[..taken].copy_from_slice(&bytes[..taken]);
+                self.head_bytes += taken;
+                if self.head_bytes == self.head.len() {
+                    self.head_bytes = 0;
+                    self.missing = usize::from(u16::from_be_bytes([self.head[3], self.head[4]]));
+                }
+                taken
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn is_inside(&self) -> bool {
+        self.head_bytes > 0 || self.missing > 0
+    }
+}
+
 /// See the module.
 pub struct Link {
     stream: Stream,
@@ -107,6 +145,7 @@ pub struct Link {
 
 struct Session {
     tls: ServerConnection,
+    records: Records,
     /// Received and not yet decrypted: `received[start..end]`. Gone while nothing comes, so that an idle connection costs little:
     /// this memory is not the pool's.
     received: Option<Box<[u8; RECEIVED_BYTES]>>,
@@ -134,7 +173,8 @@ impl Link {
     /// The peer does not shake hands, or the connection broke.
     pub async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
         let tls = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
-        let session = Session { tls, received: None, start: 0, end: 0, unsent: Vec::new(), sent: 0 };
+        let records = Records::default();
+        let session = Session { tls, records, received: None, start: 0, end: 0, unsent: Vec::new(), sent: 0 };
         self.tls = Some(RefCell::new(session));
         std::future::poll_fn(|cx| {
             let Some(session) = &self.tls else { return Poll::Ready(Ok(())) };
@@ -158,6 +198,16 @@ impl Link {
     pub fn peer_is_known(&self) -> bool {
         let session = self.tls.as_ref().map(RefCell::borrow);
         session.is_some_and(|session| session.tls.peer_certificates().is_some())
+    }
+
+    /// Whether a record of TLS has begun and its rest has not come: nothing of it can be had before. False without TLS.
+    pub fn is_inside_record(&self) -> bool {
+        self.tls.as_ref().is_some_and(|session| session.borrow().records.is_inside())
+    }
+
+    /// Bytes received under TLS, as they came.
+    pub fn received_bytes(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |session| session.borrow().records.received_bytes)
     }
 
     /// Receives some bytes; 0 at the end of the stream.
@@ -229,6 +279,7 @@ impl Session {
         let received = self.received.as_ref().map_or(&[][..], |received| &received[..]);
         let mut rest = received.get(self.start..self.end).unwrap_or_default();
         let took = self.tls.read_tls(&mut rest)?;
+        self.records.pass(&received[self.start..self.start + took]);
         self.start += took;
         let state =
             self.tls.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -259,5 +310,25 @@ impl Session {
         self.unsent.shrink_to(KEPT_BYTES);
         self.sent = 0;
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Records;
+
+    #[test]
+    fn a_record_is_inside_until_its_last_byte_has_come_however_the_stream_is_cut() {
+        // Two records of TLS: 3 bytes, and none.
+        let stream = [0x17, 3, 3, 0, 3, 7, 7, 7, 0x17, 3, 3, 0, 0];
+        for step in 1..=stream.len() {
+            let (mut records, mut passed) = (Records::default(), 0);
+            for piece in stream.chunks(step) {
+                records.pass(piece);
+                passed += piece.len();
+                assert_eq!(records.is_inside(), ![8, 13].contains(&passed), "{passed} bytes by {step}");
+                assert_eq!(records.received_bytes, passed as u64);
+            }
+        }
     }
 }

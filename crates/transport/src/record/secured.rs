@@ -12,10 +12,11 @@ use std::future::poll_fn;
 use std::io::IoSliceMut;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::{Link, Tls};
 use weft_machine::{Buf, Payload, Pool, Stream, Time, rt};
@@ -24,7 +25,7 @@ use weft_wire::xdr;
 
 use super::{Config, Record};
 use crate::channel::*;
-use crate::strangers::Strangers;
+use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 
 /// How long a handshake may take from the probe on.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -34,10 +35,6 @@ const LINGER: Duration = Duration::from_secs(5);
 const RECEIVED_BYTES: usize = 64 << 10;
 /// The same while nobody knows the peer: a record of TLS.
 const STRANGER_RECEIVED_BYTES: usize = 16 << 10;
-/// How long a message may take to come, from its first byte on: the longest at 16 KiB a second, as slow as a line of 128 kbit/s.
-const WHOLE_MESSAGE: Duration = Duration::from_secs(70);
-/// How long a receive waits at least.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes a channel of a connection. With `tls` its first call may be RFC 9289's probe: then the connection goes on under
 /// TLS. Any other call is the first of a plain channel.
@@ -54,8 +51,18 @@ pub async fn accept(
     let Some(tls) = tls else { return Ok(Record::of_stranger(stream, pool, config, terms)) };
     // Every call is at least as long as the probe, so looking for that many bytes waits for nobody.
     let mut first = [0; Fragment::BYTES + Probe::BYTES];
-    let seen = rt::timeout(terms.limit, stream.peek(&mut first)).await;
-    let seen = seen.map_err(|_| Error::TimedOut("a first call"))??;
+    let mut deadlines = Deadlines::new(rt::now());
+    let seen = loop {
+        if let Ok(seen) = rt::timeout(TICK, stream.peek(&mut first)).await {
+            break seen?;
+        }
+        // The bytes of a beginning stay in the socket, and fewer than a probe's never have the rate of a message.
+        let begun = matches!(stream.peek(&mut [0]).now_or_never(), Some(Ok(1)));
+        let progress = Progress { stranger: Some(terms.limit), waits_inside: begun, bytes: 0, messages: 0 };
+        if let Some(late) = deadlines.look(rt::now(), progress) {
+            return Err(Error::TimedOut(late));
+        }
+    };
     let Some(probe) = first.get(..seen).and_then(Probe::parse) else {
         return Ok(Record::of_stranger(stream, pool, config, terms));
     };
@@ -71,7 +78,8 @@ pub async fn accept(
     let mut link = Link::new(stream);
     let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
     shaken.map_err(|_| Error::TimedOut("the handshake of TLS"))??;
-    Ok(Secured::new(link, peer, pool, config.max_message, terms))
+    // The time to the first call runs from the connection on, not from the handshake.
+    Ok(Secured::new(link, peer, pool, config.max_message, terms, deadlines))
 }
 
 /// RPC under TLS. Dropping it closes the channel.
@@ -83,9 +91,11 @@ struct Inner {
     pool: Pool,
     max_message: usize,
     terms: Strangers,
-    born: Time,
     /// Until then the terms of strangers hold.
     known: Cell<bool>,
+    deadlines: RefCell<Deadlines>,
+    /// When they are looked at next.
+    next_look: Cell<Time>,
     receiver: RefCell<Receiver>,
     queue: RefCell<Queue>,
     /// Bytes and messages.
@@ -100,8 +110,8 @@ struct Receiver {
     /// Fragments of the next message.
     message: BytesMut,
     staging: Vec<u8>,
-    /// When the message that is inside began, or was first waited for.
-    since: Option<Time>,
+    /// Messages taken so far.
+    messages: u64,
 }
 
 #[derive(Default)]
@@ -118,15 +128,23 @@ struct Queue {
 }
 
 impl Secured {
-    fn new(link: Link, peer: Peer, pool: Pool, max_message: usize, terms: Strangers) -> Rc<Secured> {
+    fn new(
+        link: Link,
+        peer: Peer,
+        pool: Pool,
+        max_message: usize,
+        terms: Strangers,
+        deadlines: Deadlines,
+    ) -> Rc<Secured> {
         let inner = Rc::new(Inner {
             link,
             peer,
             pool,
             max_message,
             terms,
-            born: rt::now(),
             known: Cell::new(false),
+            deadlines: RefCell::new(deadlines),
+            next_look: Cell::new(rt::now() + TICK),
             receiver: RefCell::default(),
             queue: RefCell::default(),
             sent: Cell::default(),
@@ -158,12 +176,12 @@ impl Receiver {
             self.raw.advance(Fragment::BYTES);
             let fragment = self.raw.split_to(len);
             if last && self.message.is_empty() {
-                self.since = None;
+                self.messages = self.messages.saturating_add(1);
                 return Ok(Some(fragment.freeze()));
             }
             self.message.extend_from_slice(&fragment);
             if last {
-                self.since = None;
+                self.messages = self.messages.saturating_add(1);
                 return Ok(Some(self.message.split().freeze()));
             }
         }
@@ -183,13 +201,7 @@ impl Inner {
             // Taken out for the wait, so that nothing is borrowed meanwhile. A reader that gives up loses only the room.
             let mut staging = std::mem::take(&mut self.receiver.borrow_mut().staging);
             staging.resize(if self.known.get() { RECEIVED_BYTES } else { STRANGER_RECEIVED_BYTES }, 0);
-            let received = match self.deadline() {
-                None => self.link.recv(&mut staging).await,
-                Some((limit, what)) => match rt::timeout(limit, self.link.recv(&mut staging)).await {
-                    Ok(received) => received,
-                    Err(_) => return Err(Error::TimedOut(what)),
-                },
-            };
+            let received = self.in_time(self.link.recv(&mut staging)).await?;
             let mut receiver = self.receiver.borrow_mut();
             match received {
                 Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
@@ -213,18 +225,54 @@ impl Inner {
         if self.known.get() { self.max_message } else { self.max_message.min(self.terms.max_message) }
     }
 
-    /// How long the peer is waited for now, and for what.
-    fn deadline(&self) -> Option<(Duration, &'static str)> {
-        let (now, mut receiver) = (rt::now(), self.receiver.borrow_mut());
-        let inside = !receiver.raw.is_empty() || !receiver.message.is_empty();
-        // A reader that was kept from reading for long looks once at what has come meanwhile.
-        let left = |limit: Duration, since: Time| limit.saturating_sub(now.since(since)).max(GRACE);
-        if inside {
-            let since = *receiver.since.get_or_insert(now);
-            return Some((left(WHOLE_MESSAGE, since), "the rest of a begun message"));
+    /// What has been received, unless a deadline passes before. They are looked at while there is one.
+    async fn in_time<T>(&self, received: impl Future<Output = T>) -> Result<T, Error> {
+        let mut received = pin!(received);
+        let mut tick = None::<LocalBoxFuture<'_, ()>>;
+        let now = rt::now();
+        if self.next_look.get() + TICK <= now {
+            // Nobody has read from the channel for a while, so its peer could not go on.
+            self.look(now, false)?;
         }
-        receiver.since = None;
-        (!self.known.get()).then(|| (left(self.terms.limit, self.born), "a first call"))
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(received) = received.as_mut().poll(cx) {
+                    return Poll::Ready(Ok(received));
+                }
+                if self.known.get() && !self.is_inside() {
+                    tick = None;
+                    return Poll::Pending;
+                }
+                let sleep = tick.get_or_insert_with(|| {
+                    if self.next_look.get() <= rt::now() {
+                        self.next_look.set(rt::now() + TICK);
+                    }
+                    Box::pin(rt::sleep_until(self.next_look.get()))
+                });
+                ready!(sleep.as_mut().poll(cx));
+                tick = None;
+                self.look(rt::now(), true)?;
+            }
+        })
+        .await
+    }
+
+    /// Part of a message, or of a record of TLS, is here.
+    fn is_inside(&self) -> bool {
+        let receiver = self.receiver.borrow();
+        !receiver.raw.is_empty() || !receiver.message.is_empty() || self.link.is_inside_record()
+    }
+
+    fn look(&self, now: Time, reading: bool) -> Result<(), Error> {
+        self.next_look.set(now + TICK);
+        let progress = Progress {
+            stranger: (!self.known.get()).then_some(self.terms.limit),
+            waits_inside: reading && self.is_inside(),
+            bytes: self.link.received_bytes(),
+            messages: self.receiver.borrow().messages,
+        };
+        let late = self.deadlines.borrow_mut().look(now, progress);
+        late.map_or(Ok(()), |late| Err(Error::TimedOut(late)))
     }
 
     fn message(&self, body: Bytes) -> Message {
