@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 import weft
@@ -51,6 +53,47 @@ class Ping(unittest.TestCase):
         with rdma_server("ping", "--server", "--crc", "asked") as ready:
             for options in ([], ["--crc", "asked"], ["--peer-to-peer"], ["--peer-to-peer", "--crc", "asked"]):
                 weft.run(weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-q", *options)
+
+    @contextlib.contextmanager
+    def stopped_in_its_course(self, provider):
+        """A ping whose server is stopped (SIGSTOP) when some rounds are made."""
+        with rdma_server("ping", "--server") as ready:
+            process = subprocess.Popen(
+                [weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-c", "1000000000", "--provider", provider],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            try:
+                for _ in range(3):
+                    process.stdout.readline()
+                os.kill(ready["pid"], signal.SIGSTOP)
+                yield process
+            finally:
+                os.kill(ready["pid"], signal.SIGCONT)
+                process.kill()
+                process.wait()
+                process.stdout.close()
+
+    def test_a_signal_ends_the_wait_for_a_server_that_is_stopped(self):
+        for provider in ["iwarp", "shm"]:
+            for number in [signal.SIGINT, signal.SIGTERM]:
+                with self.subTest(provider=provider, signal=int(number)), self.stopped_in_its_course(provider) as process:
+                    begun = time.monotonic()
+                    process.send_signal(number)
+                    said, _ = process.communicate(timeout=30)
+                    self.assertLess(time.monotonic() - begun, 1)
+                    self.assertEqual(process.returncode, 0)
+                    self.assertIn("RDMA ping statistics", said)
+
+    def test_a_server_that_is_stopped_is_told_and_given_up(self):
+        with self.stopped_in_its_course("iwarp") as process:
+            begun = time.monotonic()
+            said, _ = process.communicate(timeout=60)
+            took = time.monotonic() - begun
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(said, r"waiting for the answer of 127\.0\.0\.1:\d+, for 8 s at most")
+        self.assertRegex(said, r"127\.0\.0\.1:\d+ .*no answer in 10 s from the peer")
+        # A silence is noticed up to one look late.
+        self.assertTrue(9 < took < 14, took)
 
     def test_nobody_there_says_what_to_type(self):
         with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -68,7 +68,7 @@ pub(crate) async fn unless_stopped<T>(
 }
 
 /// Returns when the flag is raised.
-async fn raised(stopped: &AtomicBool) {
+pub(crate) async fn raised(stopped: &AtomicBool) {
     while !stopped.load(Ordering::Relaxed) {
         rt::sleep(ATTENTION).await;
     }

@@ -14,6 +14,8 @@ use bytes::Bytes;
 use weft_machine::{Buf, Pool, rt};
 use weft_rdma::{Access, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Work, WorkError};
 
+use super::patience::{Heard, Silent};
+
 /// Why a workload on verbs ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum EndError {
@@ -29,6 +31,9 @@ pub enum EndError {
     /// The peer broke the rules of the workload.
     #[error("the peer broke the protocol: {0}")]
     Peer(&'static str),
+    /// The peer owed something, and nothing came.
+    #[error("{0} from the peer: its process hangs or is stopped, or the path to it is gone")]
+    Silent(#[from] Silent),
     /// The buffer pool is empty.
     #[error("out of buffers: the pool's limit is too small for this size and depth")]
     Memory,
@@ -44,6 +49,7 @@ pub struct End {
     finished: VecDeque<(u64, Done)>,
     news: Vec<Completion>,
     busy: bool,
+    heard: Heard,
     /// Looks since the core was last left to others.
     looks: u32,
 }
@@ -64,6 +70,7 @@ impl End {
             finished: VecDeque::new(),
             news: Vec::new(),
             busy: false,
+            heard: Heard::default(),
             looks: 0,
         }
     }
@@ -73,6 +80,11 @@ impl End {
     /// for `BUSY_MAX` is waited for as usual.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
+    }
+
+    /// Counts what comes, for whoever waits with a limit.
+    pub fn heard(&self) -> Heard {
+        self.heard.clone()
     }
 
     async fn news(&mut self) -> Result<(), Disconnect> {
@@ -99,6 +111,7 @@ impl End {
     /// Waits for at least one completion and sorts what came.
     pub async fn poll(&mut self) -> Result<(), EndError> {
         let ended = self.news().await;
+        self.heard.note();
         for completion in self.news.drain(..) {
             match completion.result {
                 Ok(Done::Received { buf, .. }) => self.messages.push_back(buf),

@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod end;
 mod pace;
+pub mod patience;
 pub mod perf;
 pub mod ping;
 pub mod server;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use weft_load::verbs::patience::ANSWER_LIMIT;
 use weft_load::verbs::perf::client::{Length, MeasureError, measure};
 use weft_load::verbs::perf::report::{Row, header, name};
 use weft_load::verbs::perf::{Mode, Op, Plan, depth_within};
@@ -55,11 +56,13 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
             // The first at which somebody answers; every measurement has a connection of its own.
             _ => {
                 let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
-                let reached = unless_stopped(&stopped, async {
+                let reaching = async {
                     let reached = reach::first(&addresses, connect).await;
                     reached.map_err(|failed| reach::told(&args.host.name, ping::PORT, &failed).into())
-                });
-                reached.await?.0
+                };
+                let whom = format!("an answer from {} over {}", args.host, provider.name());
+                let reached = reach::patiently(ANSWER_LIMIT, whom, reaching);
+                unless_stopped(&stopped, reached).await?.0
             }
         };
         let mut rows = Vec::new();
@@ -144,7 +147,8 @@ fn title(op: Op, mode: Mode, args: &PerfClient) -> String {
 
 fn explain(error: &MeasureError, args: &PerfClient, addr: std::net::SocketAddr) -> String {
     let advice = match error {
-        MeasureError::Connect(ConnectError::Io(_) | ConnectError::TimedOut(_)) => {
+        MeasureError::Unanswered(_)
+        | MeasureError::Connect(ConnectError::Io(_) | ConnectError::TimedOut(_)) => {
             " (on that host: weft rdma perf server --listen ADDR; `weft doctor` tells what is in the way)"
         }
         MeasureError::Connect(ConnectError::Rejected(_) | ConnectError::Violation(_)) => {

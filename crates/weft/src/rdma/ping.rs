@@ -2,11 +2,14 @@
 //!
 //! Owns: the summary. Does not: make rounds (see `weft_load::verbs::ping`).
 
+use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use serde_json::json;
-use weft_load::verbs::end::End;
+use weft_load::verbs::end::{End, EndError};
+use weft_load::verbs::patience::ANSWER_LIMIT;
 use weft_load::verbs::ping::{self, Client};
 use weft_load::verbs::server::Answers;
 use weft_load::verbs::times::Times;
@@ -18,10 +21,12 @@ use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::connect::reach;
 use crate::providers;
-use crate::signals::unless_stopped;
+use crate::signals::{raised, unless_stopped};
 
 /// Memory for the two regions and the receive buffers.
 const BUFFERS: usize = 64 << 20;
+/// How long the end of the connection may take: a signal ends the command within a second.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
@@ -46,15 +51,20 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     let size = size.ok_or("--size is at most 1M")?;
     let stopped = stop_flag()?;
     rt::block_on(async {
-        let addresses = host.addresses(ping::PORT).await?;
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
-        let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
         let connected = unless_stopped(&stopped, async {
-            reach::first(&addresses, connect).await.map_err(|failed| {
-                let told = reach::told(&host.name, host.port.unwrap_or(ping::PORT), &failed);
-                format!("{told} over {}; on that host: weft rdma ping --server", provider.name()).into()
-            })
+            let addresses = host.addresses(ping::PORT).await?;
+            let connecting = async {
+                let connect = async |addr| provider.connect(addr, ConnectParams::default()).await;
+                reach::first(&addresses, connect).await.map_err(|failed| {
+                    let told = reach::told(&host.name, host.port.unwrap_or(ping::PORT), &failed);
+                    format!("{told} over {}", provider.name()).into()
+                })
+            };
+            let whom = format!("an answer from {host} over {}", provider.name());
+            let connected = reach::patiently(ANSWER_LIMIT, whom, connecting).await;
+            connected.map_err(|e| format!("{e}; on that host: weft rdma ping --server").into())
         });
         let (addr, (qp, _)) = connected.await?;
         if !args.json {
@@ -67,25 +77,40 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
             )?;
         }
         let traffic = qp.clone();
-        let mut client = Client::new(End::new(qp, pool), size)?;
+        let end = End::new(qp, pool);
+        let heard = end.heard();
+        let mut client = Client::new(end, size)?;
         let mut times = Times::default();
-        let failure = loop {
-            if times.count() == args.count || stopped.load(Ordering::Relaxed) {
-                break None;
+        let rounds = async {
+            while times.count() != args.count {
+                let time = match client.round().await {
+                    Ok(time) => time,
+                    Err(e) => return Ok(Some(e)),
+                };
+                times.record(time);
+                if !args.quiet && !args.json {
+                    let (round, us) = (times.count(), time.as_secs_f64() * 1e6);
+                    say!("{size} bytes there and back, unchanged: round={round} time={us:.1} us")?;
+                }
             }
-            let time = match client.round().await {
-                Ok(time) => time,
-                Err(e) => break Some(e),
-            };
-            times.record(time);
-            if !args.quiet && !args.json {
-                let (round, us) = (times.count(), time.as_secs_f64() * 1e6);
-                say!("{size} bytes there and back, unchanged: round={round} time={us:.1} us")?;
-            }
+            Ok::<_, Failure>(None)
         };
+        // A signal ends a round half-way: the server may never answer it.
+        let whom = format!("the answer of {host}");
+        let failure =
+            match select(pin!(heard.within(ANSWER_LIMIT, &whom, rounds)), pin!(raised(&stopped))).await {
+                Either::Left((Ok(ended), _)) => ended?,
+                Either::Left((Err(silent), _)) => Some(EndError::from(silent).into()),
+                Either::Right(_) => None,
+            };
         let traffic = traffic.traffic();
-        client.close().await;
+        if rt::timeout(CLOSE_LIMIT, client.close()).await.is_err() {
+            tracing::debug!("{host} does not answer the end of the connection");
+        }
         let rounds = times.count();
+        if rounds == 0 && failure.is_none() {
+            return Err(format!("interrupted before {host} ({addr}) had answered a round").into());
+        }
         if args.json {
             let outcome = json!({
                 "address": addr, "provider": provider.name(), "size": size, "rounds": rounds,
@@ -109,7 +134,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
         match failure {
             None => Ok(ExitCode::SUCCESS),
             Some(_) if args.json => Ok(ExitCode::FAILURE),
-            Some(e) => Err(e.into()),
+            Some(e) => Err(format!("{host} ({addr}): {e}").into()),
         }
     })?
 }

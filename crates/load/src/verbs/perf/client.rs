@@ -15,6 +15,7 @@ use super::{ECHO, Side, has_way_back, pattern, recv_bytes, recvs, report_every, 
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
 use crate::verbs::pace::Pace;
+use crate::verbs::patience::{ANSWER_LIMIT, Heard, LOAD_LIMIT, Silent};
 use crate::verbs::times::{Quantiles, Times};
 
 /// Slices of a warm-up by count are cut as if it took so long.
@@ -28,6 +29,9 @@ pub enum MeasureError {
     /// No connection.
     #[error("{0}")]
     Connect(ConnectError),
+    /// No answer to the connection request.
+    #[error("{0}")]
+    Unanswered(Silent),
     /// The server does not take the plan.
     #[error("{}", refusal(.0))]
     Refused(Refusal),
@@ -123,7 +127,20 @@ pub async fn measure(
     pool: &Pool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Measured, MeasureError> {
-    let mut client = Client::connect(provider, addr, plan, pool).await?;
+    let end = open(provider, addr, plan, pool).await?;
+    let (heard, whom) = (end.heard(), format!("the server at {addr}"));
+    let measured = heard.within(LOAD_LIMIT, &whom, run(end, plan, length, stopped)).await;
+    measured.map_err(EndError::from)?
+}
+
+/// The measurement on a connection that is made.
+async fn run(
+    end: End,
+    plan: Plan,
+    length: Length,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Measured, MeasureError> {
+    let mut client = Client::start(end, plan).await?;
     client.warm_up(length, stopped).await?;
     let mut measured = Measured {
         plan,
@@ -183,7 +200,9 @@ async fn open(
     pool: &Pool,
 ) -> Result<End, MeasureError> {
     let params = ConnectParams { private_data: plan.emit().into(), ..ConnectParams::default() };
-    let (qp, welcome) = provider.connect(addr, params).await.map_err(|e| match e {
+    let whom = format!("an answer from {addr} over {}", provider.name());
+    let connecting = Heard::default().within(ANSWER_LIMIT, &whom, provider.connect(addr, params)).await;
+    let (qp, welcome) = connecting.map_err(MeasureError::Unanswered)?.map_err(|e| match e {
         ConnectError::Rejected(why) => match Refusal::parse(&why) {
             Ok(refusal) => MeasureError::Refused(refusal),
             Err(_) => MeasureError::Connect(ConnectError::Rejected(why)),
@@ -224,13 +243,7 @@ struct Client {
 }
 
 impl Client {
-    async fn connect(
-        provider: &dyn Provider,
-        addr: SocketAddr,
-        plan: Plan,
-        pool: &Pool,
-    ) -> Result<Client, MeasureError> {
-        let end = open(provider, addr, plan, pool).await?;
+    async fn start(end: End, plan: Plan) -> Result<Client, MeasureError> {
         let own_slots = Slots::new(&end, &plan, 0)?;
         let back = if has_way_back(&plan) { u64::from(slots(&plan)) } else { 0 };
         let ours = (0..back).map(|slot| open_slot(&end, &plan, slot, ECHO, Access::RemoteWrite));
