@@ -26,7 +26,7 @@ use weft_wire::repl::record::{MAX_MEMBERS, SECTOR};
 use crate::bitmap::{self, Bitmap, PAGE_BYTES};
 use crate::error::Error;
 use crate::signal::Gate;
-use crate::state::{COPY_BYTES, Layout, MAX_PEERS, Member, State, Tail};
+use crate::state::{COPY_BYTES, Damaged, Layout, MAX_PEERS, Member, State, Tail};
 use crate::status::Role;
 
 /// The smallest log: room for several of the longest records.
@@ -180,7 +180,13 @@ pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error>
         let copy = read.ok().and_then(|bytes| <[u8; COPY_BYTES]>::try_from(bytes.concat()).ok());
         copy.unwrap_or([0xff; COPY_BYTES])
     };
-    Ok(State::latest(&copy(0).await, &copy(COPY_BYTES as u64).await)?)
+    let state = State::latest(&copy(0).await, &copy(COPY_BYTES as u64).await)?;
+    let (has, needs) = (journal.geometry().size, state.layout.end());
+    if has < needs {
+        // Records that were answered may have been behind the cut, and nothing in front of it says so.
+        return Err(Damaged::Short { has, needs }.into());
+    }
+    Ok(state)
 }
 
 async fn write_state(journal: &Arc<dyn Block>, state: &State) -> Result<(), Error> {

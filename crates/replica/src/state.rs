@@ -184,6 +184,14 @@ pub enum Damaged {
     /// A layout that this program does not know.
     #[error("its layout has version {0}, which this program is too old for")]
     Version(u32),
+    /// The journal is shorter than it says.
+    #[error("it has {has} bytes of {needs}: its log was cut off")]
+    Short {
+        /// Bytes that are there.
+        has: u64,
+        /// Bytes with the log.
+        needs: u64,
+    },
     /// A field out of range under a checksum that fits.
     #[error("{0} makes no sense")]
     Field(&'static str),

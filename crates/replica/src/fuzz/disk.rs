@@ -119,6 +119,15 @@ impl Disk {
         platter.durable[at..at + data.len()].copy_from_slice(data);
     }
 
+    /// Another disk is in its place, or what is left of it: whoever has it open goes on with that.
+    pub fn replace(&self, content: Vec<u8>) {
+        let mut platter = self.platter();
+        platter.pending.clear();
+        platter.failed.clear();
+        platter.durable.clone_from(&content);
+        platter.seen = content;
+    }
+
     /// There is no space any more, or there is again.
     pub fn fill(&self, full: bool) {
         self.platter().full = full;

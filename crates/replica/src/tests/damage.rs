@@ -100,6 +100,25 @@ fn a_source_whose_log_is_damaged_is_not_opened_and_the_destination_takes_over() 
 }
 
 #[test]
+fn a_journal_that_was_cut_off_behind_its_state_is_of_no_use() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        write_some(&world, 0, 20).await;
+        for n in [0, 1] {
+            world.kill(n);
+            let mut content = world.nodes[n].journal.content();
+            content.truncate(content.len() - 512);
+            world.nodes[n].journal.replace(content);
+        }
+        let refused = Source::open(world.side(0), Config::default()).await.expect_err("its log is not whole");
+        assert!(matches!(refused, Error::Damaged(_)) && refused.to_string().contains("cut off"), "{refused}");
+        let config = crate::destination::Config::default();
+        let refused = crate::destination::Destination::open(world.side(1), config).await.map(drop);
+        assert!(matches!(refused, Err(Error::Damaged(_))), "{refused:?}");
+    });
+}
+
+#[test]
 fn what_is_left_of_a_source_counts_where_somebody_says_so() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;

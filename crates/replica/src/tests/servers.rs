@@ -1,8 +1,12 @@
-//! Two servers as they run: groups behind fronts, clients that connect again at once, and operators who type at the wrong moment.
+//! Two servers as they run: groups behind fronts, clients that connect again at once, files that are gone after a restart, and
+//! operators who type at the wrong moment.
 //!
 //! What is checked: a client's write is answered by a source or by nobody; what was answered when both sides had it is on a copy
-//! that is promoted, however the promotion came about; a source whose copy was promoted, while it was well and could be reached,
-//! answers nothing any more; and when the operators are done, one decision of each side is enough, in either order.
+//! that is promoted, however the promotion came about, and on the side that a decision keeps; a source whose copy was promoted,
+//! while it was well and could be reached, answers nothing any more; what [`invariants`] says, after every event; and when the
+//! operators are done, what each stopped side says to type leads to two sides that are equal.
+
+mod invariants;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -23,17 +27,34 @@ use super::stories::K;
 use super::world::{PARTNERSHIP, Start, World};
 use crate::destination::{self, Force};
 use crate::front::Front;
+use crate::fuzz::disk::Disk;
 use crate::group::{Behind, Cause, Group, Host, Partner, State, Unusable};
-use crate::journal::{Format, Side};
+use crate::journal::{self, Format, Side};
 use crate::source::{self, First, OnLoss, Source};
-use crate::status::{Mode, Phase};
+use crate::status::{Mode, Phase, Role};
 
-/// How many seeds are run; `WEFT_REPLICA_SEEDS` says otherwise.
+/// How many seeds are run; `WEFT_REPLICA_SEEDS` says otherwise. Of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a
+/// 250th is run here.
 const SEEDS: u64 = 40;
+const SHARE: u64 = 250;
 const SLOT: usize = 4096;
 const CLIENTS: usize = 3;
 /// Virtual time in which two servers that nobody disturbs have to become equal.
 const CONVERGES_WITHIN: Duration = Duration::from_secs(60);
+
+/// How often operators who have come to their senses look again, and type what is to be typed.
+const DECISIONS: usize = 5;
+
+/// What a restart finds in place of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lost {
+    /// The journal is not there.
+    Journal,
+    /// The journal is shorter than it was, or full of zeros.
+    JournalContent,
+    /// The group's own file is of no use, until it is put back.
+    Group,
+}
 
 /// What a slot of the volume may hold.
 #[derive(Clone, Copy, Default)]
@@ -81,8 +102,15 @@ struct Servers {
     tag: Cell<u64>,
     /// The server that does not replicate any more.
     removed: Cell<Option<usize>>,
-    /// Somebody has promoted what is no state that a source ever had.
-    forced: Cell<bool>,
+    /// What each server has lost of its files, and nobody has begun anew or put back.
+    lost: [Cell<Option<Lost>>; 2],
+    /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
+    given_up: Cell<u64>,
+    /// A server that was removed though nobody knew what its volumes held.
+    unsure: Cell<Option<usize>>,
+    claims: RefCell<invariants::Claims>,
+    /// All sources that there were: they are known by where they lie.
+    sources: RefCell<Vec<Arc<Source>>>,
     promotions: Cell<u64>,
     answered: Cell<u64>,
     broken: RefCell<Option<String>>,
@@ -107,7 +135,12 @@ impl Host for At {
             if !self.is_alive() {
                 std::future::pending::<()>().await;
             }
-            Ok(self.servers.world.side(self.n))
+            let unusable = |cause, why: &str| Err(Unusable { cause, why: why.into() });
+            match self.servers.lost[self.n].get() {
+                Some(Lost::Journal) => unusable(Cause::Journal, "its journal is of no use: no such file"),
+                Some(Lost::Group) => unusable(Cause::Failed, "its file is of no use"),
+                _ => Ok(self.servers.world.side(self.n)),
+            }
         })
     }
 
@@ -121,6 +154,9 @@ impl Host for At {
                 sizes: side.members.iter().map(|block| block.geometry().size).collect(),
                 log_bytes: 256 * K,
             };
+            let bytes = journal::bytes(&format).expect("a journal") as usize;
+            self.servers.world.nodes[self.n].journal.replace(vec![0xee; bytes]);
+            self.servers.lost[self.n].set(None);
             Ok((side, format))
         })
     }
@@ -139,6 +175,9 @@ impl Host for At {
     }
 
     fn lead(&self, to: Behind) {
+        if let Behind::Source(source) = &to {
+            self.servers.sources.borrow_mut().push(source.clone());
+        }
         if self.is_alive() {
             let side = match to {
                 Behind::Starting => Runs::Starting,
@@ -170,6 +209,14 @@ fn content(slot: u64, version: u64) -> Vec<u8> {
     [slot.to_be_bytes(), version.to_be_bytes()].concat().repeat(SLOT / 16)
 }
 
+/// Gives a source its destination, as `weft replica create` does.
+async fn attach(world: &World, n: usize, first: First) {
+    let source = Source::open(world.side(n), world.config.clone()).await.expect("it opens");
+    let config = source::PeerConfig { name: "other".into(), mode: Mode::Synchronous, first };
+    source.add_peer(config).await.expect("there is room");
+    source.close().await.expect("it closes");
+}
+
 impl Servers {
     async fn new(hasty: bool) -> Rc<Servers> {
         let start = Start {
@@ -190,14 +237,7 @@ impl Servers {
         };
         let slots = vec![Slot::default(); start.sizes[0] as usize / SLOT];
         let world = World::new(start).await;
-        {
-            // How `weft replica create` leaves them.
-            let source = Source::open(world.side(0), world.config.clone()).await.expect("it opens");
-            let name = "other".into();
-            let config = source::PeerConfig { name, mode: Mode::Synchronous, first: First::Copy };
-            source.add_peer(config).await.expect("there is room");
-            source.close().await.expect("it closes");
-        }
+        attach(&world, 0, First::Copy).await;
         Rc::new(Servers {
             world,
             running: RefCell::new(vec![None, None]),
@@ -208,7 +248,11 @@ impl Servers {
             typing: Cell::default(),
             tag: Cell::new(100),
             removed: Cell::default(),
-            forced: Cell::default(),
+            lost: Default::default(),
+            given_up: Cell::default(),
+            unsure: Cell::default(),
+            claims: RefCell::default(),
+            sources: RefCell::default(),
             promotions: Cell::default(),
             answered: Cell::default(),
             broken: RefCell::default(),
@@ -235,7 +279,7 @@ impl Servers {
 
     fn start(self: &Rc<Self>, n: usize) {
         let node = &self.world.nodes[n];
-        let disks: Vec<Arc<dyn Block>> = node.members.iter().map(crate::fuzz::disk::Disk::open).collect();
+        let disks: Vec<Arc<dyn Block>> = node.members.iter().map(Disk::open).collect();
         let fronts: Vec<Arc<Front>> = disks.iter().map(|disk| Front::new(disk.geometry())).collect();
         if self.hasty {
             fronts.iter().zip(disks).for_each(|(front, disk)| front.begin(disk));
@@ -251,13 +295,15 @@ impl Servers {
     /// protected, and can be used. Whether that was done.
     async fn remove(self: &Rc<Self>, n: usize, force: bool) -> bool {
         let Some(running) = self.running(n) else { return false };
+        let mut unsure = false;
         let refuses = match running.group.state() {
             State::Starting => true,
-            State::Stopped(_) => !force,
+            State::Stopped(stopped) => {
+                unsure = stopped.cause != Cause::Split;
+                !force
+            }
             State::Destination(copy) if !copy.status().consistent => {
-                if force {
-                    self.forced.set(true);
-                }
+                unsure = true;
                 !force
             }
             State::Destination(_) => false,
@@ -278,8 +324,12 @@ impl Servers {
         self.running.borrow_mut()[n] = None;
         self.removed.set(Some(n));
         self.world.nodes[n].host.side.replace(Runs::Nothing);
+        self.lost[n].set(None);
         self.learn();
-        self.check(n, "removed");
+        match unsure {
+            true => self.unsure.set(Some(n)),
+            false => self.check(n, "removed"),
+        }
         let flushed = rt::timeout(CONVERGES_WITHIN, running.fronts[0].submit(BlockOp::Flush)).await;
         if !flushed.is_ok_and(|flushed| flushed.is_ok()) {
             self.fail(format!("server {n} replicates no more, and its volumes cannot be used"));
@@ -330,6 +380,9 @@ impl Servers {
                     "record {sequence} was answered by a source whose copy had been promoted: {status:?}"
                 ));
             }
+            if protected && let Some(why) = self.claims.borrow_mut().answers(source) {
+                self.fail(format!("record {sequence}: {why}"));
+            }
             if protected && let Some(id) = seen.placed.get(&(source, sequence)) {
                 seen.protected.insert(*id);
             }
@@ -349,6 +402,7 @@ impl Servers {
             let slot = with_rng(|rng| rng.below(slots / CLIENTS)) * CLIENTS + number;
             version += 1;
             self.slots.borrow_mut()[slot].sent = version;
+            let given_up = self.given_up.get();
             let (id, offset) = ((slot as u64, version), (slot * SLOT) as u64);
             let data = vec![Bytes::from(content(id.0, id.1))];
             let write = BlockOp::Write { offset, data, durable: false };
@@ -367,27 +421,38 @@ impl Servers {
             if !seen.ever.contains(&id) {
                 self.fail(format!("slot {slot}, version {version}: answered, and no source has it"));
             }
-            if seen.protected.contains(&id) {
+            if seen.protected.contains(&id) && self.given_up.get() == given_up {
                 let mut slots = self.slots.borrow_mut();
                 slots[slot].protected = slots[slot].protected.max(version);
             }
         }
     }
 
+    /// The version that each slot of a server's volume holds; none where it is torn, or was never written to.
+    fn versions(&self, n: usize) -> Vec<u64> {
+        let volume = self.world.volumes(n).swap_remove(0);
+        let version = |(number, held): (usize, &[u8])| {
+            let version = u64::from_be_bytes(held[8..16].try_into().expect("eight bytes"));
+            if held == content(number as u64, version) { version } else { 0 }
+        };
+        volume.chunks(SLOT).enumerate().map(version).collect()
+    }
+
     /// What was answered as protected is there.
     fn check(&self, n: usize, when: &str) {
-        if self.forced.get() {
-            return;
-        }
-        let volumes = self.world.volumes(n);
-        for (number, slot) in self.slots.borrow().iter().enumerate() {
-            let held = &volumes[0][number * SLOT..(number + 1) * SLOT];
-            let word = |at: usize| u64::from_be_bytes(held[at..at + 8].try_into().expect("eight bytes"));
-            let version = if held == &content(number as u64, word(8))[..] { word(8) } else { 0 };
+        for (number, (slot, version)) in self.slots.borrow().iter().zip(self.versions(n)).enumerate() {
             if version < slot.protected || version > slot.sent {
                 let promised = slot.protected;
                 self.fail(format!("{when}: server {n}, slot {number} holds version {version} of {promised}"));
             }
+        }
+    }
+
+    /// Somebody has said that what these volumes hold counts, though something may be missing there.
+    fn count(&self, versions: &[u64]) {
+        self.given_up.set(self.given_up.get() + 1);
+        for (slot, version) in self.slots.borrow_mut().iter_mut().zip(versions) {
+            slot.protected = slot.protected.min(*version);
         }
     }
 
@@ -408,11 +473,16 @@ impl Servers {
         let Some(running) = self.running(n) else { return };
         let State::Destination(copy) = running.group.state() else { return };
         let (well, cuts) = (self.well(1 - n), self.world.cable.cuts.get());
+        let was_consistent = copy.status().consistent;
         let promoted = running.group.failover(&copy, self.next_tag(), force).await;
         self.learn();
         if promoted.is_ok() {
             self.promotions.set(self.promotions.get() + 1);
-            self.check(n, "promoted");
+            match was_consistent {
+                true => self.check(n, "promoted"),
+                false if force.inconsistent => self.count(&self.versions(n)),
+                false => self.fail(format!("server {n} was promoted in the middle of a resync, unforced")),
+            }
             if let Some(source) = well
                 && self.world.cable.cuts.get() == cuts
                 && Servers::is_well_still(&source)
@@ -430,7 +500,7 @@ impl Servers {
 
     /// Somebody types something, or pulls a plug.
     async fn type_something(self: Rc<Self>) {
-        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(17)));
+        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(21)));
         let state = |n: usize| self.running(n).map(|running| running.group.state());
         // Most commands are for one of them.
         let n = match (what, state(n)) {
@@ -441,8 +511,8 @@ impl Servers {
         match what {
             _ if self.removed.get() == Some(n) => {}
             0..=4 => {
-                let alive = with_rng(|rng| rng.below(2)) == 0;
-                let force = Force { source_alive: alive, inconsistent: false };
+                let (alive, torn) = with_rng(|rng| (rng.below(2) == 0, rng.below(4) == 0));
+                let force = Force { source_alive: alive, inconsistent: alive && torn };
                 let _died = self.within_life(n, life, self.fail_over(n, force)).await;
             }
             5 | 6 => {
@@ -451,11 +521,8 @@ impl Servers {
                 }
             }
             7..=9 => {
-                if let Some(running) = self.running(n) {
-                    let (here, host) = (with_rng(|rng| rng.below(2)) == 0, self.at(n));
-                    let resolved = running.group.resolve(&host, here, self.next_tag());
-                    let _refused = self.within_life(n, life, resolved).await;
-                }
+                let here = with_rng(|rng| rng.below(2)) == 0;
+                let _refused = self.within_life(n, life, self.resolve(n, here)).await;
             }
             10..=12 => {
                 self.kill(n);
@@ -463,6 +530,17 @@ impl Servers {
                 if self.running(n).is_none() {
                     self.start(n);
                 }
+            }
+            17 | 18 => {
+                self.kill(n);
+                self.lose(n);
+                rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=300)))).await;
+                if self.running(n).is_none() {
+                    self.start(n);
+                }
+            }
+            19 | 20 => {
+                let _died = self.within_life(n, life, self.test_failover(n)).await;
             }
             13 => {
                 if let Some(running) = self.running(n) {
@@ -483,7 +561,60 @@ impl Servers {
                 self.world.heal();
             }
         }
+        self.invariants();
         self.typing.set(self.typing.get() - 1);
+    }
+
+    /// A file is gone, or of no use, while its server is down.
+    fn lose(&self, n: usize) {
+        let journal = &self.world.nodes[n].journal;
+        let mut content = journal.content();
+        let lost = match with_rng(|rng| rng.below(4)) {
+            0 => Lost::Journal,
+            1 => {
+                content.truncate(with_rng(|rng| rng.below(content.len() / 512)) * 512);
+                Lost::JournalContent
+            }
+            2 => {
+                content.fill(0);
+                Lost::JournalContent
+            }
+            _ => Lost::Group,
+        };
+        // One that is lost is not found again where the group's file is gone as well.
+        if self.lost[n].get().is_none() {
+            journal.replace(content);
+            self.lost[n].set(Some(lost));
+        }
+    }
+
+    /// Decides on one side, as `weft replica resolve` does.
+    async fn resolve(self: &Rc<Self>, n: usize, here: bool) -> Result<(), String> {
+        let Some(running) = self.running(n) else { return Err("it does not run".into()) };
+        let lost =
+            matches!(running.group.state(), State::Stopped(stopped) if stopped.cause == Cause::Journal);
+        let versions = self.versions(n);
+        let resolved = running.group.resolve(&self.at(n), here, self.next_tag()).await;
+        if lost && here && self.lost[n].get().is_none() {
+            // What only the log held is gone, as was said, whether or not the group has opened by now.
+            self.count(&versions);
+        }
+        resolved
+    }
+
+    /// A picture of a copy is written to, and goes again.
+    async fn test_failover(&self, n: usize) {
+        let Some(State::Destination(copy)) = self.running(n).map(|running| running.group.state()) else {
+            return;
+        };
+        let store = |size: u64| Disk::new(vec![0; size as usize], Duration::from_micros(10)).open();
+        let stores = copy.status().sizes.into_iter().map(store).collect();
+        let Ok(pictures) = copy.snapshot(stores).await else { return };
+        rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=500)))).await;
+        let offset = (with_rng(|rng| rng.below(24)) * SLOT) as u64;
+        let write = BlockOp::Write { offset, data: vec![Bytes::from(vec![0xdd; SLOT])], durable: true };
+        let _ended = pictures[0].submit(write).await;
+        rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=500)))).await;
     }
 
     /// The other side is removed, too, as that is advised: whatever it is, nobody needs a partner to get out.
@@ -501,7 +632,32 @@ impl Servers {
         if self.running(n).is_some() {
             self.fail(format!("server {n} cannot be removed"));
         }
-        (0..2).for_each(|n| self.check(n, "both removed"));
+        let sure = (0..2).filter(|n| self.unsure.get() != Some(*n));
+        sure.for_each(|n| self.check(n, "both removed"));
+    }
+
+    /// Neither server replicates any more: one begins anew, and the other becomes its copy.
+    async fn create(self: &Rc<Self>) {
+        let n = with_rng(|rng| rng.below(2));
+        if self.unsure.get() == Some(n) {
+            self.count(&self.versions(n));
+        }
+        for number in 0..2 {
+            // Who runs no group is opened by nobody: another life.
+            self.world.kill(number);
+            let side = self.world.side(number);
+            let role = if number == n { Role::Source } else { Role::Destination };
+            let sizes = side.members.iter().map(|block| block.geometry().size).collect();
+            let tag = self.next_tag();
+            let format = Format { partnership: PARTNERSHIP, role, tag, sizes, log_bytes: 256 * K };
+            let bytes = journal::bytes(&format).expect("a journal") as usize;
+            self.world.nodes[number].journal.replace(vec![0xee; bytes]);
+            journal::format(&self.world.side(number).journal, &format).await.expect("it is laid out");
+        }
+        let first = if with_rng(|rng| rng.below(2)) == 0 { First::Copy } else { First::Seeded };
+        attach(&self.world, n, first).await;
+        self.removed.set(None);
+        (0..2).for_each(|n| self.start(n));
     }
 
     fn states(&self) -> [State; 2] {
@@ -534,42 +690,66 @@ impl Servers {
         self.settled()
     }
 
-    fn describe(&self) -> String {
-        let one = |n: usize| match self.running(n).expect("it runs").group.state() {
-            State::Stopped(stopped) => format!("{n}: {:?}, {}", stopped.cause, stopped.why),
-            State::Starting => format!("{n}: starting"),
-            State::Source(source) => format!("{n}: {:?}", source.status()),
-            State::Destination(copy) => format!("{n}: {:?}", copy.status()),
-        };
-        format!("{}\n{}", one(0), one(1))
+    fn describe_one(&self, n: usize) -> String {
+        match self.running(n).map(|running| running.group.state()) {
+            None => format!("{n}: down"),
+            Some(State::Stopped(stopped)) => format!("{n}: {:?}, {}", stopped.cause, stopped.why),
+            Some(State::Starting) => format!("{n}: starting"),
+            Some(State::Source(source)) => format!("{n}: {:?}", source.status()),
+            Some(State::Destination(copy)) => format!("{n}: {:?}", copy.status()),
+        }
     }
 
-    /// The operators come to their senses: each side is told once.
+    fn describe(&self) -> String {
+        format!("{}\n{}", self.describe_one(0), self.describe_one(1))
+    }
+
+    /// The operators come to their senses: each side is told what its reason says, in either order.
     async fn decide(self: &Rc<Self>) {
         let states = self.states();
-        if matches!(states, [State::Destination(_), State::Destination(_)]) {
+        let lost =
+            |n: usize| matches!(&states[n], State::Stopped(stopped) if stopped.cause == Cause::Journal);
+        let is_copy = |n: usize| matches!(states[n], State::Destination(_));
+        if is_copy(0) && is_copy(1) {
             // Both have given up: one is taken as it is.
-            self.forced.set(true);
             let n = with_rng(|rng| rng.below(2));
             return self.fail_over(n, Force { source_alive: true, inconsistent: true }).await;
         }
-        // A copy has nothing that would be kept.
         let mut keep = with_rng(|rng| rng.below(2));
-        if matches!(states[keep], State::Destination(_)) {
+        if is_copy(keep) && !lost(1 - keep) {
+            // A copy has nothing that would be kept.
             keep = 1 - keep;
+        }
+        if is_copy(keep) {
+            // "Where the other side has them: failover there, then `--keep there` here."
+            let State::Destination(copy) = &states[keep] else { unreachable!("it is one") };
+            let force = Force { source_alive: false, inconsistent: !copy.status().consistent };
+            self.fail_over(keep, force).await;
+            if !matches!(self.states()[keep], State::Source(_)) {
+                self.fail(format!("server {keep} does not take over\n{}", self.describe()));
+            }
         }
         let mut order = [(keep, true), (1 - keep, false)];
         if with_rng(|rng| rng.below(2)) == 0 {
             order.reverse();
         }
         for (n, here) in order {
-            let running = self.running(n).expect("it runs");
-            let is_copy = matches!(running.group.state(), State::Destination(_));
-            let resolved = running.group.resolve(&self.at(n), here, self.next_tag()).await;
-            if let Err(why) = resolved
-                && !is_copy
+            let needs = lost(n) || !(is_copy(n) || lost(1 - n));
+            if let Err(why) = self.resolve(n, here).await
+                && needs
             {
                 self.fail(format!("server {n} does not keep {here}: {why}\n{}", self.describe()));
+            }
+        }
+    }
+
+    /// Who has lost the group's file finds it again.
+    async fn put_back(self: &Rc<Self>) {
+        for n in 0..2 {
+            if self.lost[n].get() == Some(Lost::Group) {
+                self.kill(n);
+                self.lost[n].set(None);
+                self.start(n);
             }
         }
     }
@@ -580,6 +760,7 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
     let servers = Servers::new(hasty).await;
     [0, 1].into_iter().for_each(|n| servers.start(n));
     (0..CLIENTS).for_each(|number| rt::spawn(servers.clone().client(number)).detach());
+    rt::spawn(servers.clone().watch()).detach();
     rt::sleep(Duration::from_secs(2)).await;
     for _ in 0..with_rng(|rng| rng.within(2..=14)) {
         rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=1500)))).await;
@@ -599,22 +780,29 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
             servers.start(n);
         }
     }
+    servers.put_back().await;
     if let Some(n) = servers.removed.get() {
         servers.remove_other(1 - n).await;
-        let broken = servers.broken.borrow().clone();
-        return (broken, servers.promotions.get(), servers.answered.get());
+        if servers.broken.borrow().is_none() {
+            servers.create().await;
+        }
     }
     // Two sources tell each other, and a superseded one becomes a copy, before anybody looks.
-    rt::sleep(Duration::from_secs(10)).await;
-    if servers.settled().is_none() && servers.broken.borrow().is_none() {
+    for _ in 0..DECISIONS {
+        rt::sleep(Duration::from_secs(10)).await;
+        if servers.settled().is_some() || servers.broken.borrow().is_some() {
+            break;
+        }
+        let expected = |cause| matches!(cause, Cause::Split | Cause::Journal);
         let stopped = |state: &State| match state {
-            State::Stopped(stopped) if stopped.cause != Cause::Split => Some(stopped.why.clone()),
+            State::Stopped(stopped) if !expected(stopped.cause) => Some(stopped.why.clone()),
             _ => None,
         };
         match servers.states().iter().find_map(stopped) {
             Some(why) => servers.fail(format!("stopped for no reason: {why}")),
             None => servers.decide().await,
         }
+        servers.invariants();
     }
     let source = servers.settles().await;
     servers.stop.set(true);
@@ -655,7 +843,8 @@ fn number(name: &str) -> Option<u64> {
 /// `WEFT_SEED=n` runs that one alone.
 #[test]
 fn whoever_types_what_protected_writes_are_kept_and_nothing_is_written_past_a_source() {
-    let all = number("WEFT_REPLICA_SEEDS").unwrap_or(SEEDS);
+    let all = number("WEFT_SEEDS").map_or(SEEDS, |n| n / SHARE);
+    let all = number("WEFT_REPLICA_SEEDS").unwrap_or(all);
     let seeds = number("WEFT_SEED").map_or(0..all, |seed| seed..seed + 1);
     let (next, promotions, answered) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicU64::new(0));
     let run = || loop {
