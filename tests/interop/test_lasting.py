@@ -221,6 +221,7 @@ class Lasting(unittest.TestCase):
             failed = weft.run(*command, self.url(cutter.address, "large"), self.work / "copy", check=False)
             cutter.close()
             self.assertEqual(failed.returncode, 1)
+            self.assertIn("connecting again, for 1 s at most", failed.stderr)
             self.assertIn("could not be made again for 1s", failed.stderr)
             self.assertEqual(os.listdir(self.work), ["large"])
 

@@ -132,12 +132,14 @@ impl Share {
         if self.losses() != lost.number {
             return Ok(());
         }
-        tracing::warn!("{why}; connecting again");
-        let (begin, mut pause) = (rt::now(), PAUSES.0);
+        tracing::warn!("{why}; connecting again, for {} s at most", patience.as_secs());
+        let (until_when, mut pause) = (rt::now() + patience, PAUSES.0);
         let mut last: Failure = why.into();
-        while rt::now() - begin < patience {
+        // What is told is when it ends: neither an attempt nor a pause goes beyond it.
+        let left = || until_when.since(rt::now());
+        while !left().is_zero() {
             let attempt = async {
-                match rt::timeout(ATTEMPT, lost.next()).await {
+                match rt::timeout(ATTEMPT.min(left()), lost.next()).await {
                     Ok(next) => next,
                     Err(_) => Err("the server does not answer".into()),
                 }
@@ -157,7 +159,7 @@ impl Share {
                     last = e;
                 }
             }
-            unless(&until, rt::sleep(pause)).await?;
+            unless(&until, rt::sleep(pause.min(left()))).await?;
             pause = (pause * 2).min(PAUSES.1);
         }
         Err(format!("the connection is lost, and could not be made again for {patience:?}: {last}").into())
