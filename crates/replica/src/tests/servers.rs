@@ -415,6 +415,10 @@ impl Servers {
                 at = if with_rng(|rng| rng.below(4)) == 0 { 1 - at } else { at };
                 continue;
             }
+            if running.group.has_ended() {
+                // Replication was removed meanwhile: a volume that is no source's has answered, as it may.
+                continue;
+            }
             self.answered.set(self.answered.get() + 1);
             self.learn();
             let seen = self.seen.borrow();
