@@ -106,8 +106,8 @@ struct Servers {
     lost: [Cell<Option<Lost>>; 2],
     /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
     given_up: Cell<u64>,
-    /// A server that was removed though nobody knew what its volumes held.
-    unsure: Cell<Option<usize>>,
+    /// Servers that were removed though nobody knew what their volumes held.
+    unsure: [Cell<bool>; 2],
     claims: RefCell<invariants::Claims>,
     /// All sources that there were: they are known by where they lie.
     sources: RefCell<Vec<Arc<Source>>>,
@@ -250,7 +250,7 @@ impl Servers {
             removed: Cell::default(),
             lost: Default::default(),
             given_up: Cell::default(),
-            unsure: Cell::default(),
+            unsure: Default::default(),
             claims: RefCell::default(),
             sources: RefCell::default(),
             promotions: Cell::default(),
@@ -327,7 +327,7 @@ impl Servers {
         self.lost[n].set(None);
         self.learn();
         match unsure {
-            true => self.unsure.set(Some(n)),
+            true => self.unsure[n].set(true),
             false => self.check(n, "removed"),
         }
         let flushed = rt::timeout(CONVERGES_WITHIN, running.fronts[0].submit(BlockOp::Flush)).await;
@@ -636,14 +636,14 @@ impl Servers {
         if self.running(n).is_some() {
             self.fail(format!("server {n} cannot be removed"));
         }
-        let sure = (0..2).filter(|n| self.unsure.get() != Some(*n));
+        let sure = (0..2).filter(|n| !self.unsure[*n].get());
         sure.for_each(|n| self.check(n, "both removed"));
     }
 
     /// Neither server replicates any more: one begins anew, and the other becomes its copy.
     async fn create(self: &Rc<Self>) {
         let n = with_rng(|rng| rng.below(2));
-        if self.unsure.get() == Some(n) {
+        if self.unsure[n].get() {
             self.count(&self.versions(n));
         }
         for number in 0..2 {
@@ -794,7 +794,7 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
     // Two sources tell each other, and a superseded one becomes a copy, before anybody looks.
     for _ in 0..DECISIONS {
         rt::sleep(Duration::from_secs(10)).await;
-        if servers.settled().is_some() || servers.broken.borrow().is_some() {
+        if servers.broken.borrow().is_some() || servers.settled().is_some() {
             break;
         }
         let expected = |cause| matches!(cause, Cause::Split | Cause::Journal);
