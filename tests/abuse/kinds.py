@@ -550,13 +550,19 @@ class Vanished(Abuse):
 class VanishedHolders(Abuse):
     name = "clients that vanished with a file that they let nobody else open, and a lock: one by SMB, one by NFSv4.1"
     ADDRESS = "192.0.2.{}"
-    round, nfs = 100, None
+    round = 100
+
+    def __init__(self, server):
+        super().__init__(server)
+        # What was held by each way, in all repetitions.
+        self.held, self.nfs = {"smb": [], "nfs": []}, []
 
     def begin(self):
         self.round += 1
         self.names = {way: f"held-{way}-{self.round}" for way in ("smb", "nfs")}
-        for name in self.names.values():
+        for way, name in self.names.items():
             (self.server.data / name).write_bytes(bytes(100))
+            self.held[way].append(name)
         address = self.ADDRESS.format(self.round)
         with vanishing(address):
             holder = self.user(0, address=address)
@@ -569,16 +575,16 @@ class VanishedHolders(Abuse):
                 return weft.as_root_of(made, address)
 
             with unittest.mock.patch.object(weft, "nfs_connection", connect):
-                self.nfs = nfs4.Client(self.port("nfs"), f"holder-{self.round}-{time.monotonic_ns()}")
-            if self.take_by_nfs(self.nfs) != "ok":
+                self.nfs.append(nfs4.Client(self.port("nfs"), f"holder-{self.round}-{time.monotonic_ns()}"))
+            if self.take_by_nfs(self.nfs[-1], self.names["nfs"]) != "ok":
                 raise AssertionError("the holder by NFSv4.1 could not open its file")
         self.since = time.monotonic()
-        if self.free("smb") or self.free("nfs"):
+        if any(self.free(way, name) for way, name in self.names.items()):
             raise AssertionError("what a client holds was given to another one")
 
-    def take_by_nfs(self, client, give_back=False):
+    def take_by_nfs(self, client, name, give_back=False):
         """Opens the file for reading and writing, denies both to others, and locks 10 bytes; the status."""
-        status, handle, stateid, _ = client.open("data", self.names["nfs"], 3 | 0x400, 3)
+        status, handle, stateid, _ = client.open("data", name, 3 | 0x400, 3)
         if status == "ok":
             area = struct.pack(">QQ", 0, 10)
             new = nfs4.words(1, 0) + stateid + nfs4.words(0) + bytes(8) + nfs4.opaque(b"locks")
@@ -589,17 +595,17 @@ class VanishedHolders(Abuse):
                 client.on(handle, nfs4.CLOSE, nfs4.words(0) + stateid)
         return status
 
-    def free(self, way):
+    def free(self, way, name):
         """Whether another client gets the file, and the lock."""
         if way == "nfs":
             client = nfs4.Client(self.port("nfs"), f"other-{self.round}-{time.monotonic_ns()}")
             try:
-                return self.take_by_nfs(client, give_back=True) == "ok"
+                return self.take_by_nfs(client, name, give_back=True) == "ok"
             finally:
                 client.hang_up()
         client = self.user(200)
         try:
-            taken = client.open(self.names["smb"], 0xC0000000, 0)
+            taken = client.open(name, 0xC0000000, 0)
             if taken:
                 client.lock(0, 10)
             return taken
@@ -609,19 +615,20 @@ class VanishedHolders(Abuse):
 
     def end(self):
         super().end()
-        if self.nfs:
-            self.nfs.hang_up()
+        while self.nfs:
+            self.nfs.pop().hang_up()
 
     def after(self):
         faults = []
+        # Files of earlier repetitions are free as well, and stay open until somebody asks.
         for way, seconds in (("smb", SMB_FREE_SECONDS), ("nfs", NFS_FREE_SECONDS)):
-            while not (free := self.free(way)) and time.monotonic() < self.since + seconds:
-                time.sleep(1)
-            print(f"  {way}: the file is {'free' if free else 'held'} after {time.monotonic() - self.since:.0f} s", file=sys.stderr)
-            if not free:
-                faults.append(f"what the client held by {way} was not free after {seconds} s")
-        for name in self.names.values():
-            (self.server.data / name).unlink()
+            for name in self.held[way]:
+                while not (free := self.free(way, name)) and time.monotonic() < self.since + seconds:
+                    time.sleep(1)
+                print(f"  {name} is {'free' if free else 'held'} after {time.monotonic() - self.since:.0f} s", file=sys.stderr)
+                if not free:
+                    faults.append(f"{name}, which the client held by {way}, was not free after {seconds} s")
+                (self.server.data / name).unlink()
         return faults
 
 
