@@ -421,6 +421,9 @@ fn accepted_connections_are_asked_whether_their_peer_is_there() {
         // While an answer is on its way to it, nothing is asked.
         let unacknowledged_ms = sockopt::tcp_user_timeout(fd).expect("a limit");
         assert!((1..=60_000).contains(&unacknowledged_ms), "{unacknowledged_ms}");
+        // SMB's connections are given up sooner.
+        stream.set_unacknowledged_limit(Duration::from_secs(30)).expect("another limit");
+        assert_eq!(sockopt::tcp_user_timeout(fd).expect("a limit"), 30_000);
     });
 }
 
