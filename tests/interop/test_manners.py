@@ -13,7 +13,7 @@ import time
 import unittest
 
 import weft
-from test_reach import Peer, is_silent
+from test_reach import Peer, closes, is_silent, reads_and_closes
 from test_replica import Host
 
 SMB, NFS = "smb://a@127.0.0.1:{port}/s", "nfs://127.0.0.1:{port}/s"
@@ -57,9 +57,9 @@ class Commands(unittest.TestCase):
         (self.folder / "file").write_text("x")
 
     @contextlib.contextmanager
-    def started(self, command):
-        """The command, run against somebody who takes connections and is silent."""
-        peer = Peer(is_silent)
+    def started(self, command, behave=is_silent):
+        """The command, run against somebody who takes connections, and does this with them."""
+        peer = Peer(behave)
         words = [word.format(port=peer.port, folder=self.folder, state=self.host.state) for word in command]
         process = subprocess.Popen(
             [weft.WEFT, *words], env=dict(os.environ, WEFT_PASSWORD="x"), stdin=subprocess.DEVNULL,
@@ -106,18 +106,40 @@ class Waits(Commands):
 
 @weft.alone
 class Interrupts(Commands):
-    def test_the_first_interrupt_ends_every_command(self):
+    def test_sigint_where_the_server_is_silent(self):
+        self.all_end_by(signal.SIGINT, is_silent)
+
+    def test_sigterm_where_the_server_is_silent(self):
+        self.all_end_by(signal.SIGTERM, is_silent)
+
+    def test_sigint_where_the_server_closes(self):
+        self.all_end_by(signal.SIGINT, closes)
+
+    def test_sigterm_where_the_server_closes(self):
+        self.all_end_by(signal.SIGTERM, closes)
+
+    def test_sigint_where_the_server_reads_and_closes(self):
+        self.all_end_by(signal.SIGINT, reads_and_closes)
+
+    def test_sigterm_where_the_server_reads_and_closes(self):
+        self.all_end_by(signal.SIGTERM, reads_and_closes)
+
+    def all_end_by(self, number, behave):
         for command in [command for command, *_ in COMMANDS]:
-            with self.subTest(command=command), self.started(command) as (peer, process):
-                while not peer.taken:
-                    self.assertIsNone(process.poll())
-                    time.sleep(0.01)
-                # It waits for an answer by now.
-                time.sleep(0.1)
-                begun = time.monotonic()
-                process.send_signal(signal.SIGINT)
-                self.assertNotEqual(process.wait(timeout=30), 0)
-                self.assertLess(time.monotonic() - begun, 1.2)
+            with self.subTest(command=command):
+                self.ends_by(number, command, behave)
+
+    def ends_by(self, number, command, behave):
+        with self.started(command, behave) as (peer, process):
+            while not peer.taken:
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            # It waits for an answer by now, or has been told that there is none.
+            time.sleep(0.1)
+            begun = time.monotonic()
+            process.send_signal(number)
+            self.assertNotEqual(process.wait(timeout=30), 0)
+            self.assertLess(time.monotonic() - begun, 1)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "it mounts an /etc/hosts of its own")
