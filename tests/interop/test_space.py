@@ -119,6 +119,31 @@ class Space(unittest.TestCase):
                 self.assertIn("the new content is in .kept.weft-partial", done.stderr)
                 self.assertTrue(weft.same(large, partial))
 
+    def test_a_download_that_finds_no_space_names_the_local_file(self):
+        """The disk that is full is this one: neither the server nor the file on it is to be looked at."""
+        with weft.serving() as server:
+            weft.random_file(pathlib.Path(server.folder) / "large", 12 << 20)
+            newer = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/large?vers=4.1"
+            for url in [newer, server.nfs_url("large"), server.url("large")]:
+                for command in [["cp", url, self.disk / "copy"], ["cp", "--resume", url, self.disk / "copy"]]:
+                    with self.subTest(url=url, command=command[1]):
+                        done = weft.run(weft.WEFT, *command, "-q", check=False)
+                        self.assertEqual(done.returncode, 1)
+                        [line] = done.stderr.splitlines()
+                        self.assertTrue(line.startswith(f"weft: {self.disk}/copy: No space left on device"), line)
+                        self.assertIn(f"df -h {self.disk} ", line)
+                        for partial in self.disk.iterdir():
+                            partial.unlink()
+            folder = server.url("", "data").rstrip("/")
+            done = weft.run(weft.WEFT, "sync", "-q", folder, self.disk, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"weft: large: {self.disk}/large: No space left on device", done.stderr)
+            with open(self.disk / "piped", "wb") as out:
+                command = [weft.WEFT, "cat", server.url("large")]
+                environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
+                done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment)
+            self.assertRegex(done.stderr, "^weft: standard output: No space left on device")
+
     def test_what_both_know_is_deleted_and_replaced_on_the_host(self):
         for n in range(3):
             weft.smbclient(self.server, f"put {self.source} file{n}")

@@ -2,7 +2,8 @@
 //!
 //! Owns: nothing. Does not: seek, verify or resume: there is nothing to read again in a pipe.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use weft_machine::{Pool, rt};
 use crate::Failure;
 use crate::args::{Cat, Put};
 use crate::connect::{Remote, password_for};
+use crate::fault::Fault;
 use crate::out::Stdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::transfer::{CLIENT_BUFFERS, join, partial_name, take_place};
@@ -31,7 +33,9 @@ pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
     rt::block_on(async {
         for url in &urls {
             let remote = Remote::connect(url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
-            print(&remote, &url.path, Box::new(Stdout)).await.map_err(|e| told(url, e))?;
+            print(&remote, &url.path, (Box::new(Stdout), "standard output"))
+                .await
+                .map_err(|e| e.told(url))?;
             remote.close().await;
         }
         Ok::<_, Failure>(())
@@ -39,23 +43,23 @@ pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A closed pipe stays what it is: nobody needs to be told.
-pub(crate) fn told(url: &Url, failure: Failure) -> Failure {
-    if crate::out::ended_by_reader(&*failure) { failure } else { format!("{url}: {failure}").into() }
-}
-
 /// Writes a remote file to `out`, in order; how many bytes it was.
 pub(crate) async fn print(
     remote: &Remote,
     path: &str,
-    mut out: Box<dyn Write + Send>,
-) -> Result<u64, Failure> {
-    let file = remote.open(path, false).await?;
-    let size = file.len().await?;
+    (mut out, name): (Box<dyn Write + Send>, &str),
+) -> Result<u64, Fault> {
+    let here = |e: io::Error| match crate::out::ended_by_reader(&e) {
+        // A closed pipe stays what it is: nobody needs to be told.
+        true => Fault::Here(e.into()),
+        false => Fault::here(Path::new(name), &e),
+    };
+    let file = remote.open(path, false).await.map_err(Fault::There)?;
+    let size = file.len().await.map_err(Fault::There)?;
     let blocks = (0..size.div_ceil(BLOCK_BYTES)).map(|i| {
         let (file, offset) = (file.clone(), i * BLOCK_BYTES);
         let len = BLOCK_BYTES.min(size - offset) as u32;
-        async move { Ok::<_, Failure>((file.read(offset, len).await?, len)) }
+        async move { Ok::<_, Fault>((file.read(offset, len).await.map_err(Fault::There)?, len)) }
     });
     let mut blocks = stream::iter(blocks).buffered(QUEUE_DEPTH);
     let mut copied = 0;
@@ -70,17 +74,20 @@ pub(crate) async fn print(
             (out, written)
         })
         .await;
-        written?;
+        written.map_err(here)?;
         // What comes after a gap would be in the wrong place.
         if short {
             break;
         }
     }
-    rt::blocking(move || out.flush()).await?;
-    file.close().await?;
+    rt::blocking(move || out.flush()).await.map_err(here)?;
+    file.close().await.map_err(Fault::There)?;
     match copied == size {
         true => Ok(size),
-        false => Err(format!("the file became shorter while it was copied (at offset {copied})").into()),
+        false => {
+            let shorter = format!("the file became shorter while it was copied (at offset {copied})");
+            Err(Fault::There(shorter.into()))
+        }
     }
 }
 
@@ -98,7 +105,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
         let taken = take(&remote, &url.path, &stopped).await;
         // Also after a failure: the server would keep what is open, and its space.
         remote.close().await;
-        Ok::<_, Failure>(taken.map_err(|e| format!("{url}: {e}"))?)
+        taken.map_err(|e| e.told(&url))
     };
     let bytes = rt::block_on(until_stopped(&stopped, work))??;
     if args.json {
@@ -108,20 +115,21 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
 }
 
 /// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
-pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Failure> {
+pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     let partial = join(folder, &partial_name(name, ""));
-    let taking = pin!(take_into(remote, &partial));
-    let taken = unless_stopped(stopped, taking).await;
+    let taking = pin!(async { Ok(take_into(remote, &partial).await) });
+    let taken = unless_stopped(stopped, taking).await.unwrap_or_else(|e| Err(Fault::Between(e)));
     take_place(remote, &partial, target, taken, false).await
 }
 
-async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Failure> {
-    let file = remote.create(partial).await?;
+async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Fault> {
+    let file = remote.create(partial).await.map_err(Fault::There)?;
     let mut writing = FuturesUnordered::new();
     let mut offset = 0;
     loop {
-        let block = rt::blocking(read_block).await?;
+        let block = rt::blocking(read_block).await;
+        let block = block.map_err(|e| Fault::here(Path::new("standard input"), &e))?;
         if block.is_empty() {
             break;
         }
@@ -129,14 +137,14 @@ async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Failure> {
         offset += block.len() as u64;
         writing.push(async move { file.write(at, block).await });
         while writing.len() >= QUEUE_DEPTH {
-            writing.next().await.unwrap_or(Ok(()))?;
+            writing.next().await.unwrap_or(Ok(())).map_err(Fault::There)?;
         }
     }
     while let Some(written) = writing.next().await {
-        written?;
+        written.map_err(Fault::There)?;
     }
-    file.flush().await?;
-    file.close().await?;
+    file.flush().await.map_err(Fault::There)?;
+    file.close().await.map_err(Fault::There)?;
     Ok(offset)
 }
 

@@ -17,6 +17,7 @@ use crate::Failure;
 use crate::args::{Cp, Sync, Transfer, default_user};
 use crate::cat;
 use crate::connect::{Remote, password_for};
+use crate::fault::Fault;
 use crate::local::{Destination, STANDARD};
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
@@ -132,10 +133,12 @@ async fn carry(
                     done.to_stdout = stream.is_standard();
                     let out = rt::blocking(move || stream.open()).await;
                     let out = out.map_err(|e| format!("{}: {e}", done.name))?;
-                    unless_stopped(&stopped, cat::print(remote, &from.path, out)).await
+                    let printing = async { Ok(cat::print(remote, &from.path, (out, &done.name)).await) };
+                    let printed = unless_stopped(&stopped, printing).await;
+                    printed.unwrap_or_else(|e| Err(Fault::Between(e)))
                 }
             };
-            done.bytes = copied.map_err(|e| cat::told(from, e))?;
+            done.bytes = copied.map_err(|e| e.told(from))?;
         }
         Direction::Up(from, to) => {
             let into_folder = to.path.is_empty() || to.folder || remote.is_folder(&to.path).await?;
@@ -154,7 +157,7 @@ async fn carry(
                     cat::take(remote, &target.path, &stopped).await
                 }
             };
-            done.bytes = copied.map_err(|e| format!("{target}: {e}"))?;
+            done.bytes = copied.map_err(|e| e.told(&target))?;
             done.name = target.to_string();
         }
     }

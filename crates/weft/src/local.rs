@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Gid, Uid, XattrFlags};
 
 use crate::Failure;
+use crate::fault::Fault;
 use crate::when::When;
 
 /// Symbolic links one behind the other: as many as Linux follows.
@@ -239,9 +240,9 @@ impl Draft {
     /// Cuts off what an earlier content had behind this length. A device has the length that it has, and must hold it.
     pub(crate) fn set_len(&self, len: u64) -> Result<(), Failure> {
         if !self.target.is_device() {
-            return Ok(self.file.set_len(len)?);
+            return self.file.set_len(len).map_err(|e| self.told(&e));
         }
-        let holds = (&self.file).seek(SeekFrom::End(0))?;
+        let holds = (&self.file).seek(SeekFrom::End(0)).map_err(|e| self.told(&e))?;
         match holds < len {
             true => Err(format!("{} holds {holds} bytes, not {len}", self.target.path.display()).into()),
             false => Ok(()),
@@ -262,8 +263,9 @@ impl Draft {
     pub(crate) fn finish(&self, modified: Option<When>) -> Result<(), Failure> {
         let shown = self.target.path.display();
         let time = modified.and_then(When::to_system);
+        let dated = || time.map_or(Ok(()), |time| self.file.set_modified(time)).map_err(|e| self.told(&e));
         let Some(path) = &self.path else {
-            time.map_or(Ok(()), |time| self.file.set_modified(time))?;
+            dated()?;
             return Ok(());
         };
         let obstacle = match (self.copied, &self.target.existing) {
@@ -271,7 +273,7 @@ impl Draft {
             (None, Some(existing)) => self.take_attributes(existing),
             (None, None) => None,
         };
-        time.map_or(Ok(()), |time| self.file.set_modified(time))?;
+        dated()?;
         let renamed = match obstacle {
             Some(why) => Err(why),
             None => match std::fs::rename(path, &self.target.path) {
@@ -281,7 +283,7 @@ impl Draft {
                     tracing::debug!("{shown} is not replaced: {e}");
                     Err("the system does not let it be replaced")
                 }
-                Err(e) => return Err(format!("{shown}: {e}").into()),
+                Err(e) => return Err(self.told(&e)),
             },
         };
         match renamed {
@@ -296,6 +298,11 @@ impl Draft {
             }
         }
         Ok(())
+    }
+
+    /// An error of the file by its name.
+    fn told(&self, e: &io::Error) -> Failure {
+        Fault::here(&self.target.path, e).reason()
     }
 
     fn copy_into(&self, time: Option<std::time::SystemTime>) -> io::Result<()> {
@@ -394,12 +401,12 @@ enum LockError {
 
 impl LockError {
     fn told(self, path: &Path) -> Failure {
-        let path = path.display();
+        let shown = path.display();
         match self {
-            LockError::Io(e) => format!("{path}: {e}").into(),
-            LockError::UnderWay => format!("another copy to this file is under way ({path})").into(),
+            LockError::Io(e) => Fault::here(path, &e).reason(),
+            LockError::UnderWay => format!("another copy to this file is under way ({shown})").into(),
             LockError::Foreign => {
-                format!("{path}: somebody else has made this file, where the copy was to be: remove it (rm)")
+                format!("{shown}: somebody else has made this file, where the copy was to be: remove it (rm)")
                     .into()
             }
         }
@@ -452,7 +459,7 @@ fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
 
 /// Writes a file whole, such as a report: what was there before stays until the new one is.
 pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
-    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let told = |e: &io::Error| Fault::here(path, e).reason();
     match Destination::of(path)? {
         Destination::Stream(stream) => {
             let mut out = stream.open().map_err(|e| told(&e))?;

@@ -19,6 +19,7 @@ mod copy;
 mod demo;
 mod doctor;
 mod exports;
+mod fault;
 mod host;
 mod list;
 mod listen;

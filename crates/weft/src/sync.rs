@@ -21,6 +21,7 @@ use crate::Failure;
 use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
+use crate::fault::Fault;
 use crate::local::Destination;
 use crate::out::name;
 use crate::signals::{stop_on_signals, until_stopped};
@@ -373,10 +374,10 @@ impl Ends {
             return Err("a symbolic link has this name here".into());
         }
         match self.up {
-            true => store(&self.remote, &here, &there, plan).await,
+            true => store(&self.remote, &here, &there, plan).await.map_err(Fault::reason),
             false => match Destination::of(&here)? {
                 Destination::File(target) if !target.is_device() => {
-                    fetch(&self.remote, &there, target, plan).await
+                    fetch(&self.remote, &there, target, plan).await.map_err(Fault::reason)
                 }
                 Destination::File(_) | Destination::Stream(_) => {
                     Err("a device or FIFO has this name here; weft cp writes to one that is named".into())

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use weft_machine::{File, Pool};
 use weft_rdma::Traffic;
 
-use crate::Failure;
 use crate::args::Transfer;
 use crate::connect::{Remote, RemoteFile};
+use crate::fault::Fault;
 use crate::local::Target;
 use crate::when::When;
 
@@ -112,9 +113,9 @@ impl Plan {
         (first, size): (u64, u64),
         counts: bool,
         step: impl Fn(u64, u32) -> F,
-    ) -> Result<(), Failure>
+    ) -> Result<(), Fault>
     where
-        F: Future<Output = Result<(), Failure>>,
+        F: Future<Output = Result<(), Fault>>,
     {
         let next = Cell::new(first);
         let mut outstanding = BTreeSet::new();
@@ -194,77 +195,85 @@ pub(crate) fn is_partial(name: &str) -> bool {
 }
 
 /// Copies a remote file to `target`; gives its size.
-pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Plan) -> Result<u64, Failure> {
-    let found = remote.stat(path).await?.ok_or("no such file or folder")?;
+pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Plan) -> Result<u64, Fault> {
+    let found = remote.stat(path).await.map_err(Fault::There)?;
+    let found = found.ok_or_else(|| Fault::There("no such file or folder".into()))?;
     if found.folder {
-        return Err("it is a folder: copy it with -r".into());
+        return Err(Fault::There("it is a folder: copy it with -r".into()));
     }
-    let source = remote.open(path, false).await?;
-    let size = source.len().await?;
-    let draft = target.draft(|name| plan.partial_name(name, size, found.modified), plan.resume)?;
+    let source = remote.open(path, false).await.map_err(Fault::There)?;
+    let size = source.len().await.map_err(Fault::There)?;
+    let local = target.path().to_owned();
+    let here = |e: io::Error| Fault::here(&local, &e);
+    let draft = target.draft(|name| plan.partial_name(name, size, found.modified), plan.resume);
+    let draft = draft.map_err(Fault::Here)?;
     // Also where this future is dropped half-way.
     draft.leave(plan.resume);
     plan.spares_target.set(draft.spares_target());
-    let first = plan.resume_at(draft.begun()?, size);
-    let file = File::from(std::os::fd::OwnedFd::from(draft.file()?));
+    let first = plan.resume_at(draft.begun().map_err(here)?, size);
+    let file = File::from(std::os::fd::OwnedFd::from(draft.file().map_err(here)?));
     plan.begin("copying", size);
     plan.each_block((first, size), true, |offset, len| {
         let (source, file) = (source.clone(), file.clone());
         async move {
-            let bytes = source.read(offset, len).await?;
+            let bytes = source.read(offset, len).await.map_err(Fault::There)?;
             if bytes.len() != len as usize {
-                return Err(
-                    format!("the file became shorter while it was copied (at offset {offset})").into()
-                );
+                let shorter = format!("the file became shorter while it was copied (at offset {offset})");
+                return Err(Fault::There(shorter.into()));
             }
-            Ok(file.write_at(offset, &[bytes]).await?)
+            file.write_at(offset, &[bytes]).await.map_err(here)
         }
     })
     .await?;
-    draft.set_len(size)?;
-    file.sync(true).await?;
+    draft.set_len(size).map_err(Fault::Here)?;
+    file.sync(true).await.map_err(here)?;
     plan.copied.set(Some(remote.traffic()));
     if plan.verify {
         plan.begin("verifying", size);
-        compare(&source, &file, size, plan).await?;
+        compare(&source, (&file, &local), size, plan).await?;
     }
-    source.close().await?;
-    draft.finish(plan.keep_times.then_some(found.modified))?;
+    source.close().await.map_err(Fault::There)?;
+    draft.finish(plan.keep_times.then_some(found.modified)).map_err(Fault::Here)?;
     Ok(size)
 }
 
 /// Copies a local file to the remote path `target`; gives its size.
-pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Plan) -> Result<u64, Failure> {
+pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Plan) -> Result<u64, Fault> {
+    let here = |e: io::Error| Fault::here(from, &e);
     // Looked at before it is opened: opening a FIFO would wait for somebody to write to it.
-    let kind = std::fs::metadata(from).map_err(|e| format!("{}: {e}", from.display()))?;
+    let kind = std::fs::metadata(from).map_err(here)?;
     if !kind.is_file() {
         let shown = from.display();
-        return Err(match kind.is_dir() {
+        let why = match kind.is_dir() {
             true => format!("{shown} is a folder: copy it with -r"),
             false => format!("{shown} is not a regular file; weft cp - URL < {shown} copies what it gives"),
-        }
-        .into());
+        };
+        return Err(Fault::Here(why.into()));
     }
-    let local = std::fs::File::open(from).map_err(|e| format!("{}: {e}", from.display()))?;
-    let kind = local.metadata()?;
-    let (size, modified) = (kind.len(), When::from(kind.modified()?));
+    let local = std::fs::File::open(from).map_err(here)?;
+    let kind = local.metadata().map_err(here)?;
+    let (size, modified) = (kind.len(), When::from(kind.modified().map_err(here)?));
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     let partial = join(folder, &plan.partial_name(name, size, modified));
     let file = File::from(std::os::fd::OwnedFd::from(local));
     let outcome = async {
-        let existing = if plan.resume { remote.stat(&partial).await? } else { None };
+        let existing = match plan.resume {
+            true => remote.stat(&partial).await.map_err(Fault::There)?,
+            false => None,
+        };
         let first = plan.resume_at(existing.as_ref().map_or(0, |stat| stat.size), size);
         let sink = match first {
-            0 => remote.create(&partial).await?,
-            _ => remote.open(&partial, true).await?,
+            0 => remote.create(&partial).await,
+            _ => remote.open(&partial, true).await,
         };
-        let filled = fill(remote, &sink, &file, (first, size), plan).await;
+        let sink = sink.map_err(Fault::There)?;
+        let filled = fill(remote, &sink, (&file, from), (first, size), plan).await;
         let filled = match filled {
-            Ok(()) if plan.keep_times => sink.set_modified(modified).await,
+            Ok(()) if plan.keep_times => sink.set_modified(modified).await.map_err(Fault::There),
             filled => filled,
         };
         // Before it is removed: the space of a file that somebody has open does not come back.
-        let closed = sink.close().await;
+        let closed = sink.close().await.map_err(Fault::There);
         filled.and(closed)
     }
     .await;
@@ -277,13 +286,14 @@ pub(crate) async fn take_place<T>(
     remote: &Remote,
     partial: &str,
     target: &str,
-    written: Result<T, Failure>,
+    written: Result<T, Fault>,
     resume: bool,
-) -> Result<T, Failure> {
+) -> Result<T, Fault> {
     if let Ok(written) = written {
         let replaced = remote.replace(partial, target).await;
         return replaced.map(|()| written).map_err(|e| {
-            format!("{target} was not replaced as a whole: {e}; the new content is in {partial}").into()
+            let why = format!("{target} was not replaced as a whole: {e}; the new content is in {partial}");
+            Fault::There(why.into())
         });
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
@@ -297,51 +307,67 @@ pub(crate) async fn take_place<T>(
 async fn fill(
     remote: &Remote,
     sink: &Rc<dyn RemoteFile>,
-    file: &File,
+    (file, path): (&File, &Path),
     (first, size): (u64, u64),
     plan: &Plan,
-) -> Result<(), Failure> {
+) -> Result<(), Fault> {
     plan.begin("copying", size);
     plan.each_block((first, size), true, |offset, len| {
         let (sink, file, pool) = (sink.clone(), file.clone(), remote.pool().clone());
-        async move { sink.write(offset, read_block(&file, &pool, offset, len).await?).await }
+        async move {
+            let block = read_block((&file, path), &pool, offset, len).await?;
+            sink.write(offset, block).await.map_err(Fault::There)
+        }
     })
     .await?;
-    sink.flush().await?;
+    sink.flush().await.map_err(Fault::There)?;
     plan.copied.set(Some(remote.traffic()));
     // A server that was started again may have lost what it had not made durable.
     if plan.verify || sink.is_anew() {
         plan.begin("verifying", size);
-        compare(sink, file, size, plan).await?;
+        compare(sink, (file, path), size, plan).await?;
     }
     Ok(())
 }
 
 /// Reads both again and compares.
-async fn compare(remote: &Rc<dyn RemoteFile>, local: &File, size: u64, plan: &Plan) -> Result<(), Failure> {
+async fn compare(
+    remote: &Rc<dyn RemoteFile>,
+    (local, path): (&File, &Path),
+    size: u64,
+    plan: &Plan,
+) -> Result<(), Fault> {
     let pool = Pool::new(CLIENT_BUFFERS);
     plan.each_block((0, size), false, |offset, len| {
         let (remote, local, pool) = (remote.clone(), local.clone(), pool.clone());
         async move {
-            let there = remote.read(offset, len).await?;
-            let here = read_block(&local, &pool, offset, len).await?;
+            let there = remote.read(offset, len).await.map_err(Fault::There)?;
+            let here = read_block((&local, path), &pool, offset, len).await?;
             if there == here {
                 return Ok(());
             }
             let same = there.iter().zip(here.iter()).take_while(|(a, b)| a == b).count() as u64;
-            Err(format!("verification failed: the copies differ at offset {}", offset + same).into())
+            let differ = format!("verification failed: the copies differ at offset {}", offset + same);
+            Err(Fault::Between(differ.into()))
         }
     })
     .await
 }
 
-async fn read_block(file: &File, pool: &Pool, offset: u64, len: u32) -> Result<Bytes, Failure> {
+async fn read_block(
+    (file, path): (&File, &Path),
+    pool: &Pool,
+    offset: u64,
+    len: u32,
+) -> Result<Bytes, Fault> {
     let mut buf = pool.alloc(len as usize).await;
     buf.set_len(len as usize);
     let window = buf.into_window();
-    let n = file.read_at(offset, &window).await?;
+    let n = file.read_at(offset, &window).await.map_err(|e| Fault::here(path, &e))?;
     if n != len as usize {
-        return Err(format!("the local file became shorter while it was copied (at offset {offset})").into());
+        let path = path.display();
+        let shorter = format!("{path}: the file became shorter while it was copied (at offset {offset})");
+        return Err(Fault::Here(shorter.into()));
     }
     Ok(window.try_into_buf().expect("nobody else holds this window").freeze())
 }

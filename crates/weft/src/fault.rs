@@ -1,0 +1,83 @@
+//! Why a copy failed, and at which of its two ends.
+//!
+//! A copy works on a local file and a server's in turn. An error keeps its end from where it arises, so that the message
+//! names the object that is at fault. There is no conversion from `io::Error`: who meets one says whose it is.
+//! Owns: nothing. Does not: print.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::Failure;
+
+/// Why a copy failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Here; the sentence names the local file.
+    Here(Failure),
+    /// At the server, or on the way to it; the file's URL is not in the sentence.
+    There(Failure),
+    /// At neither end alone: the copies differ, or the user has interrupted.
+    Between(Failure),
+}
+
+impl Fault {
+    /// The local file at `path` cannot be read or written.
+    pub(crate) fn here(path: &Path, e: &io::Error) -> Fault {
+        let shown = path.display();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder.display();
+        Fault::Here(
+            match e.kind() {
+                io::ErrorKind::StorageFull => {
+                    format!("{shown}: {e}; make room (df -h {folder} shows how much there is), or name another folder")
+                }
+                io::ErrorKind::QuotaExceeded => {
+                    format!("{shown}: {e}; make room (quota -s shows how much you may use), or name another folder")
+                }
+                _ => format!("{shown}: {e}"),
+            }
+            .into(),
+        )
+    }
+
+    /// As the user reads it, who knows the server's file as `remote`.
+    pub(crate) fn told(self, remote: impl fmt::Display) -> Failure {
+        match self {
+            // As it is: it names its file, or is a closed pipe, which nobody needs to be told.
+            Fault::Here(failure) => failure,
+            Fault::There(failure) | Fault::Between(failure) => format!("{remote}: {failure}").into(),
+        }
+    }
+
+    /// The same where the caller names the file himself.
+    pub(crate) fn reason(self) -> Failure {
+        match self {
+            Fault::Here(failure) | Fault::There(failure) | Fault::Between(failure) => failure,
+        }
+    }
+}
+
+impl From<&'static str> for Fault {
+    fn from(sentence: &'static str) -> Fault {
+        Fault::Between(sentence.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_that_failed_is_named_and_the_other_is_not() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let said = Fault::here(Path::new("/mnt/usb/film"), &full).told("smb://a@nas/data/film").to_string();
+        assert!(said.starts_with("/mnt/usb/film: no storage space; make room (df -h /mnt/usb "), "{said}");
+        assert!(!said.contains("nas"), "{said}");
+        let said = Fault::here(Path::new("film"), &full).reason().to_string();
+        assert!(said.contains("df -h . shows"), "{said}");
+        let said =
+            Fault::There("no space left on the server".into()).told("smb://a@nas/data/film").to_string();
+        assert_eq!(said, "smb://a@nas/data/film: no space left on the server");
+    }
+}
