@@ -160,11 +160,11 @@ class Reconnecting(threading.Thread):
         return self.writer.lost(disk)
 
 
-class Replica(unittest.TestCase):
+class Hosts(unittest.TestCase):
+    """Servers that replicate; whatever is left of them goes with the test."""
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="weft-replica-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-replica-"))
         self.hosts = []
         self.addCleanup(self.end)
 
@@ -194,6 +194,8 @@ class Replica(unittest.TestCase):
         here.wait_until_following()
         return here, there
 
+
+class Replica(Hosts):
     def verified(self, source):
         """What a comparison of both sides of vol1 finds."""
         return json.loads(source.replica("verify", "vol1", "--json").stdout)

@@ -5,42 +5,21 @@ import os
 import random
 import socket
 import struct
-import tempfile
 import threading
 import time
 import unittest
 
-from test_replica import Host
+from test_replica import Hosts
 from test_space import small_disk
 
 MIB = 1 << 20
 
 
-class Strain(unittest.TestCase):
-    def setUp(self):
-        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-strain-"))
-        self.hosts = []
-        self.addCleanup(self.end)
-
-    def end(self):
-        for host in self.hosts:
-            for disk in host.disks:
-                disk.close()
-            if host.process.poll() is None:
-                host.process.kill()
-                host.end()
-
-    def host(self, name, volumes, *options):
-        self.hosts.append(Host(self.folder, name, volumes, *options))
-        return self.hosts[-1]
-
-    def create(self, here, there, *options):
-        here.replica("create", "vol1", *there.to("vol1"), "--log-size", "64M", *options)
-        here.wait_until_following()
-
+class Strain(Hosts):
     def test_begun_writes_of_many_clients_do_not_hold_up_synchronous_ones(self):
         here, there = [self.host(name, {"vol1": 16 * MIB, "vol2": 16 * MIB}, "--buffers", "128M") for name in ["here", "there"]]
         self.create(here, there, "--mode", "sync")
+        here.wait_until_following()
         disk = here.disk("vol1")
         option = b"IHAVEOPT" + struct.pack(">II", 1, 4)
         write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
@@ -72,6 +51,7 @@ class Strain(unittest.TestCase):
         there.weft("volume", "create", "vol1", "--size", "16M", "--file", small / "vol1.img")
         there.start()
         self.create(here, there)
+        here.wait_until_following()
         disk, blocks = here.disk("vol1"), [random.Random(number).randbytes(MIB) for number in range(6)]
         (small / "other").write_bytes(bytes(4 * MIB))
         writer = threading.Thread(target=lambda: [disk.write(at * MIB, block) for at, block in enumerate(blocks)], daemon=True)
