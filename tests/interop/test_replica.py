@@ -729,6 +729,22 @@ class Replica(Hosts):
         self.assertEqual(there.disk("vol1").size, 16 * MIB)
         self.assertEqual(self.verified(there)["bytes"], 16 * MIB)
 
+    def test_a_switch_that_cannot_be_written_down_does_not_take_place(self):
+        here, there = self.replicated()
+        # Nothing can be written in its place, as on a full disk.
+        draft = here.state / "replica" / ".vol1.new"
+        draft.mkdir()
+        refused = here.replica("switch", "vol1", check=False)
+        self.assertNotEqual(refused.returncode, 0, refused.stdout)
+        self.assertIn("the roles are as they were", refused.stderr)
+        self.assertIn(str(here.state / "replica"), refused.stderr)
+        self.assertEqual([group["role"] for host in [here, there] for group in host.status()], ["source", "destination"])
+        here.disk("vol1").write(0, b"a" * 4096)
+        draft.rmdir()
+        here.replica("switch", "vol1")
+        there.wait_until("source")
+        self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
+
     def test_a_check_takes_what_create_takes(self):
         here, there = self.pair()
         checked = here.replica("check", *there.to("vol1"))

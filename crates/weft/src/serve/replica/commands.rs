@@ -275,7 +275,14 @@ async fn attach(
     first: First,
 ) -> Result<(), String> {
     let n = group.add(source, partner, first).await?;
-    group.change(replicas, |config| config.partners.push(partner.clone()))?;
+    if let Err(why) = group.change(replicas, |config| config.partners.push(partner.clone())) {
+        // Nobody would send to it, and writes would wait for it after the next start.
+        source
+            .remove_peer(n)
+            .await
+            .map_err(|e| format!("{why}; {} stays a destination: {e}", partner.name))?;
+        return Err(why);
+    }
     group.ship(replicas, source, n, partner);
     Ok(())
 }
@@ -352,9 +359,7 @@ async fn switch(
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
             let_follow(&source, &to).await;
-            source.switch(n, tag).await.map_err(|e| e.to_string())?;
-            // The one who is the source now is the first partner.
-            group.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))?;
+            group.hand_over(replicas, &source, n, &to, tag).await?;
             group.settled(|state| matches!(state, State::Destination(_))).await?;
             Ok(Reply::Done(format!("{to} is the source now, and this side its copy")))
         }
@@ -413,7 +418,11 @@ async fn remove(
                 unheard.push(partner.address.host.clone());
             }
             if let Some(n) = group.number(&partner.name) {
-                source.remove_peer(n).await.map_err(|e| e.to_string())?;
+                match source.remove_peer(n).await {
+                    // An earlier attempt that could not be written down has come as far as this.
+                    Ok(()) | Err(Error::NoPeer(_)) => {}
+                    Err(e) => return Err(e.to_string()),
+                }
             }
             group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))?;
         }

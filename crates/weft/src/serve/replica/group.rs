@@ -417,14 +417,35 @@ impl Group {
         lock(&self.config).clone()
     }
 
-    /// Remembers a change.
+    /// Remembers a change. Where that fails, what was remembered before counts.
     pub fn change(&self, replicas: &Replicas, change: impl FnOnce(&mut config::Group)) -> Result<(), String> {
         let mut config = lock(&self.config);
         let mut new = config.clone();
         change(&mut new);
-        replicas.folder.save(&new).map_err(|e| format!("the group cannot be remembered: {e}"))?;
+        replicas.folder.save(&new).map_err(|e| {
+            let (name, folder) = (&self.name, replicas.folder.path().display());
+            format!(
+                "group {name} cannot be written down in {folder}: {e}; mend that and type the command again"
+            )
+        })?;
         *config = new;
         Ok(())
+    }
+
+    /// Makes destination number `n`, which is called `to`, the source in this side's place.
+    pub async fn hand_over(
+        &self,
+        replicas: &Replicas,
+        source: &Source,
+        n: usize,
+        to: &str,
+        tag: u64,
+    ) -> Result<(), String> {
+        // A destination's first partner is its source. That is written down first: nothing can be taken back once the roles
+        // are exchanged, whereas the order of a source's partners means nothing, if they are not.
+        self.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))
+            .map_err(|why| format!("the roles are as they were: {why}"))?;
+        source.switch(n, tag).await.map_err(|e| e.to_string())
     }
 
     /// What the engine says, where it runs.
