@@ -232,6 +232,32 @@ class Greed(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertIn("no memory for the first buffers", done.stderr)
 
+    def test_a_server_that_has_too_few_descriptors_does_not_say_that_it_is_ready(self):
+        # What serves NBD alone is counted as well. Of 20 not even the cores have theirs.
+        for few in (64, 20):
+            def limit():
+                resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
+
+            for nbd in (False, True):
+                with self.subTest(few=few, nbd=nbd), tempfile.TemporaryDirectory() as folder:
+                    served = [folder, "--smb-port", "0", "--smbd-port", "0"]
+                    state = f"{folder}/state"
+                    if nbd:
+                        weft.run(weft.WEFT, "volume", "create", "vol", "--size", "64M", "--file", f"{folder}/vol.img", "--state-dir", state)
+                        served = ["--volume", "vol", "--nbd-port", "0", "--state-dir", state]
+                    environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, WEFT_STATE_DIR=state)
+                    process = subprocess.Popen(
+                        [str(weft.WEFT), "serve", "--json", *served], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+                        preexec_fn=limit, stdin=subprocess.DEVNULL, text=True)
+                    ready = process.stdout.readline()
+                    process.terminate()
+                    out, said = process.communicate(timeout=60)
+                    self.assertEqual(ready + out, "", said)
+                    self.assertEqual(process.returncode, 1, said)
+                    self.assertIn(f"may open {few} files", said)
+                    self.assertRegex(said, r"needs \d+ at least: raise the limit with `ulimit -n 1024`")
+                    self.assertIn("LimitNOFILE=1024", said)
+
     def test_who_opens_all_that_he_can_keeps_nobody_from_logging_on(self):
         from impacket.smbconnection import SMBConnection
 

@@ -67,6 +67,8 @@ const LINK_SPEED_BPS: u64 = 10_000_000_000;
 /// Runs the command.
 pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
+    // Before anything fails for want of them.
+    listen::quota::raise_descriptors()?;
     args.listen = Addresses::of_each(&args.each_listen).present();
     let shares = shares::build(&args)?;
     // Until the process ends.
@@ -422,7 +424,7 @@ impl Plan {
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
             congestion: args.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process(),
+            quotas: Quotas::of_process()?,
             connections: self.connections,
             stop: self.stop,
         };
@@ -516,7 +518,7 @@ impl Plan {
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
             congestion: args.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process(),
+            quotas: Quotas::of_process()?,
             connections: self.connections,
             stop: self.stop,
         };

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,6 +23,11 @@ use weft_machine::{Peer, Source, rt};
 const MAX_CONNECTIONS: usize = 8192;
 /// Of the descriptors of the process, one in so many is for connections; the others are for open files.
 const DESCRIPTORS_PART: usize = 2;
+/// A server starts only where so many descriptors are free once it listens: of half of them each service has its part of the
+/// connections, and with fewer whole services had one connection.
+const LEAST_FREE: usize = 128;
+/// What is advised where there are fewer, at least.
+const ADVISED: usize = 1024;
 /// What the parts of the services are counted in.
 const PARTS: usize = 16;
 /// Of the part of a service, an address may have one in so many connections.
@@ -162,14 +167,36 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(descriptors).unwrap_or(usize::MAX)
 }
 
+/// Raises the soft limit on descriptors to the hard one, and says why this process has too few to serve.
+pub(crate) fn raise_descriptors() -> Result<(), String> {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
+    }
+    // The kernel gives out the lowest free number, so this one is how many there are. /proc would tell, but may be missing.
+    let used = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
+    let used = used.and_then(|lowest| usize::try_from(lowest.as_raw_fd()).ok());
+    suffices(descriptors(), used)
+}
+
+/// Whether `limit` leaves [`LEAST_FREE`] beside those in use; `None`: not one is left.
+fn suffices(limit: usize, used: Option<usize>) -> Result<(), String> {
+    let needed = used.unwrap_or(limit).saturating_add(LEAST_FREE);
+    if limit >= needed {
+        return Ok(());
+    }
+    let advised = needed.next_power_of_two().max(ADVISED);
+    Err(format!(
+        "this process may open {limit} files, and to serve it needs {needed} at least: raise the limit with \
+         `ulimit -n {advised}` (as root where the hard limit is lower), or LimitNOFILE={advised} in its systemd unit"
+    ))
+}
+
 impl Quotas {
-    /// For this process: the soft limit on descriptors is raised to the hard one.
-    pub(crate) fn of_process() -> Quotas {
-        let limit = getrlimit(Resource::Nofile);
-        if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-            tracing::warn!("the limit on open files stays at {:?}: {e}", limit.current);
-        }
-        Quotas::new(MAX_CONNECTIONS.min(descriptors() / DESCRIPTORS_PART))
+    /// For this process, once everything listens. Fails where too few descriptors are left to serve.
+    pub(crate) fn of_process() -> Result<Quotas, String> {
+        raise_descriptors()?;
+        Ok(Quotas::new(MAX_CONNECTIONS.min(descriptors() / DESCRIPTORS_PART)))
     }
 
     fn new(connections: usize) -> Quotas {
@@ -374,6 +401,19 @@ mod tests {
     /// A peer of an address of its own.
     fn nth(n: usize) -> Peer {
         from(&format!("10.0.{}.{}:700", n / 250, n % 250))
+    }
+
+    #[test]
+    fn too_few_descriptors_are_refused_with_what_is_needed() {
+        assert_eq!(suffices(256, Some(34)), Ok(()));
+        assert_eq!(suffices(30 + LEAST_FREE, Some(30)), Ok(()));
+        let refused = suffices(64, Some(30)).unwrap_err();
+        for part in ["may open 64 files", "needs 158 at least", "ulimit -n 1024", "LimitNOFILE=1024"] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+        // A host with many cores needs more than what suffices elsewhere; none may be left to count with.
+        assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
+        assert!(suffices(24, None).unwrap_err().contains("needs 152 at least"));
     }
 
     #[test]
