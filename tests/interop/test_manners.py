@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import pathlib
+import queue
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -140,6 +142,63 @@ class Interrupts(Commands):
             process.send_signal(number)
             self.assertNotEqual(process.wait(timeout=30), 0)
             self.assertLess(time.monotonic() - begun, 1)
+
+
+@weft.alone
+class Deletions(unittest.TestCase):
+    """`weft sync --delete` of many files over a way that is long: it does not wait for each."""
+
+    FILES, ONE_WAY = 150, 0.02
+
+    def test_many_files_far_away(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-empty-") as empty:
+            urls = [server.url("copy"), f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/copy?vers=4.1"]
+            for url in urls:
+                folder = pathlib.Path(server.folder) / "copy"
+                for name in ["", "a", "a/b", "a/b/c", "d"]:
+                    (folder / name).mkdir()
+                for number in range(self.FILES):
+                    (folder / ["", "a", "a/b", "a/b/c", "d"][number % 5] / f"f{number}").touch()
+                port = int(url.split("/")[2].rsplit(":", 1)[1])
+                far = Peer(lambda connection, port=port: self.carry(connection, port))
+                self.addCleanup(far.close)
+                begun = time.monotonic()
+                done = weft.run(
+                    weft.WEFT, "sync", "--delete", "--transport", "tcp", "--json", empty,
+                    url.replace(f":{port}/", f":{far.port}/"),
+                )
+                took = time.monotonic() - begun
+                with self.subTest(url=url):
+                    self.assertEqual((json.loads(done.stdout)["deleted"], os.listdir(folder)), (self.FILES + 4, []))
+                    # One by one each takes a round trip at least.
+                    self.assertLess(took, self.FILES * 2 * self.ONE_WAY)
+                folder.rmdir()
+
+    def carry(self, connection, port):
+        server = weft.nfs_connection(port)
+        threading.Thread(target=self.carry_one_way, args=(server, connection), daemon=True).start()
+        self.carry_one_way(connection, server)
+
+    def carry_one_way(self, source, target):
+        on_the_way = queue.SimpleQueue()
+
+        def arrive():
+            with contextlib.suppress(OSError), target:
+                while True:
+                    at, some = on_the_way.get()
+                    time.sleep(max(0, at - time.monotonic()))
+                    if not some:
+                        return target.shutdown(socket.SHUT_WR)
+                    target.sendall(some)
+
+        threading.Thread(target=arrive, daemon=True).start()
+        some = b"begin"
+        while some:
+            try:
+                some = source.recv(1 << 16)
+            except OSError:
+                some = b""
+            on_the_way.put((time.monotonic() + self.ONE_WAY, some))
 
 
 @unittest.skipUnless(os.geteuid() == 0, "it mounts an /etc/hosts of its own")

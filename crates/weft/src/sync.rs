@@ -33,6 +33,8 @@ use crate::when::When;
 const MAX_DEPTH: usize = 256;
 /// Names in all, of both sides each: about 1 GiB of memory.
 const MAX_ITEMS: usize = 4 << 20;
+/// Deletions outstanding at a time: enough that the way to the server costs little, and few for its disk.
+const DELETIONS: usize = 16;
 
 /// Which files are copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -340,10 +342,21 @@ impl Ends {
         if !done.failed.is_empty() {
             return Ok(done);
         }
-        for (path, folder) in &work.extra {
-            match self.delete(path, *folder).await {
-                Ok(()) => done.deleted += 1,
-                Err(e) => done.failed.push((path.clone(), e.to_string())),
+        plan.begin_count("deleting", work.extra.len() as u64);
+        for step in deletions(&work.extra) {
+            let mut deletions = stream::iter(step)
+                .take_while(|_| std::future::ready(!plan.is_stopped()))
+                .map(|(path, folder)| async move { (path, self.delete(path, *folder).await) })
+                .buffer_unordered(DELETIONS);
+            while let Some((path, outcome)) = deletions.next().await {
+                plan.count_one();
+                match outcome {
+                    Ok(()) => done.deleted += 1,
+                    Err(e) => done.failed.push((path.clone(), e.to_string())),
+                }
+            }
+            if plan.is_stopped() {
+                return Err("interrupted; the same command goes on from here".into());
             }
         }
         Ok(done)
@@ -391,10 +404,21 @@ impl Ends {
         match (self.up, folder) {
             (true, true) => self.remote.rmdir(&there).await,
             (true, false) => self.remote.remove(&there).await,
-            (false, true) => Ok(std::fs::remove_dir(here)?),
-            (false, false) => Ok(std::fs::remove_file(here)?),
+            // The connection is looked after meanwhile.
+            (false, true) => Ok(rt::blocking(move || std::fs::remove_dir(here)).await?),
+            (false, false) => Ok(rt::blocking(move || std::fs::remove_file(here)).await?),
         }
     }
+}
+
+/// What may be deleted at the same time, one set after the other: the files, then the folders from the deepest up.
+fn deletions(extra: &[(String, bool)]) -> Vec<Vec<&(String, bool)>> {
+    let mut folders: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+    for item in extra.iter().filter(|(_, folder)| *folder) {
+        folders.entry(item.0.matches('/').count()).or_default().push(item);
+    }
+    let files = extra.iter().filter(|(_, folder)| !folder).collect();
+    std::iter::once(files).chain(folders.into_values().rev()).collect()
 }
 
 /// The name of what a URL names: its share's, when it names all of that.
@@ -606,6 +630,17 @@ mod tests {
         assert_eq!((work.unchanged, work.bytes()), (1, 6));
         let all = Work::between(&source, &target, Names::Exact, Which::All, false);
         assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
+    }
+
+    #[test]
+    fn files_are_deleted_before_folders_and_those_from_the_deepest_up() {
+        let extra: Vec<_> = [("x/y/z", true), ("x/y/a", false), ("x/y", true), ("w", true), ("b", false)]
+            .map(|(path, folder)| (path.to_owned(), folder))
+            .to_vec();
+        let sets = deletions(&extra);
+        let names = sets.iter().map(|set| set.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>());
+        assert_eq!(names.collect::<Vec<_>>(), [vec!["x/y/a", "b"], vec!["x/y/z"], vec!["x/y"], vec!["w"]]);
+        assert_eq!(deletions(&[]), [Vec::<&(String, bool)>::new()]);
     }
 
     #[test]

@@ -98,6 +98,22 @@ impl Plan {
         self.many = true;
     }
 
+    /// From here on progress is of this many things, whatever their size.
+    pub(crate) fn begin_count(&self, what: &'static str, things: u64) {
+        self.bar.set_style(
+            ProgressStyle::with_template("{msg:9} {bar:32} {pos:>10} of {len} {per_sec:>13} {eta:>4} left")
+                .expect("the template is a constant that parses"),
+        );
+        self.bar.reset();
+        self.bar.set_length(things);
+        self.bar.set_message(what);
+    }
+
+    /// One of them is done.
+    pub(crate) fn count_one(&self) {
+        self.bar.inc(1);
+    }
+
     fn begin(&self, what: &'static str, size: u64) {
         if !self.many {
             self.bar.reset();
