@@ -745,6 +745,47 @@ class Replica(Hosts):
         there.wait_until("source")
         self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
 
+    def test_a_volume_whose_file_is_gone_stops_its_group_and_nothing_else(self):
+        here = self.host("here", {"vol1": 16 * MIB, "vol2": 4 * MIB})
+        there = self.host("there", {"vol1": 16 * MIB})
+        self.create(here, there)
+        here.wait_until_following()
+        here.disk("vol1").write(0, b"a" * 4096)
+        here.disk("vol2").write(0, b"b" * 4096)
+        self.assertEqual(here.stop(), 0)
+        image = here.folder / "vol1.img"
+        kept = image.rename(here.folder / "kept.img")
+        here.start()
+        self.assertEqual([volume["name"] for volume in here.ready["volumes"]], ["vol2"])
+        self.assertEqual([volume["name"] for volume in here.ready["not_served"]], ["vol1"])
+        [group] = here.wait_until("stopped")
+        for said in [str(image), "start the server again", "switch vol1 --failover", "remove vol1 --force"]:
+            self.assertIn(said, group["stopped"])
+        status = here.weft("status").stdout
+        self.assertIn(f"! vol1 is not served: cannot open {image}", status)
+        self.assertIn(f"volume vol1 is not served: cannot open {image}", here.log_text())
+        self.assertIn("not served: cannot open", self.create(here, there, volumes="vol1", check=False).stderr)
+        there.wait_for("told", lambda groups: "not served" in str(groups[0]["partner_stopped"]))
+        # The other volume is served, and with its file the first one is as it was.
+        self.assertEqual(here.disk("vol2").read(0, 4096), b"b" * 4096)
+        self.assertEqual(here.stop(), 0)
+        kept.rename(image)
+        here.start()
+        here.wait_until_following()
+        self.assertEqual(here.disk("vol1").read(0, 4096), b"a" * 4096)
+        self.assert_equal_sides(here)
+
+    def test_a_server_none_of_whose_volumes_has_a_file_does_not_start(self):
+        state = pathlib.Path(self.folder) / "state"
+        image = pathlib.Path(self.folder) / "vol1.img"
+        weft.run(weft.WEFT, "volume", "create", "vol1", "--size", str(MIB), "--file", image, "--state-dir", state)
+        image.unlink()
+        refused = weft.run(
+            weft.WEFT, "serve", "--volume", "vol1", "--nbd-port", "0", "--state-dir", state, check=False, timeout=30
+        )
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(f"nothing is left to serve: volume vol1: cannot open {image}", refused.stderr)
+
     def test_a_check_takes_what_create_takes(self):
         here, there = self.pair()
         checked = here.replica("check", *there.to("vol1"))

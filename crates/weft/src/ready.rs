@@ -52,6 +52,9 @@ pub(crate) struct Ready {
     /// Volumes, where any are served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<ReadyVolume>,
+    /// Volumes of the command line that cannot be served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_served: Vec<ReadyAbsent>,
     /// What drives the sockets: "io_uring" or "epoll".
     pub driver: &'static str,
 }
@@ -80,6 +83,15 @@ pub(crate) struct ReadyVolume {
     pub source: String,
     /// Bytes.
     pub size: u64,
+}
+
+/// A volume that is not served, in the ready line.
+#[derive(Serialize, Debug)]
+pub(crate) struct ReadyAbsent {
+    /// Its name.
+    pub name: String,
+    /// Why, and what to type.
+    pub why: String,
 }
 
 /// A share in the ready line.

@@ -38,7 +38,7 @@ use zeroize::Zeroizing;
 use self::registration::Registration;
 use self::replica::Replicas;
 use self::rpc::RpcPort;
-use self::volumes::Growths;
+use self::volumes::{Growths, Opened};
 use crate::Failure;
 use crate::addresses::{self, Addresses, bind_each};
 use crate::admin::Request;
@@ -293,11 +293,15 @@ impl Plan {
     async fn start(mut self) -> Result<Services, String> {
         let (pool, strangers) = buffers(self.args.buffers)?;
         rt::spawn(keep_trimmed(pool.clone())).detach();
-        let volumes = volumes::open(&self.args, &pool)?;
+        let Opened { served: volumes, absent } = volumes::open(&self.args, &pool)?;
         let replicas = match self.password.take() {
-            Some(password) => Some(self.replicas(&password, &pool, &volumes)?),
+            Some(password) => Some(self.replicas(&password, &pool, &volumes, &absent)?),
             None => None,
         };
+        if let (true, [], None, [first, ..]) = (self.shares.is_empty(), &volumes[..], &replicas, &absent[..])
+        {
+            return Err(format!("nothing is left to serve: volume {}: {}", first.name, first.why()));
+        }
         if let Some(share) = volumes::share(&self.args, &volumes)? {
             shares::distinct(&self.shares, &share.share.name)?;
             self.shares.push(share);
@@ -308,7 +312,7 @@ impl Plan {
             if self.args.pcap.is_some() {
                 return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
             }
-            return self.start_volumes(pool, strangers, nbd, volumes);
+            return self.start_volumes(pool, strangers, nbd, Opened { served: volumes, absent });
         }
         let args = &self.args;
         let tls = rpc::tls(args)?;
@@ -343,6 +347,7 @@ impl Plan {
             shares: self.shares.iter().map(ReadyShare::from).collect(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
             volumes: volumes::ready(&volumes),
+            not_served: volumes::ready_absent(&absent),
             driver: rt::driver(),
         };
 
@@ -476,10 +481,11 @@ impl Plan {
         password: &str,
         pool: &Pool,
         volumes: &[volumes::Served],
+        absent: &[volumes::Absent],
     ) -> Result<Arc<Replicas>, String> {
         let state = self.args.state_dir.clone().or_else(crate::volume::state_of_user);
         let state = state.ok_or("--replica: neither XDG_STATE_HOME nor HOME is set: use --state-dir DIR")?;
-        Replicas::new(&self.args, &state, password, &self.cores, pool, volumes)
+        Replicas::new(&self.args, &state, password, &self.cores, pool, volumes, absent)
     }
 
     /// The same where there is no share: nothing but NBD listens.
@@ -488,8 +494,9 @@ impl Plan {
         pool: Pool,
         strangers: Pool,
         nbd: Option<nbd::Nbd>,
-        volumes: Vec<volumes::Served>,
+        volumes: Opened,
     ) -> Result<Services, String> {
+        let Opened { served: volumes, absent } = volumes;
         let args = &self.args;
         let admin = admin(args, &self.stop)?;
         let ready = Ready {
@@ -509,6 +516,7 @@ impl Plan {
             shares: Vec::new(),
             nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
             volumes: volumes::ready(&volumes),
+            not_served: volumes::ready_absent(&absent),
             driver: rt::driver(),
         };
         let subject = status::Subject::new(self.cores.clone(), &ready, None, &[], Growths::of(&volumes));

@@ -83,6 +83,9 @@ pub(crate) struct Volume {
     pub size: u64,
     /// Clients that have it open.
     pub clients: usize,
+    /// Why it is not served, if that is so; nothing but its name is known then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<String>,
     /// What is wrong with the file that it lies on: it was removed or moved while it is served.
     #[serde(default)]
     pub warning: Option<String>,

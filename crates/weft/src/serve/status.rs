@@ -59,8 +59,12 @@ impl Subject {
             kind: volume.kind.to_owned(),
             source: volume.source.clone(),
             size: volume.size,
-            clients: 0,
-            warning: None,
+            ..status::Volume::default()
+        };
+        let absent = |absent: &crate::ready::ReadyAbsent| status::Volume {
+            name: absent.name.clone(),
+            not_served: Some(absent.why.clone()),
+            ..status::Volume::default()
         };
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -69,7 +73,7 @@ impl Subject {
             ports: ready.ports().map(|(name, port)| (name.to_owned(), port)).collect(),
             providers: ready.providers.iter().map(|&name| name.to_owned()).collect(),
             driver: ready.driver.to_owned(),
-            volumes: ready.volumes.iter().map(volume).collect(),
+            volumes: ready.volumes.iter().map(volume).chain(ready.not_served.iter().map(absent)).collect(),
             ..Status::default()
         };
         let offer = Offer {

@@ -12,11 +12,11 @@ use weft_store::backend::volumes::Volumes as Shelf;
 use weft_store::block::Block;
 use weft_store::vfs::Share;
 use weft_store::volume::superblock::Superblock;
-use weft_store::volume::{Growth, Volume};
+use weft_store::volume::{Error, Growth, Volume};
 
 use super::replica;
 use crate::args::Serve;
-use crate::ready::ReadyVolume;
+use crate::ready::{ReadyAbsent, ReadyVolume};
 use crate::shares::{self, Described};
 use crate::volume;
 
@@ -46,6 +46,45 @@ impl Served {
     pub fn behind(&self) -> (&Arc<Front>, &Volume) {
         (&self.front, &self.volume)
     }
+}
+
+/// A volume of the command line that cannot be opened: the server goes on without it.
+#[derive(Clone, Debug)]
+pub(super) struct Absent {
+    /// Its name.
+    pub name: String,
+    /// What is wrong with its files.
+    pub cause: String,
+}
+
+impl Absent {
+    /// Where that is what an error says: a file is gone or of no use. A name that nobody knows, or a volume that another process has,
+    /// is a mistake of the command line.
+    fn of(name: &str, e: &Error) -> Option<Absent> {
+        let lost = match e {
+            Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
+            Error::Name(_) | Error::NotFound(_) | Error::Exists(_) | Error::InUse(_) | Error::Size(_) => {
+                false
+            }
+        };
+        lost.then(|| Absent { name: name.to_owned(), cause: e.to_string() })
+    }
+
+    /// What is wrong, and what to type.
+    pub fn why(&self) -> String {
+        let Absent { name, cause } = self;
+        format!(
+            "{cause}. Put its file back and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
+        )
+    }
+}
+
+/// The volumes of the command line.
+pub(super) struct Opened {
+    /// Those that are served.
+    pub served: Vec<Served>,
+    /// The others.
+    pub absent: Vec<Absent>,
 }
 
 /// The volumes that are served, as far as they can grow.
@@ -78,30 +117,39 @@ impl Growths {
 }
 
 /// Opens the volumes of the command line. Where this server replicates, their fronts are closed until it has said which of them
-/// are in no group; where it does not, none of them may be.
-pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Vec<Served>, String> {
+/// are in no group; where it does not, none of them may be. One whose file is gone is not served, and the log says so.
+pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Opened, String> {
     for (i, name) in args.volume.iter().enumerate() {
         if args.volume[..i].contains(name) {
             return Err(format!("volume {name:?} is named twice"));
         }
     }
+    let mut opened = Opened { served: Vec::new(), absent: Vec::new() };
     if args.volume.is_empty() {
-        return Ok(Vec::new());
+        return Ok(opened);
     }
     if !args.replica {
         replica::refuse_members(args)?;
     }
     let remembered = volume::remembered(args.state_dir.as_deref()).map_err(|e| e.to_string())?;
-    let open = |name: &String| {
-        let volume = remembered.open(name, pool).map_err(|e| e.to_string())?;
+    for name in &args.volume {
+        let volume = match remembered.open(name, pool) {
+            Ok(volume) => volume,
+            Err(e) => {
+                let absent = Absent::of(name, &e).ok_or_else(|| e.to_string())?;
+                tracing::error!("volume {name} is not served: {}", absent.why());
+                opened.absent.push(absent);
+                continue;
+            }
+        };
         let front = Front::new(volume.block.geometry());
         if !args.replica {
             accept(name, &volume.growth)?;
             front.begin(volume.block.clone());
         }
-        Ok(Served { volume, front })
-    };
-    args.volume.iter().map(open).collect()
+        opened.served.push(Served { volume, front });
+    }
+    Ok(opened)
 }
 
 /// Takes a volume that is in no group as it is. Where its file is another one that is said: somebody may have put a backup in its
@@ -124,6 +172,11 @@ pub(super) fn ready(volumes: &[Served]) -> Vec<ReadyVolume> {
         }
     };
     volumes.iter().map(ready).collect()
+}
+
+/// What `ready` says of those that are not served.
+pub(super) fn ready_absent(absent: &[Absent]) -> Vec<ReadyAbsent> {
+    absent.iter().map(|absent| ReadyAbsent { name: absent.name.clone(), why: absent.why() }).collect()
 }
 
 /// The share in which they are files; `None` where none is wanted.

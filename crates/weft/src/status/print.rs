@@ -27,6 +27,10 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         }
     }
     for volume in &status.volumes {
+        if let Some(why) = &volume.not_served {
+            writeln!(out, "  volume    ! {} is not served: {why}", volume.name)?;
+            continue;
+        }
         let size = human(volume.size);
         writeln!(
             out,

@@ -27,7 +27,7 @@ use super::config::{self, Partner};
 use super::picture::Picture;
 use super::setup::{Ask, Join};
 use super::stopped::{self, Mark, Now};
-use super::{Member, Replicas, door, random};
+use super::{Absent, Member, Replicas, door, random};
 
 pub(super) use engine::State;
 
@@ -273,7 +273,11 @@ impl Group {
 
     /// A group that is remembered, with those of its volumes that are served and in no other group. What keeps it from being used
     /// is found out when it lives.
-    pub fn remembered(mut config: config::Group, members: Vec<Arc<Member>>) -> Arc<Group> {
+    pub fn remembered(
+        mut config: config::Group,
+        members: Vec<Arc<Member>>,
+        not_served: &[Absent],
+    ) -> Arc<Group> {
         if config.speaker == 0 {
             config.speaker = random().map(u64::from_le_bytes).unwrap_or_default();
         }
@@ -281,10 +285,16 @@ impl Group {
         let name = &config.name;
         let is_member = |volume: &&String| members.iter().any(|member| member.name == **volume);
         let absent = config.volumes.iter().find(|volume| !is_member(volume));
+        let lost = absent.and_then(|volume| not_served.iter().find(|lost| lost.name == *volume));
         let unusable = match (partnership, absent) {
             (None, _) => Some(format!(
                 "{:?} is no partnership: `weft replica remove {name} --force` ends replication here",
                 config.partnership
+            )),
+            (_, Some(_)) if let Some(Absent { name: volume, cause }) = lost => Some(format!(
+                "volume {volume} is not served: {cause}. Put its file back and start the server again. If it is lost, and the other \
+                 side has what it held: `weft replica switch {name} --failover` there, unless it is the source already, and \
+                 `weft replica remove {name} --force` and `weft volume remove {volume}` here"
             )),
             (_, Some(volume)) => Some(format!(
                 "volume {volume} is not served here, or is in another group: start the server with --volume {volume}, or end \

@@ -36,7 +36,7 @@ use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::setup::{Ask, Found, Join, Tell};
-use super::volumes::Served;
+use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::args::Serve;
 
@@ -47,6 +47,8 @@ pub(super) struct Replicas {
     folder: Folder,
     doors: Doors,
     members: Vec<Arc<Member>>,
+    /// Volumes of the command line that are not served.
+    absent: Vec<Absent>,
     groups: Mutex<BTreeMap<String, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
@@ -100,6 +102,7 @@ impl Replicas {
         cores: &Arc<Cores>,
         pool: &Pool,
         volumes: &[Served],
+        absent: &[Absent],
     ) -> Result<Arc<Replicas>, String> {
         let member = |served: &Served| {
             let (front, volume) = served.behind();
@@ -131,6 +134,7 @@ impl Replicas {
             folder: Folder::of(state),
             doors,
             members,
+            absent: absent.to_vec(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
             ends: AtomicBool::new(false),
@@ -159,7 +163,7 @@ impl Replicas {
                     // In the group's order.
                     let mut own: Vec<Arc<Member>> = own;
                     own.sort_by_key(|member| config.volumes.iter().position(|name| *name == member.name));
-                    Group::remembered(config, own)
+                    Group::remembered(config, own, &self.absent)
                 }
                 Remembered::Damaged(damaged) => Group::damaged(damaged, own),
             };
@@ -220,6 +224,9 @@ impl Replicas {
     fn member(&self, name: &str) -> Result<Arc<Member>, String> {
         let found = self.members.iter().find(|member| member.name == name);
         found.cloned().ok_or_else(|| {
+            if let Some(absent) = self.absent.iter().find(|absent| absent.name == name) {
+                return format!("volume {name} is not served: {}", absent.why());
+            }
             let there: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
             format!("volume {name:?} is not served with --replica here; there is {}", there.join(", "))
         })
