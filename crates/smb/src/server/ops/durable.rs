@@ -2,7 +2,7 @@
 //!
 //! Spec: [MS-SMB2] 3.3.5.9.6, 3.3.5.9.10 (requests), 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a
 //! connection), 3.3.6.2 (scavenger).
-//! Owns: opens without a session, at most [`MAX_PRESERVED`]. Does not: survive the server; see [`super::persistent`].
+//! Owns: opens without a session, at most [`MAX_PRESERVED`], and of one user [`MAX_PRESERVED_OF_USER`]. Does not: survive the server; see [`super::persistent`].
 //!
 //! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
 //! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use weft_machine::{Time, rt};
+use weft_machine::{LogLimit, Time, rt};
 use weft_store::opens::Opens;
 use weft_store::vfs::{Kind, NodeId};
 use weft_wire::smb2::create_context::{self, DurableFlags, RequestContext, ResponseContext};
@@ -26,6 +26,8 @@ use crate::server::context::OpContext;
 
 /// Opens that wait for their client, of all clients together.
 const MAX_PRESERVED: usize = 16_384;
+/// Of them, those of one user where several can log on: nobody takes all the room by leaving handles behind.
+const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 2;
 /// How long version 1 waits, and version 2 whose client names no time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait that a client can ask for (3.3.5.9.10).
@@ -277,6 +279,8 @@ struct Waiting {
     reserved: HashMap<(usize, NodeId), u32>,
     /// The persistent ones, by the CREATE that made them.
     made: BTreeSet<(Guid, u64)>,
+    /// How many there are of each user on whose account opens are kept.
+    of_users: HashMap<Arc<str>, usize>,
 }
 
 impl Waiting {
@@ -284,6 +288,10 @@ impl Waiting {
         let id = open.persistent;
         // No number is given out twice.
         self.remove(id);
+        if let Some(user) = user(&open) {
+            let count = self.of_users.entry(user.clone()).or_default();
+            *count = count.saturating_add(1);
+        }
         if open.is_persistent() {
             let count = self.reserved.entry(file(&open)).or_default();
             *count = count.saturating_add(1);
@@ -294,6 +302,12 @@ impl Waiting {
 
     fn remove(&mut self, id: u64) -> Option<Arc<Open>> {
         let Kept { open, .. } = self.handles.remove(&id)?;
+        if let Some(user) = user(&open) {
+            match self.of_users.get_mut(user) {
+                Some(count) if *count > 1 => *count = count.saturating_sub(1),
+                _ => drop(self.of_users.remove(user)),
+            }
+        }
         if open.is_persistent() {
             let file = file(&open);
             match self.reserved.get_mut(&file) {
@@ -306,6 +320,23 @@ impl Waiting {
         }
         Some(open)
     }
+
+    /// What this open has no room for.
+    fn is_full(&self, open: &Open) -> Option<&'static str> {
+        let of_user = user(open).and_then(|user| self.of_users.get(user)).copied().unwrap_or_default();
+        if self.handles.len() >= MAX_PRESERVED {
+            Some("durable handles without a client")
+        } else if of_user >= MAX_PRESERVED_OF_USER {
+            Some("durable handles of a user without a client")
+        } else {
+            None
+        }
+    }
+}
+
+/// On whose account it is kept; `None` where only one user can log on, who may have all.
+fn user(open: &Open) -> Option<&Arc<str>> {
+    open.held().holder().user.as_ref()
 }
 
 fn file(open: &Open) -> (usize, NodeId) {
@@ -322,8 +353,11 @@ impl Preserved {
         let (id, until) = (open.persistent, rt::now() + timeout);
         {
             let mut kept = lock(&self.0);
-            if kept.handles.len() >= MAX_PRESERVED {
-                tracing::warn!("limit reached: durable handles without a client");
+            if let Some(what) = kept.is_full(&open) {
+                static FULL: LogLimit = LogLimit::new();
+                if let Some(left_out) = FULL.pass(rt::now()) {
+                    tracing::warn!("limit reached: {what}{left_out}");
+                }
                 return Err(open);
             }
             kept.insert(open, until);

@@ -15,6 +15,7 @@ mod notify;
 mod offload;
 mod payload;
 mod pipes;
+mod preserved;
 mod security;
 mod short;
 mod streams;

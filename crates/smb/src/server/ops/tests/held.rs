@@ -16,7 +16,7 @@ const PART: usize = HELD / 5;
 
 impl Bench {
     /// The same server, seen from another address.
-    fn from(&self, host: u8, user: &str) -> Bench {
+    pub(super) fn from(&self, host: u8, user: &str) -> Bench {
         let (profile, id) = (self.connection.negotiated().profile, 1000 + u64::from(host));
         let source = Some(Source::V4([192, 0, 2, host].into()));
         let held = self.server.held.charge_if_room(Holder { source, user: Some(user.into()) }, SESSION_BYTES);
