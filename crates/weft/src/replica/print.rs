@@ -67,7 +67,7 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     for peer in engine["peers"].as_array().into_iter().flatten() {
         let called = peer["name"].as_str().unwrap_or_default();
         let link = group.links.iter().find(|link| link.name == called).or(group.links.first());
-        self::peer(out, role == "source", peer, link)?;
+        self::peer(out, group, peer, link)?;
         if let Some(since) = silence(peer, now_ms()) {
             writeln!(
                 out,
@@ -78,11 +78,17 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     Ok(())
 }
 
-fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>) -> io::Result<()> {
+fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) -> io::Result<()> {
+    // A stopped group has an engine where its source is kept for a decision.
+    let (is_source, is_stopped) =
+        (group.engine["role"] == "source" || group.role == "source", group.stopped.is_some());
     let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| peer[key].as_u64().unwrap_or(0);
     let float = |key: &str| peer[key].as_f64().unwrap_or(0.0);
-    let mode = mode(peer);
+    let mode = match is_stopped {
+        true => peer["mode"].as_str().unwrap_or("mode not yet known"),
+        false => mode(peer),
+    };
     let name = match (is_source, link) {
         (false, Some(link)) => link.name.clone(),
         _ => text("name"),
@@ -96,7 +102,13 @@ fn peer(out: &mut impl Write, is_source: bool, peer: &Value, link: Option<&Link>
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
     writeln!(out, "  lag       {}, {:.1} s{alert}", human(number("lag_bytes")), float("lag_seconds"))?;
     if peer["unprotected"] == Value::Bool(true) {
-        writeln!(out, "  warning   writes are answered without the other side: they are lost with this one")?;
+        let said = match is_stopped {
+            true => {
+                "before this side stopped, writes were answered without the other side: they are lost with this one"
+            }
+            false => "writes are answered without the other side: they are lost with this one",
+        };
+        writeln!(out, "  warning   {said}")?;
     }
     if let Some(link) = link.filter(|link| is_source && !link.transport.is_empty()) {
         let (by_rdma, inline) = (link.traffic.rdma_bytes(), link.traffic.inline_bytes());
@@ -310,6 +322,22 @@ mod tests {
         assert!(text.contains("lag       4 KiB, 0.2 s"), "{text}");
         assert!(text.contains("iwarp at other:4450: 3 MiB by RDMA, 1 KiB in messages"), "{text}");
         assert!(text.contains("lost with this one"), "{text}");
+    }
+
+    #[test]
+    fn a_stopped_group_answers_no_writes() {
+        let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": "SplitBrain", "unprotected": true });
+        let engine = json!({ "role": "source", "consistent": true, "peers": [peer] });
+        let group = Group {
+            stopped: Some("both sides were written to".into()),
+            ..group("stopped", engine, Vec::new())
+        };
+        let mut out = Vec::new();
+        groups(&mut out, &[group]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("to        other:vol1, synchronous: Split brain"), "{text}");
+        assert!(text.contains("before this side stopped, writes were answered"), "{text}");
+        assert!(!text.contains("writes are answered") && !text.contains("NOT PROTECTED"), "{text}");
     }
 
     #[test]
