@@ -261,7 +261,7 @@ impl Holder for Oplock {
         let is_mine =
             |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
         // 3.3.4.6: a durable handle whose client cannot be told is closed.
-        told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit(is_mine))
+        told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit((recall.node, &self.opens), is_mine))
     }
 
     fn revoked(&self, node: weft_store::NodeId, _: Key) {
@@ -270,7 +270,7 @@ impl Holder for Oplock {
             |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
         if let Some(preserved) = self.preserved.upgrade() {
             let session = self.route().map(|(session, _)| session);
-            persistent::revoked(&preserved, session.as_slice(), is_mine);
+            persistent::revoked(&preserved, session.as_slice(), (node, &self.opens), is_mine);
         }
     }
 }

@@ -9,7 +9,8 @@
 //! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
 //! Nobody ever closes a handle by a reference that he kept.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -269,18 +270,25 @@ struct Kept {
 #[derive(Default)]
 pub(crate) struct Preserved(Mutex<Waiting>);
 
-/// The opens, and what every CREATE asks about the persistent ones among them, which must not take longer the more there are.
+/// The opens, and by what CREATEs and breaks of other clients look for them, which must not take longer the more there are.
 #[derive(Default)]
 struct Waiting {
     /// By FileId.Persistent.
     handles: HashMap<u64, Kept>,
-    /// How many of the persistent ones are of each file. A share is told by the address of its table of opens, which lives as
-    /// long as any open of it.
-    reserved: HashMap<(usize, NodeId), u32>,
+    /// Those of each file. A share is told by the address of its table of opens, which lives as long as any open of it.
+    files: HashMap<(usize, NodeId), OfFile>,
     /// The persistent ones, by the CREATE that made them.
     made: BTreeSet<(Guid, u64)>,
     /// How many there are of each user on whose account opens are kept.
     of_users: HashMap<Arc<str>, usize>,
+}
+
+/// The opens of one file.
+#[derive(Default)]
+struct OfFile {
+    handles: HashSet<u64>,
+    /// How many of them are persistent.
+    persistent: u32,
 }
 
 impl Waiting {
@@ -292,9 +300,10 @@ impl Waiting {
             let count = self.of_users.entry(user.clone()).or_default();
             *count = count.saturating_add(1);
         }
+        let of_file = self.files.entry(file(&open)).or_default();
+        of_file.handles.insert(id);
         if open.is_persistent() {
-            let count = self.reserved.entry(file(&open)).or_default();
-            *count = count.saturating_add(1);
+            of_file.persistent = of_file.persistent.saturating_add(1);
             self.made.extend(create_guid(&open).map(|guid| (guid, id)));
         }
         self.handles.insert(id, Kept { open, until });
@@ -308,17 +317,26 @@ impl Waiting {
                 _ => drop(self.of_users.remove(user)),
             }
         }
-        if open.is_persistent() {
-            let file = file(&open);
-            match self.reserved.get_mut(&file) {
-                Some(count) if *count > 1 => *count = count.saturating_sub(1),
-                _ => drop(self.reserved.remove(&file)),
-            }
-            if let Some(guid) = create_guid(&open) {
-                self.made.remove(&(guid, id));
+        if let Entry::Occupied(mut known) = self.files.entry(file(&open)) {
+            let of_file = known.get_mut();
+            of_file.handles.remove(&id);
+            of_file.persistent = of_file.persistent.saturating_sub(open.is_persistent().into());
+            if of_file.handles.is_empty() {
+                known.remove();
             }
         }
+        if open.is_persistent()
+            && let Some(guid) = create_guid(&open)
+        {
+            self.made.remove(&(guid, id));
+        }
         Some(open)
+    }
+
+    /// The opens of this file.
+    fn of_file(&self, node: NodeId, opens: &Arc<Opens>) -> impl Iterator<Item = &Arc<Open>> {
+        let ids = self.files.get(&key(node, opens)).into_iter().flat_map(|of_file| &of_file.handles);
+        ids.filter_map(|id| Some(&self.handles.get(id)?.open))
     }
 
     /// What this open has no room for.
@@ -340,7 +358,11 @@ fn user(open: &Open) -> Option<&Arc<str>> {
 }
 
 fn file(open: &Open) -> (usize, NodeId) {
-    (Arc::as_ptr(open.vfs.opens()).addr(), open.node)
+    key(open.node, open.vfs.opens())
+}
+
+fn key(node: NodeId, opens: &Arc<Opens>) -> (usize, NodeId) {
+    (Arc::as_ptr(opens).addr(), node)
 }
 
 fn create_guid(open: &Open) -> Option<Guid> {
@@ -376,7 +398,7 @@ impl Preserved {
 
     /// Whether a persistent handle of this file waits for its client: then the file is not available to others.
     pub(super) fn reserves(&self, node: NodeId, opens: &Arc<Opens>) -> bool {
-        lock(&self.0).reserved.contains_key(&(Arc::as_ptr(opens).addr(), node))
+        lock(&self.0).files.get(&key(node, opens)).is_some_and(|of_file| of_file.persistent > 0)
     }
 
     /// Takes this handle out, if it waits.
@@ -386,11 +408,14 @@ impl Preserved {
         kept.remove(open.persistent)
     }
 
-    /// Persistent handles that wait, and are meant.
-    pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
+    /// Persistent handles of this file that wait, and are meant.
+    pub(super) fn select(
+        &self,
+        (node, opens): (NodeId, &Arc<Opens>),
+        which: impl Fn(&Open) -> bool,
+    ) -> Vec<Arc<Open>> {
         let kept = lock(&self.0);
-        let all = kept.handles.values().map(|kept| &kept.open);
-        all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
+        kept.of_file(node, opens).filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
     /// The file that a handle is for, while it waits.
@@ -409,15 +434,15 @@ impl Preserved {
         kept.remove(claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
     }
 
-    /// Somebody needs what is cached by handles whose client cannot be told: it has lost them. Whether there were any.
-    pub(super) fn forfeit(&self, of: impl Fn(&Open) -> bool) -> bool {
+    /// Somebody needs what is cached by handles of this file whose client cannot be told: it has lost them. Whether there were any.
+    pub(super) fn forfeit(&self, (node, opens): (NodeId, &Arc<Opens>), of: impl Fn(&Open) -> bool) -> bool {
         let mut kept = lock(&self.0);
         // 3.3.4.7: what is persistent waits for its client in any case.
-        let mut any = kept.handles.values().any(|kept| kept.open.is_persistent() && of(&kept.open));
+        let mut any = kept.of_file(node, opens).any(|open| open.is_persistent() && of(open));
         // What is resilient only stops caching.
         let stays = |open: &Open| open.is_persistent() || open.resilient().is_some();
-        let lost = kept.handles.iter().filter(|(_, kept)| !stays(&kept.open) && of(&kept.open));
-        let lost: Vec<_> = lost.map(|(id, _)| *id).collect();
+        let lost = kept.of_file(node, opens).filter(|open| !stays(open) && of(open));
+        let lost: Vec<_> = lost.map(|open| open.persistent).collect();
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
         drop(kept);
         any |= !lost.is_empty();

@@ -138,13 +138,17 @@ impl Holder for Lease {
             return true;
         }
         // Without a client to tell, its durable handles are worth nothing any more: the file is somebody else's.
-        self.preserved.upgrade().is_some_and(|kept| kept.forfeit(|open| self.is_of(open)))
+        self.preserved
+            .upgrade()
+            .is_some_and(|kept| kept.forfeit((self.node, &self.opens), |open| self.is_of(open)))
     }
 
     fn revoked(&self, node: NodeId, _: Key) {
         tracing::debug!("a lease break was not acknowledged in time: {node:?}");
         if let (Some(preserved), Some(table)) = (self.preserved.upgrade(), self.table.upgrade()) {
-            persistent::revoked(&preserved, &table.sessions(self.client), |open| self.is_of(open));
+            persistent::revoked(&preserved, &table.sessions(self.client), (node, &self.opens), |open| {
+                self.is_of(open)
+            });
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_store::opens::{Caching as Rights, Form, Opening, Range, Rights as Sharing};
+use weft_store::opens::{Caching as Rights, Form, Opening, Opens, Range, Rights as Sharing};
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{self as create_request, CreateAction, CreateOptions};
@@ -298,9 +298,10 @@ async fn reopen(
 pub(super) fn revoked(
     preserved: &Preserved,
     sessions: &[Arc<crate::server::session::Session>],
+    file: (weft_store::NodeId, &Arc<Opens>),
     which: impl Fn(&Open) -> bool,
 ) {
-    let mut opens = preserved.select(&which);
+    let mut opens = preserved.select(file, &which);
     sessions.iter().for_each(|session| opens.extend(session.opens.select(&which)));
     if !opens.is_empty() {
         weft_machine::rt::spawn(async move {

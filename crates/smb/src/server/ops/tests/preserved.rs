@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use weft_machine::Source;
+
 use super::*;
 use crate::server::ops::opens::Open;
 
@@ -48,4 +50,52 @@ fn who_leaves_handles_behind_leaves_others_their_room() {
         }
         assert!(greedy.leave_behind("too many").await.is_ok());
     });
+}
+
+#[test]
+fn a_break_looks_at_the_waiting_handles_of_its_file_alone() {
+    roomy(async |b| {
+        let preserved = &b.server.handles.preserved;
+        for n in 0..100 {
+            assert!(b.leave_behind(&format!("f{n}")).await.is_ok());
+        }
+        let mine = b.leave_behind("f7").await.map_err(|_| "no room").unwrap();
+        let file = (mine.node, mine.vfs.opens());
+        let looked = Cell::new(0);
+        let is_mine = |open: &Open| {
+            looked.set(looked.get() + 1);
+            std::ptr::eq(open, &*mine)
+        };
+        assert!(preserved.forfeit(file, is_mine));
+        assert!(looked.replace(0) <= 2, "of 101 handles two are of the file");
+        assert!(!preserved.forfeit(file, is_mine), "it is gone");
+        assert!(preserved.select(file, is_mine).is_empty(), "none is persistent");
+        assert!(preserved.remove(&mine).is_none());
+        assert!(looked.get() <= 2);
+        // Another share may number its files alike.
+        let elsewhere: Vfs = Ram::new(DISK).into();
+        looked.set(0);
+        assert!(!preserved.forfeit((mine.node, elsewhere.opens()), is_mine));
+        assert_eq!(looked.get(), 0);
+    });
+}
+
+#[test]
+fn a_user_has_a_part_of_his_own_only_where_several_can_log_on() {
+    let holder = |users: &[&str]| {
+        let Ok(mut config) =
+            Arc::try_unwrap(server(Offers::default(), Ram::new(DISK).into())).map(|server| server.config)
+        else {
+            panic!("nobody else has it")
+        };
+        let user = |name: &&str| crate::server::User {
+            name: (*name).to_owned(),
+            secret: crate::auth::Secret::password("of the test"),
+        };
+        config.users = users.iter().map(user).collect();
+        Server::new(config).holder(Some(Source::V4([192, 0, 2, 1].into())), &"one".into())
+    };
+    let source = Some(Source::V4([192, 0, 2, 1].into()));
+    assert_eq!(holder(&["one"]), Holder { source, user: None }, "his part would be everybody's");
+    assert_eq!(holder(&["one", "two"]), Holder { source, user: Some("one".into()) });
 }
