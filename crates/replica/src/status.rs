@@ -86,6 +86,11 @@ pub struct Status {
     pub full: bool,
     /// Writes that were answered since it was opened though a synchronous destination did not have them.
     pub unprotected_writes: u64,
+    /// Reads of its volumes that have failed since it was opened: bytes that this side cannot read, and a copy may have. Zero on
+    /// a destination, which nobody reads.
+    pub read_errors: u64,
+    /// The last of them: where, and why.
+    pub last_read_error: Option<String>,
     /// Bytes of payload in memory, on their way.
     pub in_flight_bytes: u64,
     /// On a source, each destination; on a destination, its source.

@@ -644,6 +644,8 @@ impl Destination {
             written_bytes: 0,
             full: self.space.is_wanted(),
             unprotected_writes: 0,
+            read_errors: 0,
+            last_read_error: None,
             in_flight_bytes: 0,
             peers: vec![source],
             last_error: core.failed.clone(),

@@ -15,6 +15,7 @@
 mod admin;
 mod checkpoint;
 mod growth;
+mod reads;
 mod resync;
 mod session;
 mod status;
@@ -32,6 +33,7 @@ use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
 pub use self::admin::{First, PeerConfig};
+use self::reads::FailedReads;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::{self, same};
@@ -65,6 +67,8 @@ pub enum OnFull {
 /// How a source behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What messages call the group's volumes; they are numbered where it says nothing.
+    pub volumes: Vec<String>,
     /// Payload in memory, on its way to the log and the volumes; as much again on its way to destinations.
     pub memory_bytes: usize,
     /// See [`OnLoss`].
@@ -90,6 +94,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            volumes: Vec::new(),
             memory_bytes: 64 << 20,
             on_loss: OnLoss::Continue,
             on_full: OnFull::Slow,
@@ -148,6 +153,7 @@ struct Core {
     known: bool,
     written_bytes: u64,
     log_wait: Duration,
+    failed_reads: FailedReads,
 }
 
 #[derive(Clone, Debug)]
@@ -344,6 +350,7 @@ impl Source {
             known: false,
             written_bytes: 0,
             log_wait: Duration::ZERO,
+            failed_reads: FailedReads::default(),
         };
         Ok(Arc::new(Source {
             side,
@@ -483,7 +490,14 @@ impl Block for Replicated {
         Box::pin(async move {
             op.validate(self.geometry().size)?;
             match op {
-                BlockOp::Read { .. } | BlockOp::Status { .. } => self.volume.submit(op).await,
+                BlockOp::Read { offset, len } => {
+                    let read = self.volume.submit(op).await;
+                    if let Err(e) = &read {
+                        self.source.read_failed(self.member, offset, len as u64, e);
+                    }
+                    read
+                }
+                BlockOp::Status { .. } => self.volume.submit(op).await,
                 // What was answered is durable in the log.
                 BlockOp::Flush => self.source.flushed().map(|()| Outcome::Done),
                 changes => self.source.change(self.member, changes).await,

@@ -42,6 +42,8 @@ impl Source {
             written_bytes: core.written_bytes,
             full: self.space.is_wanted(),
             unprotected_writes: core.answered_alone,
+            read_errors: core.failed_reads.count,
+            last_read_error: core.failed_reads.last.clone(),
             in_flight_bytes: core.active_bytes as u64,
             peers: peers.collect(),
             last_error: core.halted.as_ref().map(|halt| halt.why.clone()),

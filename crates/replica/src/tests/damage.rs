@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_machine::rt;
+use weft_store::block::BlockOp;
 
 use super::stories::{K, pair, start, tell, write};
 use super::world::{ALIVE, Start, World};
@@ -35,6 +36,32 @@ fn a_source_does_not_give_up_for_a_destination_that_has_lost_something() {
         assert_eq!(world.role(0).await, Role::Source);
         world.until_follows(0).await;
         write_some(&world, 0, 5).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
+fn reads_that_fail_are_counted_and_stop_nothing() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let block = world.source(0).block(1);
+        write(&block, 0, 8192, 1).await;
+        world.nodes[0].members[1].fail(4096);
+        let read = |offset, len| block.submit(BlockOp::Read { offset, len });
+        read(0, 4096).await.expect("its sectors are well");
+        assert_eq!(world.source(0).status().read_errors, 0);
+        for _ in 0..3 {
+            read(0, 8192).await.expect_err("one of its sectors cannot be read");
+        }
+        read(1 << 40, 4096).await.expect_err("that is no fault of the disk");
+        let status = world.source(0).status();
+        assert_eq!((status.read_errors, status.last_error), (3, None));
+        let said = status.last_read_error.expect("it says which");
+        assert!(said.starts_with("volume number 1: 8192 bytes at 0 cannot be read"), "{said}");
+        // It goes on, and the copy has what was written.
+        write(&block, 4096, 4096, 2).await;
+        read(0, 8192).await.expect("its sector was written to");
         world.until_follows(0).await;
         world.check_equal(0, 1).await;
     });

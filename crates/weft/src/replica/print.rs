@@ -64,6 +64,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
             "  alone     {alone} writes were answered without a synchronous destination since it was opened"
         )?;
     }
+    if let Some(said) = read_errors(group) {
+        writeln!(out, "  reads     {said}")?;
+    }
     for peer in engine["peers"].as_array().into_iter().flatten() {
         let called = peer["name"].as_str().unwrap_or_default();
         let link = group.links.iter().find(|link| link.name == called).or(group.links.first());
@@ -145,6 +148,17 @@ fn silence(peer: &Value, now_ms: u64) -> Option<String> {
     })
 }
 
+/// How many reads of a source's volumes have failed, the last one, and what to type.
+fn read_errors(group: &Group) -> Option<String> {
+    let count = group.engine["read_errors"].as_u64().filter(|count| *count > 0)?;
+    let reads = if count == 1 { "1 read has".to_owned() } else { format!("{count} reads have") };
+    let last = group.engine["last_read_error"].as_str().unwrap_or_default();
+    let name = &group.name;
+    Some(format!(
+        "{reads} failed since it was opened, the last one of {last}; where a copy has the bytes: weft replica switch {name}"
+    ))
+}
+
 /// Milliseconds of Unix time.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
@@ -212,6 +226,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let line =
             format!("{name}: a disk is full: writes wait, and go on by themselves when there is space");
         all.push(Brief { line, care: true, no_rdma: None });
+    }
+    if let Some(said) = read_errors(group) {
+        all.push(Brief { line: format!("{name}: {said}"), care: true, no_rdma: None });
     }
     if !test_failover.is_empty() {
         let line = format!("{name}: a test failover is open: weft replica test-failover {name} --end");
@@ -338,6 +355,27 @@ mod tests {
         assert!(text.contains("to        other:vol1, synchronous: Split brain"), "{text}");
         assert!(text.contains("before this side stopped, writes were answered"), "{text}");
         assert!(!text.contains("writes are answered") && !text.contains("NOT PROTECTED"), "{text}");
+    }
+
+    #[test]
+    fn reads_that_have_failed_are_told_with_what_to_type() {
+        let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": "ContinuouslyReplicating" });
+        let last = "volume vol1: 4096 bytes at 0 cannot be read: Input/output error (os error 5)";
+        let engine =
+            |count| json!({ "read_errors": count, "last_read_error": last, "peers": [peer.clone()] });
+        let [_, told] = &brief(&group("source", engine(2), Vec::new()))[..] else {
+            panic!("the partner and the reads")
+        };
+        assert!(told.care && told.line.contains("2 reads have failed"), "{}", told.line);
+        assert!(told.line.contains(last) && told.line.ends_with("weft replica switch vol1"), "{}", told.line);
+        assert_eq!(brief(&group("source", engine(0), Vec::new())).len(), 1);
+        let mut out = Vec::new();
+        groups(&mut out, &[group("source", engine(1), Vec::new())]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("  reads     1 read has failed since it was opened, the last one of volume vol1"),
+            "{text}"
+        );
     }
 
     #[test]

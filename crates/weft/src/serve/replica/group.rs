@@ -206,6 +206,7 @@ impl Host for Home {
     fn source(&self) -> source::Config {
         let policy = self.group.config().policy;
         source::Config {
+            volumes: self.group.members.iter().map(|member| member.name.clone()).collect(),
             find_zeroes: self.group.members.iter().any(|member| member.medium == Medium::Device),
             on_loss: policy.on_loss.into(),
             on_full: policy.on_congestion.into(),

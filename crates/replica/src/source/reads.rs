@@ -1,0 +1,64 @@
+//! Reads of a source's volumes that fail: counted, and told from time to time.
+//!
+//! A read passes the log by, and its failure stops nothing: the bytes may be readable on a destination. So nobody would hear of it
+//! but the client that asked. Owns: the count. Does not: read anything again.
+
+use weft_machine::clock::Time;
+use weft_machine::rt;
+use weft_store::Error;
+use weft_store::health::REMIND;
+
+use super::Source;
+
+/// Reads that have failed since the source was opened.
+#[derive(Debug, Default)]
+pub(super) struct FailedReads {
+    pub count: u64,
+    /// Where the last one failed, and why.
+    pub last: Option<String>,
+    told: Option<Time>,
+}
+
+impl FailedReads {
+    /// One more has failed. Whether the log is to be told of it: it is once in [`REMIND`], whatever clients do.
+    fn add(&mut self, what: &str, now: Time) -> bool {
+        self.count = self.count.saturating_add(1);
+        self.last = Some(what.to_owned());
+        let is_due = |told: Time| now.since(told) >= REMIND;
+        let tell = self.told.is_none_or(is_due);
+        if tell {
+            self.told = Some(now);
+        }
+        tell
+    }
+}
+
+impl Source {
+    /// A read of this volume has failed. Only what the medium says counts: no mistake of whoever asked.
+    pub(super) fn read_failed(&self, member: usize, offset: u64, len: u64, e: &Error) {
+        let Error::Io(e) = e else { return };
+        let volume = match self.config.volumes.get(member) {
+            Some(name) => format!("volume {name}"),
+            None => format!("volume number {member}"),
+        };
+        let what = format!("{volume}: {len} bytes at {offset} cannot be read: {e}");
+        if self.core().failed_reads.add(&what, rt::now()) {
+            tracing::error!("{what}; a copy may have them: `weft replica switch` makes it the source");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_told_once_in_a_while_however_often_a_client_reads() {
+        let mut reads = FailedReads::default();
+        let began = Time::ZERO;
+        assert!(reads.add("a", began));
+        assert!((1..100).all(|n| !reads.add("b", began + REMIND * n / 100)));
+        assert!(reads.add("c", began + REMIND));
+        assert_eq!((reads.count, reads.last.as_deref()), (101, Some("c")));
+    }
+}
