@@ -144,6 +144,37 @@ class Interrupts(Commands):
             self.assertLess(time.monotonic() - begun, 1)
 
 
+class AtWork(unittest.TestCase):
+    """An open that waits for another client, which has the file and does not say that it gives its oplock back."""
+
+    def test_it_is_told_and_interrupted(self):
+        from impacket.smb3structs import SMB2_OPLOCK_LEVEL_BATCH
+        from impacket.smbconnection import SMBConnection
+
+        with weft.serving() as server:
+            (pathlib.Path(server.folder) / "file").write_text("x")
+            holder = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=server.smb_port)
+            holder.login(weft.USER, weft.PASSWORD)
+            tree = holder.connectTree("data")
+            holder.getSMBServer().create(
+                tree, "file", 0x12019F, 7, 0x40, 1, 0, oplockLevel=SMB2_OPLOCK_LEVEL_BATCH
+            )
+            process = subprocess.Popen(
+                [weft.WEFT, "cat", server.url("file")], env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            self.addCleanup(process.stderr.close)
+            begun = time.monotonic()
+            line = process.stderr.readline()
+            self.assertRegex(line, r"the server is at work .*waiting for 115 s at most")
+            self.assertLess(time.monotonic() - begun, 15)
+            begun = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            self.assertNotEqual(process.wait(timeout=30), 0)
+            self.assertLess(time.monotonic() - begun, 1)
+            holder.close()
+
+
 @weft.alone
 class Deletions(unittest.TestCase):
     """`weft sync --delete` of many files over a way that is long: it does not wait for each."""

@@ -3,6 +3,7 @@
 //! Owns: nothing. Does not: retry. Every error clones, because the end of a connection is told to all who wait on it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weft_wire::smb2::{Command, Malformed, NtStatus};
 
@@ -20,6 +21,12 @@ pub enum Error {
     /// No answer within [`super::Options::timeout`].
     #[error("the server does not answer; is it overloaded, or the network interrupted?")]
     TimedOut,
+    /// The server has answered that it is at work, and no more within the limit of that. It answers other requests.
+    #[error(
+        "the server has been at work on this for {} s; does another client keep the file open, or does the server's disk hang? try again later",
+        .0.as_secs()
+    )]
+    Overdue(Duration),
     /// The server answered with an error status.
     #[error("{}", advice(*.command, *.status))]
     Status {

@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use weft_machine::Pool;
+use futures_util::future::LocalBoxFuture;
 use weft_machine::rt::{self, Task};
+use weft_machine::{Pool, Time};
 use weft_transport::{Channel, Outgoing, Part};
 use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 use weft_wire::smb2::header::Flags;
@@ -118,6 +119,8 @@ struct State {
     leases: Option<Rc<Leases>>,
     /// Breaks of them that are not acknowledged.
     broken: Vec<Call>,
+    /// Until then nobody is told again that the server is at work.
+    told_until: Option<Time>,
     /// Why the connection has ended.
     ended: Option<Error>,
     /// Counts messages received, for the watchdog.
@@ -170,6 +173,7 @@ impl Link {
                 sequence: None,
                 leases: None,
                 broken: Vec::new(),
+                told_until: None,
                 ended: None,
                 received: 0,
             }),
@@ -355,7 +359,7 @@ fn launch(shared: &Rc<Shared>, message_id: u64, outgoing: Outgoing) -> Pending {
         // It may have left in part: nothing that follows on this connection makes sense.
         shared.end(e.into());
     }
-    Pending { shared: shared.clone(), message_id, region: None }
+    Pending { shared: shared.clone(), message_id, region: None, at_work: None }
 }
 
 impl Drop for Link {
@@ -493,6 +497,10 @@ impl State {
         self.credits.received(std::mem::take(&mut slot.charge), header.credits);
         if interim {
             slot.async_id = header.async_id();
+            // Its limit begins.
+            if let SlotState::Waiting(Some(waker)) = &slot.state {
+                waker.wake_by_ref();
+            }
             return Ok(());
         }
         match std::mem::replace(&mut slot.state, SlotState::Done(Reply { header, message })) {
@@ -539,8 +547,48 @@ async fn receive(shared: Rc<Shared>) {
 /// How often in its limit a silent server is looked at: it is told of after one such step.
 const WATCH_STEPS: u32 = 12;
 
+/// The server has said that it is at work on a request: this long it is not told.
+const WORK_UNTOLD: Duration = Duration::from_secs(5);
+/// How long work may take that waits for other clients, to open a file or to rename it: a client that does not answer the break
+/// of its lease loses it after 35 s (3.3.2.5), and there may be a few such, one after the other.
+const SHARED_WORK_LIMIT: Duration = Duration::from_secs(120);
+/// How long work on content may take: a disk may have gigabytes to write before a FLUSH is done.
+const CONTENT_WORK_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long the server may be at work on a request; `None` for what waits for others by its nature.
+fn work_limit(command: Command) -> Option<Duration> {
+    match command {
+        Command::ChangeNotify | Command::Lock => None,
+        Command::Read | Command::Write | Command::Flush | Command::Ioctl => Some(CONTENT_WORK_LIMIT),
+        _ => Some(SHARED_WORK_LIMIT),
+    }
+}
+
+/// Returns when the server has been at work for too long; tells the user before.
+async fn overdue(shared: Rc<Shared>, command: Command, limit: Duration) {
+    rt::sleep(WORK_UNTOLD).await;
+    let (now, left) = (rt::now(), limit.saturating_sub(WORK_UNTOLD));
+    let first = {
+        let state = &mut *shared.state.borrow_mut();
+        let first = state.told_until.is_none_or(|until| until <= now);
+        if first {
+            state.told_until = Some(now + left);
+        }
+        first
+    };
+    // Requests of one kind that wait together are told once.
+    if first {
+        let why = match command {
+            Command::Create | Command::SetInfo => " (other clients may have the file open)",
+            _ => "",
+        };
+        tracing::warn!("the server is at work{why}; waiting for {} s at most", left.as_secs());
+    }
+    rt::sleep(left).await;
+}
+
 /// Ends a connection whose server owes an answer and says nothing. Costs nothing per request. Requests that the
-/// server has answered "pending" may take as long as they like.
+/// server has answered "pending" have limits of their own, see [`work_limit`].
 ///
 /// With a `probe` the server is asked for a sign of life, an ECHO under this protection, before it is given up.
 async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
@@ -583,6 +631,8 @@ pub(super) struct Pending {
     message_id: u64,
     /// Memory that the request offers to the server; to be taken back by whoever gets the response.
     pub region: Option<Region>,
+    /// Runs while the server is at work, where that has a limit.
+    at_work: Option<(Duration, LocalBoxFuture<'static, ()>)>,
 }
 
 impl Pending {
@@ -592,6 +642,17 @@ impl Pending {
             slot.state = SlotState::Abandoned(None);
         }
     }
+
+    /// The server is at work: an error once that has taken too long. Whoever drops this then cancels the request.
+    fn poll_work(&mut self, command: Command, cx: &mut Context<'_>) -> Poll<Result<Reply, Error>> {
+        let Some(limit) = work_limit(command) else { return Poll::Pending };
+        let begin = || (limit, overdue(self.shared.clone(), command, limit).boxed_local());
+        let (limit, timer) = self.at_work.get_or_insert_with(begin);
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(Error::Overdue(*limit))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
 }
 
 impl Future for Pending {
@@ -599,7 +660,9 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let state = &mut *this.shared.state.borrow_mut();
+        let shared = this.shared.clone();
+        let mut guard = shared.state.borrow_mut();
+        let state = &mut *guard;
         let Some(slot) = state.pending.get_mut(&this.message_id) else {
             return Poll::Ready(Err(state.ended.clone().unwrap_or(Error::Closed)));
         };
@@ -613,7 +676,9 @@ impl Future for Pending {
                     Some(waker) => waker.clone_from(cx.waker()),
                     None => *waker = Some(cx.waker().clone()),
                 }
-                return Poll::Pending;
+                let at_work = slot.async_id.is_some().then_some(slot.command);
+                drop(guard);
+                return at_work.map_or(Poll::Pending, |command| this.poll_work(command, cx));
             }
             SlotState::Abandoned(_) => return Poll::Ready(Err(Error::Closed)),
         }

@@ -448,6 +448,35 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
+fn a_server_that_is_at_work_for_ever_loses_the_request_alone() {
+    Sim::new(14).run(async {
+        let own = Own::new(|_| {});
+        let between = own.tcp().await;
+        let session = Session::connect(between.clone(), own.options()).await.unwrap();
+        let tree = session.tree("data").await.unwrap();
+        // The answer to a CREATE becomes an interim one (2.2.2, 3.3.4.2), and nothing follows.
+        between.tamper(|bytes| {
+            let create = bytes[12..14] == [5, 0];
+            if create {
+                bytes.truncate(HEADER_LEN);
+                bytes[8..12].copy_from_slice(&0x103u32.to_le_bytes());
+                bytes[16] |= 2;
+                bytes[32..40].copy_from_slice(&77u64.to_le_bytes());
+                bytes.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 0]);
+            }
+            create
+        });
+        let start = rt::now();
+        let error = tree.open("f", OpenOptions::create()).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Overdue(limit) if limit.as_secs() == 120), "{error}");
+        assert!(!error.is_loss());
+        let waited = rt::now().since(start).as_secs_f64();
+        assert!((120.0..121.0).contains(&waited), "{waited}");
+        session.echo().await.unwrap();
+    });
+}
+
+#[test]
 fn a_server_that_goes_away_is_an_error_for_all_who_wait() {
     Sim::new(15).run(async {
         let own = Own::new(|_| {});
