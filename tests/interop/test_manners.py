@@ -175,6 +175,57 @@ class AtWork(unittest.TestCase):
             holder.close()
 
 
+class Closing(unittest.TestCase):
+    """An NFS server that begins to end every connection once it is asked something, as one behind a broken balancer does."""
+
+    def test_it_is_told(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-closing-") as work:
+            weft.random_file(server.folder / "large", 64 << 20)
+            ready = server.ready
+            for options in ["?vers=4.1", f"?vers=3&mountport={ready['mountd_port']}"]:
+                with self.subTest(options=options):
+                    self.tells(ready["nfs_port"], options, pathlib.Path(work))
+
+    def tells(self, port, options, work):
+        closing, between = threading.Event(), []
+
+        def carry(source, target):
+            with contextlib.suppress(OSError):
+                while some := source.recv(1 << 16):
+                    target.sendall(some)
+            closes(target)
+
+        def behave(connection):
+            if closing.is_set():
+                return reads_and_closes(connection)
+            server = weft.nfs_connection(port)
+            between.append(server)
+            threading.Thread(target=carry, args=(server, connection), daemon=True).start()
+            with server:
+                carry(connection, server)
+
+        peer = Peer(behave)
+        self.addCleanup(peer.close)
+        url = f"nfs://127.0.0.1:{peer.port}/data/large{options}"
+        command = ["cp", "-q", "--transport", "tcp", "--queue-depth", "1", "--block", "4K", url, work / "target"]
+        process = subprocess.Popen([weft.WEFT, *command], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        partial = work / ".target.weft-partial"
+        while not (partial.exists() and partial.stat().st_size > 100_000):
+            self.assertIsNone(process.poll())
+            time.sleep(0.005)
+        closing.set()
+        for server in between:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+        begun = time.monotonic()
+        line = process.stderr.readline()
+        self.assertRegex(line, r"ends connections without an answer .*trying for 8\d s at most")
+        self.assertLess(time.monotonic() - begun, 15)
+        process.send_signal(signal.SIGINT)
+        self.assertNotEqual(process.wait(timeout=30), 0)
+
+
 @weft.alone
 class Deletions(unittest.TestCase):
     """`weft sync --delete` of many files over a way that is long: it does not wait for each."""

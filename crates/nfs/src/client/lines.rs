@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex;
-use weft_machine::rt;
+use weft_machine::{Time, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::Credential;
@@ -53,6 +53,10 @@ pub(crate) struct Lines {
     answered: Cell<bool>,
     /// What moved on connections that are gone.
     before: Cell<Traffic>,
+    /// Whether the user is told of waits: not while a mount is made, which has a limit of its caller's, who tells it.
+    tells: Rc<Cell<bool>>,
+    /// Until then nobody is told again that the server is away.
+    told_until: Cell<Option<Time>>,
 }
 
 /// One of them.
@@ -90,14 +94,19 @@ impl Lines {
             lost: Cell::new(0),
             answered: Cell::new(false),
             before: Cell::default(),
+            tells: Rc::default(),
+            told_until: Cell::default(),
         }
     }
 
-    /// So many connections, the first of them this one; each is made when it is first used, and whenever it was lost.
+    /// So many connections, the first of them this one; each is made when it is first used, and whenever it was lost. Until
+    /// [`Lines::mounted`] nobody is told of waits.
     pub fn many(&self, dial: Dial, lines: usize) -> Lines {
         let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
+        let tells = Rc::<Cell<bool>>::default();
+        let first = self.lines.first().and_then(Line::current);
         let first = Line {
-            rpc: RefCell::new(self.lines.first().and_then(Line::current).map(Rpc::watched)),
+            rpc: RefCell::new(first.map(|rpc| rpc.watched(tells.clone()))),
             dialing: Mutex::default(),
         };
         Lines {
@@ -110,7 +119,14 @@ impl Lines {
             lost: Cell::new(0),
             answered: Cell::new(self.answered.get()),
             before: Cell::default(),
+            tells,
+            told_until: Cell::default(),
         }
+    }
+
+    /// From now on the user is told of waits.
+    pub fn mounted(&self) {
+        self.tells.set(true);
     }
 
     /// From now on a lost connection is one to a server of NFS, which is perhaps started again.
@@ -183,18 +199,20 @@ impl Lines {
         let line = turn.checked_rem(self.lines.len()).and_then(|at| self.lines.get(at));
         let line = line.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
-        let (mut losses, mut pause, mut until) = (0u32, PAUSES.0, None);
+        let (mut losses, mut pause, mut away) = (0u32, PAUSES.0, None);
         loop {
-            let rpc = self.connected(line).await?;
+            let rpc = self.connected(line, away).await?;
             match rpc.results(xid, head.clone(), cargo.attempt().await).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
                     self.lose(line, &rpc);
                     losses = losses.saturating_add(1);
-                    let until = *until.get_or_insert_with(|| rt::now() + PATIENCE);
-                    if rt::now() >= until || !self.answered.get() && losses >= FIRST_ATTEMPTS {
+                    let since = *away.get_or_insert_with(rt::now);
+                    if rt::now().since(since) >= PATIENCE || !self.answered.get() && losses >= FIRST_ATTEMPTS
+                    {
                         return Err(Error::Channel(e));
                     }
                     tracing::debug!(xid, procedure, "is asked again: {e}");
+                    self.tell(since, format_args!("the server ends connections without an answer ({e})"));
                     // One that is lost is made again at once; one that is lost again and again is not.
                     if losses > 1 {
                         rt::sleep(pause).await;
@@ -211,32 +229,38 @@ impl Lines {
         }
     }
 
-    /// The connection of a line, made if there is none.
-    async fn connected(&self, line: &Line) -> Result<Rc<Rpc>, Error> {
+    /// Tells once for all calls that the server has been away for long, and how long it is waited for.
+    fn tell(&self, since: Time, what: std::fmt::Arguments<'_>) {
+        let now = rt::now();
+        let (so_far, told) = (now.since(since), self.told_until.get().is_some_and(|until| now < until));
+        if self.tells.get() && !told && so_far >= UNTOLD {
+            let left = PATIENCE.saturating_sub(so_far);
+            self.told_until.set(Some(now + left));
+            tracing::warn!("{what}; trying for {} s at most", left.as_secs());
+        }
+    }
+
+    /// The connection of a line, made if there is none. `away`: since when the server is known to be away.
+    async fn connected(&self, line: &Line, away: Option<Time>) -> Result<Rc<Rpc>, Error> {
         if let Some(rpc) = line.current() {
             return Ok(rpc);
         }
         let dial = self.dial.as_ref().ok_or_else(closed)?;
         let _alone = line.dialing.lock().await;
-        let (begin, mut pause, mut told) = (rt::now(), PAUSES.0, false);
-        let until = begin + PATIENCE;
+        let (since, mut pause) = (away.unwrap_or_else(rt::now), PAUSES.0);
+        let until = since + PATIENCE;
         loop {
             if let Some(rpc) = line.current() {
                 return Ok(rpc);
             }
             match dial().await {
                 Ok(channel) => {
-                    *line.rpc.borrow_mut() = Some(Rpc::new(channel, self.credential.clone()).watched());
+                    let rpc = Rpc::new(channel, self.credential.clone());
+                    *line.rpc.borrow_mut() = Some(rpc.watched(self.tells.clone()));
                 }
                 Err(e) if passes(&e) && self.answered.get() && rt::now() < until => {
                     tracing::debug!("the server is not reached: {e}");
-                    if !told && rt::now().since(begin) >= UNTOLD {
-                        told = true;
-                        tracing::warn!(
-                            "the server cannot be reached ({e}); trying for {} s at most",
-                            PATIENCE.as_secs()
-                        );
-                    }
+                    self.tell(since, format_args!("the server cannot be reached ({e})"));
                     rt::sleep(pause).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);
                 }

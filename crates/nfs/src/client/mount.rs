@@ -111,7 +111,9 @@ impl Mount {
     /// twice. What a restarted server has lost of what was written is written again by [`File::commit`].
     #[must_use]
     pub fn keep_connected(self, dial: Dial, connections: usize) -> Mount {
-        Mount { rpc: Rc::new(self.rpc.many(dial, connections)), ..self }
+        let lines = self.rpc.many(dial, connections);
+        lines.mounted();
+        Mount { rpc: Rc::new(lines), ..self }
     }
 
     /// What moved on all connections.

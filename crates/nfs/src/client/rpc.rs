@@ -145,9 +145,10 @@ impl Rpc {
         })
     }
 
-    /// From now on the connection ends when the server owes answers and says nothing for a minute.
-    pub fn watched(self: Rc<Rpc>) -> Rc<Rpc> {
-        *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self))));
+    /// From now on the connection ends when the server owes answers and says nothing for a minute; the user is told before
+    /// while `tells` says so.
+    pub fn watched(self: Rc<Rpc>, tells: Rc<Cell<bool>>) -> Rc<Rpc> {
+        *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self), tells)));
         self
     }
 
@@ -285,7 +286,7 @@ impl Rpc {
 }
 
 /// Ends a connection whose server owes answers and says nothing. Costs nothing per call.
-async fn watch(rpc: Weak<Rpc>) {
+async fn watch(rpc: Weak<Rpc>, tells: Rc<Cell<bool>>) {
     let mut silent: Option<(Duration, u64)> = None;
     loop {
         rt::sleep(WATCH).await;
@@ -301,7 +302,7 @@ async fn watch(rpc: Weak<Rpc>) {
                 rpc.end(Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))));
                 return rpc.channel.close();
             }
-            Some((so_far, _)) if so_far == WATCH => {
+            Some((so_far, _)) if so_far == WATCH && tells.get() => {
                 let left = SILENCE.saturating_sub(WATCH).as_secs();
                 tracing::warn!("the server does not answer; waiting for {left} s at most");
             }

@@ -82,6 +82,7 @@ impl Mount {
         client.sizes.set((at_most(read, limits.maxread), at_most(write, limits.maxwrite)));
         let lease = limits.lease_time.map_or(LEASE, |seconds| Duration::from_secs(seconds.max(1).into()));
         let keeper = rt::spawn(keep_alive(Rc::downgrade(&client), lease));
+        client.lines.mounted();
         Ok(Mount { client, root, _keeper: Rc::new(keeper) })
     }
 
